@@ -1,0 +1,149 @@
+"""Agents: who does the work. The port is the same for a Python function, a process, a protocol or a terminal.
+
+An agent opens a conversation for a session; the worker gives it turns. All kinds are listed in `midwatch.agents`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+from midwatch.event import Payload
+from midwatch.session import Session
+from midwatch.task import AgentTerms, Outcome
+
+Interrupt = Literal["stop", "terminate", "kill"]
+"""How hard to interrupt: `stop` is the agent's own way (a cancel request, SIGINT), `terminate` ends it (SIGTERM),
+`kill` leaves it no choice (SIGKILL). Always the whole process group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCapability:
+    """What an agent is good for; what handing work over chooses by."""
+
+    name: str
+    description: str = ""
+    task_types: tuple[str, ...] = ()
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a turn consumed. None means the agent did not tell."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost_usd: float | None = None
+    model: str | None = None
+
+    def data(self) -> dict[str, Any] | None:
+        """What is known, or None when nothing is."""
+        pairs = (("input_tokens", self.input_tokens), ("output_tokens", self.output_tokens))
+        known = {k: v for k, v in (*pairs, ("cost_usd", self.cost_usd), ("model", self.model)) if v is not None}
+        return known or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnResult:
+    """How a turn ended. `outcome` is ok, silent, error, budget or transferred; of the others the worker knows."""
+
+    text: str = ""
+    outcome: Outcome = "ok"
+    error: str | None = None
+    thread_id: str | None = None
+    usage: Usage = field(default_factory=Usage)
+    iterations: int | None = None
+    stuck: bool = False
+    """The work could not be stopped and goes on unseen; its slot stays taken until `Conversation.close` returns."""
+
+
+class Answer(NamedTuple):
+    """What became of a question: granted, denied or expired, the choice made, and why."""
+
+    status: Literal["granted", "denied", "expired"]
+    choice: str | None = None
+    why: str | None = None
+
+    @property
+    def granted(self) -> bool:
+        """Whether a person said yes."""
+        return self.status == "granted"
+
+
+class Turn(Protocol):
+    """One prompt for an agent, and everything it may do while it works on it."""
+
+    task_id: str
+    attempt: int
+    session_key: str
+    prompt: str
+    thread_id: str | None
+    workdir: str | None
+    env: Mapping[str, str]
+    """To be added to a child's environment: MIDWATCH_TASK and what an agent needs to speak to midwatch."""
+    deadline: float | None
+    """Monotonic time at which the turn is ended, or None. It moves when the turn waits for an answer."""
+    resumed: bool
+    """Whether an earlier attempt was cut off and this one should go on where it stopped."""
+
+    async def emit(self, payload: Payload) -> None:
+        """Tell what happened. Stored in order, unless the payload's kind is live. Waits when too much is unwritten."""
+        ...
+
+    async def load_progress(self) -> Any:
+        """What `save_progress` kept last, also from an earlier attempt or a retried task; None if nothing."""
+        ...
+
+    async def save_progress(self, progress: Any) -> None:
+        """Keep JSON data durably, so that a later attempt can go on from here."""
+        ...
+
+    async def receive(self) -> str:
+        """Wait for the next message a person sends into this turn."""
+        ...
+
+    async def ask(
+        self, question: str, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
+    ) -> Answer:
+        """Ask a person and wait. The first choice is the yes. Meanwhile the turn gives back its slot and its timeout
+        stands still. `expires` is in seconds."""
+        ...
+
+    async def own_group(self, pgid: int) -> None:
+        """Commit that process group `pgid` belongs to this attempt. To be awaited before the child may exec, so that
+        it can be found and ended whatever happens to this process."""
+        ...
+
+
+class Conversation(Protocol):
+    """An open session with an agent."""
+
+    async def turn(self, turn: Turn) -> TurnResult:
+        """Work on one prompt until it is done. Raising fails the task; TransientError has it tried again."""
+        ...
+
+    async def interrupt(self, mode: Interrupt) -> None:
+        """Make the running turn end soon; it then returns or raises as it likes. Harmless when nothing runs."""
+        ...
+
+    async def close(self) -> None:
+        """End the session and everything started for it. Returns when nothing of it runs any more."""
+        ...
+
+
+class Agent(Protocol):
+    """Port: something that can work on prompts."""
+
+    name: str
+    kind: str
+    terms: AgentTerms
+    capability: AgentCapability
+
+    async def open(self, session: Session) -> Conversation:
+        """Begin or take up the conversation (`session.thread_id` names an earlier one)."""
+        ...
+
+    def describe(self) -> Mapping[str, Any]:
+        """What `midwatch agents` shows: at least `command` or `target`, and `problem` when it cannot run here."""
+        ...

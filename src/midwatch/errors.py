@@ -1,0 +1,220 @@
+"""Every error midwatch raises on purpose.
+
+MidwatchError
+├── InvalidInput            what was asked for makes no sense; names the field
+│   └── UnknownAgent        no configuration and no live process offers that agent
+├── NotFound                no such task, approval, session, ...
+├── Conflict                the record is not in a state that allows this, or changed meanwhile
+│   ├── AlreadyFinished     the task has ended
+│   ├── NotFinished         the task has no result yet
+│   └── KeyReused           an idempotency key was used before with another body
+├── LimitReached            too much open work; try again later
+├── Unauthorized            no token, or a wrong one
+├── LeaseLost               this attempt no longer owns its task; its writes are refused
+├── StoreError
+│   ├── StoreUnavailable    the database did not take the write (busy, full disk, ...)
+│   ├── StoreCorrupt        the file is not a usable midwatch database
+│   └── SchemaTooNew        the database was written by a newer midwatch
+├── HomeUnusable            the home directory cannot be read or written
+├── AlreadyRunning          another `midwatch up` serves this home
+├── NotRunning              this needs a live server and there is none
+├── PortInUse               another program listens on the port
+├── BadConfig               midwatch.toml or the environment holds a wrong setting
+├── AgentError              an agent failed; the task fails with this text
+│   └── TransientError      an agent failed in a way that may pass; the task is tried again
+└── DeliveryError           a channel refused or failed to send
+
+The message says what is wrong and what to do about it. `code` is stable and is what programs should look at;
+`exit_status` is what the command line returns.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class MidwatchError(Exception):
+    """Base of all errors raised on purpose."""
+
+    code: ClassVar[str] = "error"
+    exit_status: ClassVar[int] = 1
+
+
+class InvalidInput(MidwatchError):
+    """What was asked for makes no sense."""
+
+    code = "invalid_input"
+    exit_status = 2
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class UnknownAgent(InvalidInput):
+    """No configuration and no live process offers that agent."""
+
+    code = "unknown_agent"
+
+    def __init__(self, agent: str, known: list[str]) -> None:
+        offered = ", ".join(sorted(known)) or "none"
+        super().__init__(
+            f"no agent is called {agent!r}; known agents: {offered}. "
+            "Add it under [agents.NAME] in midwatch.toml, or list them with `midwatch agents`.",
+            field="agent",
+        )
+
+
+class NotFound(MidwatchError):
+    """There is no such record."""
+
+    code = "not_found"
+    exit_status = 3
+
+    def __init__(self, noun: str, key: str) -> None:
+        super().__init__(f"there is no {noun} {key!r}; list what there is with `midwatch {noun}s`.")
+        self.noun = noun
+        self.key = key
+
+
+class Conflict(MidwatchError):
+    """The record changed meanwhile, or is not in a state that allows this."""
+
+    code = "conflict"
+    exit_status = 4
+
+
+class AlreadyFinished(Conflict):
+    """The task has ended."""
+
+    code = "already_finished"
+
+    def __init__(self, task_id: str, status: str) -> None:
+        super().__init__(f"task {task_id} is already {status}; look at it with `midwatch show {task_id}`.")
+
+
+class NotFinished(Conflict):
+    """The task has no result yet."""
+
+    code = "not_finished"
+
+    def __init__(self, task_id: str, status: str, hint: str) -> None:
+        super().__init__(f"task {task_id} is {status} and has no result; {hint}")
+
+
+class KeyReused(Conflict):
+    """An idempotency key was used before with another body."""
+
+    code = "key_reused"
+
+    def __init__(self, key: str, task_id: str) -> None:
+        super().__init__(
+            f"idempotency key {key!r} belongs to task {task_id}, which was submitted with another body; use a new key."
+        )
+
+
+class LimitReached(MidwatchError):
+    """Too much open work."""
+
+    code = "limit_reached"
+    exit_status = 5
+
+
+class Unauthorized(MidwatchError):
+    """No token, or a wrong one."""
+
+    code = "unauthorized"
+    exit_status = 6
+
+
+class LeaseLost(MidwatchError):
+    """This attempt no longer owns its task; what it wrote was refused."""
+
+    code = "lease_lost"
+
+    def __init__(self, task_id: str, attempt: int) -> None:
+        super().__init__(f"attempt {attempt} of task {task_id} no longer owns it; its write was refused.")
+        self.task_id = task_id
+        self.attempt = attempt
+
+
+class StoreError(MidwatchError):
+    """The database cannot be used."""
+
+    code = "store_error"
+    exit_status = 7
+
+
+class StoreUnavailable(StoreError):
+    """The database did not take the write; nothing of it was kept."""
+
+    code = "store_unavailable"
+
+
+class StoreCorrupt(StoreError):
+    """The file is not a usable midwatch database."""
+
+    code = "store_corrupt"
+
+
+class SchemaTooNew(StoreError):
+    """The database was written by a newer midwatch."""
+
+    code = "schema_too_new"
+
+
+class HomeUnusable(MidwatchError):
+    """The home directory cannot be read or written."""
+
+    code = "home_unusable"
+    exit_status = 7
+
+
+class AlreadyRunning(MidwatchError):
+    """Another server serves this home."""
+
+    code = "already_running"
+    exit_status = 4
+
+
+class NotRunning(MidwatchError):
+    """This needs a live server and there is none."""
+
+    code = "not_running"
+    exit_status = 8
+
+
+class PortInUse(MidwatchError):
+    """Another program listens on the port."""
+
+    code = "port_in_use"
+    exit_status = 4
+
+
+class BadConfig(MidwatchError):
+    """The configuration file or the environment holds a wrong setting."""
+
+    code = "bad_config"
+    exit_status = 2
+
+
+class AgentError(MidwatchError):
+    """An agent failed; its task fails with this text."""
+
+    code = "agent_error"
+
+
+class TransientError(AgentError):
+    """An agent failed in a way that may pass (network, rate limit); its task is tried again after a pause."""
+
+    code = "transient_error"
+
+
+class DeliveryError(MidwatchError):
+    """A channel refused or failed to send."""
+
+    code = "delivery_error"
+
+    def __init__(self, message: str, *, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.permanent = permanent

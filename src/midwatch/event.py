@@ -1,0 +1,350 @@
+"""Events: the only thing that leaves midwatch.
+
+Every change of state and every step of an agent is an event, written in the transaction of the change it tells of.
+An `Event` is an envelope around one payload; each kind of payload is one frozen class below. Live kinds (deltas) are
+shown to whoever watches and are never stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, dataclass_transform
+
+from midwatch.clock import iso, new_id
+
+VERSION = 1
+"""Of the envelope and the payloads; raised when a field changes its meaning."""
+
+
+class Payload:
+    """Base of all payloads: what happened, as named fields."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+    live: ClassVar[bool]
+    names: ClassVar[tuple[str, ...]]
+
+    def data(self) -> dict[str, Any]:
+        """The payload as plain data, ready for JSON."""
+        return {name: getattr(self, name) for name in self.names}
+
+
+KINDS: dict[str, type[Payload]] = {}
+"""Every kind of event by its name."""
+
+P = TypeVar("P", bound=Payload)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def kind(name: str, *, live: bool = False) -> Callable[[type[P]], type[P]]:
+    """Make a class the frozen payload of events called `name`."""
+
+    def register(cls: type[P]) -> type[P]:
+        made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+        made.kind, made.live = name, live
+        made.names = tuple(f.name for f in fields(made))  # type: ignore[arg-type]  # it is a dataclass now
+        KINDS[name] = made
+        return made
+
+    return register
+
+
+class Event(NamedTuple):
+    """One fact. `seq` is 0 until it is stored; stored ones have consecutive numbers without holes."""
+
+    kind: str
+    time: int
+    payload: Mapping[str, Any]
+    id: str = ""
+    seq: int = 0
+    version: int = VERSION
+    agent_id: str | None = None
+    turn_id: str | None = None
+    parent_turn_id: str | None = None
+    session_key: str | None = None
+    task_id: str | None = None
+    attempt: int | None = None
+    actor: str | None = None
+    iteration: int | None = None
+    trace_id: str | None = None
+    span_id: str | None = None
+    trace_path: str | None = None
+    source: str | None = None
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it: empty meta fields left out, the time as ISO text."""
+        shown: dict[str, Any] = {
+            "seq": self.seq,
+            "id": self.id,
+            "kind": self.kind,
+            "time": iso(self.time),
+            "version": self.version,
+            "task_id": self.task_id,
+        }
+        for name in META:
+            value = getattr(self, name)
+            if value is not None:
+                shown[name] = value
+        shown["payload"] = self.payload
+        return shown
+
+
+META = (
+    "agent_id", "turn_id", "parent_turn_id", "session_key", "task_id", "attempt", "actor", "iteration",
+    "trace_id", "span_id", "trace_path", "source",
+)  # fmt: skip
+
+
+def event(payload: Payload, now: int, **meta: Any) -> Event:
+    """Wrap a payload in its envelope."""
+    return Event(payload.kind, now, payload.data(), new_id("e", now), **meta)
+
+
+# -- the agent's loop --------------------------------------------------------------------------------------------
+
+
+@kind("turn_start")
+class TurnStart(Payload):
+    """An agent begins to work on a prompt."""
+
+    user_message: str
+    channel: str | None = None
+    chat_id: str | None = None
+    media_count: int = 0
+
+
+@kind("turn_end")
+class TurnEnd(Payload):
+    """The turn is over. `status` is completed, error, aborted, timeout or budget; `duration` is in seconds."""
+
+    status: str
+    duration: float
+    iterations: int | None = None
+    final_content_len: int = 0
+
+
+@kind("tool_exec_start")
+class ToolExecStart(Payload):
+    """The agent begins to use a tool."""
+
+    tool: str
+    arguments: Any = None
+    tool_call_id: str | None = None
+
+
+@kind("tool_exec_end")
+class ToolExecEnd(Payload):
+    """The tool returned, failed, or was cut off with its turn. `duration` is in seconds."""
+
+    tool: str
+    tool_call_id: str | None = None
+    duration: float | None = None
+    for_llm_len: int | None = None
+    for_user_len: int | None = None
+    is_error: bool = False
+    result: str | None = None
+
+
+@kind("error")
+class LoopError(Payload):
+    """Something went wrong in the agent's loop; the turn may go on."""
+
+    stage: str
+    message: str
+
+
+# -- the conversation --------------------------------------------------------------------------------------------
+
+
+@kind("message_update")
+class MessageUpdate(Payload):
+    """A whole message of the conversation, as it stands."""
+
+    message_id: str
+    role: str
+    message: str
+
+
+@kind("message_delta", live=True)
+class MessageDelta(Payload):
+    """More text of a message that is being written; `offset` is where it goes, in characters."""
+
+    message_id: str
+    offset: int
+    text: str
+
+
+# -- the task ----------------------------------------------------------------------------------------------------
+
+
+@kind("task_submitted")
+class TaskSubmitted(Payload):
+    """A task was accepted and is durable."""
+
+    prompt: str
+    agent: str
+    cause: str
+    priority: int = 0
+    due_at: str | None = None
+    retry_of: str | None = None
+
+
+@kind("task_started")
+class TaskStarted(Payload):
+    """A process took the task; the envelope's `attempt` says which time this is."""
+
+    agent: str
+    owner: str
+    host: str
+
+
+@kind("task_progress")
+class TaskProgress(Payload):
+    """What the agent is doing, in its own words."""
+
+    text: str
+    percent: float | None = None
+
+
+@kind("task_waiting")
+class TaskWaiting(Payload):
+    """The task cannot go on for now: `wait` is approval, delay, backoff, limit, ...; `until` may be known."""
+
+    wait: str
+    until: str | None = None
+    reason: str | None = None
+
+
+@kind("task_interrupted")
+class TaskInterrupted(Payload):
+    """The running task was stopped before its end and will continue later."""
+
+    reason: str
+
+
+@kind("task_rescued")
+class TaskRescued(Payload):
+    """The process that ran the task died; `action` is what became of the task: resume, rerun or fail."""
+
+    action: str
+    owner: str | None = None
+    rescues: int = 0
+
+
+@kind("task_finished")
+class TaskFinished(Payload):
+    """The task has ended for good."""
+
+    status: str
+    outcome: str
+    result: str | None = None
+    error: str | None = None
+    usage: Mapping[str, Any] | None = None
+
+
+@kind("task_late")
+class TaskLate(Payload):
+    """An attempt that had lost its task came back with a result; it was not used."""
+
+    outcome: str
+    result: str | None = None
+    error: str | None = None
+
+
+# -- approvals and deliveries --------------------------------------------------------------------------------------
+
+
+@kind("approval_requested")
+class ApprovalRequested(Payload):
+    """An agent asks before it acts."""
+
+    approval_id: str
+    question: str
+    choices: tuple[str, ...]
+    expires_at: str | None = None
+
+
+@kind("approval_resolved")
+class ApprovalResolved(Payload):
+    """The question was answered, or nobody answered in time."""
+
+    approval_id: str
+    status: str
+    answer: str | None = None
+    why: str | None = None
+
+
+@kind("delivery_sent")
+class DeliverySent(Payload):
+    """A notification reached its channel."""
+
+    delivery_id: str
+    channel: str
+    notice: str
+
+
+@kind("delivery_failed")
+class DeliveryFailed(Payload):
+    """A notification could not be sent and will not be tried again."""
+
+    delivery_id: str
+    channel: str
+    notice: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Which events to read; empty means all."""
+
+    kinds: tuple[str, ...] = ()
+    task_id: str | None = None
+    session_key: str | None = None
+    agent_id: str | None = None
+    actor: str | None = None
+
+    def matches(self, found: Event) -> bool:
+        """Whether `found` is one of them."""
+        return (
+            (not self.kinds or found.kind in self.kinds)
+            and self.task_id in (None, found.task_id)
+            and self.session_key in (None, found.session_key)
+            and self.agent_id in (None, found.agent_id)
+            and self.actor in (None, found.actor)
+        )
+
+
+EVERYTHING = EventFilter()
+
+
+class LogBounds(NamedTuple):
+    """What the log holds: the first and the last stored seq (0 and 0 when empty)."""
+
+    oldest_seq: int
+    last_seq: int
+
+
+class EventLog(Protocol):
+    """Port: the stored events."""
+
+    async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
+        """Up to `limit` matching events with seq > `after`, in order."""
+        ...
+
+    async def log_bounds(self) -> LogBounds:
+        """The seqs the log still holds. A follower below `oldest_seq` - 1 has missed events."""
+        ...
+
+    async def prune_events(self, before: int, keep: int) -> int:
+        """Remove events older than `before`, and the oldest beyond `keep`, never those of an open task nor any
+        event after one that stays, so the log never has holes. Returns how many went."""
+        ...
+
+
+class Follower(Protocol):
+    """Port: who can follow the log as it grows."""
+
+    def follow(self, after: int, which: EventFilter = EVERYTHING) -> AsyncIterator[Event]:
+        """All matching events with seq > `after`, then every new one, each once and in order, for ever."""
+        ...

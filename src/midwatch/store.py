@@ -1,0 +1,47 @@
+"""Store: the sum of the nouns' ports, and how a process hears of commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from midwatch.approval import ApprovalStore
+from midwatch.channel import DeliveryStore
+from midwatch.engine import InstanceStore
+from midwatch.event import Event, EventLog
+from midwatch.session import SessionStore
+from midwatch.task import TaskStore
+
+
+class Commit(NamedTuple):
+    """What a commit may have changed: topics out of task, stop, delivery, approval; and the events it appended.
+
+    A commit of another process is told with every topic and no events: read the log for those.
+    """
+
+    topics: frozenset[str]
+    events: tuple[Event, ...]
+    foreign: bool = False
+
+
+EVERY_TOPIC = frozenset({"task", "stop", "delivery", "approval"})
+
+
+class Store(TaskStore, SessionStore, DeliveryStore, ApprovalStore, InstanceStore, EventLog, Protocol):
+    """Port: durable state. Kinds of stores are in `midwatch.stores`; one suite of tests holds for all of them."""
+
+    async def close(self) -> None:
+        """Finish what was begun and let go of the database."""
+        ...
+
+    def on_commit(self, listener: Callable[[Commit], None]) -> None:
+        """Have `listener` called on the event loop after each commit, in order."""
+        ...
+
+    async def describe(self) -> dict[str, object]:
+        """Facts for `midwatch doctor`: kind, place, schema, durability, size."""
+        ...
+
+    async def check(self) -> list[str]:
+        """Problems found by the database's own integrity check; empty when sound."""
+        ...

@@ -1,0 +1,80 @@
+"""Submissions: what a client may say when it hands in a prompt, and what of it makes sense."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from midwatch.errors import InvalidInput
+
+OnCrash = Literal["resume", "rerun", "fail"]
+Cause = Literal["submit", "message", "automation", "goal", "handoff"]
+
+PRIORITY = 100
+MAX_PROMPT = 1_000_000
+YEAR = 366 * 86400.0
+
+
+class Submission(TypedDict, total=False):
+    """Wishes beside the prompt; all optional."""
+
+    agent: str | None
+    """Who does it; the configured default otherwise."""
+    origin_channel: str | None
+    origin_session: str | None
+    """The conversation it was asked from; the result is added to its messages."""
+    session_key: str | None
+    """The conversation it runs in; its own (`bg:<id>`) otherwise. Tasks of one session run one at a time."""
+    route: str | None
+    """Where notices go: `channel` or `channel:target`."""
+    workdir: str | None
+    timeout: float | None
+    """Seconds of work, from its start."""
+    priority: int
+    """-100 to 100, higher first."""
+    delay: float
+    """Seconds to wait before it may start."""
+    idempotency_key: str | None
+    on_crash: OnCrash | None
+    """What happens when the process running it dies: resume, rerun or fail."""
+    max_attempts: int | None
+    """How often it is tried when it fails in a way that may pass."""
+    cause: Cause
+    budget: Mapping[str, Any] | None
+
+
+def check(prompt: str, wish: Submission, max_prompt: int) -> None:
+    """InvalidInput, with the field and the remedy, for what makes no sense."""
+    if not prompt.strip():
+        raise InvalidInput("the prompt is empty; say what the agent should do.", field="prompt")
+    if len(prompt) > max_prompt:
+        raise InvalidInput(f"the prompt has {len(prompt)} characters; at most {max_prompt} are taken.", field="prompt")
+    workdir = wish.get("workdir")
+    if workdir is not None and not Path(workdir).is_dir():
+        raise InvalidInput(
+            f"the working directory {workdir!r} does not exist; create it or name another.", field="workdir"
+        )
+    timeout = wish.get("timeout")
+    if timeout is not None and not 0 < timeout <= YEAR:
+        raise InvalidInput("the timeout must be more than 0 seconds and at most a year.", field="timeout")
+    if not -PRIORITY <= (wish.get("priority") or 0) <= PRIORITY:
+        raise InvalidInput(f"the priority must be from -{PRIORITY} to {PRIORITY}.", field="priority")
+    if not 0 <= (wish.get("delay") or 0) <= YEAR:
+        raise InvalidInput("the delay must be from 0 seconds to a year.", field="delay")
+    attempts = wish.get("max_attempts")
+    if attempts is not None and not 1 <= attempts <= 100:
+        raise InvalidInput("max_attempts must be from 1 to 100.", field="max_attempts")
+    if wish.get("on_crash") not in (None, "resume", "rerun", "fail"):
+        raise InvalidInput("on_crash is resume, rerun or fail.", field="on_crash")
+    key = wish.get("idempotency_key")
+    if key is not None and not (0 < len(key) <= 200 and key.isprintable()):
+        raise InvalidInput("an idempotency key is 1 to 200 printable characters.", field="idempotency_key")
+
+
+def body_hash(prompt: str, wish: Submission) -> str:
+    """What two submissions with the same key must share to count as one."""
+    said = {name: value for name, value in wish.items() if value is not None and name != "idempotency_key"}
+    return hashlib.sha256(json.dumps([prompt, said], sort_keys=True, default=str).encode()).hexdigest()
