@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
+
+from midwatch.errors import InvalidInput
 
 SECOND = 1_000_000
 LONGEST_NAP = 30.0
@@ -64,6 +67,24 @@ class SystemClock:
 def new_id(prefix: str, now: int) -> str:
     """A short id that sorts by time of creation: 11 hex digits of milliseconds, 12 random ones."""
     return f"{prefix}_{now // 1000:011x}{os.urandom(6).hex()}"
+
+
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
+
+
+def seconds(text: str | float) -> float:
+    """Read a duration: a number of seconds, or text such as 90s, 10m, 1h30m, 2d."""
+    if isinstance(text, int | float):
+        return float(text)
+    compact = text.strip().lower().replace(" ", "")
+    parts = _PART.findall(compact)
+    if parts and "".join(number + unit for number, unit in parts) == compact:
+        return float(sum(float(number) * _UNITS[unit] for number, unit in parts))
+    try:
+        return float(compact)
+    except ValueError:
+        raise InvalidInput(f"{text!r} is not a duration; write 90s, 10m, 1h30m or 2d.") from None
 
 
 def iso(when: int | None) -> str | None:

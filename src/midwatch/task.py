@@ -450,7 +450,8 @@ class Tasks:
             route=self._check_route(route) if route else None, workdir=wish.get("workdir"),
             timeout_seconds=wish.get("timeout") or terms.timeout_seconds,
             on_crash=wish.get("on_crash") or terms.on_crash,
-            max_attempts=wish.get("max_attempts") or terms.max_attempts, submitter=self._submitter, root_id=task_id, idempotency_key=key,
+            max_attempts=wish.get("max_attempts") or terms.max_attempts, submitter=self._submitter,
+            root_id=task_id, idempotency_key=key,
             body_hash=body_hash(prompt, wish) if key else None, budget=wish.get("budget"),
         )  # fmt: skip
         return await self._insert(task, self._limits.max_open)
@@ -530,7 +531,8 @@ class Tasks:
         fresh = Task(
             id=new_id("t", now), status="pending", prompt=old.prompt, agent=old.agent, session_key=old.session_key,
             gate_key=old.gate_key, created_at=now, due_at=now, submitter=self._submitter,
-            retry_of=old.retry_of or old.id, creator=actor or old.creator, **{name: getattr(old, name) for name in KEPT_BY_RETRY},
+            retry_of=old.retry_of or old.id, creator=actor or old.creator,
+            **{name: getattr(old, name) for name in KEPT_BY_RETRY},
         )  # fmt: skip
         return await self._insert(fresh, None)
 

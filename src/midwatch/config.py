@@ -1,0 +1,142 @@
+"""Settings: defaults, then `midwatch.toml` in the home directory, then environment variables `MIDWATCH_*`.
+
+Nested settings are written with two underscores in the environment: `MIDWATCH_RETENTION__TASKS=500`.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from midwatch.clock import seconds
+from midwatch.errors import BadConfig, InvalidInput
+
+
+def _duration(value: Any) -> Any:
+    try:
+        return seconds(value) if isinstance(value, str) else value
+    except InvalidInput as problem:
+        raise ValueError(str(problem)) from None
+
+
+Seconds = Annotated[float, BeforeValidator(_duration)]
+"""A duration: a number of seconds, or text such as 90s, 10m, 1h30m, 2d."""
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+
+
+class AgentSettings(BaseModel):
+    """One agent, `[agents.NAME]`. Other keys are options of its kind; see the agents page."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: str = Field("command", description="What kind of agent it is: demo, function, command.")
+    timeout: Seconds | None = Field(None, gt=0, description="Longest a task may work. Default: its kind's.")
+    on_crash: Literal["resume", "rerun", "fail"] | None = Field(
+        None, description="What happens to a task whose process died. Default: its kind's."
+    )
+    max_attempts: int | None = Field(
+        None, ge=1, le=100, description="Tries of a task that fails in a way that may pass."
+    )
+    slots: int | None = Field(None, ge=1, le=10_000, description="How many of its tasks may run at once here.")
+    description: str = Field("", description="Shown in lists.")
+
+    def options(self) -> dict[str, Any]:
+        """The options of its kind."""
+        return dict(self.model_extra or {})
+
+
+class ChannelSettings(BaseModel):
+    """One channel, `[channels.NAME]`. Other keys are options of its kind; see the channels page."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: str = Field(description="What kind of channel it is: console, webhook, apprise.")
+
+    def options(self) -> dict[str, Any]:
+        """The options of its kind."""
+        return dict(self.model_extra or {})
+
+
+class RetentionSettings(BaseModel):
+    """How long ended work is kept, `[retention]`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tasks: int = Field(10_000, ge=0, description="Ended tasks kept at most, with their full results.")
+    task_age: Seconds = Field(30 * 86400.0, gt=0, description="Ended tasks older than this are removed.")
+    events: int = Field(1_000_000, ge=1000, description="Events kept at most.")
+    event_age: Seconds = Field(30 * 86400.0, gt=0, description="Events older than this are removed.")
+
+
+class Settings(BaseSettings):
+    """Everything that can be set."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="MIDWATCH_", env_nested_delimiter="__", extra="ignore", toml_file=None, validate_default=True
+    )
+
+    home: Path = Field(Path("~/.midwatch"), description="Where midwatch keeps everything. Only from the environment.")
+    host: str = Field("127.0.0.1", description="Address the server listens on.")
+    port: int = Field(7171, ge=0, le=65535, description="Port the server listens on; 0 takes a free one.")
+    slots: int = Field(64, ge=1, le=10_000, description="Tasks that may run at once in one process, over all agents.")
+    default_agent: str = Field("demo", description="Agent of a task that names none.")
+    notify: str | None = Field(None, description="Route of a task that names none: `channel` or `channel:target`.")
+    max_open: int = Field(1000, ge=1, description="Open tasks accepted from outside before submitting is refused.")
+    max_waiting: int = Field(1000, ge=1, description="Tasks that may wait for an answer at once.")
+    approval_expiry: Seconds = Field(12 * 3600.0, gt=0, description="A question nobody answers expires after this.")
+    shutdown_grace: Seconds = Field(5.0, ge=0, description="Time running tasks get to end by themselves on shutdown.")
+    detect_agents: bool = Field(True, description="Offer agent programs found on the PATH without configuration.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="What the server logs.")
+    retention: RetentionSettings = Field(default_factory=lambda: RetentionSettings(), description="What is kept.")
+    agents: dict[Name, AgentSettings] = Field(default_factory=dict, description="Agents by name.")
+    channels: dict[Name, ChannelSettings] = Field(default_factory=dict, description="Channels by name.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls))
+
+    @classmethod
+    def load(cls, home: str | os.PathLike[str] | None = None, **overrides: Any) -> Settings:
+        """Settings of a home directory, or BadConfig with the place and the reason. Overrides win over all."""
+        place = Path(home or os.environ.get("MIDWATCH_HOME") or "~/.midwatch").expanduser().absolute()
+        file = place / "midwatch.toml"
+
+        class Located(cls):  # type: ignore[valid-type,misc]  # the file's place is a class-level setting of the library
+            model_config = SettingsConfigDict(toml_file=file)
+
+        try:
+            _refuse_unknown(file)
+            made: Settings = Located(home=place, **overrides)
+        except ValidationError as problem:
+            first = problem.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise BadConfig(f"setting {where}: {first['msg']}. Look at {file} and at MIDWATCH_* variables.") from None
+        except tomllib.TOMLDecodeError as problem:
+            raise BadConfig(f"{file} is not valid TOML: {problem}.") from None
+        except OSError as problem:
+            raise BadConfig(f"{file} cannot be read: {problem.strerror}.") from None
+        return made
+
+
+def _refuse_unknown(file: Path) -> None:
+    """A misspelt setting must not be ignored silently."""
+    if not file.exists():
+        return
+    with file.open("rb") as opened:
+        for name in tomllib.load(opened):
+            if name not in Settings.model_fields:
+                known = ", ".join(sorted(Settings.model_fields))
+                raise BadConfig(f"{file} has an unknown setting {name!r}; known settings: {known}.")
