@@ -294,6 +294,17 @@ class DeliveryFailed(Payload):
     error: str
 
 
+# -- the stream itself -------------------------------------------------------------------------------------------
+
+
+@kind("gap", live=True)
+class Gap(Payload):
+    """Something is missing here: stored events up to `oldest_seq` were pruned, or `dropped` live ones were too many."""
+
+    oldest_seq: int | None = None
+    dropped: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
     """Which events to read; empty means all."""
@@ -345,6 +356,7 @@ class EventLog(Protocol):
 class Follower(Protocol):
     """Port: who can follow the log as it grows."""
 
-    def follow(self, after: int, which: EventFilter = EVERYTHING) -> AsyncIterator[Event]:
-        """All matching events with seq > `after`, then every new one, each once and in order, for ever."""
+    def follow(self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False) -> AsyncIterator[Event]:
+        """All matching events with seq > `after`, then every new one, each once and in order, for ever. With `live`
+        also those that are never stored (seq 0), which a slow reader may lose: a `gap` event says so."""
         ...
