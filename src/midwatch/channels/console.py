@@ -1,0 +1,57 @@
+"""Kind `console`: prints notices to the server's own output."""
+
+from __future__ import annotations
+
+import re
+import sys
+import unicodedata
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from midwatch.channel import Delivery
+from midwatch.channels.base import Options, SendOnly
+from midwatch.errors import DeliveryError
+
+# Whole sequences go, not only their escape character, or their tail would be left as text: CSI, the string sequences
+# (OSC, DCS, SOS, PM, APC) to their end, then the two-character ones.
+_SEQUENCE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[ -/]*[0-~]?"
+)
+_REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def plain(text: str) -> list[str]:
+    """The lines of `text`, without anything that could move the cursor, colour, or rearrange what is read."""
+    return [
+        "".join(c for c in line.replace("\t", " ") if unicodedata.category(c) != "Cc" and c not in _REORDERING)
+        for line in _SEQUENCE.sub("", text).splitlines()
+    ]
+
+
+class ConsoleChannel(SendOnly):
+    """Prints each notice, every line marked with the channel's name. Option: `stream`, stderr or stdout."""
+
+    def __init__(self, name: str, options: Mapping[str, Any], stream: TextIO | None = None) -> None:
+        super().__init__(name)
+        self._which = Options(name, options, ("stream",)).choice("stream", ("stderr", "stdout"))
+        self._stream = stream
+
+    async def deliver(self, delivery: Delivery) -> None:
+        """Print it, in one write so that lines of two notices do not mix."""
+        stream = self._stream or getattr(sys, self._which)  # looked up late: the server may redirect it
+        text = "".join(f"[{self.name}] {line}\n" for line in plain(delivery.text))
+        try:
+            stream.write(_printable(text, stream.encoding))
+            stream.flush()
+        except (OSError, ValueError, AttributeError) as problem:
+            raise DeliveryError(
+                f"channel {self.name}: nothing can be printed to {self._which} ({type(problem).__name__})."
+            ) from None
+
+
+def _printable(text: str, encoding: str | None) -> str:
+    """`text` with what the stream cannot show written as escapes."""
+    encoding = encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
