@@ -1,0 +1,540 @@
+"""The courier, with channels and a store that do exactly what a test tells them."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
+
+import pytest
+
+from midwatch import courier as module
+from midwatch.change import Changes
+from midwatch.channel import BACKOFF_SECONDS, MAX_ATTEMPTS, Delivery, Status
+from midwatch.clock import LONGEST_NAP, SECOND
+from midwatch.courier import LANE_WIDTH, Courier
+from midwatch.errors import Conflict, DeliveryError, StoreUnavailable
+from midwatch.event import Event
+
+START = 1_700_000_000 * SECOND
+
+
+class Changed:
+    """Tells waiting tests that something was called or written."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def tell(self) -> None:
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                await self._event.wait()
+
+
+class TestClock:
+    """Stands still until it is moved."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.time = START
+        self.timers: list[tuple[int, int, TestTimer]] = []
+        self._count = itertools.count()
+
+    def now(self) -> int:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time / SECOND
+
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> TestTimer:
+        timer = TestTimer(callback)
+        heapq.heappush(self.timers, (self.time + int(seconds * SECOND), next(self._count), timer))
+        return timer
+
+    async def sleep_until(self, when: int) -> None:
+        raise NotImplementedError
+
+    @property
+    def pending(self) -> list[float]:
+        """Seconds to each timer that was not cancelled."""
+        return sorted((at - self.time) / SECOND for at, _, timer in self.timers if not timer.cancelled)
+
+    def advance(self, seconds: float) -> None:
+        self.time += int(seconds * SECOND)
+        while self.timers and self.timers[0][0] <= self.time:
+            timer = heapq.heappop(self.timers)[2]
+            if not timer.cancelled:
+                timer.callback()
+
+
+class TestTimer:
+    __test__ = False
+
+    def __init__(self, callback: Callable[[], object]) -> None:
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class MemoryStore:
+    """Deliveries in a dict, with the guards of the real thing and errors on demand."""
+
+    def __init__(self, changed: Changed) -> None:
+        self.rows: dict[str, Delivery] = {}
+        self.events: list[Event] = []
+        self.calls: list[str] = []
+        self.read_errors: list[Exception] = []
+        self.write_errors: list[Exception] = []
+        self.reading = asyncio.Event()
+        self.reading.set()
+        self._changed = changed
+
+    def add(self, delivery_id: str, channel: str, **fields: object) -> None:
+        made = Delivery(
+            id=delivery_id, task_id=f"t_{delivery_id}", channel=channel, notice="done", text="it is done", due_at=START,
+            created_at=START,
+        )  # fmt: skip
+        self.rows[delivery_id] = replace(made, **fields)  # type: ignore[arg-type]
+
+    def status(self, delivery_id: str) -> Status:
+        return self.rows[delivery_id].status
+
+    async def due_deliveries(self, now: int, limit: int = 50) -> list[Delivery]:
+        self._called("due_deliveries")
+        if self.read_errors:
+            raise self.read_errors.pop(0)
+        found = [d for d in self.rows.values() if d.status == "pending" and d.due_at <= now]
+        answer = sorted(found, key=lambda d: (d.due_at, d.id))[:limit]
+        await self.reading.wait()
+        return answer
+
+    async def next_delivery_at(self) -> int | None:
+        self._called("next_delivery_at")
+        return min((d.due_at for d in self.rows.values() if d.status == "pending"), default=None)
+
+    async def get_delivery(self, delivery_id: str) -> Delivery | None:
+        return self.rows.get(delivery_id)
+
+    async def list_deliveries(
+        self, *, task_id: str | None = None, status: Status | None = None, limit: int = 50
+    ) -> list[Delivery]:
+        return list(self.rows.values())[:limit]
+
+    async def apply(self, changes: Changes) -> None:
+        self._called("apply")
+        if self.write_errors:
+            raise self.write_errors.pop(0)
+        for update in changes.updates:
+            assert update.noun == "delivery"
+            row = self.rows[update.id]
+            if any(getattr(row, field) != value for field, value in update.guard.items()):
+                raise Conflict("changed meanwhile")
+            self.rows[update.id] = replace(row, **update.fields)
+        self.events.extend(changes.events)
+        self._changed.tell()
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        self._changed.tell()
+
+
+class ScriptedChannel:
+    """Raises what it was told to, one by one, then takes everything. While `open` is not set it hangs."""
+
+    def __init__(self, name: str, changed: Changed) -> None:
+        self.name = name
+        self.problems: list[BaseException] = []
+        self.begun: list[str] = []
+        self.sent: list[str] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        self._changed = changed
+
+    async def deliver(self, delivery: Delivery) -> None:
+        self.begun.append(delivery.id)
+        self._changed.tell()
+        await self.open.wait()
+        if self.problems:
+            raise self.problems.pop(0)
+        self.sent.append(delivery.id)
+        self._changed.tell()
+
+    def typing(self, target: str | None) -> nullcontext[None]:
+        return nullcontext()
+
+    def listen(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        pass
+
+
+class Desk:
+    """A courier with everything around it."""
+
+    def __init__(self) -> None:
+        self.changed = Changed()
+        self.clock = TestClock()
+        self.store = MemoryStore(self.changed)
+        self.fast = ScriptedChannel("fast", self.changed)
+        self.slow = ScriptedChannel("slow", self.changed)
+        self.leading = True
+        self.asked_to_lead = 0
+        self.courier = self.another()
+
+    def another(self) -> Courier:
+        return Courier(self.store, self.clock, {"fast": self.fast, "slow": self.slow}, self._leads)
+
+    def _leads(self) -> bool:
+        self.asked_to_lead += 1
+        self.changed.tell()
+        return self.leading
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        await self.changed.until(condition)
+
+    async def asleep(self) -> None:
+        """Wait until the courier has looked twice more: what it knew before is then acted upon."""
+        for _ in range(2):
+            seen = self.looks
+            self.courier.wake()
+            await self.until(lambda seen=seen: self.looks > seen)  # type: ignore[misc]
+
+    @property
+    def looks(self) -> int:
+        return self.store.calls.count("next_delivery_at") if self.leading else self.asked_to_lead
+
+
+@asynccontextmanager
+async def running(desk: Desk) -> AsyncIterator[None]:
+    await desk.courier.start()
+    try:
+        yield
+    finally:
+        desk.fast.open.set()
+        desk.slow.open.set()
+        desk.store.reading.set()
+        await desk.courier.stop()
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    yield Desk()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_what_is_due_is_sent_once_and_recorded(desk: Desk) -> None:
+    desk.store.add("d_1", "fast")
+    async with running(desk):
+        await desk.until(lambda: desk.store.status("d_1") == "sent")
+        await desk.asleep()
+    row = desk.store.rows["d_1"]
+    assert (row.attempts, row.sent_at, row.error) == (1, START, None)
+    assert desk.fast.sent == ["d_1"]
+    [told] = desk.store.events
+    assert told.kind == "delivery_sent"
+    assert told.task_id == "t_d_1"
+    assert told.payload == {"delivery_id": "d_1", "channel": "fast", "notice": "done"}
+
+
+async def test_a_wake_sends_what_was_written_since(desk: Desk) -> None:
+    async with running(desk):
+        await desk.until(lambda: "next_delivery_at" in desk.store.calls)
+        desk.store.add("d_1", "fast")
+        desk.courier.wake()
+        await desk.until(lambda: desk.store.status("d_1") == "sent")
+
+
+async def test_retry_then_success_keeps_the_id(desk: Desk) -> None:
+    desk.store.add("d_1", "fast")
+    desk.fast.problems = [DeliveryError("busy"), DeliveryError("still busy")]
+    async with running(desk):
+        await desk.until(lambda: desk.store.rows["d_1"].attempts == 1)
+        assert (desk.store.status("d_1"), desk.store.rows["d_1"].error) == ("pending", "busy")
+        await desk.asleep()
+        assert desk.fast.begun == ["d_1"]  # not before its time
+        desk.clock.advance(BACKOFF_SECONDS[0] * 1.2)
+        await desk.until(lambda: desk.store.rows["d_1"].attempts == 2)
+        await desk.asleep()
+        desk.clock.advance(BACKOFF_SECONDS[1] * 1.2)
+        await desk.until(lambda: desk.store.status("d_1") == "sent")
+    assert desk.fast.begun == ["d_1"] * 3
+    assert desk.store.rows["d_1"].error is None
+    assert [told.kind for told in desk.store.events] == ["delivery_sent"]
+
+
+async def test_back_off_schedule_and_the_end_of_patience(desk: Desk) -> None:
+    desk.store.add("d_1", "fast")
+    desk.fast.problems = [DeliveryError("busy")] * MAX_ATTEMPTS
+    async with running(desk):
+        for attempt, pause in enumerate(BACKOFF_SECONDS, start=1):
+            await desk.until(lambda attempt=attempt: desk.store.rows["d_1"].attempts == attempt)  # type: ignore[misc]
+            due_in = (desk.store.rows["d_1"].due_at - desk.clock.now()) / SECOND
+            assert 0.8 * pause <= due_in <= 1.2 * pause
+            assert desk.store.status("d_1") == "pending"
+            await desk.asleep()
+            assert desk.clock.pending == [pytest.approx(min(due_in, LONGEST_NAP), abs=0.001)]
+            desk.clock.advance(due_in)
+        await desk.until(lambda: desk.store.status("d_1") == "failed")
+        await desk.asleep()
+        assert desk.clock.pending == []
+    assert desk.fast.begun == ["d_1"] * MAX_ATTEMPTS
+    [told] = desk.store.events
+    assert (told.kind, told.payload["error"]) == ("delivery_failed", "busy")
+
+
+async def test_permanent_failure_is_not_tried_again(desk: Desk) -> None:
+    desk.store.add("d_1", "fast")
+    desk.fast.problems = [DeliveryError("gone\nfor good", permanent=True)]
+    async with running(desk):
+        await desk.until(lambda: desk.store.status("d_1") == "failed")
+        await desk.asleep()
+    assert desk.fast.begun == ["d_1"]
+    [told] = desk.store.events
+    assert told.payload == {"delivery_id": "d_1", "channel": "fast", "notice": "done", "error": "gone for good"}
+
+
+async def test_a_channel_that_is_no_longer_configured(desk: Desk) -> None:
+    desk.store.add("d_1", "pager")
+    async with running(desk):
+        await desk.until(lambda: desk.store.status("d_1") == "failed")
+    assert desk.store.rows["d_1"].error == "no channel is called 'pager'; add [channels.pager]."
+
+
+@pytest.mark.parametrize("backlog", [LANE_WIDTH + 1, module.CROWDED + 100])
+async def test_a_hanging_channel_does_not_delay_another(desk: Desk, backlog: int) -> None:
+    desk.slow.open.clear()
+    for number in range(backlog):
+        desk.store.add(f"d_{number:05}", "slow", due_at=START - SECOND)
+    desk.store.add("d_fast", "fast")
+    async with running(desk):
+        while desk.store.status("d_fast") == "pending":
+            await desk.until(lambda: bool(desk.clock.pending) or desk.store.status("d_fast") == "sent")
+            desk.clock.advance(module.CROWDED_SECONDS)
+        assert desk.slow.begun == [f"d_{number:05}" for number in range(LANE_WIDTH)]
+        assert desk.slow.sent == []
+
+
+async def test_a_hanging_channel_does_not_hide_the_retry_of_another(desk: Desk) -> None:
+    desk.slow.open.clear()
+    desk.fast.problems = [DeliveryError("busy")]
+    desk.store.add("d_slow", "slow")
+    desk.store.add("d_fast", "fast")
+    async with running(desk):
+        await desk.until(lambda: desk.store.rows["d_fast"].attempts == 1)
+        await desk.asleep()
+        while desk.store.status("d_fast") == "pending":
+            await desk.until(lambda: bool(desk.clock.pending) or desk.store.status("d_fast") == "sent")
+            assert desk.clock.time < START + 10 * SECOND
+            desk.clock.advance(0.5)
+        assert desk.slow.sent == []
+
+
+async def test_a_send_is_bounded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SEND_SECONDS", 0.01)
+    desk.slow.open.clear()
+    desk.store.add("d_1", "slow")
+    async with running(desk):
+        await desk.until(lambda: desk.store.rows["d_1"].attempts == 1)
+    assert desk.store.rows["d_1"].error == "channel slow: not sent within 0.01 s."
+
+
+@pytest.mark.parametrize(
+    "problem", [RuntimeError("token=hush"), TimeoutError("token=hush"), asyncio.CancelledError("token=hush")]
+)
+async def test_whatever_a_channel_raises_is_contained(
+    desk: Desk, problem: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    desk.store.add("d_1", "fast", target="https://hush.example")
+    desk.fast.problems = [problem]
+    async with running(desk):
+        await desk.until(lambda: desk.store.rows["d_1"].attempts == 1)
+        await desk.asleep()
+        desk.clock.advance(2)
+        await desk.until(lambda: desk.store.status("d_1") == "sent")
+    told = [record.getMessage() for record in caplog.records if record.name == "midwatch.courier"]
+    assert any(type(problem).__name__ in line and "test_courier.py" in line for line in told)
+    assert "hush" not in caplog.text
+
+
+async def test_a_process_that_does_not_lead_sends_nothing(desk: Desk) -> None:
+    desk.leading = False
+    desk.store.add("d_1", "fast")
+    async with running(desk):
+        await desk.asleep()
+        assert desk.store.calls == []
+        assert desk.clock.pending == []
+        desk.leading = True
+        desk.courier.wake()
+        await desk.until(lambda: desk.store.status("d_1") == "sent")
+
+
+async def test_a_process_that_lost_the_lead_begins_no_more(desk: Desk) -> None:
+    desk.slow.open.clear()
+    for number in range(LANE_WIDTH + 5):
+        desk.store.add(f"d_{number:02}", "slow")
+    async with running(desk):
+        await desk.until(lambda: len(desk.slow.begun) == LANE_WIDTH)
+        desk.leading = False
+        desk.slow.open.set()
+        await desk.until(lambda: len(desk.slow.sent) == LANE_WIDTH)
+        await desk.asleep()
+    assert len(desk.slow.begun) == LANE_WIDTH
+
+
+async def test_stop_during_a_send_leaves_it_pending(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STOP_SECONDS", 0.01)
+    desk.slow.open.clear()
+    desk.store.add("d_1", "slow")
+    await desk.courier.start()
+    await desk.until(lambda: desk.slow.begun == ["d_1"])
+    await desk.courier.stop()
+    await desk.courier.stop()
+    assert (desk.store.status("d_1"), desk.store.rows["d_1"].attempts) == ("pending", 0)
+    assert "apply" not in desk.store.calls
+    assert desk.clock.pending == []
+
+    desk.slow.open.set()
+    desk.courier = desk.another()
+    async with running(desk):
+        await desk.until(lambda: desk.store.status("d_1") == "sent")
+    assert desk.slow.begun == ["d_1", "d_1"]
+
+
+async def test_stop_lets_a_send_finish(desk: Desk) -> None:
+    desk.slow.open.clear()
+    for number in range(LANE_WIDTH + 1):
+        desk.store.add(f"d_{number}", "slow")
+    await desk.courier.start()
+    await desk.until(lambda: len(desk.slow.begun) == LANE_WIDTH)
+    stopping = asyncio.create_task(desk.courier.stop())
+    desk.slow.open.set()
+    await stopping
+    assert [desk.store.status(f"d_{number}") for number in range(LANE_WIDTH)] == ["sent"] * LANE_WIDTH
+    assert desk.store.status(f"d_{LANE_WIDTH}") == "pending"  # nothing new was begun
+
+
+async def test_it_can_be_started_again(desk: Desk) -> None:
+    await desk.courier.stop()
+    for delivery_id in ("d_1", "d_2"):
+        desk.store.add(delivery_id, "fast")
+        async with running(desk):
+            await desk.courier.start()
+            await desk.until(lambda delivery_id=delivery_id: desk.store.status(delivery_id) == "sent")  # type: ignore[misc]
+    assert desk.fast.sent == ["d_1", "d_2"]
+
+
+async def test_an_idle_courier_makes_no_store_calls(desk: Desk) -> None:
+    async with running(desk):
+        await desk.until(lambda: desk.store.calls == ["due_deliveries", "next_delivery_at"])
+        desk.clock.advance(24 * 3600)
+        assert desk.clock.pending == []
+    assert desk.store.calls == ["due_deliveries", "next_delivery_at"]
+
+
+async def test_it_sleeps_until_the_next_is_due(desk: Desk) -> None:
+    desk.store.add("d_1", "fast", due_at=START + 7 * SECOND)
+    async with running(desk):
+        await desk.until(lambda: bool(desk.clock.pending))
+        assert desk.clock.pending == [7.0]
+        assert desk.fast.begun == []
+        desk.clock.advance(7)
+        await desk.until(lambda: desk.store.status("d_1") == "sent")
+
+
+async def test_a_delivery_in_flight_is_not_picked_again(desk: Desk) -> None:
+    desk.slow.open.clear()
+    desk.store.add("d_1", "slow")
+    async with running(desk):
+        await desk.until(lambda: desk.slow.begun == ["d_1"])
+        await desk.asleep()
+        assert desk.slow.begun == ["d_1"]
+        desk.slow.open.set()
+        await desk.until(lambda: desk.store.status("d_1") == "sent")
+        await desk.asleep()
+    assert desk.slow.begun == ["d_1"]
+
+
+async def test_an_answer_of_the_store_that_is_out_of_date_sends_nothing_twice(desk: Desk) -> None:
+    desk.slow.open.clear()
+    desk.store.add("d_1", "slow")
+    async with running(desk):
+        await desk.until(lambda: desk.slow.begun == ["d_1"])
+        await desk.asleep()
+        desk.store.reading.clear()
+        reads = desk.store.calls.count("due_deliveries")
+        desk.courier.wake()
+        await desk.until(lambda: desk.store.calls.count("due_deliveries") > reads)  # it has read d_1 as pending
+        desk.slow.open.set()
+        await desk.until(lambda: desk.store.status("d_1") == "sent")
+        desk.store.reading.set()
+        await desk.asleep()
+    assert desk.slow.begun == ["d_1"]
+
+
+async def test_notices_of_one_task_arrive_in_order(desk: Desk) -> None:
+    desk.slow.open.clear()
+    desk.store.add("d_1", "slow", task_id="t_1", notice="started")
+    desk.store.add("d_2", "slow", task_id="t_1", notice="done")
+    desk.store.add("d_3", "slow", task_id="t_2", notice="started")
+    async with running(desk):
+        await desk.until(lambda: len(desk.slow.begun) == 2)
+        await desk.asleep()
+        assert desk.slow.begun == ["d_1", "d_3"]
+        desk.slow.open.set()
+        await desk.until(lambda: desk.store.status("d_2") == "sent")
+    assert desk.slow.sent[0] == "d_1"
+
+
+@pytest.mark.parametrize("problem", [StoreUnavailable("disk full"), RuntimeError("a bug")])
+async def test_a_store_that_cannot_be_read_is_asked_again_after_a_pause(desk: Desk, problem: Exception) -> None:
+    desk.store.add("d_1", "fast")
+    desk.store.read_errors = [problem, problem]
+    async with running(desk):
+        for pause in (1.0, 2.0):
+            await desk.until(lambda pause=pause: desk.clock.pending == [pause])  # type: ignore[misc]
+            reads = len(desk.store.calls)
+            desk.courier.wake()  # does not shorten the pause
+            desk.clock.advance(pause / 2)
+            assert len(desk.store.calls) == reads
+            desk.clock.advance(pause / 2)
+        await desk.until(lambda: desk.store.status("d_1") == "sent")
+
+
+async def test_a_result_that_cannot_be_recorded_is_recorded_later_and_not_sent_again(desk: Desk) -> None:
+    desk.store.add("d_1", "fast")
+    desk.store.write_errors = [StoreUnavailable("disk full"), StoreUnavailable("disk full")]
+    async with running(desk):
+        for tries in (1, 2):
+            await desk.until(lambda tries=tries: desk.store.calls.count("apply") == tries)  # type: ignore[misc]
+            await desk.asleep()
+            assert desk.store.status("d_1") == "pending"
+            desk.clock.advance(tries)
+        await desk.until(lambda: desk.store.status("d_1") == "sent")
+    assert desk.fast.begun == ["d_1"]
+
+
+async def test_two_couriers_record_once(desk: Desk) -> None:
+    desk.slow.open.clear()
+    desk.store.add("d_1", "slow")
+    other = desk.another()
+    async with running(desk):
+        await other.start()
+        await desk.until(lambda: desk.slow.begun == ["d_1", "d_1"])
+        desk.slow.open.set()
+        await desk.until(lambda: desk.store.calls.count("apply") == 2)
+        await other.stop()
+    assert [told.kind for told in desk.store.events] == ["delivery_sent"]
+    assert desk.store.rows["d_1"].attempts == 1
