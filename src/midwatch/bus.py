@@ -1,0 +1,207 @@
+"""The bus: follows the log for everybody in this process, and shows live events to whoever watches.
+
+Stored events are never lost: a follower that falls behind reads the log. Live events are dropped for a slow watcher,
+and a `gap` event tells it so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from itertools import islice
+from typing import Protocol
+
+from midwatch.clock import Clock
+from midwatch.errors import NotFound, StoreError
+from midwatch.event import EVERYTHING, Event, EventFilter, EventLog, Gap, event
+from midwatch.store import Commit
+from midwatch.task import TaskStore
+
+log = logging.getLogger("midwatch.bus")
+
+TAIL = 4096
+"""Recent events kept in memory, so that followers who keep up never touch the database."""
+PAGE = 500
+LIVE_WAITING = 1000
+PAUSE_SECONDS = 0.5
+
+
+class Log(EventLog, TaskStore, Protocol):
+    """What the bus needs of the store."""
+
+
+class Bus:
+    """One per process. `heard` is given every commit, in order."""
+
+    def __init__(self, store: Log, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._tail: deque[Event] = deque(maxlen=TAIL)
+        self._head = 0
+        self._wanted = 0
+        self._news = asyncio.Event()
+        self._watchers: set[_Watcher] = set()
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+        self._pump: asyncio.Task[None] | None = None
+        self._foreign = False
+
+    async def start(self) -> None:
+        """Begin at the end of the log."""
+        self._head = self._wanted = (await self._store.log_bounds()).last_seq
+
+    async def stop(self) -> None:
+        """Let go; followers end."""
+        if self._pump is not None:
+            self._pump.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._pump
+        self._head = -1
+        self._ring()
+        for futures in self._waiting.values():
+            for future in futures:
+                future.cancel()
+
+    # -- what comes in -------------------------------------------------------------------------------------------
+
+    def heard(self, commit: Commit) -> None:
+        """Pass on what was committed; fetch what another process committed before it."""
+        if self._head < 0:
+            return
+        if commit.events and self._pump is None and commit.events[0].seq == self._head + 1:
+            self._publish(commit.events)
+            return
+        if commit.events:
+            self._wanted = max(self._wanted, commit.events[-1].seq)
+        if commit.events or commit.foreign:
+            self._foreign = True
+            if self._pump is None:
+                self._pump = asyncio.get_running_loop().create_task(self._fetch())
+                self._pump.add_done_callback(self._fetched)
+
+    def show(self, live: Event) -> None:
+        """Show an event that is not stored to those who watch now."""
+        taken = [watcher.offer(live) for watcher in self._watchers]
+        if any(taken):
+            self._ring()
+
+    def _publish(self, events: tuple[Event, ...] | list[Event]) -> None:
+        self._tail.extend(events)
+        self._head = events[-1].seq
+        if self._waiting:
+            for made in events:
+                if made.kind == "task_finished" and made.task_id in self._waiting:
+                    for future in self._waiting.pop(made.task_id):
+                        if not future.done():
+                            future.set_result(None)
+        self._ring()
+
+    def _ring(self) -> None:
+        ringing, self._news = self._news, asyncio.Event()
+        ringing.set()
+
+    async def _fetch(self) -> None:
+        while self._foreign or self._head < self._wanted:
+            self._foreign = False
+            try:
+                page = await self._store.read_events(self._head, EVERYTHING, PAGE)
+            except StoreError as problem:
+                log.warning("the log cannot be read: %s", problem)
+                self._foreign = True
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            if page:
+                self._publish(page)
+                self._foreign = self._foreign or len(page) == PAGE
+
+    def _fetched(self, pump: asyncio.Task[None]) -> None:
+        self._pump = None
+        if not pump.cancelled() and pump.exception() is not None:
+            log.error("following the log failed", exc_info=pump.exception())
+        elif (self._foreign or self._head < self._wanted) and self._head >= 0 and not pump.cancelled():
+            self._pump = asyncio.get_running_loop().create_task(self._fetch())
+            self._pump.add_done_callback(self._fetched)
+
+    # -- what goes out -------------------------------------------------------------------------------------------
+
+    async def follow(self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False) -> AsyncIterator[Event]:
+        """See `midwatch.event.Follower`."""
+        watcher = _Watcher(which)
+        if live:
+            self._watchers.add(watcher)
+        try:
+            position = after
+            bounds = await self._store.log_bounds()
+            if position + 1 < bounds.oldest_seq:
+                yield event(Gap(oldest_seq=bounds.oldest_seq), self._clock.now())
+                position = bounds.oldest_seq - 1
+            while self._head >= 0:
+                news = self._news
+                found, position = await self._next(position, which)
+                for made in found:
+                    yield made
+                for shown in watcher.take(self._clock.now()):
+                    yield shown
+                if not found and position >= self._head and not watcher.waiting:
+                    await news.wait()
+        finally:
+            self._watchers.discard(watcher)
+
+    async def _next(self, position: int, which: EventFilter) -> tuple[list[Event], int]:
+        """The next matching events after `position`, and how far that looked."""
+        if position >= self._head:
+            return [], position
+        tail = self._tail
+        if tail and tail[0].seq <= position + 1:
+            start = position + 1 - tail[0].seq
+            part = list(islice(tail, start, start + PAGE))
+            return [made for made in part if which.matches(made)], part[-1].seq
+        head = self._head
+        page = await self._store.read_events(position, which, PAGE)
+        return page, page[-1].seq if len(page) == PAGE else max(head, page[-1].seq if page else position)
+
+    async def finished(self, task_id: str) -> None:
+        """Return once the task has ended; NotFound if there is none."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(task_id, []).append(future)
+        try:
+            task = await self._store.get_task(task_id)
+            if task is None:
+                raise NotFound("task", task_id)
+            if task.open:
+                await future
+        finally:
+            waiting = self._waiting.get(task_id, [])
+            if future in waiting:
+                waiting.remove(future)
+                if not waiting:
+                    del self._waiting[task_id]
+
+
+class _Watcher:
+    """Live events one follower has not taken yet."""
+
+    def __init__(self, which: EventFilter) -> None:
+        self.waiting: deque[Event] = deque()
+        self._which = which
+        self._dropped = 0
+
+    def offer(self, live: Event) -> bool:
+        """Whether there is something new to take."""
+        if not self._which.matches(live):
+            return False
+        if len(self.waiting) >= LIVE_WAITING:
+            self._dropped += 1
+            return False
+        self.waiting.append(live)
+        return True
+
+    def take(self, now: int) -> list[Event]:
+        taken = list(self.waiting)
+        self.waiting.clear()
+        if self._dropped:
+            taken.append(event(Gap(dropped=self._dropped), now))
+            self._dropped = 0
+        return taken

@@ -1,0 +1,1 @@
+"""Engines: who hands out tasks. The port is `midwatch.engine`."""

@@ -1,0 +1,132 @@
+"""The embedded engine: claims as soon as a commit wakes it; processes of one home know each other by file locks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from midwatch.clock import SECOND, Clock, Timer
+from midwatch.engine import Instance
+from midwatch.errors import HomeUnusable, StoreError
+from midwatch.home import OWNER_RETRY_SECONDS, Home
+from midwatch.store import Store
+from midwatch.task import ClaimRequest
+from midwatch.worker import Worker
+
+log = logging.getLogger("midwatch.engine")
+
+PAUSE_SECONDS = 0.5
+LEAD_SECONDS = 1.0
+"""How often a process that does not lead looks whether the lead is free."""
+
+
+class EmbeddedEngine:
+    """Implements `midwatch.engine.Engine` for one process on one home."""
+
+    def __init__(
+        self, store: Store, clock: Clock, home: Home, worker: Worker, instance: Instance, on_lead: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._home = home
+        self._worker = worker
+        self._instance = instance
+        self._on_lead = on_lead
+        self._life = home.lock(instance.id)
+        self._lead = home.lock("leader")
+        self._up = home.lock("up")
+        self._bell = asyncio.Event()
+        self._taking = False
+        self._loop: asyncio.Task[None] | None = None
+        self._lead_timer: Timer | None = None
+
+    async def start(self) -> None:
+        await self._store.add_instance(self._instance)
+        self._taking = True
+        self._worker.slot_freed = self.wake
+        self._bell.set()
+        self._loop = asyncio.get_running_loop().create_task(self._take())
+        self._seek_lead()
+
+    def live(self) -> None:
+        """Hold this process's life lock. To be called before anything is written under its name."""
+        if not self._life.acquire(OWNER_RETRY_SECONDS):
+            raise HomeUnusable(f"the lock {self._life.path} is held by another process.")
+
+    async def stop_taking(self) -> None:
+        self._taking = False
+        self._bell.set()
+        if self._loop is not None:
+            await self._loop  # a claim under way is finished, and what it took is started, never dropped
+            self._loop = None
+
+    async def stop(self) -> None:
+        if self._lead_timer is not None:
+            self._lead_timer.cancel()
+        try:
+            await self._store.remove_instances([self._instance.id])
+        except StoreError as problem:
+            log.warning("this process could not sign off: %s", problem)
+        self._lead.release()
+        self._life.path.unlink(missing_ok=True)
+        self._life.release()
+
+    def wake(self) -> None:
+        self._bell.set()
+
+    def leads(self) -> bool:
+        return self._lead.held or self._lead.acquire()
+
+    def dead(self, owners: Iterable[str]) -> set[str]:
+        return {owner for owner in owners if not self._home.lock(owner).taken()}
+
+    def _seek_lead(self) -> None:
+        if self.leads():
+            self._lead_timer = None
+            self._on_lead()
+        else:
+            self._lead_timer = self._clock.call_later(LEAD_SECONDS, self._seek_lead)
+
+    async def _take(self) -> None:
+        """Claim whenever something may have become possible; sleep otherwise."""
+        timer: Timer | None = None
+        while self._taking:
+            await self._bell.wait()
+            self._bell.clear()
+            if timer is not None:
+                timer.cancel()
+                timer = None
+            free = self._worker.slots.free()
+            if not self._taking or free <= 0:
+                continue
+            try:
+                claims = await self._store.claim(await self._request(free), self._clock.now())
+            except StoreError as problem:
+                log.warning("no task could be taken: %s", problem)
+                timer = self._clock.call_later(PAUSE_SECONDS, self._bell.set)
+                continue
+            for claim in claims.taken:
+                self._worker.start(claim)
+            if claims.next_due is not None:
+                patience = (claims.next_due - self._clock.now()) / SECOND
+                timer = self._clock.call_later(min(max(0.0, patience), 30.0), self._bell.set)
+        if timer is not None:
+            timer.cancel()
+
+    async def _request(self, free: int) -> ClaimRequest:
+        instance = self._instance
+        return ClaimRequest(
+            owner=instance.id,
+            host=instance.host,
+            free=free,
+            agents=self._worker.slots.free_by_agent(),
+            own_only=instance.role == "run",
+            leave=await self._served_elsewhere(),
+        )
+
+    async def _served_elsewhere(self) -> frozenset[str]:
+        """Agents of a live server beside this process: their tasks are left to it."""
+        if self._instance.role == "up" or not self._up.taken():
+            return frozenset()
+        return frozenset(a for i in await self._store.list_instances() if i.role == "up" for a in i.agents)

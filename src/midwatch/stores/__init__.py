@@ -1,0 +1,1 @@
+"""Stores: where the desk keeps everything. The port is `midwatch.store`."""

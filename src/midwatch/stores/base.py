@@ -1,0 +1,125 @@
+"""The store's methods, written once: each runs one verb in one transaction."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from midwatch.approval import Approval
+from midwatch.approval import Status as ApprovalStatus
+from midwatch.change import Changes, Fence
+from midwatch.channel import Delivery
+from midwatch.channel import Status as DeliveryStatus
+from midwatch.engine import Instance
+from midwatch.event import EVERYTHING, Event, EventFilter, LogBounds
+from midwatch.session import Message, Session
+from midwatch.store import Commit
+from midwatch.stores.verbs import change, event, look, task
+from midwatch.task import ClaimRequest, Claims, Submitted, Summary, Task, TaskFilter
+
+T = TypeVar("T")
+
+
+class VerbStore(ABC):
+    """Implements `midwatch.store.Store` on top of two ways to run a verb."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[Commit], None]] = []
+
+    @abstractmethod
+    async def write(self, verb: Callable[..., T], *args: Any) -> T:
+        """Run `verb(tx, *args)` and return once it is durable."""
+
+    @abstractmethod
+    async def read(self, verb: Callable[..., T], *args: Any) -> T:
+        """Run `verb(tx, *args)`, which only looks, on everything committed so far."""
+
+    def on_commit(self, listener: Callable[[Commit], None]) -> None:
+        self._listeners.append(listener)
+
+    async def submit(self, task_: Task, changes: Changes, max_open: int | None) -> Submitted:
+        return await self.write(task.submit, task_, changes, max_open)
+
+    async def claim(self, request: ClaimRequest, now: int) -> Claims:
+        return await self.write(task.claim, request, now)
+
+    async def apply(self, changes: Changes) -> None:
+        await self.write(change.apply, changes)
+
+    async def record_late(self, late: Event) -> bool:
+        return await self.write(task.record_late, late)
+
+    async def get_task(self, task_id: str) -> Task | None:
+        return await self.read(task.get, task_id)
+
+    async def list_tasks(self, which: TaskFilter) -> list[Task]:
+        return await self.read(task.list_, which)
+
+    async def count_tasks(self) -> Summary:
+        return await self.read(task.count)
+
+    async def running_tasks(self, owner: str | None = None) -> list[Task]:
+        return await self.read(task.running, owner)
+
+    async def gate_holder(self, gate: str) -> str | None:
+        return await self.read(task.gate_holder, gate)
+
+    async def open_events(self, fence: Fence) -> list[Event]:
+        return await self.read(task.open_events, fence)
+
+    async def prune_tasks(self, before: int, keep: int) -> int:
+        return await self.write(task.prune, before, keep)
+
+    async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
+        return await self.read(event.read, after, which, limit)
+
+    async def log_bounds(self) -> LogBounds:
+        return await self.read(event.bounds)
+
+    async def prune_events(self, before: int, keep: int) -> int:
+        return await self.write(event.prune, before, keep)
+
+    async def get_session(self, key: str) -> Session | None:
+        return await self.read(look.session, key)
+
+    async def list_sessions(self, limit: int = 50) -> list[Session]:
+        return await self.read(look.sessions, limit)
+
+    async def read_messages(self, key: str, after: int = 0, limit: int = 500) -> list[Message]:
+        return await self.read(look.messages, key, after, limit)
+
+    async def due_deliveries(self, now: int, limit: int = 50) -> list[Delivery]:
+        return await self.read(look.due_deliveries, now, limit)
+
+    async def next_delivery_at(self) -> int | None:
+        return await self.read(look.next_delivery_at)
+
+    async def get_delivery(self, delivery_id: str) -> Delivery | None:
+        return await self.read(look.delivery, delivery_id)
+
+    async def list_deliveries(
+        self, *, task_id: str | None = None, status: DeliveryStatus | None = None, limit: int = 50
+    ) -> list[Delivery]:
+        return await self.read(look.deliveries, task_id, status, limit)
+
+    async def get_approval(self, approval_id: str) -> Approval | None:
+        return await self.read(look.approval, approval_id)
+
+    async def list_approvals(self, status: ApprovalStatus | None = None, limit: int = 50) -> list[Approval]:
+        return await self.read(look.approvals, status, limit)
+
+    async def pending_approvals(self, fence: Fence) -> list[Approval]:
+        return await self.read(look.pending_approvals, fence)
+
+    async def next_expiry(self) -> int | None:
+        return await self.read(look.next_expiry)
+
+    async def add_instance(self, instance: Instance) -> None:
+        await self.write(look.add_instance, instance)
+
+    async def remove_instances(self, ids: Iterable[str]) -> None:
+        await self.write(look.remove_instances, list(ids))
+
+    async def list_instances(self) -> list[Instance]:
+        return await self.read(look.instances)

@@ -1,0 +1,16 @@
+-- add: one notice to one channel, once
+INSERT INTO deliveries ({delivery}) VALUES ({delivery_params}) ON CONFLICT DO NOTHING
+
+-- due: oldest first
+SELECT {delivery} FROM deliveries WHERE status = 'pending' AND due_at <= :now ORDER BY due_at, id LIMIT :limit
+
+-- next_due: when the next one is to be sent
+SELECT min(due_at) FROM deliveries WHERE status = 'pending'
+
+-- get: one delivery
+SELECT {delivery} FROM deliveries WHERE id = :id
+
+-- list: newest first
+SELECT {delivery} FROM deliveries
+WHERE (:task_id IS NULL OR task_id = :task_id) AND (:status IS NULL OR status = :status)
+ORDER BY id DESC LIMIT :limit

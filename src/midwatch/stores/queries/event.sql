@@ -1,0 +1,49 @@
+-- take_seqs: reserve consecutive numbers
+UPDATE event_head SET last_seq = last_seq + :count RETURNING last_seq
+
+-- append: one event
+INSERT INTO events (seq, {event_fields}) VALUES (:seq, {event_params})
+
+-- read: after a seq, in order
+SELECT {event} FROM events
+WHERE seq > :after
+  AND (:kinds = '[]' OR :kinds LIKE '%"' || kind || '"%')
+  AND (:session_key IS NULL OR session_key = :session_key)
+  AND (:agent_id IS NULL OR agent_id = :agent_id)
+  AND (:actor IS NULL OR actor = :actor)
+ORDER BY seq LIMIT :limit
+
+-- read_task: after a seq, of one task
+SELECT {event} FROM events
+WHERE task_id = :task_id AND seq > :after
+  AND (:kinds = '[]' OR :kinds LIKE '%"' || kind || '"%')
+  AND (:session_key IS NULL OR session_key = :session_key)
+  AND (:agent_id IS NULL OR agent_id = :agent_id)
+  AND (:actor IS NULL OR actor = :actor)
+ORDER BY seq LIMIT :limit
+
+-- bounds: of the log
+SELECT oldest_seq, last_seq FROM event_head
+
+-- has_late: whether an attempt was already told to be late
+SELECT 1 FROM events WHERE task_id = :task_id AND attempt = :attempt AND kind = 'task_late'
+
+-- of_attempt: starts and ends of one attempt, in order
+SELECT {event} FROM events
+WHERE task_id = :task_id AND attempt = :attempt
+  AND kind IN ('turn_start', 'turn_end', 'tool_exec_start', 'tool_exec_end')
+ORDER BY seq
+
+-- first_fresh: the first event that is not too old
+SELECT seq FROM events WHERE seq >= :oldest AND time >= :before ORDER BY seq LIMIT 1
+
+-- prune: everything up to a seq but what open tasks wrote
+DELETE FROM events WHERE seq >= :oldest AND seq <= :upto
+  AND (task_id IS NULL OR task_id NOT IN (SELECT id FROM tasks WHERE status IN ('pending', 'running')))
+
+-- prune_left: events below the log that open tasks had kept and need no more
+DELETE FROM events WHERE seq < :oldest
+  AND (task_id IS NULL OR task_id NOT IN (SELECT id FROM tasks WHERE status IN ('pending', 'running')))
+
+-- set_oldest: where the log begins now
+UPDATE event_head SET oldest_seq = :oldest

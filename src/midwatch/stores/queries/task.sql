@@ -1,0 +1,67 @@
+-- find_key: the task its creator submitted with this key
+SELECT {task} FROM tasks WHERE coalesce(creator, '') = :creator AND idempotency_key = :key
+
+-- count_outside: open tasks that came from outside, counted up to a limit
+SELECT count(*) FROM (
+  SELECT 1 FROM tasks WHERE status IN ('pending', 'running') AND cause IN ('submit', 'message') LIMIT :most
+)
+
+-- ask_to_yield: a person's message wants the gate its automation holds
+UPDATE tasks SET stop_requested = 'yield'
+WHERE gate_key = :gate AND status = 'running' AND stop_requested IS NULL
+  AND cause IN ('automation', 'goal', 'handoff') AND on_crash <> 'fail'
+
+-- claimable: due tasks of these agents whose gate is free, in claim order
+SELECT {task} FROM tasks INDEXED BY tasks_claim
+WHERE status = 'pending' AND due_at <= :now
+  AND agent IN (SELECT value FROM json_each(:agents))
+  AND (submitter = :owner OR (NOT :own_only AND agent NOT IN (SELECT value FROM json_each(:leave))))
+  AND NOT EXISTS (SELECT 1 FROM tasks held WHERE held.gate_key = tasks.gate_key AND held.status = 'running')
+ORDER BY rank, due_at, id
+
+-- claim: a task becomes running for a new attempt
+UPDATE tasks SET status = 'running', attempt = attempt + 1, lease_owner = :owner, host = :host, started_at = :now,
+  token_hash = :token_hash, wait = NULL, stop_requested = NULL, pgid = NULL, pgid_mark = NULL
+WHERE id = :id AND status = 'pending'
+
+-- next_due: when the next waiting task may start
+SELECT min(due_at) FROM tasks WHERE status = 'pending' AND wait IS NOT NULL AND due_at > :now
+
+-- fenced: whether an attempt still owns its task
+SELECT 1 FROM tasks WHERE id = :id AND status = 'running' AND attempt = :attempt
+
+-- get: one task
+SELECT {task} FROM tasks WHERE id = :id
+
+-- list: newest first
+SELECT {task} FROM tasks
+WHERE (:before IS NULL OR id < :before)
+  AND (:statuses = '[]' OR :statuses LIKE '%"' || status || '"%')
+  AND (:agent IS NULL OR agent = :agent)
+  AND (:session_key IS NULL OR session_key = :session_key)
+  AND (:creator IS NULL OR creator = :creator)
+ORDER BY id DESC LIMIT :limit
+
+-- count: by status
+SELECT status, count(*) FROM tasks GROUP BY status
+
+-- running: with whoever owns them
+SELECT {task} FROM tasks WHERE status = 'running' AND (:owner IS NULL OR lease_owner = :owner)
+
+-- gate_holder: what runs in a gate
+SELECT id FROM tasks WHERE gate_key = :gate AND status = 'running'
+
+-- prunable: ended tasks that are too old or too many
+SELECT id FROM (
+  SELECT id, completed_at, row_number() OVER (ORDER BY completed_at DESC) AS place
+  FROM tasks WHERE status IN ('done', 'failed', 'cancelled')
+) AS ended WHERE completed_at < :before OR place > :keep LIMIT 1000
+
+-- prune: an ended task
+DELETE FROM tasks WHERE id = :id
+
+-- prune_deliveries: of an ended task
+DELETE FROM deliveries WHERE task_id = :id
+
+-- prune_approvals: of an ended task
+DELETE FROM approvals WHERE task_id = :id

@@ -1,0 +1,115 @@
+"""The statements: read once from `queries/*.sql`, and the inserts and guarded updates built from the records.
+
+A query file holds named statements: a comment line `-- name: purpose` and the statement below it. Parameters are
+written `:name`; `{task}` and the like stand for the columns of that record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import orjson
+
+from midwatch.approval import Approval
+from midwatch.channel import Delivery
+from midwatch.engine import Instance
+from midwatch.event import META
+from midwatch.session import Message, Session
+from midwatch.task import Task
+
+NOUNS = ("task", "event", "session", "channel", "approval", "engine")
+TABLES = {
+    "task": "tasks",
+    "approval": "approvals",
+    "delivery": "deliveries",
+    "session": "sessions",
+    "instance": "instances",
+}
+JSON_COLUMNS = frozenset({"progress", "budget", "usage", "trace", "choices", "agents"})
+
+EVENT_COLUMNS = ("kind", "time", "payload", "id", "version", *META)
+
+
+def columns(record: type) -> tuple[str, ...]:
+    """The stored fields of a record, in order."""
+    if issubclass(record, tuple):
+        return tuple(record._fields)  # type: ignore[attr-defined]  # a NamedTuple
+    return tuple(f.name for f in fields(record))  # type: ignore[arg-type]  # a dataclass
+
+
+RECORDS: Mapping[str, tuple[str, ...]] = {
+    "task": columns(Task),
+    "session": columns(Session),
+    "message": columns(Message),
+    "delivery": columns(Delivery),
+    "approval": columns(Approval),
+    "instance": columns(Instance),
+}
+
+
+def _substitutions() -> dict[str, str]:
+    made = {"event": ", ".join((*EVENT_COLUMNS[:4], "seq", *EVENT_COLUMNS[4:]))}
+    made["event_fields"] = ", ".join(EVENT_COLUMNS)
+    made["event_params"] = ", ".join(f":{name}" for name in EVENT_COLUMNS)
+    for name, cols in RECORDS.items():
+        made[name] = ", ".join(cols)
+        made[f"{name}_params"] = ", ".join(f":{col}" for col in cols)
+    return made
+
+
+def load() -> dict[str, str]:
+    """All statements by `noun.name`."""
+    known = _substitutions()
+    found: dict[str, str] = {}
+    for noun in NOUNS:
+        text = resources.files("midwatch.stores").joinpath("queries", f"{noun}.sql").read_text()
+        for block in re.split(r"^-- (?=\w+: )", text, flags=re.M)[1:]:
+            head, _, statement = block.partition("\n")
+            name = head.partition(":")[0]
+            found[f"{noun}.{name}"] = re.sub(r"\{(\w+)\}", lambda m: known[m[1]], statement.strip())
+    return found
+
+
+@cache
+def insert_statement(noun: str) -> str:
+    """Insert a whole record."""
+    cols = (*RECORDS[noun], "rank") if noun == "task" else RECORDS[noun]
+    return f"INSERT INTO {TABLES[noun]} ({', '.join(cols)}) VALUES ({', '.join(f':{c}' for c in cols)})"  # noqa: S608
+
+
+@cache
+def update_statement(noun: str, changed: tuple[str, ...], guarded: tuple[tuple[str, bool], ...]) -> str:
+    """Set some columns of one record where the guarded ones hold; each guard is (column, is null)."""
+    known = RECORDS[noun]
+    assert all(name in known for name in (*changed, *(name for name, _ in guarded))), (noun, changed, guarded)
+    sets = ", ".join(f"{name} = :{name}" for name in changed)
+    tests = "".join(f" AND {name} IS NULL" if null else f" AND {name} = :guard_{name}" for name, null in guarded)
+    return f"UPDATE {TABLES[noun]} SET {sets} WHERE id = :id{tests}"  # noqa: S608 - names checked above, values bound
+
+
+def dumps(value: Any) -> str:
+    """JSON text of a value."""
+    return orjson.dumps(value, default=_plain).decode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset | Sequence):
+        return list(value)
+    return str(value)
+
+
+def encode(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A record's fields as the database takes them."""
+    return {
+        name: dumps(value) if value is not None and name in JSON_COLUMNS else value for name, value in values.items()
+    }
+
+
+loads = orjson.loads

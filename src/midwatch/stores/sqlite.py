@@ -1,0 +1,355 @@
+"""The SQLite store: one writer thread that commits waiting verbs in groups, and threads that only read.
+
+Every group is one transaction with `synchronous = FULL`, so what a caller was told is on disk. Each verb has its own
+savepoint: one that fails is rolled back alone and only its caller hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from midwatch.errors import Conflict, MidwatchError, SchemaTooNew, StoreCorrupt, StoreError, StoreUnavailable
+from midwatch.event import Event
+from midwatch.store import EVERY_TOPIC, Commit
+from midwatch.stores.base import VerbStore
+from midwatch.stores.sql import load
+from midwatch.stores.verbs.event import append
+from midwatch.stores.verbs.tx import Row
+
+T = TypeVar("T")
+log = logging.getLogger("midwatch.store")
+
+APPLICATION_ID = 0x6D696477  # "midw": tells our files from other SQLite files
+GROUP = 256
+LOOK_SECONDS = 0.5
+"""How often the writer looks whether another process has committed; twice a second, so that what it then causes (a
+cancelled agent's end) is done within the second."""
+BUSY_SECONDS = 5.0
+READERS = 2
+MEMORY = ":memory:"
+
+
+class SqliteTx:
+    """A transaction on one connection."""
+
+    def __init__(self, connection: sqlite3.Connection, statements: Mapping[str, str]) -> None:
+        self.connection = connection
+        self._statements = statements
+        self.events: list[Event] = []
+        self.topics: set[str] = set()
+
+    def rows(self, name: str, params: Mapping[str, Any]) -> Iterable[Row]:
+        return self.connection.execute(self._statements[name], params)
+
+    def row(self, name: str, params: Mapping[str, Any]) -> Row | None:
+        found: Row | None = self.connection.execute(self._statements[name], params).fetchone()
+        return found
+
+    def run(self, name: str, params: Mapping[str, Any]) -> int:
+        return self.connection.execute(self._statements[name], params).rowcount
+
+    def run_many(self, name: str, params: Iterable[Mapping[str, Any]]) -> None:
+        self.connection.executemany(self._statements[name], params)
+
+    def statement(self, sql: str, params: Mapping[str, Any]) -> int:
+        return self.connection.execute(sql, params).rowcount
+
+    def hint(self, agent: str, due_at: int) -> None:
+        """The embedded engine is woken by the commit itself."""
+
+
+class _Op(NamedTuple):
+    verb: Callable[..., Any]
+    args: tuple[Any, ...]
+    future: asyncio.Future[Any]
+
+
+class SqliteStore(VerbStore):
+    """A store in one file, or in memory for tests."""
+
+    def __init__(self, path: Path | str) -> None:
+        super().__init__()
+        self.path = str(path)
+        self._statements = load()
+        self._queue: queue.SimpleQueue[_Op | None] = queue.SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._connection = open_database(self.path)
+        self._thread = threading.Thread(target=self._serve, name="midwatch-writer", daemon=True)
+        self._local = threading.local()
+        self._readers = ThreadPoolExecutor(READERS, "midwatch-reader")
+        self._reading: list[sqlite3.Connection] = []
+        self._closed = False
+        self._thread.start()
+
+    @classmethod
+    async def open(cls, path: Path | str) -> SqliteStore:
+        """Open the file, making or upgrading it as needed; StoreError when it cannot be used."""
+        return cls(path)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._queue.put(None)
+        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._readers.shutdown)
+        for connection in self._reading:
+            connection.close()
+
+    async def write(self, verb: Callable[..., T], *args: Any) -> T:
+        if self._closed:
+            raise StoreUnavailable("the store is closed.")
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._queue.put(_Op(verb, args, future))
+        return await future
+
+    async def read(self, verb: Callable[..., T], *args: Any) -> T:
+        if self._closed:
+            raise StoreUnavailable("the store is closed.")
+        if self.path == MEMORY:  # other connections would see another, empty database
+            return await self.write(verb, *args)
+        return await self._loop.run_in_executor(self._readers, self._read, verb, args)
+
+    async def describe(self) -> dict[str, object]:
+        return await self.write(_describe, self.path)
+
+    async def check(self) -> list[str]:
+        found = await self.read(lambda tx: [row[0] for row in tx.connection.execute("PRAGMA integrity_check(10)")])
+        return [line for line in found if line != "ok"]
+
+    # -- reader threads ------------------------------------------------------------------------------------------
+
+    def _read(self, verb: Callable[..., T], args: tuple[Any, ...]) -> T:
+        connection = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = _connect(self.path)
+            connection.execute("PRAGMA query_only = ON")
+            self._local.connection = connection
+            self._reading.append(connection)
+        try:
+            connection.execute("BEGIN")
+            try:
+                return verb(SqliteTx(connection, self._statements), *args)
+            finally:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error as problem:
+            raise translate(problem, self.path) from problem
+
+    # -- the writer thread ---------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Take what waits, commit it as one group, look for other processes' commits now and then."""
+        seen = self._data_version()
+        looked = time.monotonic()
+        while True:
+            group, more = self._gather(max(0.0, looked + LOOK_SECONDS - time.monotonic()))
+            if group:
+                self._commit(group)
+            if not more:
+                self._connection.close()
+                return
+            if time.monotonic() - looked >= LOOK_SECONDS:
+                looked = time.monotonic()
+                version = self._data_version()
+                if version != seen:
+                    seen = version
+                    self._tell([], Commit(EVERY_TOPIC, (), foreign=True))
+
+    def _gather(self, patience: float) -> tuple[list[_Op], bool]:
+        """Everything that waits, up to a group; False with it when the store is being closed."""
+        group: list[_Op] = []
+        try:
+            op = self._queue.get(timeout=patience) if patience else self._queue.get_nowait()
+            while op is not None:
+                group.append(op)
+                if len(group) >= GROUP:
+                    return group, True
+                op = self._queue.get_nowait()
+            return group, False
+        except queue.Empty:
+            return group, True
+
+    def _data_version(self) -> int:
+        try:
+            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+        except sqlite3.Error:
+            return -1
+
+    def _commit(self, group: list[_Op]) -> None:
+        answers: list[tuple[_Op, Any, BaseException | None]] = []
+        tx = SqliteTx(self._connection, self._statements)
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            answers.extend(self._run(tx, op) for op in group)
+            appended = append(tx, tx.events) if tx.events else ()
+            self._connection.execute("COMMIT")
+        except Exception as problem:
+            self._abandon()
+            error = translate(problem, self.path) if isinstance(problem, sqlite3.Error) else problem
+            self._tell([(op, None, error) for op in group], None)
+            return
+        self._tell(answers, Commit(frozenset(tx.topics), appended))
+
+    def _run(self, tx: SqliteTx, op: _Op) -> tuple[_Op, Any, BaseException | None]:
+        """One verb in its savepoint. Errors of the database itself end the whole group."""
+        mark, topics = len(tx.events), set(tx.topics)
+        self._connection.execute("SAVEPOINT verb")
+        try:
+            result = op.verb(tx, *op.args)
+            self._connection.execute("RELEASE verb")
+            return op, result, None
+        except (sqlite3.OperationalError, sqlite3.InternalError):
+            raise
+        except Exception as problem:
+            self._connection.execute("ROLLBACK TO verb")
+            self._connection.execute("RELEASE verb")
+            del tx.events[mark:]
+            tx.topics = topics
+            if isinstance(problem, sqlite3.IntegrityError):
+                return op, None, Conflict(f"another record is in the way ({problem}); look again.")
+            if not isinstance(problem, MidwatchError):
+                log.error("verb %s failed", getattr(op.verb, "__name__", "?"), exc_info=problem)
+            return op, None, problem
+
+    def _abandon(self) -> None:
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            log.exception("the transaction could not be rolled back")
+
+    def _tell(self, answers: list[tuple[_Op, Any, BaseException | None]], commit: Commit | None) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._heard, answers, commit)
+        except RuntimeError:
+            log.warning("the event loop is gone; %d callers were not told", len(answers))
+
+    def _heard(self, answers: list[tuple[_Op, Any, BaseException | None]], commit: Commit | None) -> None:
+        for op, result, problem in answers:
+            if op.future.cancelled():
+                continue
+            if problem is None:
+                op.future.set_result(result)
+            else:
+                op.future.set_exception(problem)
+        if commit is not None and (commit.topics or commit.events):
+            for listener in self._listeners:
+                listener(commit)
+
+
+def translate(problem: sqlite3.Error, path: str) -> StoreError:
+    """What a database error means to a person, with the remedy."""
+    text = str(problem)
+    if "disk is full" in text:
+        return StoreUnavailable(f"the disk is full: free some space for {path}; what was accepted before is safe.")
+    if "locked" in text or "busy" in text:
+        return StoreUnavailable(f"{path} is locked by another program; end it or try again.")
+    if "readonly" in text or "unable to open" in text:
+        return StoreUnavailable(f"{path} cannot be written: check its permissions and those of its directory.")
+    if isinstance(problem, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text):
+        return StoreCorrupt(f"{path} is damaged ({text}); restore a backup, or move the file away to start empty.")
+    return StoreUnavailable(f"{path} did not take it: {text}.")
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA cache_size = -16000")
+    return connection
+
+
+def open_database(path: str) -> sqlite3.Connection:
+    """A connection for the writer, on the newest schema."""
+    try:
+        if path != MEMORY:
+            Path(path).touch(mode=0o600, exist_ok=True)
+        connection = _connect(path)
+    except OSError as problem:
+        raise StoreUnavailable(f"{path} cannot be opened: {problem.strerror}.") from None
+    except sqlite3.Error as problem:
+        raise translate(problem, path) from None
+    try:
+        _migrate(connection, path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+    except sqlite3.Error as problem:
+        connection.close()
+        raise translate(problem, path) from None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def migrations() -> list[tuple[int, str]]:
+    """Number and text of each migration, in order."""
+    folder = resources.files("midwatch.stores").joinpath("migrations", "sqlite")
+    found = [(int(file.name[:4]), file.read_text()) for file in folder.iterdir() if file.name.endswith(".sql")]
+    return sorted(found)
+
+
+def _migrate(connection: sqlite3.Connection, path: str) -> None:
+    """Bring the file to the newest schema, step by step, each whole or not at all."""
+    newest = migrations()[-1][0]
+    if _version(connection, path, newest) == newest:
+        return
+    for number, script in migrations():
+        connection.execute("BEGIN IMMEDIATE")  # a second process waits here and then finds nothing to do
+        try:
+            if _version(connection, path, newest) < number:
+                for statement in _statements(script):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {number}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+def _version(connection: sqlite3.Connection, path: str, newest: int) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    mark = connection.execute("PRAGMA application_id").fetchone()[0]
+    if mark != APPLICATION_ID and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise StoreCorrupt(f"{path} is not a midwatch database; move it away, or choose another home.")
+    if version > newest:
+        raise SchemaTooNew(
+            f"{path} was written by a newer midwatch (schema {version}, this one knows {newest}); upgrade midwatch."
+        )
+    return version
+
+
+def _statements(script: str) -> Iterable[str]:
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _describe(tx: SqliteTx, path: str) -> dict[str, object]:
+    def pragma(name: str) -> Any:
+        return tx.connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+    levels = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
+    return {
+        "kind": "sqlite",
+        "path": path,
+        "schema": pragma("user_version"),
+        "journal": pragma("journal_mode"),
+        "synchronous": levels.get(pragma("synchronous"), "?"),
+        "bytes": pragma("page_count") * pragma("page_size"),
+        "sqlite": sqlite3.sqlite_version,
+    }

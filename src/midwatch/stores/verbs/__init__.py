@@ -1,0 +1,1 @@
+"""Verbs: business steps as plain functions of a transaction, written once for every store."""

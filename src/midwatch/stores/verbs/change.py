@@ -1,0 +1,104 @@
+"""Write a step: fence, guarded updates, new records, messages, deliveries, events."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from midwatch.change import Changes, Fence, Record, Update
+from midwatch.channel import Delivery
+from midwatch.errors import Conflict, LeaseLost
+from midwatch.session import Message, Session
+from midwatch.stores.sql import encode, insert_statement, update_statement
+from midwatch.stores.verbs.tx import Tx
+from midwatch.task import Task
+
+
+def apply(tx: Tx, changes: Changes) -> None:
+    """Write all of it, or raise LeaseLost or Conflict and leave everything as it was."""
+    fence = changes.fence
+    if fence is not None and not any(_proves(update, fence) for update in changes.updates):
+        _hold(tx, fence)
+    for update in changes.updates:
+        _update(tx, update, fence)
+    for record in changes.records:
+        insert(tx, record)
+    for session in changes.sessions:
+        tx.run("session.touch", _fields(session))
+    for message in changes.messages:
+        _say(tx, message)
+    add_deliveries(tx, changes.deliveries)
+    tx.events.extend(changes.events)
+
+
+def insert(tx: Tx, record: Record) -> None:
+    """Store a new record."""
+    if isinstance(record, Task):
+        values = record._asdict()
+        values["rank"] = record.rank
+        tx.topics.add("task")
+        tx.hint(record.agent, record.due_at)
+    else:
+        values = _fields(record)
+        tx.topics.add(record.noun)
+    tx.statement(insert_statement(record.noun), encode(values))
+
+
+def add_deliveries(tx: Tx, deliveries: tuple[Delivery, ...]) -> None:
+    """Store notices; one that exists already stays as it is."""
+    for delivery in deliveries:
+        tx.run("channel.add", _fields(delivery))
+        tx.topics.add("delivery")
+
+
+def _proves(update: Update, fence: Fence) -> bool:
+    """Whether the update's own guard already holds the fence."""
+    guard = update.guard
+    return update.id == fence.task_id and guard.get("status") == "running" and guard.get("attempt") == fence.attempt
+
+
+def _hold(tx: Tx, fence: Fence) -> None:
+    if tx.row("task.fenced", {"id": fence.task_id, "attempt": fence.attempt}) is None:
+        raise LeaseLost(fence.task_id, fence.attempt)
+
+
+def _update(tx: Tx, update: Update, fence: Fence | None) -> None:
+    guard = update.guard
+    sql = update_statement(update.noun, tuple(update.fields), tuple((k, v is None) for k, v in guard.items()))
+    params = encode(update.fields)
+    params["id"] = update.id
+    for name, value in guard.items():
+        if value is not None:
+            params[f"guard_{name}"] = value
+    if tx.statement(sql, params) != 1:
+        if fence is not None:
+            _hold(tx, fence)
+        raise Conflict(f"{update.noun} {update.id} changed meanwhile; look at it again.")
+    _announce(tx, update)
+
+
+def _announce(tx: Tx, update: Update) -> None:
+    if update.noun == "task":
+        if "stop_requested" in update.fields:
+            tx.topics.add("stop")
+        if "status" in update.fields:
+            tx.topics.add("task")
+    else:
+        tx.topics.add(update.noun)
+
+
+def _say(tx: Tx, message: Message) -> None:
+    tx.run("session.say", _fields(message))
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in _names(type(record))}
+
+
+_KNOWN: dict[type, tuple[str, ...]] = {Session: tuple(f.name for f in fields(Session))}
+
+
+def _names(record: type) -> tuple[str, ...]:
+    if record not in _KNOWN:
+        _KNOWN[record] = tuple(f.name for f in fields(record))
+    return _KNOWN[record]

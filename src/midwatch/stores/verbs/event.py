@@ -1,0 +1,61 @@
+"""Events: append with consecutive numbers, read, prune."""
+
+from __future__ import annotations
+
+from midwatch.event import Event, EventFilter, LogBounds
+from midwatch.stores.sql import dumps, loads
+from midwatch.stores.verbs.tx import Row, Tx
+
+PAYLOAD = Event._fields.index("payload")
+PRUNE_STEP = 10_000
+"""Events removed in one transaction at most, so that pruning never holds up work for long."""
+
+
+def event_of(row: Row) -> Event:
+    """An event from its row."""
+    return Event._make((*row[:PAYLOAD], loads(row[PAYLOAD]), *row[PAYLOAD + 1 :]))
+
+
+def append(tx: Tx, events: list[Event]) -> tuple[Event, ...]:
+    """Store `events` and return them with their seqs. The last thing a transaction does."""
+    head = tx.row("event.take_seqs", {"count": len(events)})
+    assert head is not None
+    first = head[0] - len(events) + 1
+    numbered = tuple(made._replace(seq=first + place) for place, made in enumerate(events))
+    tx.run_many("event.append", [_params(made) for made in numbered])
+    return numbered
+
+
+def _params(made: Event) -> dict[str, object]:
+    values = made._asdict()
+    values["payload"] = dumps(made.payload)
+    return values
+
+
+def read(tx: Tx, after: int, which: EventFilter, limit: int) -> list[Event]:
+    params = {
+        "after": after, "limit": limit, "kinds": dumps(list(which.kinds)), "session_key": which.session_key,
+        "agent_id": which.agent_id, "actor": which.actor, "task_id": which.task_id,
+    }  # fmt: skip
+    name = "event.read" if which.task_id is None else "event.read_task"
+    if which.task_id is None:
+        del params["task_id"]
+    return [event_of(row) for row in tx.rows(name, params)]
+
+
+def bounds(tx: Tx) -> LogBounds:
+    row = tx.row("event.bounds", {})
+    assert row is not None
+    return LogBounds(*row)
+
+
+def prune(tx: Tx, before: int, keep: int) -> int:
+    oldest, last = bounds(tx)
+    fresh = tx.row("event.first_fresh", {"oldest": oldest, "before": before})
+    too_old = (fresh[0] if fresh else last + 1) - 1
+    upto = min(max(too_old, last - keep), oldest + PRUNE_STEP - 1)
+    gone = tx.run("event.prune_left", {"oldest": oldest})
+    if upto >= oldest:
+        gone += tx.run("event.prune", {"oldest": oldest, "upto": upto})
+        tx.run("event.set_oldest", {"oldest": upto + 1})
+    return gone

@@ -1,0 +1,167 @@
+"""Tasks: submit, claim, look, count, prune."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections import Counter
+
+from midwatch.change import Changes, Fence
+from midwatch.errors import KeyReused, LimitReached
+from midwatch.event import Event, TaskStarted, event
+from midwatch.stores.sql import dumps, loads
+from midwatch.stores.verbs.change import add_deliveries, apply, insert
+from midwatch.stores.verbs.event import event_of
+from midwatch.stores.verbs.tx import Row, Tx
+from midwatch.task import (
+    STATUSES,
+    Claim,
+    ClaimRequest,
+    Claims,
+    Submitted,
+    Summary,
+    Task,
+    TaskFilter,
+    meta,
+    start_notice,
+)
+
+JSON_TAIL = 4
+"""The last fields of a task are JSON; nearly always they are empty."""
+NO_JSON = (None,) * JSON_TAIL
+
+
+def task_of(row: Row) -> Task:
+    """A task from its row."""
+    if row[-JSON_TAIL:] == NO_JSON:
+        return Task._make(row)
+    decoded = (value if value is None else loads(value) for value in row[-JSON_TAIL:])
+    return Task._make((*row[:-JSON_TAIL], *decoded))
+
+
+def submit(tx: Tx, task: Task, changes: Changes, max_open: int | None) -> Submitted:
+    if task.idempotency_key is not None:
+        row = tx.row("task.find_key", {"creator": task.creator or "", "key": task.idempotency_key})
+        if row is not None:
+            first = task_of(row)
+            if first.body_hash != task.body_hash:
+                raise KeyReused(task.idempotency_key, first.id)
+            return Submitted(first, created=False)
+    if max_open is not None:
+        _check_room(tx, max_open)
+    insert(tx, task)
+    if task.cause == "message" and tx.run("task.ask_to_yield", {"gate": task.gate_key}):
+        tx.topics.add("stop")
+    apply(tx, changes)
+    return Submitted(task, created=True)
+
+
+def _check_room(tx: Tx, max_open: int) -> None:
+    row = tx.row("task.count_outside", {"most": max_open})
+    if row is not None and row[0] >= max_open:
+        raise LimitReached(
+            f"{max_open} tasks are open already; wait until some have ended, cancel some, or raise max_open."
+        )
+
+
+def claim(tx: Tx, request: ClaimRequest, now: int) -> Claims:
+    left = {agent: free for agent, free in request.agents.items() if free > 0}
+    params = {
+        "now": now, "owner": request.owner, "own_only": request.own_only,
+        "agents": dumps(list(left)), "leave": dumps(list(request.leave)),
+    }  # fmt: skip
+    chosen: list[Task] = []
+    if request.free > 0 and left:
+        gates: set[str] = set()
+        for row in tx.rows("task.claimable", params):
+            task = task_of(row)
+            if task.gate_key in gates or not left[task.agent]:
+                continue
+            gates.add(task.gate_key)
+            left[task.agent] -= 1
+            chosen.append(task)
+            if len(chosen) >= request.free:
+                break
+    taken = [_take(tx, task, request, now) for task in chosen]
+    if taken:
+        tx.run_many("task.claim", [_claim_params(made, request, now) for made in taken])
+    later = tx.row("task.next_due", {"now": now}) if len(taken) < request.free else None
+    return Claims(taken, later[0] if later else None)
+
+
+def _take(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim:
+    token = secrets.token_urlsafe(24)
+    running = task._replace(
+        status="running", attempt=task.attempt + 1, lease_owner=request.owner, host=request.host, started_at=now,
+        token_hash=token_hash(token), wait=None, stop_requested=None, pgid=None, pgid_mark=None,
+    )  # fmt: skip
+    told = TaskStarted(agent=running.agent, owner=request.owner, host=request.host)
+    tx.events.append(event(told, now, **meta(running)))
+    if running.route:
+        add_deliveries(tx, start_notice(running, now))
+    return Claim(running, token)
+
+
+def _claim_params(made: Claim, request: ClaimRequest, now: int) -> dict[str, object]:
+    task = made.task
+    return {"id": task.id, "owner": request.owner, "host": request.host, "now": now, "token_hash": task.token_hash}
+
+
+def token_hash(token: str) -> str:
+    """What is stored of a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def record_late(tx: Tx, late: Event) -> bool:
+    if tx.row("event.has_late", {"task_id": late.task_id, "attempt": late.attempt}) is not None:
+        return False
+    tx.events.append(late)
+    return True
+
+
+def get(tx: Tx, task_id: str) -> Task | None:
+    row = tx.row("task.get", {"id": task_id})
+    return None if row is None else task_of(row)
+
+
+def list_(tx: Tx, which: TaskFilter) -> list[Task]:
+    params = {
+        "before": which.before, "statuses": dumps(list(which.statuses)), "agent": which.agent,
+        "session_key": which.session_key, "creator": which.creator, "limit": which.limit,
+    }  # fmt: skip
+    return [task_of(row) for row in tx.rows("task.list", params)]
+
+
+def count(tx: Tx) -> Summary:
+    found = Counter(dict(tx.rows("task.count", {})))
+    return Summary(found.total(), *(found[status] for status in STATUSES))
+
+
+def running(tx: Tx, owner: str | None) -> list[Task]:
+    return [task_of(row) for row in tx.rows("task.running", {"owner": owner})]
+
+
+def gate_holder(tx: Tx, gate: str) -> str | None:
+    row = tx.row("task.gate_holder", {"gate": gate})
+    return None if row is None else str(row[0])
+
+
+def open_events(tx: Tx, fence: Fence) -> list[Event]:
+    """Starts without an end. A tool call is known by its id or, lacking one, by its name."""
+    opened: dict[tuple[str, str | None], Event] = {}
+    for row in tx.rows("event.of_attempt", {"task_id": fence.task_id, "attempt": fence.attempt}):
+        found = event_of(row)
+        family = "turn" if found.kind.startswith("turn") else "tool"
+        key = (family, found.payload.get("tool_call_id") or found.payload.get("tool"))
+        if found.kind.endswith("_start"):
+            opened[key] = found
+        else:
+            opened.pop(key, None)
+    return list(opened.values())
+
+
+def prune(tx: Tx, before: int, keep: int) -> int:
+    gone = [{"id": row[0]} for row in tx.rows("task.prunable", {"before": before, "keep": keep})]
+    for statement in ("task.prune", "task.prune_deliveries", "task.prune_approvals"):
+        tx.run_many(statement, gone)
+    return len(gone)

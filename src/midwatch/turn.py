@@ -1,0 +1,191 @@
+"""The turn a worker gives to an agent: its events, progress and questions, all written under the attempt's fence.
+
+Events are kept in order and written in batches while the agent goes on; what is left goes with the task's end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from midwatch.agent import Answer
+from midwatch.approval import Approval, ask
+from midwatch.change import Changes, Fence, Update
+from midwatch.clock import Clock, Timer
+from midwatch.errors import AgentError, LeaseLost, StoreUnavailable
+from midwatch.event import Event, Payload, ToolExecEnd, ToolExecStart, TurnEnd, TurnStart, event
+from midwatch.session import Message
+from midwatch.task import Claim, TaskStore, conversation, meta
+
+MOST_UNWRITTEN = 500
+FIRST_FLUSH_SECONDS = 0.01
+"""A turn that ends sooner than this has its start written together with its end."""
+PAUSE_SECONDS = 0.5
+CUT_OFF = "cut off when the turn ended"
+
+
+class Host(Protocol):
+    """What a turn needs of the worker that runs it."""
+
+    clock: Clock
+    approval_seconds: float
+
+    @property
+    def store(self) -> TaskStore: ...
+    def show(self, live: Event) -> None: ...
+    def lost(self, turn: LiveTurn) -> None: ...
+    async def identify(self, pgid: int) -> str: ...
+    async def pause(self, turn: LiveTurn) -> None: ...
+    async def go_on(self, turn: LiveTurn) -> None: ...
+    async def answer(self, approval: Approval) -> Approval: ...
+
+
+class LiveTurn:
+    """Implements `midwatch.agent.Turn` for one attempt."""
+
+    def __init__(self, host: Host, claim: Claim, thread_id: str | None, env: Mapping[str, str]) -> None:
+        task = claim.task
+        self.task = task
+        self.task_id = task.id
+        self.attempt = task.attempt
+        self.session_key = task.session_key
+        self.prompt = task.prompt
+        self.thread_id = thread_id
+        self.workdir = task.workdir
+        self.env = env
+        self.deadline: float | None = None
+        self.resumed = task.on_crash == "resume" and task.rescues + task.interruptions > 0
+        self.inbox: asyncio.Queue[str] = asyncio.Queue(100)
+        self.fence = Fence(task.id, task.attempt)
+        self.asked = False
+        self._host = host
+        self._progress = task.progress
+        self._meta = {**meta(task), "turn_id": f"{task.id}.{task.attempt}"}
+        self._events: list[Event] = []
+        self._messages: list[Message] = []
+        self._tools: dict[str, Event] = {}
+        self._started = host.clock.monotonic()
+        self._timer: Timer | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        self._ended = False
+
+    # -- the port ------------------------------------------------------------------------------------------------
+
+    async def emit(self, payload: Payload) -> None:
+        made = event(payload, self._host.clock.now(), **self._meta)
+        if payload.live:
+            self._host.show(made)
+            return
+        if self._ended:
+            raise LeaseLost(self.task_id, self.attempt)
+        self._note_tool(payload, made)
+        self._events.append(made)
+        self._flush_soon()
+        while len(self._events) > MOST_UNWRITTEN and self._flushing is not None:
+            await asyncio.shield(self._flushing)
+
+    async def load_progress(self) -> Any:
+        return self._progress
+
+    async def save_progress(self, progress: Any) -> None:
+        await self._write(Changes(fence=self.fence, updates=(Update("task", self.task_id, {"progress": progress}),)))
+        self._progress = progress
+
+    async def receive(self) -> str:
+        return await self.inbox.get()
+
+    async def ask(
+        self, question: str, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
+    ) -> Answer:
+        host = self._host
+        approval, changes = ask(self.task, question, choices, expires or host.approval_seconds, host.clock.now())
+        self.asked = True
+        await self._write(changes)
+        await host.pause(self)
+        try:
+            resolved = await host.answer(approval)
+        finally:
+            await host.go_on(self)
+        await self._write(Changes(fence=self.fence, updates=(Update("task", self.task_id, {"wait": None}),)))
+        if resolved.status == "pending":
+            raise AgentError("the question was left unanswered because the task is being stopped.")
+        return Answer(resolved.status, resolved.answer, resolved.why)
+
+    async def own_group(self, pgid: int) -> None:
+        fields = {"pgid": pgid, "pgid_mark": await self._host.identify(pgid)}
+        await self._write(Changes(fence=self.fence, updates=(Update("task", self.task_id, fields),)))
+
+    # -- for the worker ------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Note the start of the turn and, in a conversation, the prompt."""
+        now = self._host.clock.now()
+        task = self.task
+        told = TurnStart(user_message=task.prompt, channel=task.origin_channel, chat_id=task.origin_session)
+        self._events.append(event(told, now, **self._meta))
+        if conversation(task):
+            said = Message(session_key=task.session_key, role="user", text=task.prompt, time=now, task_id=task.id)
+            self._messages.append(said)
+        self._timer = self._host.clock.call_later(FIRST_FLUSH_SECONDS, self._flush_soon)
+
+    async def finish(self, status: str, iterations: int | None, length: int) -> Changes:
+        """No more events: close what is open and hand over everything that is not written yet."""
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._flushing is not None:
+            await asyncio.shield(self._flushing)
+        now = self._host.clock.now()
+        spent = self._host.clock.monotonic() - self._started
+        for opened in self._tools.values():
+            cut = ToolExecEnd(
+                tool=opened.payload["tool"], tool_call_id=opened.payload["tool_call_id"], is_error=True, result=CUT_OFF
+            )
+            self._events.append(event(cut, now, **self._meta))
+        self._tools.clear()
+        told = TurnEnd(status=status, duration=round(spent, 6), iterations=iterations, final_content_len=length)
+        self._events.append(event(told, now, **self._meta))
+        return Changes(events=tuple(self._events), messages=tuple(self._messages))
+
+    def _note_tool(self, payload: Payload, made: Event) -> None:
+        if isinstance(payload, ToolExecStart):
+            self._tools[payload.tool_call_id or payload.tool] = made
+        elif isinstance(payload, ToolExecEnd):
+            self._tools.pop(payload.tool_call_id or payload.tool, None)
+
+    def _flush_soon(self) -> None:
+        if self._flushing is None and not self._ended and (self._events or self._messages):
+            self._flushing = asyncio.get_running_loop().create_task(self._flush())
+
+    async def _flush(self) -> None:
+        try:
+            while self._events or self._messages:
+                events, messages = tuple(self._events), tuple(self._messages)
+                try:
+                    await self._host.store.apply(Changes(fence=self.fence, events=events, messages=messages))
+                except StoreUnavailable:
+                    await asyncio.sleep(PAUSE_SECONDS)
+                    if self._ended:
+                        return
+                    continue
+                except LeaseLost:
+                    self._host.lost(self)
+                    return
+                del self._events[: len(events)]
+                del self._messages[: len(messages)]
+        finally:
+            self._flushing = None
+
+    async def _write(self, changes: Changes) -> None:
+        """Write a step of the turn after what was emitted before it."""
+        if self._flushing is not None:
+            await asyncio.shield(self._flushing)
+        if self._events or self._messages:
+            self._flushing = asyncio.get_running_loop().create_task(self._flush())
+            await asyncio.shield(self._flushing)
+        try:
+            await self._host.store.apply(changes)
+        except LeaseLost:
+            self._host.lost(self)
+            raise

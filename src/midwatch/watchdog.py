@@ -1,0 +1,218 @@
+"""The watchdog: rescues tasks whose process died, expires questions nobody answered, prunes what is too old.
+
+It runs on the leader. It sleeps until there is something to do: nothing is polled except, once a second, the lives of
+other processes that run tasks right now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol
+
+from midwatch.approval import Approvals, ApprovalStore, resolve
+from midwatch.change import Changes, Fence, Update
+from midwatch.clock import SECOND, Clock
+from midwatch.engine import Engine, InstanceStore
+from midwatch.errors import Conflict, LeaseLost, StoreError
+from midwatch.event import Event, EventLog, TaskRescued, ToolExecEnd, TurnEnd, event
+from midwatch.submission import OnCrash
+from midwatch.task import MAX_RESCUES, Task, TaskStore, end, meta, owned
+
+log = logging.getLogger("midwatch.watchdog")
+
+LIFE_CHECK_SECONDS = 1.0
+PRUNE_SECONDS = 3600.0
+FIRST_PRUNE_SECONDS = 60.0
+PAUSE_SECONDS = 1.0
+LOST = "the process that ran it ended, and half-done work is not repeated unasked. Look at what it left, then retry it."
+
+
+class Store(TaskStore, ApprovalStore, EventLog, InstanceStore, Protocol):
+    """What the watchdog needs of the store."""
+
+
+class Watchdog:
+    """One per process; works while its process leads."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        engine: Engine,
+        approvals: Approvals,
+        *,
+        owner: str,
+        reap: Callable[[Task], Awaitable[object]],
+        keep_tasks: int,
+        task_age_seconds: float,
+        keep_events: int,
+        event_age_seconds: float,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._engine = engine
+        self._approvals = approvals
+        self._owner = owner
+        self._reap = reap
+        self._keep = (keep_tasks, int(task_age_seconds * SECOND), keep_events, int(event_age_seconds * SECOND))
+        self._prune_at = clock.now() + int(FIRST_PRUNE_SECONDS * SECOND)
+        self._bell = asyncio.Event()
+        self._loop: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Rescue what an earlier process left behind, then keep watch."""
+        if self._engine.leads():
+            await self.rescue()
+        self._loop = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop watching. Safe twice."""
+        if self._loop is not None:
+            self._loop.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._loop
+            self._loop = None
+
+    def wake(self) -> None:
+        """Something changed that may matter here."""
+        self._bell.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._bell.clear()
+            try:
+                wake_at = await self._look() if self._engine.leads() else None
+            except StoreError as problem:
+                log.warning("the store cannot be read: %s", problem)
+                wake_at = self._clock.now() + int(PAUSE_SECONDS * SECOND)
+            except Exception:
+                log.exception("the watchdog met something unexpected and goes on")
+                wake_at = self._clock.now() + int(PAUSE_SECONDS * SECOND)
+            await self._sleep(wake_at)
+
+    async def _sleep(self, wake_at: int | None) -> None:
+        if wake_at is None:
+            await self._bell.wait()
+            return
+        timer = self._clock.call_later(max(0.0, (wake_at - self._clock.now()) / SECOND), self._bell.set)
+        try:
+            await self._bell.wait()
+        finally:
+            timer.cancel()
+
+    async def _look(self) -> int:
+        """Do what is due; when to look again."""
+        now = self._clock.now()
+        others_run = await self.rescue()
+        expiry = await self._store.next_expiry()
+        if expiry is not None and expiry <= now:
+            await self._approvals.expire()
+            expiry = await self._store.next_expiry()
+        if now >= self._prune_at:
+            await self.prune()
+            self._prune_at = now + int(PRUNE_SECONDS * SECOND)
+        times = [self._prune_at]
+        if expiry is not None:
+            times.append(expiry)
+        if others_run:
+            times.append(now + int(LIFE_CHECK_SECONDS * SECOND))
+        return min(times)
+
+    # -- rescue --------------------------------------------------------------------------------------------------
+
+    async def rescue(self) -> bool:
+        """Take over the tasks of dead processes. True if other live processes run tasks now."""
+        others = [task for task in await self._store.running_tasks() if task.lease_owner != self._owner]
+        instances = {i.id for i in await self._store.list_instances() if i.id != self._owner}
+        dead = self._engine.dead({task.lease_owner or "" for task in others} | instances)
+        for task in others:
+            if (task.lease_owner or "") in dead:
+                await self._rescue(task)
+        if dead & instances:
+            await self._store.remove_instances(dead & instances)
+        return any((task.lease_owner or "") not in dead for task in others)
+
+    async def _rescue(self, task: Task) -> None:
+        await self._reap(task)
+        fence = Fence(task.id, task.attempt)
+        now = self._clock.now()
+        closing = _closing(await self._store.open_events(fence), now)
+        changes, action = rescue(task, now)
+        asked = [
+            resolve(one, "expired", now, why="the process that asked has ended")
+            for one in await self._store.pending_approvals(fence)
+        ]
+        try:
+            await self._store.apply(
+                replace(
+                    changes,
+                    updates=changes.updates + tuple(u for c in asked for u in c.updates),
+                    events=closing + tuple(e for c in asked for e in c.events) + changes.events,
+                )
+            )
+            log.warning("task %s was left by a dead process: %s", task.id, action)
+        except (Conflict, LeaseLost):
+            log.info("task %s was rescued by somebody else", task.id)
+
+    # -- pruning -------------------------------------------------------------------------------------------------
+
+    async def prune(self) -> tuple[int, int]:
+        """Remove ended tasks and events beyond what is kept. How many of each went."""
+        keep_tasks, task_age, keep_events, event_age = self._keep
+        now = self._clock.now()
+        tasks = events = 0
+        while gone := await self._store.prune_tasks(now - task_age, keep_tasks):
+            tasks += gone
+        while gone := await self._store.prune_events(now - event_age, keep_events):
+            events += gone
+        return tasks, events
+
+
+def rescue(task: Task, now: int) -> tuple[Changes, str]:
+    """What becomes of a task whose process died, by its `on_crash` rule, and the word for it."""
+    action: OnCrash = task.on_crash
+    if task.rescues >= MAX_RESCUES:
+        action = "fail"
+    told = TaskRescued(action=action, owner=task.lease_owner, rescues=task.rescues + 1)
+    first = event(told, now, **meta(task))
+    if task.stop_requested == "cancel":
+        changes = end(task, now, outcome="cancelled")[1]
+        return replace(changes, events=(first, *changes.events)), "cancelled"
+    if action == "fail":
+        why = (
+            LOST
+            if task.rescues < MAX_RESCUES
+            else f"its process ended {task.rescues + 1} times; it is not tried again."
+        )
+        changes = end(task, now, outcome="lost", error=why)[1]
+        return replace(changes, events=(first, *changes.events)), action
+    fields = {
+        "status": "pending", "wait": None, "stop_requested": None, "lease_owner": None, "pgid": None,
+        "pgid_mark": None, "token_hash": None, "rescues": task.rescues + 1,
+    }  # fmt: skip
+    return Changes(updates=(Update("task", task.id, fields, owned(task)),), events=(first,)), action
+
+
+def _closing(opened: list[Event], now: int) -> tuple[Event, ...]:
+    """An end for each start the dead attempt left open, tools before their turn."""
+    ends = []
+    for start in sorted(opened, key=lambda e: e.kind == "turn_start"):
+        spent = (now - start.time) / SECOND
+        told: ToolExecEnd | TurnEnd
+        if start.kind == "turn_start":
+            told = TurnEnd(status="aborted", duration=spent)
+        else:
+            told = ToolExecEnd(
+                tool=start.payload["tool"],
+                tool_call_id=start.payload.get("tool_call_id"),
+                duration=spent,
+                is_error=True,
+                result="cut off when its process ended",
+            )
+        about = {n: getattr(start, n) for n in ("agent_id", "turn_id", "session_key", "task_id", "attempt", "actor")}
+        ends.append(event(told, now, **about))
+    return tuple(ends)

@@ -1,0 +1,498 @@
+"""The worker: runs one claimed task to its end. The same code under every engine.
+
+It keeps handles of what runs here and never a status: what counts is in the store. A stop that somebody wrote there is
+carried out by interrupting the agent, harder and harder; the task ends when its agent has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+from midwatch.agent import Agent, Conversation, Interrupt, TurnResult
+from midwatch.approval import Approval, Approvals, ApprovalStore, resolve
+from midwatch.change import Changes, Update
+from midwatch.channel import Notifications, cut
+from midwatch.clock import SECOND, Clock, Timer, iso
+from midwatch.errors import (
+    Conflict,
+    LeaseLost,
+    LimitReached,
+    MidwatchError,
+    StoreUnavailable,
+    TransientError,
+)
+from midwatch.event import Event, TaskInterrupted, TaskLate, TaskWaiting, event
+from midwatch.session import Session, SessionStore
+from midwatch.slots import Slots
+from midwatch.task import Claim, Outcome, Task, TaskStore, conversation, end, meta, owned, retry_delay
+from midwatch.turn import LiveTurn
+
+log = logging.getLogger("midwatch.worker")
+
+Reason = Literal["cancel", "yield", "budget", "shutdown", "timeout", "lost"]
+
+LADDER: Mapping[bool, tuple[tuple[Interrupt, float], ...]] = {
+    False: (("stop", 5.0), ("terminate", 5.0), ("kill", 1.0)),
+    True: (("terminate", 0.5), ("kill", 0.3)),  # a timeout or a lost lease: nobody waits for a graceful end
+}
+"""How to interrupt, and how many seconds to wait before the next step."""
+ABANDON_SECONDS = 0.2
+CLOSE_SECONDS = 5.0
+STORE_PAUSE_SECONDS = 0.5
+STORE_PATIENCE_SECONDS = 5.0
+ERROR_SHOWN = 4000
+
+
+class Store(TaskStore, SessionStore, ApprovalStore, Protocol):
+    """What the worker needs of the store."""
+
+
+@dataclass(slots=True)
+class Run:
+    """Handles of one running task."""
+
+    claim: Claim
+    task: Task
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    conversation: Conversation | None = None
+    turn: LiveTurn | None = None
+    body: asyncio.Task[TurnResult] | None = None
+    reason: Reason | None = None
+    timer: Timer | None = None
+    remaining: float | None = None
+    ladder: asyncio.Task[None] | None = None
+    question: asyncio.Future[Approval | None] | None = None
+    has_slot: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a turn ended, before what it means for the task is worked out."""
+
+    outcome: Outcome
+    text: str | None = None
+    error: str | None = None
+    result: TurnResult | None = None
+    transient: bool = False
+
+
+class Worker:
+    """Runs tasks in this process."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        agents: Mapping[str, Agent],
+        notifications: Notifications,
+        approvals: Approvals,
+        slots: Slots,
+        *,
+        owner: str,
+        show: Callable[[Event], None],
+        identify: Callable[[int], str],
+        env: Callable[[], Mapping[str, str]] = dict,
+        approval_seconds: float = 12 * 3600.0,
+        max_waiting: int = 1000,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.approvals = approvals
+        self.slots = slots
+        self.approval_seconds = approval_seconds
+        self.running: dict[str, Run] = {}
+        self.slot_freed: Callable[[], None] = lambda: None
+        self._agents = agents
+        self._notifications = notifications
+        self._owner = owner
+        self._show = show
+        self._identify = identify
+        self._env = env
+        self._max_waiting = max_waiting
+        self._questions: dict[str, asyncio.Future[Approval | None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    # -- from the engine and the loops ---------------------------------------------------------------------------
+
+    def start(self, claim: Claim) -> None:
+        """Run a claimed task; takes its slot now."""
+        self.slots.take(claim.task.agent)
+        run = Run(claim, claim.task)
+        self.running[claim.task.id] = run
+        self._spawn(self._run(run))
+
+    def heard(self, topics: frozenset[str]) -> None:
+        """Something was committed: stops and answers may be among it."""
+        if "stop" in topics and self.running:
+            self._spawn(self._look_for_stops())
+        if "approval" in topics and self._questions:
+            self._spawn(self._look_for_answers())
+
+    async def stop(self, grace: float) -> None:
+        """End everything: turns get `grace` seconds to end by themselves, then they are interrupted."""
+        self._stopping = True
+        if self.running and grace > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace):
+                    while self.running:
+                        await asyncio.wait(set(self._tasks), return_when=asyncio.FIRST_COMPLETED)
+        for run in list(self.running.values()):
+            self.interrupt(run, "shutdown")
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def steer(self, task_id: str, text: str) -> None:
+        """Put a person's message into a running turn; LimitReached when too many wait already."""
+        run = self.running.get(task_id)
+        if run is None or run.turn is None:
+            raise Conflict(f"task {task_id} is not running here; send the message to its session.")
+        try:
+            run.turn.inbox.put_nowait(text)
+        except asyncio.QueueFull:
+            raise LimitReached(f"task {task_id} has not read its last messages yet; try again.") from None
+
+    # -- one task ------------------------------------------------------------------------------------------------
+
+    async def _run(self, run: Run) -> None:
+        stuck = False
+        try:
+            verdict = await self._work(run)
+            stuck = await self._close(run, verdict)
+            await self._conclude(run, verdict)
+        except Exception:
+            log.exception("task %s could not be brought to its end here", run.task.id)
+        finally:
+            del self.running[run.task.id]
+            if not stuck:
+                self._give_slot(run)
+
+    async def _work(self, run: Run) -> Verdict:
+        """The turn from start to end; every way it can fail becomes a verdict."""
+        task = run.task
+        agent = self._agents.get(task.agent)
+        if agent is None:
+            return Verdict("error", error=f"agent {task.agent!r} is not configured here any more.")
+        try:
+            session = await self._session(task)
+            turn = LiveTurn(self, run.claim, session.thread_id, self._turn_env(task))
+            run.turn = turn
+            turn.begin()
+            run.conversation = await agent.open(session)
+            async with self._notifications.typing(task.route):
+                return await self._turn(run, run.conversation, turn)
+        except Exception as problem:
+            return _failed(problem, task)
+
+    async def _turn(self, run: Run, talk: Conversation, turn: LiveTurn) -> Verdict:
+        run.body = asyncio.get_running_loop().create_task(talk.turn(turn))
+        run.body.add_done_callback(lambda _: run.ended.set())
+        if run.task.timeout_seconds is not None:
+            self._arm(run, run.task.timeout_seconds)
+        if run.reason is not None:  # somebody stopped it while it was opening
+            self._climb(run)
+        await run.ended.wait()
+        if run.timer is not None:
+            run.timer.cancel()
+        if run.ladder is not None:
+            run.ladder.cancel()
+        if not run.body.done():
+            return Verdict("error", error="the agent could not be stopped and was left behind.", result=STUCK)
+        try:
+            result = run.body.result()
+        except asyncio.CancelledError:
+            return Verdict("error", error="the agent's turn was cancelled.")
+        except Exception as problem:
+            return _failed(problem, run.task)
+        if result.outcome in ("ok", "silent", "transferred"):
+            return Verdict(result.outcome, text=result.text, result=result)
+        return Verdict(result.outcome, error=result.error or result.text or result.outcome, result=result)
+
+    async def _session(self, task: Task) -> Session:
+        """The conversation the task runs in; a task's private one exists only once it has a thread."""
+        if conversation(task) or task.retry_of or task.attempt > 1:
+            found = await self.store.get_session(task.session_key)
+            if found is not None and found.agent == task.agent:
+                return found
+        return Session(key=task.session_key, agent=task.agent, gate_key=task.gate_key, workdir=task.workdir)
+
+    def _turn_env(self, task: Task) -> dict[str, str]:
+        return {
+            **self._env(),
+            "MIDWATCH_TASK": f"{task.id}/{task.attempt}",
+            "MIDWATCH_SESSION": task.session_key,
+        }
+
+    async def _close(self, run: Run, verdict: Verdict) -> bool:
+        """End the conversation. True when something of it cannot be ended: it then keeps its slot until it has."""
+        if run.conversation is None:
+            return False
+        closing = asyncio.get_running_loop().create_task(run.conversation.close())
+        stuck = bool(verdict.result and verdict.result.stuck)
+        if not stuck:
+            done, _ = await asyncio.wait({closing}, timeout=CLOSE_SECONDS)
+            stuck = not done
+        if not stuck:
+            if closing.exception() is not None:
+                log.warning("agent %s did not close cleanly: %s", run.task.agent, closing.exception())
+            return False
+        log.warning("task %s left something behind that cannot be stopped; its slot stays taken", run.task.id)
+
+        def ended(done: asyncio.Task[None]) -> None:
+            if not done.cancelled() and done.exception() is not None:
+                log.warning("what task %s left behind ended badly: %s", run.task.id, done.exception())
+            self._give_slot(run)
+
+        closing.add_done_callback(ended)
+        return True
+
+    def _give_slot(self, run: Run) -> None:
+        if run.has_slot:
+            run.has_slot = False
+            self.slots.give(run.task.agent)
+        self.slot_freed()
+
+    # -- the end of a task ---------------------------------------------------------------------------------------
+
+    async def _conclude(self, run: Run, verdict: Verdict) -> None:
+        """Write how it ended, whatever it takes; a stop that came meanwhile is taken into account."""
+        if run.reason == "lost":
+            await self._late(run, verdict)
+            return
+        tail: Changes | None = None
+        patience = self.clock.monotonic() + STORE_PATIENCE_SECONDS
+        while True:
+            step = self._step(run, verdict)
+            try:
+                if tail is None and run.turn is not None:
+                    length = len(verdict.text or "")
+                    iterations = verdict.result.iterations if verdict.result else None
+                    tail = await run.turn.finish(_turn_status(run, verdict), iterations, length)
+                await self.store.apply(await self._whole(run, verdict, step, tail or Changes()))
+                return
+            except LeaseLost:
+                await self._late(run, verdict)
+                return
+            except Conflict:
+                current = await self.store.get_task(run.task.id)
+                if current is None or current.attempt != run.task.attempt:
+                    return
+                run.task = current
+                if current.stop_requested == "cancel":
+                    run.reason = "cancel"
+            except StoreUnavailable as problem:
+                log.error("the end of task %s is not written yet: %s", run.task.id, problem)
+                if self._stopping and self.clock.monotonic() > patience:
+                    return  # the next process finds the lease dead and rescues the task
+                await asyncio.sleep(STORE_PAUSE_SECONDS)
+
+    def _step(self, run: Run, verdict: Verdict) -> Changes:
+        """What the verdict means for the task: it ends, or goes back to wait."""
+        task, now = run.task, self.clock.now()
+        usage = verdict.result.usage.data() if verdict.result else None
+        done = verdict.outcome in ("ok", "silent", "transferred")
+        if run.reason == "cancel":
+            return end(task, now, outcome="cancelled", error=None, usage=usage)[1]
+        if run.reason == "timeout":
+            limit = f"it worked longer than its timeout of {task.timeout_seconds:g} s and was ended."
+            return end(task, now, outcome="timeout", error=limit, usage=usage)[1]
+        if run.reason in ("yield", "shutdown") and not done:
+            if task.on_crash == "fail":
+                why = f"midwatch was stopped while it worked; half-done work is not repeated. ({run.reason})"
+                return end(task, now, outcome="lost", error=why, usage=usage)[1]
+            return self._back(task, TaskInterrupted(reason=run.reason), now, interruptions=task.interruptions + 1)
+        if verdict.transient and task.failures + 1 < task.max_attempts:
+            due = now + int(retry_delay(task.failures + 1) * SECOND)
+            waits = TaskWaiting(wait="backoff", until=iso(due), reason=verdict.error)
+            return self._back(task, waits, now, wait="backoff", due_at=due, failures=task.failures + 1)
+        return end(task, now, outcome=verdict.outcome, result=verdict.text, error=verdict.error, usage=usage)[1]
+
+    def _back(self, task: Task, told: TaskInterrupted | TaskWaiting, now: int, **fields: object) -> Changes:
+        """The task waits again, for another attempt."""
+        return Changes(
+            updates=(Update("task", task.id, {**RELEASED, **fields}, owned(task)),),
+            events=(event(told, now, **meta(task)),),
+        )
+
+    async def _whole(self, run: Run, verdict: Verdict, step: Changes, tail: Changes) -> Changes:
+        """The step with everything that belongs to it: unwritten events, the thread, questions left open."""
+        sessions: tuple[Session, ...] = ()
+        task, now = run.task, self.clock.now()
+        thread = verdict.result.thread_id if verdict.result else None
+        if conversation(task) or thread:
+            kept = Session(
+                key=task.session_key, agent=task.agent, gate_key=task.gate_key, thread_id=thread, workdir=task.workdir,
+                created_at=now, updated_at=now,
+            )  # fmt: skip
+            sessions = (kept,)
+        asked: list[Changes] = []
+        if run.turn is not None and run.turn.asked:
+            left = await self.store.pending_approvals(run.turn.fence)
+            asked = [resolve(question, "expired", now, why="the task has ended") for question in left]
+        return replace(
+            step,
+            fence=run.turn.fence if run.turn else None,
+            updates=step.updates + tuple(u for c in asked for u in c.updates),
+            events=tail.events + tuple(e for c in asked for e in c.events) + step.events,
+            messages=tail.messages + step.messages,
+            sessions=sessions,
+        )
+
+    async def _late(self, run: Run, verdict: Verdict) -> None:
+        """The task is somebody else's by now: say that a result came too late, once."""
+        log.warning("task %s attempt %d lost its lease; its result is not used", run.task.id, run.task.attempt)
+        told = TaskLate(outcome=verdict.outcome, result=verdict.text, error=verdict.error)
+        with suppress(MidwatchError):
+            await self.store.record_late(event(told, self.clock.now(), **meta(run.task)))
+
+    # -- stopping ------------------------------------------------------------------------------------------------
+
+    def interrupt(self, run: Run, reason: Reason) -> None:
+        """Make the turn end. The first reason counts, but a cancel outranks what would let the task go on."""
+        if run.reason is None or (reason == "cancel" and run.reason in ("yield", "shutdown")):
+            first = run.reason is None
+            run.reason = reason
+            if first and run.body is not None:
+                self._climb(run)
+
+    def _climb(self, run: Run) -> None:
+        run.ladder = asyncio.get_running_loop().create_task(self._interrupt_harder(run))
+        if run.question is not None and not run.question.done():
+            run.question.set_result(None)
+
+    async def _interrupt_harder(self, run: Run) -> None:
+        assert run.conversation is not None and run.body is not None
+        for mode, patience in LADDER[run.reason in ("timeout", "lost")]:
+            try:
+                async with asyncio.timeout(patience):
+                    await run.conversation.interrupt(mode)
+                    await run.ended.wait()
+                    return
+            except TimeoutError:
+                continue
+            except Exception:
+                log.exception("agent %s could not be interrupted (%s)", run.task.agent, mode)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(patience):
+                        await run.ended.wait()
+                        return
+        run.body.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ABANDON_SECONDS):
+                await run.ended.wait()
+        run.ended.set()
+
+    async def _look_for_stops(self) -> None:
+        try:
+            mine = await self.store.running_tasks(self._owner)
+        except StoreUnavailable:
+            return
+        for task in mine:
+            run = self.running.get(task.id)
+            if run is not None and task.stop_requested and run.task.attempt == task.attempt:
+                run.task = run.task._replace(stop_requested=task.stop_requested)
+                self.interrupt(run, task.stop_requested)
+
+    def _arm(self, run: Run, seconds: float) -> None:
+        assert run.turn is not None
+        run.remaining = seconds
+        run.turn.deadline = self.clock.monotonic() + seconds
+        run.timer = self.clock.call_later(seconds, lambda: self.interrupt(run, "timeout"))
+
+    # -- what turns ask for --------------------------------------------------------------------------------------
+
+    def show(self, live: Event) -> None:
+        self._show(live)
+
+    async def identify(self, pgid: int) -> str:
+        return self._identify(pgid)
+
+    def lost(self, turn: LiveTurn) -> None:
+        run = self.running.get(turn.task_id)
+        if run is not None and run.turn is turn:
+            self.interrupt(run, "lost")
+
+    async def pause(self, turn: LiveTurn) -> None:
+        """A turn waits for a person: its slot goes back and its timeout stands still."""
+        run = self.running[turn.task_id]
+        if sum(1 for other in self.running.values() if not other.has_slot) >= self._max_waiting:
+            raise LimitReached(f"{self._max_waiting} tasks wait for answers already; answer some first.")
+        if run.timer is not None and turn.deadline is not None:
+            run.timer.cancel()
+            run.remaining = max(0.0, turn.deadline - self.clock.monotonic())
+            run.timer = None
+        self._give_slot(run)
+
+    async def go_on(self, turn: LiveTurn) -> None:
+        """The turn has its answer: it needs a slot again and its clock runs on."""
+        run = self.running.get(turn.task_id)
+        if run is None or run.has_slot:
+            return
+        if run.reason is None:
+            await self.slots.take_back(run.task.agent)
+        else:
+            self.slots.take(run.task.agent)  # it only needs to end
+        run.has_slot = True
+        if run.remaining is not None and run.reason is None:
+            self._arm(run, run.remaining)
+
+    async def answer(self, approval: Approval) -> Approval:
+        """Wait until the question is answered or expired; comes back pending when the task is being stopped."""
+        run = self.running[approval.task_id]
+        run.question = asyncio.get_running_loop().create_future()
+        self._questions[approval.id] = run.question
+        try:
+            current = await self.approvals.get(approval.id)
+            if current.status != "pending" or run.reason is not None:
+                return current
+            return await run.question or approval
+        finally:
+            run.question = None
+            del self._questions[approval.id]
+
+    async def _look_for_answers(self) -> None:
+        for approval_id, future in list(self._questions.items()):
+            with suppress(MidwatchError):
+                found = await self.approvals.get(approval_id)
+                if found.status != "pending" and not future.done():
+                    future.set_result(found)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+STUCK = TurnResult(outcome="error", stuck=True)
+
+RELEASED = {
+    "status": "pending", "wait": None, "stop_requested": None, "lease_owner": None, "pgid": None, "pgid_mark": None,
+    "token_hash": None,
+}  # fmt: skip
+"""What a task loses when it goes back to wait."""
+
+
+def _failed(problem: Exception, task: Task) -> Verdict:
+    """The verdict on a turn that raised."""
+    transient = isinstance(problem, TransientError | ConnectionError | TimeoutError)
+    if isinstance(problem, MidwatchError):
+        return Verdict("error", error=cut(str(problem), ERROR_SHOWN), transient=transient)
+    if not transient:
+        log.warning("agent %s raised in task %s", task.agent, task.id, exc_info=problem)
+    return Verdict("error", error=cut(f"{type(problem).__name__}: {problem}", ERROR_SHOWN), transient=transient)
+
+
+def _turn_status(run: Run, verdict: Verdict) -> str:
+    """The `status` of the turn's end event."""
+    if run.reason == "timeout":
+        return "timeout"
+    if verdict.outcome in ("ok", "silent", "transferred") and run.reason != "cancel":
+        return "completed"
+    if run.reason is not None:
+        return "aborted"
+    return "budget" if verdict.outcome == "budget" else "error"
