@@ -1,0 +1,77 @@
+"""The app: the guard, the routes of every noun, and errors as problem documents."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from midwatch.api import agents, approvals, deliveries, events, sessions, tasks
+from midwatch.api.guard import Guard
+from midwatch.api.reply import Json, Problem, invalid, problem
+from midwatch.api.sse import Streams
+from midwatch.errors import MidwatchError
+from midwatch.runtime import Runtime
+
+PREFIX = "/api/v1"
+VERSION = version("midwatch")
+
+router = APIRouter()
+
+
+@router.get("/health")
+async def health() -> Json:
+    """Whether the server answers. Needs no token."""
+    return Json({"status": "ok", "version": VERSION})
+
+
+def create_app(runtime: Runtime) -> FastAPI:
+    """The HTTP interface of a runtime. `app.state.streams` holds the open event streams."""
+    app = FastAPI(
+        title="midwatch",
+        version=VERSION,
+        openapi_url=f"{PREFIX}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+    )
+    app.state.runtime = runtime
+    app.state.streams = Streams()
+    for routes in (router, tasks.router, events.router, approvals.router, agents.router, sessions.router):
+        app.include_router(routes, prefix=PREFIX)
+    app.include_router(deliveries.router, prefix=PREFIX)
+    app.add_middleware(Guard, token=runtime.home.token())
+    app.add_exception_handler(MidwatchError, refused)
+    app.add_exception_handler(RequestValidationError, not_valid)
+    app.add_exception_handler(HTTPException, no_route)
+    app.add_exception_handler(Exception, unexpected)
+    return app
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    """An error raised on purpose."""
+    assert isinstance(error, MidwatchError)
+    return problem(error)
+
+
+async def not_valid(request: Request, error: Exception) -> Response:
+    """A request whose form is wrong."""
+    assert isinstance(error, RequestValidationError)
+    return problem(invalid(error))
+
+
+async def no_route(request: Request, error: Exception) -> Response:
+    """No such path, or not with this method."""
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
+    detail = f"{request.method} {request.url.path}: {error.detail}; see the API page of the documentation."
+    body = {"type": "about:blank", "title": error.detail, "status": error.status_code, "code": code, "detail": detail}
+    return Problem({**body, "field": None}, error.status_code, headers=dict(error.headers or {}))
+
+
+async def unexpected(request: Request, error: Exception) -> Response:
+    """A mistake of ours: the log has the details, the reply has none."""
+    return problem(MidwatchError("something went wrong inside; the server's log has the details."))

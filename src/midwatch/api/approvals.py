@@ -1,0 +1,43 @@
+"""Routes of approvals: the inbox of questions and their answers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from midwatch.api.bodies import AnswerBody, ApprovalQuery
+from midwatch.api.desk import OWNER, Desk
+from midwatch.api.reply import Json
+
+router = APIRouter()
+
+
+@router.get("/approvals")
+async def list_approvals(desk: Desk, asked: Annotated[ApprovalQuery, Query()]) -> Json:
+    """Questions, newest first; open ones unless `status` says otherwise."""
+    found = await desk.approvals.list(None if asked.status == "all" else asked.status, asked.limit)
+    return Json({"approvals": [approval.snapshot() for approval in found]})
+
+
+@router.get("/approvals/{approval_id}")
+async def show(desk: Desk, approval_id: str) -> Json:
+    """One question."""
+    return Json((await desk.approvals.get(approval_id)).snapshot())
+
+
+@router.post("/approvals/{approval_id}/approve")
+async def approve(desk: Desk, approval_id: str, body: AnswerBody | None = None) -> Json:
+    """Say yes, or answer with a choice."""
+    said = body or AnswerBody()
+    grant = True if said.choice is None else None
+    answered = await desk.approvals.answer(approval_id, said.choice, grant=grant, why=said.why, actor=OWNER)
+    return Json(answered.snapshot())
+
+
+@router.post("/approvals/{approval_id}/deny")
+async def deny(desk: Desk, approval_id: str, body: AnswerBody | None = None) -> Json:
+    """Say no."""
+    said = body or AnswerBody()
+    answered = await desk.approvals.answer(approval_id, said.choice, grant=False, why=said.why, actor=OWNER)
+    return Json(answered.snapshot())

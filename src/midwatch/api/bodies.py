@@ -1,0 +1,111 @@
+"""What requests may say, beside their path. Unknown fields are refused, so that a misspelt wish is not lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from midwatch import approval, channel
+from midwatch.config import Seconds
+from midwatch.event import KINDS
+from midwatch.submission import OnCrash
+from midwatch.task import Status
+
+
+class Strict(BaseModel):
+    """Base of all bodies and queries."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class SubmitBody(Strict):
+    """A task to do."""
+
+    prompt: str
+    agent: str | None = None
+    workdir: str | None = None
+    timeout: Seconds | None = None
+    priority: int = 0
+    delay: Seconds = 0.0
+    idempotency_key: str | None = None
+    route: str | None = None
+    session_key: str | None = None
+    origin_channel: str | None = None
+    origin_session: str | None = None
+    on_crash: OnCrash | None = None
+    max_attempts: int | None = None
+    budget: dict[str, Any] | None = None
+
+    @field_validator("workdir")
+    @classmethod
+    def _absolute(cls, value: str | None) -> str | None:
+        if value is not None and not Path(value).is_absolute():
+            raise ValueError("the working directory must be an absolute path")
+        return value
+
+
+class AnswerBody(Strict):
+    """An answer to a question."""
+
+    choice: str | None = None
+    why: str | None = Field(None, max_length=2000)
+
+
+class TaskQuery(Strict):
+    """Which tasks to list."""
+
+    status: list[Status] = Field(default_factory=list)
+    agent: str | None = None
+    session_key: str | None = None
+    creator: str | None = None
+    before: str | None = None
+    limit: int = Field(50, ge=1, le=500)
+
+
+class EventQuery(Strict):
+    """Which events to read. `limit` counts for JSON pages only."""
+
+    after: int = Field(0, ge=0, le=2**62)
+    kind: list[str] = Field(default_factory=list)
+    task_id: str | None = None
+    session_key: str | None = None
+    live: bool = False
+    limit: int = Field(500, ge=0, le=1000)
+
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if name not in KINDS:
+                raise ValueError(f"no kind of event is called {name!r}; known kinds: {', '.join(sorted(KINDS))}")
+        return value
+
+
+class ApprovalQuery(Strict):
+    """Which questions to list."""
+
+    status: approval.Status | Literal["all"] = "pending"
+    limit: int = Field(50, ge=1, le=500)
+
+
+class DeliveryQuery(Strict):
+    """Which deliveries to list."""
+
+    status: channel.Status | None = None
+    task_id: str | None = None
+    limit: int = Field(50, ge=1, le=500)
+
+
+class SessionQuery(Strict):
+    """How many sessions to list."""
+
+    limit: int = Field(50, ge=1, le=500)
+
+
+class MessageQuery(Strict):
+    """Which messages of a session to read."""
+
+    after: int = Field(0, ge=0)
+    limit: int = Field(500, ge=1, le=1000)

@@ -1,0 +1,123 @@
+"""The server: one listening socket, one runtime, one clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Generator
+
+import uvicorn
+import uvloop
+
+from midwatch.api.app import VERSION, create_app
+from midwatch.api.sse import Streams
+from midwatch.config import Settings
+from midwatch.errors import BadConfig, MidwatchError, PortInUse
+from midwatch.home import Home, ServerInfo
+from midwatch.runtime import Runtime
+
+GRACE_SECONDS = 3
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+logger = logging.getLogger(__name__)
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its ten looks a second: it sleeps until it is told to stop, then ends the event streams."""
+
+    def __init__(self, config: uvicorn.Config, streams: Streams, listening: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.stopping = asyncio.Event()
+        self._streams = streams
+        self._listening = listening
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        self._listening()
+        await self.stopping.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._streams.close()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield  # `serve` listens to signals for longer than uvicorn lives: until all agents have ended
+
+
+def serve(settings: Settings, started: Callable[[ServerInfo, Runtime], None]) -> None:
+    """Serve a home until SIGTERM, SIGINT or SIGHUP. `started` is called once requests are answered."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=settings.log_level.upper())
+    home = Home(settings.home)
+    home.prepare()
+    if home.lock("up").taken():
+        home.claim_up().release()  # tells who serves this home, which is more helpful than a port in use
+    with listen(settings.host, settings.port) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, home, listener, started))
+
+
+async def _serve(
+    settings: Settings, home: Home, listener: socket.socket, started: Callable[[ServerInfo, Runtime], None]
+) -> None:
+    stopping = asyncio.Event()
+    on_signals(stopping)
+    async with Runtime.open(settings.home, settings=settings, role="up") as runtime:
+        app = create_app(runtime)
+        info = ServerInfo(os.getpid(), url_of(settings.host, listener), VERSION)
+        runtime.url = info.url
+
+        def listening() -> None:
+            home.announce(info)
+            started(info, runtime)
+
+        config = uvicorn.Config(
+            app, http="httptools", ws="none", lifespan="off", log_config=None, log_level="warning", access_log=False,
+            server_header=False, date_header=False, proxy_headers=False, timeout_graceful_shutdown=GRACE_SECONDS,
+        )  # fmt: skip
+        server = Server(config, app.state.streams, listening)
+        server.stopping = stopping
+        await server.serve([listener])
+        logger.info("no longer listening; running tasks are being stopped")
+
+
+def on_signals(stopping: asyncio.Event) -> None:
+    """Stop at the first signal; a further one changes nothing, so that nothing is lost."""
+
+    def stop(number: int) -> None:
+        name = signal.Signals(number).name
+        logger.warning("%s: %s", name, "still stopping, please wait" if stopping.is_set() else "stopping")
+        stopping.set()
+
+    for number in SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The listening socket, or an error that says what to change."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family, backlog=2048)
+    except socket.gaierror as problem:
+        raise BadConfig(f"the address {host!r} cannot be found ({problem.strerror}); set another host.") from None
+    except OSError as problem:
+        raise _not_listening(host, port, problem) from None
+
+
+def _not_listening(host: str, port: int, problem: OSError) -> MidwatchError:
+    if problem.errno == errno.EADDRINUSE:
+        return PortInUse(f"port {port} on {host} is used by another program; choose one with `midwatch up --port N`.")
+    reason = os.strerror(problem.errno) if problem.errno else str(problem)
+    return BadConfig(f"cannot listen on {host} port {port}: {reason}; choose another with `midwatch up --port N`.")
+
+
+def url_of(host: str, listener: socket.socket) -> str:
+    """Where clients on this machine find the server."""
+    port = listener.getsockname()[1]
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - it means every address, so loopback is one of them
+        host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

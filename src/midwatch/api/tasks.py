@@ -1,0 +1,73 @@
+"""Routes of tasks: hand in, look, stop, have again."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+from fastapi import APIRouter, Header, Query
+
+from midwatch.api.bodies import SubmitBody, TaskQuery
+from midwatch.api.desk import OWNER, Desk
+from midwatch.api.reply import Json
+from midwatch.errors import InvalidInput
+from midwatch.submission import Submission
+from midwatch.task import TaskFilter
+
+router = APIRouter()
+
+
+@router.post("/tasks", status_code=201)
+async def submit(desk: Desk, body: SubmitBody, idempotency_key: Annotated[str | None, Header()] = None) -> Json:
+    """Accept a prompt. It is durable when the reply arrives."""
+    if idempotency_key and body.idempotency_key not in (None, idempotency_key):
+        raise InvalidInput(
+            "the header and the body name different idempotency keys; send one.", field="idempotency_key"
+        )
+    said = body.model_dump(exclude_defaults=True, exclude={"prompt"})  # so that equal wishes make equal bodies
+    if idempotency_key:
+        said["idempotency_key"] = idempotency_key
+    task = await desk.tasks.submit(body.prompt, actor=OWNER, **cast(Submission, said))
+    return Json(task.snapshot(), 201, headers={"location": f"/api/v1/tasks/{task.id}"})
+
+
+@router.get("/tasks")
+async def list_tasks(desk: Desk, asked: Annotated[TaskQuery, Query()]) -> Json:
+    """Tasks, newest first. `next` is the `before` of the following page, or null."""
+    which = TaskFilter(
+        statuses=tuple(asked.status), agent=asked.agent, session_key=asked.session_key, creator=asked.creator,
+        before=asked.before, limit=asked.limit,
+    )  # fmt: skip
+    found = await desk.tasks.list(which)
+    following = found[-1].id if len(found) == asked.limit else None
+    return Json({"tasks": [task.snapshot() for task in found], "next": following})
+
+
+@router.get("/tasks/{task_id}")
+async def show(desk: Desk, task_id: str) -> Json:
+    """One task."""
+    return Json((await desk.tasks.get(task_id)).snapshot())
+
+
+@router.get("/tasks/{task_id}/result")
+async def result(desk: Desk, task_id: str) -> Json:
+    """The whole text of a task that is done."""
+    return Json({"id": task_id, "result": await desk.tasks.result(task_id)})
+
+
+@router.post("/tasks/{task_id}/cancel")
+async def cancel(desk: Desk, task_id: str) -> Json:
+    """Stop a task. A running one ends when its agent has been stopped."""
+    return Json((await desk.tasks.cancel(task_id, actor=OWNER)).snapshot())
+
+
+@router.post("/tasks/{task_id}/retry", status_code=201)
+async def retry(desk: Desk, task_id: str) -> Json:
+    """Submit a failed or cancelled task again, as a new task."""
+    task = await desk.tasks.retry(task_id, actor=OWNER)
+    return Json(task.snapshot(), 201, headers={"location": f"/api/v1/tasks/{task.id}"})
+
+
+@router.get("/summary")
+async def summary(desk: Desk) -> Json:
+    """How many tasks there are, by status."""
+    return Json((await desk.tasks.summary())._asdict())

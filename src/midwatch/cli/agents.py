@@ -1,0 +1,31 @@
+"""Command `agents`: who can do the work."""
+
+from __future__ import annotations
+
+from midwatch.cli.desk import connect, run
+from midwatch.cli.options import AsJson
+from midwatch.cli.output import emit, line, say, span, table
+
+COMMAND_SHOWN = 70
+
+
+def agents(as_json: AsJson = False) -> None:
+    """List agents, and what keeps one from working."""
+
+    async def act() -> None:
+        async with connect() as desk:
+            found = await desk.client.agents()
+        if as_json:
+            emit({"agents": found})
+            return
+        rows = []
+        for agent in found:
+            state = "problem" if agent.get("problem") else "live" if agent["live"] else "-"
+            told = agent.get("problem") or agent.get("description") or agent.get("command") or agent.get("target")
+            row = (agent["name"], agent.get("kind"), state, agent.get("slots"), span(agent.get("timeout")))
+            rows.append((*row, line(told, COMMAND_SHOWN)))
+        table(("NAME", "KIND", "STATE", "SLOTS", "TIMEOUT", "WHAT"), rows)
+        if desk.server is None:
+            say("No server runs, so none of them is at work; start one with `midwatch up`.")
+
+    run(act())

@@ -1,0 +1,114 @@
+"""How a command reaches midwatch: the live server over HTTP, or else the store, through the same interface."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from midwatch.errors import HomeUnusable, NotRunning
+
+if TYPE_CHECKING:
+    from midwatch.client import Client, EventInfo
+    from midwatch.home import Home, ServerInfo
+    from midwatch.runtime import Runtime
+
+T = TypeVar("T")
+
+HEALTH_SECONDS = 3.0
+PATIENCE_SECONDS = 30.0
+"""How long a follower waits for a server that went away."""
+
+
+class Desk:
+    """What a command works with. `server` is None when the store was opened instead."""
+
+    def __init__(self, client: Client, home: Home, server: ServerInfo | None, runtime: Runtime | None) -> None:
+        self.client = client
+        self.home = home
+        self.server = server
+        self.runtime = runtime
+
+    async def follow(
+        self, after: int, *, kinds: tuple[str, ...] = (), task_id: str | None = None, live: bool = False
+    ) -> AsyncGenerator[EventInfo, None]:
+        """Events as they come, for ever."""
+        if self.runtime is None:
+            async for told in self.client.follow(
+                after, kinds=kinds, task_id=task_id, live=live, patience=PATIENCE_SECONDS
+            ):
+                yield told
+            return
+        from midwatch.event import EventFilter
+
+        async for event in self.runtime.bus.follow(after, EventFilter(kinds=kinds, task_id=task_id), live=live):
+            yield event.snapshot()  # type: ignore[misc]  # a snapshot is what EventInfo describes
+
+
+def home_path() -> Path:
+    """Where midwatch keeps everything."""
+    return Path(os.environ.get("MIDWATCH_HOME") or "~/.midwatch").expanduser().absolute()
+
+
+def live_server() -> ServerInfo | None:
+    """The server of this home, if one lives."""
+    from midwatch.home import Home
+
+    place = Home(home_path())
+    try:
+        return place.server()
+    except OSError as problem:
+        raise HomeUnusable(
+            f"the home directory {place.path} cannot be used: {problem.strerror}. "
+            "Make it writable, or choose another with MIDWATCH_HOME."
+        ) from None
+
+
+@asynccontextmanager
+async def connect(*, work: bool = False) -> AsyncIterator[Desk]:
+    """The live server, or the store. With `work` and no server, this process runs what it submits."""
+    from midwatch.client import Client
+    from midwatch.home import Home
+
+    home = Home(home_path())
+    server = live_server()
+    if server is not None:
+        async with Client.for_home(home.path) as client:
+            if await answers(client):
+                yield Desk(client, home, server, None)
+                return
+    async with opened("run" if work else "library", work=work) as desk:
+        yield desk
+
+
+async def answers(client: Client) -> bool:
+    """Whether the server really takes requests: it may be about to stop, or be suspended."""
+    try:
+        async with asyncio.timeout(HEALTH_SECONDS):
+            await client.health()
+    except (NotRunning, TimeoutError):
+        return False
+    return True
+
+
+@asynccontextmanager
+async def opened(role: Literal["run", "library"], *, work: bool) -> AsyncIterator[Desk]:
+    """The store of this home, behind the same interface as a server."""
+    import httpx2
+
+    from midwatch.api.app import create_app
+    from midwatch.client import Client
+    from midwatch.runtime import Runtime
+
+    async with Runtime.open(home_path(), role=role, work=work) as runtime:
+        transport = httpx2.ASGITransport(create_app(runtime))
+        async with Client("http://midwatch", runtime.home.token(), transport=transport) as client:
+            yield Desk(client, runtime.home, None, runtime)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's coroutine to its end."""
+    return asyncio.run(work)

@@ -1,0 +1,121 @@
+"""The command `midwatch`. Exit status: 0 done, 1 failed, else the `exit_status` of the error (see docs/cli.md)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from midwatch.cli import agents, approvals, doctor, events, run, server, status, tasks
+from midwatch.cli.desk import home_path
+from midwatch.cli.options import AsJson
+from midwatch.cli.output import emit, note, say
+from midwatch.errors import MidwatchError
+
+UNEXPECTED = 70
+
+app = typer.Typer(
+    name="midwatch",
+    help="Mission control for AI agents: background work that survives anything.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def start(
+    ctx: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
+    if version:
+        say(installed())
+    elif ctx.invoked_subcommand is None:
+        say(ctx.get_help())
+
+
+for command in (
+    server.up, server.down, run.run, tasks.submit, tasks.tasks, tasks.show, status.status, tasks.result, tasks.cancel,
+    tasks.retry, events.events, approvals.approvals, approvals.approve, approvals.deny, agents.agents, doctor.doctor,
+):  # fmt: skip
+    app.command()(command)
+
+
+@app.command("version")
+def show_version(as_json: AsJson = False) -> None:
+    """Print the version."""
+    if as_json:
+        emit({"version": installed()})
+    else:
+        say(installed())
+
+
+def installed() -> str:
+    """The version of the installed package."""
+    from importlib.metadata import version
+
+    return version("midwatch")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit."""
+    said = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a text file, unless somebody replaced it
+    sys.exit(outcome(said))
+
+
+def outcome(arguments: list[str]) -> int:
+    """Run one command; an error becomes one line and an exit status, never a traceback."""
+    as_json = "--json" in arguments
+    try:
+        ended = typer.main.get_command(app).main(arguments, prog_name="midwatch", standalone_mode=False)
+        sys.stdout.flush()
+    except MidwatchError as error:
+        failed(error.code, str(error), as_json)
+        return error.exit_status
+    except typer.TyperException as error:
+        failed("usage", f"{error.format_message().rstrip('.')}; see `midwatch --help`.", as_json)
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the last flush is silent, too
+        return 1
+    except Exception as error:
+        return unexpected(error, as_json)
+    return ended if isinstance(ended, int) else 0
+
+
+def failed(code: str, message: str, as_json: bool) -> None:
+    """Tell an error, on standard error in both forms."""
+    if as_json:
+        import json
+
+        note(json.dumps({"error": {"code": code, "message": message}}))
+    else:
+        note(f"midwatch: {' '.join(message.split())}")
+
+
+def unexpected(error: Exception, as_json: bool) -> int:
+    """A mistake of ours: one line, the details in the log."""
+    if os.environ.get("MIDWATCH_DEBUG"):
+        traceback.print_exc()
+        return UNEXPECTED
+    log = home_path() / "log" / "midwatch.log"
+    try:
+        with log.open("a") as file:
+            traceback.print_exc(file=file)
+        where = f"details are in {log}"
+    except OSError:
+        where = "set MIDWATCH_DEBUG=1 to see details"
+    failed("unexpected", f"unexpected error, {type(error).__name__}: {error}; {where}.", as_json)
+    return UNEXPECTED
+
+
+if __name__ == "__main__":
+    main()

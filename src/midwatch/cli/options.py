@@ -1,0 +1,25 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TaskId = Annotated[str, typer.Argument(metavar="ID", help="Id of the task.")]
+ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="Id of the question.")]
+Prompt = Annotated[str, typer.Argument(metavar="PROMPT", help="What the agent should do; - reads standard input.")]
+AgentName = Annotated[str | None, typer.Option("--agent", "-a", help="Who does it. Default: the configured one.")]
+Workdir = Annotated[str, typer.Option("--workdir", help="Where the agent works. Default: the current directory.")]
+Timeout = Annotated[str | None, typer.Option("--timeout", help="Longest it may work: 90s, 10m, 1h30m.")]
+Priority = Annotated[int, typer.Option("--priority", help="-100 to 100, higher first.")]
+Delay = Annotated[str | None, typer.Option("--delay", help="Wait this long before it starts.")]
+Key = Annotated[str | None, typer.Option("--key", help="Idempotency key: the same key and wishes make one task.")]
+Route = Annotated[str | None, typer.Option("--route", help="Where notices go: channel or channel:target.")]
+SessionKey = Annotated[str | None, typer.Option("--session", help="Conversation to run in. Default: its own.")]
+OriginChannel = Annotated[str | None, typer.Option("--origin-channel", help="Channel it was asked on.")]
+OriginSession = Annotated[str | None, typer.Option("--origin-session", help="Conversation it was asked from.")]
+OnCrash = Annotated[
+    str | None, typer.Option("--on-crash", help="When its process dies: resume, rerun or fail. Default: the agent's.")
+]

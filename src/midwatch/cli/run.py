@@ -1,0 +1,111 @@
+"""Command `run`: submit a task and watch it to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import aclosing
+
+import typer
+
+from midwatch.cli import desk as desks
+from midwatch.cli.options import (
+    AgentName,
+    AsJson,
+    Delay,
+    Key,
+    OnCrash,
+    OriginChannel,
+    OriginSession,
+    Priority,
+    Prompt,
+    Route,
+    SessionKey,
+    Timeout,
+    Workdir,
+)
+from midwatch.cli.output import emit, note
+from midwatch.cli.tasks import prompt_text, wishes
+from midwatch.cli.watch import Watch
+from midwatch.errors import Conflict
+
+INTERRUPTED = 130
+STOP_SECONDS = 20.0
+"""How long an interrupted `run` waits for its agent to end."""
+
+
+def run(
+    prompt: Prompt,
+    agent: AgentName = None,
+    workdir: Workdir = ".",
+    timeout: Timeout = None,
+    priority: Priority = 0,
+    delay: Delay = None,
+    key: Key = None,
+    route: Route = None,
+    session: SessionKey = None,
+    origin_channel: OriginChannel = None,
+    origin_session: OriginSession = None,
+    on_crash: OnCrash = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hand in a task and follow it to its end. Exit status 0 only when it is done.
+
+    Without a server the task runs in this process.
+    """
+    wish = wishes(
+        agent=agent, workdir=workdir, timeout=timeout, priority=priority, delay=delay, idempotency_key=key,
+        route=route, session_key=session, origin_channel=origin_channel, origin_session=origin_session,
+        on_crash=on_crash,
+    )  # fmt: skip
+    text = prompt_text(prompt)
+
+    async def act() -> int:
+        async with desks.connect(work=True) as desk:
+            task = await desk.client.submit(text, wish)
+            status = await watched(desk, task["id"], quiet=as_json)
+            ended = await desk.client.get(task["id"])
+            if as_json:
+                emit(ended)
+        return status if status is not None else 0 if ended["status"] == "done" else 1
+
+    raise typer.Exit(desks.run(act()))
+
+
+async def watched(desk: desks.Desk, task_id: str, *, quiet: bool) -> int | None:
+    """Show a task until it ends. Returns an exit status when the person went away before that."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    following = asyncio.create_task(follow(desk, task_id, Watch(quiet=quiet)))
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({following, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if following.done():
+            following.result()
+            return None
+        if desk.server is not None:
+            note(f"\nIt goes on; look with `midwatch show {task_id}`, stop it with `midwatch cancel {task_id}`.")
+            return INTERRUPTED
+        note("\nStopping it ...")
+        try:
+            await desk.client.cancel(task_id)
+        except Conflict:
+            return None  # it ended in the same moment
+        await asyncio.wait({following}, timeout=STOP_SECONDS)
+        return INTERRUPTED
+    finally:
+        for task in (following, stopped):
+            task.cancel()
+        await asyncio.gather(following, stopped, return_exceptions=True)
+
+
+async def follow(desk: desks.Desk, task_id: str, watch: Watch) -> None:
+    """Show what the task does until it has ended."""
+    async with aclosing(desk.follow(0, task_id=task_id, live=True)) as events:
+        async for event in events:
+            watch.show(event)
+            if event["kind"] == "task_finished":
+                break
+    watch.end(await desk.client.get(task_id))

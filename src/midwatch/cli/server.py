@@ -1,0 +1,160 @@
+"""Commands of the server: up, down."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from midwatch.cli.desk import answers, home_path, live_server, run
+from midwatch.cli.options import AsJson
+from midwatch.cli.output import emit, note, say
+from midwatch.errors import AlreadyRunning, HomeUnusable, MidwatchError, NotRunning
+
+if TYPE_CHECKING:
+    from midwatch.home import Home, ServerInfo
+    from midwatch.runtime import Runtime
+
+UP_SECONDS = 30.0
+DOWN_SECONDS = 30.0
+LOOK_SECONDS = 0.05
+LARGEST_LOG = 10_000_000
+
+Port = Annotated[int | None, typer.Option("--port", help="Port to listen on; 0 takes a free one.", min=0, max=65535)]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")]
+
+
+def up(port: Port = None, detach: Detach = False, as_json: AsJson = False) -> None:
+    """Start the server: it runs tasks and answers requests until it is stopped."""
+    if detach:
+        detached(port, as_json)
+        return
+    from midwatch.api.server import serve
+    from midwatch.config import Settings
+
+    overrides = {} if port is None else {"port": port}
+
+    def started(info: ServerInfo, runtime: Runtime) -> None:
+        if as_json:
+            emit({**shown(info), "home": str(runtime.home.path)})
+        else:
+            welcome(info, runtime)
+        sys.stdout.flush()
+
+    serve(Settings.load(home_path(), **overrides), started)
+
+
+def welcome(info: ServerInfo, runtime: Runtime) -> None:
+    """What to do next."""
+    ready = [name for name, agent in runtime.agents.items() if not agent.describe().get("problem")]
+    say(f"midwatch {info.version} listens on {info.url}, home {runtime.home.path}")
+    say(f"Agents: {', '.join(sorted(ready)) or 'none'}")
+    say("Next, in another terminal:")
+    say(f'  midwatch run "hello" --agent {runtime.settings.default_agent}')
+    say("  midwatch status        what runs and what needs attention")
+    say("  midwatch events -f     everything as it happens")
+    say("Ctrl-C stops the server; what is unfinished goes on at the next start.")
+
+
+def shown(info: ServerInfo) -> dict[str, object]:
+    """Where a server is, as JSON."""
+    return {"url": info.url, "pid": info.pid, "version": info.version}
+
+
+def detached(port: int | None, as_json: bool) -> None:
+    """Start the server in the background and wait until it answers."""
+    from midwatch.home import Home
+
+    home = Home(home_path())
+    home.prepare()
+    if other := live_server():
+        raise AlreadyRunning(
+            f"a midwatch server already serves {home.path} (pid {other.pid}, {other.url}); "
+            "stop it with `midwatch down`, or set MIDWATCH_HOME."
+        )
+    begun, child = spawn(home, port)
+    info = run(awaited(home, child))
+    if info is None:
+        said = last_line(home.log_file, begun)
+        note(said if said.startswith("midwatch: ") else f"midwatch: the server did not start: {said}")
+        raise typer.Exit(child.returncode or 1)
+    if as_json:
+        emit({**shown(info), "home": str(home.path)})
+    else:
+        say(f"midwatch {info.version} listens on {info.url} (pid {info.pid})")
+        say(f"Log: {home.log_file}. Stop it with `midwatch down`.")
+
+
+def spawn(home: Home, port: int | None) -> tuple[int, subprocess.Popen[bytes]]:
+    """Start the server as a process of its own; returns where its part of the log begins."""
+    command = [sys.executable, "-m", "midwatch.cli.main", "up"]
+    if port is not None:
+        command += ["--port", str(port)]
+    try:
+        if home.log_file.exists() and home.log_file.stat().st_size > LARGEST_LOG:
+            home.log_file.replace(home.log_file.with_suffix(".log.1"))
+        with home.log_file.open("ab") as log:
+            begun = log.tell()
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    except OSError as problem:
+        raise HomeUnusable(f"the log {home.log_file} cannot be written: {problem.strerror}.") from None
+    return begun, child
+
+
+async def awaited(home: Home, child: subprocess.Popen[bytes]) -> ServerInfo | None:
+    """The server once it answers, or None when it has ended."""
+    from midwatch.client import Client
+
+    deadline = time.monotonic() + UP_SECONDS
+    while time.monotonic() < deadline:
+        if child.poll() is not None:
+            return None
+        info = home.server()
+        if info is not None and info.pid == child.pid:
+            async with Client(info.url, home.token()) as client:
+                if await answers(client):
+                    return info
+        await asyncio.sleep(LOOK_SECONDS)
+    raise NotRunning(f"the server (pid {child.pid}) does not answer after {UP_SECONDS:.0f} s; see {home.log_file}.")
+
+
+def last_line(log: Path, begun: int) -> str:
+    """What the server said last."""
+    with log.open("rb") as file:
+        file.seek(begun)
+        lines = file.read().decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else f"it said nothing; see {log}."
+
+
+def down(as_json: AsJson = False) -> None:
+    """Stop the server. Running tasks are interrupted and go on at its next start."""
+    from midwatch.home import Home
+
+    home = Home(home_path())
+    server = live_server()
+    if server is None:
+        starting = home.lock("up").taken()
+        told = "it is just starting; try again" if starting else "nothing to stop"
+        raise NotRunning(f"no midwatch server answers for {home.path}; {told}.")
+    try:
+        os.kill(server.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass  # it ended by itself
+    except PermissionError:
+        raise MidwatchError(f"the server (pid {server.pid}) belongs to another user; stop it as that user.") from None
+    deadline = time.monotonic() + DOWN_SECONDS
+    while home.lock("up").taken():
+        if time.monotonic() > deadline:
+            raise MidwatchError(f"the server (pid {server.pid}) is still stopping its tasks; see {home.log_file}.")
+        time.sleep(LOOK_SECONDS)
+    if as_json:
+        emit({"stopped": server.pid})
+    else:
+        say(f"Stopped the server (pid {server.pid}).")

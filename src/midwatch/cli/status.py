@@ -1,0 +1,92 @@
+"""Command `status`: the counts, and what needs a person's attention."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from midwatch.cli.desk import Desk, connect, run
+from midwatch.cli.options import AsJson
+from midwatch.cli.output import emit, line, paint, say
+
+if TYPE_CHECKING:
+    from midwatch.client import TaskInfo
+
+RECENT = timedelta(days=1)
+SHOWN = 5
+PAGES = 4
+
+
+def status(as_json: AsJson = False) -> None:
+    """Show how many tasks there are, and what needs attention."""
+
+    async def act() -> None:
+        async with connect() as desk:
+            counts = await desk.client.summary()
+            attention = await needs(desk)
+        server = {"pid": desk.server.pid, "url": desk.server.url} if desk.server else None
+        if as_json:
+            emit({**counts, "server": server, "attention": attention})
+            return
+        say("  ".join(f"{name} {count}" for name, count in counts.items()))
+        if server:
+            say(f"Server: {server['url']} (pid {server['pid']})")
+        else:
+            waiting = f" and {counts['pending']} pending tasks wait" if counts["pending"] else ""
+            say(paint(f"No server runs{waiting}; start one with `midwatch up`.", "yellow"))
+        for text in told(attention):
+            say(text)
+
+    run(act())
+
+
+async def needs(desk: Desk) -> dict[str, list[dict[str, Any]]]:
+    """What a person should look at."""
+    since = (datetime.now(UTC) - RECENT).isoformat()
+    failed = (await desk.client.list(status=["failed"], limit=50))["tasks"]
+    questions = await desk.client.approvals()
+    deliveries = await desk.client.deliveries("failed")
+    orphans = [task for task in await pending(desk) if task["wait"] == "agent"] if desk.server else []
+    return {
+        "failed": [brief(t, "outcome", "error") for t in failed if (t["completed_at"] or "") > since],
+        "questions": [{"id": a["id"], "task_id": a["task_id"], "question": a["question"]} for a in questions],
+        "deliveries": [{"id": d["id"], "channel": d["channel"], "error": d["error"]} for d in deliveries],
+        "no_agent": [brief(t, "agent") for t in orphans],
+    }
+
+
+async def pending(desk: Desk) -> list[TaskInfo]:
+    """Pending tasks, within reason."""
+    found: list[TaskInfo] = []
+    before: str | None = None
+    for _ in range(PAGES):
+        page = await desk.client.list(status=["pending"], before=before, limit=500)
+        found += page["tasks"]
+        before = page["next"]
+        if before is None:
+            break
+    return found
+
+
+def brief(task: TaskInfo, *names: str) -> dict[str, Any]:
+    """The part of a task that says why it is listed."""
+    return {"id": task["id"], "prompt": task["prompt"], **{name: dict(task)[name] for name in names}}
+
+
+def told(attention: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """The attention list for people, a few lines of each kind."""
+    lines: list[str] = []
+    heads = {
+        "questions": ("Questions (midwatch approve ID | midwatch deny ID):", "question"),
+        "failed": ("Failed in the last day (midwatch retry ID):", "error"),
+        "no_agent": ("No live process has their agent (midwatch agents):", "agent"),
+        "deliveries": ("Notices that could not be sent:", "error"),
+    }
+    for name, (head, why) in heads.items():
+        found = attention[name]
+        if found:
+            lines.append(paint(head, "bold"))
+            lines += [f"  {one['id']}  {line(one[why])}" for one in found[:SHOWN]]
+        if len(found) > SHOWN:
+            lines.append(f"  ... and {len(found) - SHOWN} more")
+    return lines or ["Nothing needs attention."]

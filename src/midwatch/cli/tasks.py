@@ -1,0 +1,223 @@
+"""Commands of tasks: submit, tasks, show, result, cancel, retry."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from midwatch.cli.desk import Desk, connect, run
+from midwatch.cli.options import (
+    AgentName,
+    AsJson,
+    Delay,
+    Key,
+    OnCrash,
+    OriginChannel,
+    OriginSession,
+    Priority,
+    Prompt,
+    Route,
+    SessionKey,
+    TaskId,
+    Timeout,
+    Workdir,
+)
+from midwatch.cli.output import age, clean, emit, fields, line, local, note, say, span, table
+
+if TYPE_CHECKING:
+    from midwatch.client import TaskInfo
+    from midwatch.submission import Submission
+
+SHOW_PROMPT = 50
+
+
+def submit(
+    prompt: Prompt,
+    agent: AgentName = None,
+    workdir: Workdir = ".",
+    timeout: Timeout = None,
+    priority: Priority = 0,
+    delay: Delay = None,
+    key: Key = None,
+    route: Route = None,
+    session: SessionKey = None,
+    origin_channel: OriginChannel = None,
+    origin_session: OriginSession = None,
+    on_crash: OnCrash = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hand in a task and return at once."""
+    wish = wishes(
+        agent=agent, workdir=workdir, timeout=timeout, priority=priority, delay=delay, idempotency_key=key,
+        route=route, session_key=session, origin_channel=origin_channel, origin_session=origin_session,
+        on_crash=on_crash,
+    )  # fmt: skip
+
+    text = prompt_text(prompt)
+
+    async def act() -> None:
+        async with connect() as desk:
+            task = await desk.client.submit(text, wish)
+            told(task, as_json, f"{task['id']} submitted to {task['agent']}")
+            if desk.server is None and task["status"] == "pending":
+                note("No server runs, so nothing runs this task yet; start one with `midwatch up`.")
+
+    run(act())
+
+
+def wishes(**said: object) -> Submission:
+    """What was asked for beside the prompt, with durations in seconds and an absolute working directory."""
+    import os.path
+
+    from midwatch.clock import seconds
+
+    for name in ("timeout", "delay"):
+        if said[name] is not None:
+            said[name] = seconds(str(said[name]))
+    said["workdir"] = os.path.abspath(os.path.expanduser(str(said["workdir"])))  # noqa: PTH100,PTH111 - symlinks stay
+    return cast("Submission", {name: value for name, value in said.items() if value is not None})
+
+
+def prompt_text(prompt: str) -> str:
+    """The prompt itself, from standard input for `-`; bytes that are not text are replaced."""
+    said = sys.stdin.buffer.read().decode("utf-8", "replace") if prompt == "-" else prompt
+    return said.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def told(task: TaskInfo, as_json: bool, text: str) -> None:
+    """Say what became of a task."""
+    if as_json:
+        emit(task)
+    else:
+        say(text)
+
+
+def tasks(
+    status: Annotated[list[str] | None, typer.Option("--status", "-s", help="Only these; may be repeated.")] = None,
+    agent: AgentName = None,
+    session: Annotated[str | None, typer.Option("--session", help="Only of this conversation.")] = None,
+    creator: Annotated[str | None, typer.Option("--creator", help="Only those this actor handed in.")] = None,
+    before: Annotated[str | None, typer.Option("--before", help="Only those handed in before this task.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many (1 to 500).")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List tasks, newest first."""
+
+    async def act() -> None:
+        async with connect() as desk:
+            page = await desk.client.list(
+                status=status or (), agent=agent, session_key=session, creator=creator, before=before, limit=limit
+            )
+        if as_json:
+            emit(page)
+            return
+        if not page["tasks"]:
+            say("No tasks. Hand one in with `midwatch submit PROMPT`.")
+            return
+        rows = [
+            (task["id"], task["status"], task["agent"], age(task["created_at"]), line(task["prompt"], SHOW_PROMPT))
+            for task in page["tasks"]
+        ]
+        table(("ID", "STATUS", "AGENT", "AGE", "PROMPT"), rows)
+        if page["next"]:
+            say(f"More: midwatch tasks --before {page['next']}")
+
+    run(act())
+
+
+def show(task_id: TaskId, as_json: AsJson = False) -> None:
+    """Show everything about a task."""
+
+    async def act() -> None:
+        async with connect() as desk:
+            task = await desk.client.get(task_id)
+            told_by = await hints(desk, task)
+        if as_json:
+            emit(task)
+            return
+        fields(described(task))
+        for hint in told_by:
+            say(hint)
+
+    run(act())
+
+
+def described(task: TaskInfo) -> list[tuple[str, object]]:
+    """A task as names and values for people."""
+    tokens = task["tokens_used"]
+    return [
+        ("id", task["id"]),
+        ("status", task["status_text"]),
+        ("outcome", task["outcome"]),
+        ("agent", task["agent"]),
+        ("prompt", task["prompt"]),
+        ("result", task["result"]),
+        ("error", task["error"]),
+        ("session", task["session_key"]),
+        ("origin", " ".join(filter(None, (task["origin_channel"], task["origin_session"])))),
+        ("route", task["route"]),
+        ("workdir", task["workdir"]),
+        ("attempt", task["attempt"]),
+        ("timeout", span(task["timeout_seconds"])),
+        ("on crash", task["on_crash"]),
+        ("retry of", task["retry_of"]),
+        ("created", local(task["created_at"])),
+        ("started", local(task["started_at"])),
+        ("completed", local(task["completed_at"])),
+        ("tokens", "unknown" if tokens is None and task["started_at"] else tokens),
+    ]
+
+
+async def hints(desk: Desk, task: TaskInfo) -> list[str]:
+    """What a person may want to do next about a task."""
+    if task["status"] in ("failed", "cancelled"):
+        return [f"Try again: midwatch retry {task['id']}"]
+    if task["wait"] == "approval":
+        asked = [a for a in await desk.client.approvals() if a["task_id"] == task["id"]]
+        return [
+            f"It asks: {clean(a['question'])}\nAnswer: midwatch approve {a['id']} | midwatch deny {a['id']}"
+            for a in asked
+        ]
+    if task["status"] == "pending" and desk.server is None:
+        return ["No server runs; start one with `midwatch up`."]
+    return []
+
+
+def result(task_id: TaskId, as_json: AsJson = False) -> None:
+    """Print the whole result of a task that is done."""
+
+    async def act() -> None:
+        async with connect() as desk:
+            text = await desk.client.result(task_id)
+        if as_json:
+            emit({"id": task_id, "result": text})
+        else:
+            say(clean(text) if sys.stdout.isatty() else text)
+
+    run(act())
+
+
+def cancel(task_id: TaskId, as_json: AsJson = False) -> None:
+    """Stop a task. A running one ends when its agent has been stopped."""
+
+    async def act() -> None:
+        async with connect() as desk:
+            task = await desk.client.cancel(task_id)
+        told(task, as_json, f"{task['id']} {'cancelled' if task['status'] == 'cancelled' else 'is being stopped'}")
+
+    run(act())
+
+
+def retry(task_id: TaskId, as_json: AsJson = False) -> None:
+    """Have a failed or cancelled task done again, as a new task."""
+
+    async def act() -> None:
+        async with connect() as desk:
+            task = await desk.client.retry(task_id)
+            told(task, as_json, f"{task['id']} submitted to {task['agent']}, as a retry of {task['retry_of']}")
+            if desk.server is None:
+                note("No server runs, so nothing runs this task yet; start one with `midwatch up`.")
+
+    run(act())
