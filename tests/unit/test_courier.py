@@ -94,6 +94,7 @@ class MemoryStore:
         self.rows: dict[str, Delivery] = {}
         self.events: list[Event] = []
         self.calls: list[str] = []
+        self.conflicts = 0
         self.read_errors: list[Exception] = []
         self.write_errors: list[Exception] = []
         self.reading = asyncio.Event()
@@ -139,6 +140,7 @@ class MemoryStore:
             assert update.noun == "delivery"
             row = self.rows[update.id]
             if any(getattr(row, field) != value for field, value in update.guard.items()):
+                self.conflicts += 1
                 raise Conflict("changed meanwhile")
             self.rows[update.id] = replace(row, **update.fields)
         self.events.extend(changes.events)
@@ -526,8 +528,10 @@ async def test_a_result_that_cannot_be_recorded_is_recorded_later_and_not_sent_a
     assert desk.fast.begun == ["d_1"]
 
 
-async def test_two_couriers_record_once(desk: Desk) -> None:
+@pytest.mark.parametrize(("problems", "told"), [([], ["delivery_sent"]), ([DeliveryError("busy")] * 2, [])])
+async def test_two_couriers_record_once(desk: Desk, problems: list[BaseException], told: list[str]) -> None:
     desk.slow.open.clear()
+    desk.slow.problems = list(problems)
     desk.store.add("d_1", "slow")
     other = desk.another()
     async with running(desk):
@@ -536,5 +540,6 @@ async def test_two_couriers_record_once(desk: Desk) -> None:
         desk.slow.open.set()
         await desk.until(lambda: desk.store.calls.count("apply") == 2)
         await other.stop()
-    assert [told.kind for told in desk.store.events] == ["delivery_sent"]
+    assert desk.store.conflicts == 1
+    assert [event.kind for event in desk.store.events] == told
     assert desk.store.rows["d_1"].attempts == 1
