@@ -156,3 +156,11 @@ class Home:
         raise AlreadyRunning(
             f"a midwatch server already serves {self.path} ({who}); stop it with `midwatch down`, or set MIDWATCH_HOME."
         )
+
+
+def boot_id() -> str:
+    """What tells this start of the machine from earlier ones; empty where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

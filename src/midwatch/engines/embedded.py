@@ -79,7 +79,7 @@ class EmbeddedEngine:
         return self._lead.held or self._lead.acquire()
 
     def dead(self, owners: Iterable[str]) -> set[str]:
-        return {owner for owner in owners if not self._home.lock(owner).taken()}
+        return dead_owners(self._home, owners)
 
     def _seek_lead(self) -> None:
         if self.leads():
@@ -130,3 +130,8 @@ class EmbeddedEngine:
         if self._instance.role == "up" or not self._up.taken():
             return frozenset()
         return frozenset(a for i in await self._store.list_instances() if i.role == "up" for a in i.agents)
+
+
+def dead_owners(home: Home, owners: Iterable[str]) -> set[str]:
+    """Those of `owners` whose life lock nobody holds."""
+    return {owner for owner in owners if not home.lock(owner).taken()}

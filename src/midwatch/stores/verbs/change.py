@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from midwatch import approval, channel, task
 from midwatch.change import Changes, Fence, Record, Update
 from midwatch.channel import Delivery
 from midwatch.errors import Conflict, LeaseLost
@@ -62,7 +64,24 @@ def _hold(tx: Tx, fence: Fence) -> None:
         raise LeaseLost(fence.task_id, fence.attempt)
 
 
+STATES: Mapping[str, Mapping[Any, frozenset[Any]]] = {
+    "task": task.TRANSITIONS,
+    "delivery": channel.TRANSITIONS,
+    "approval": approval.TRANSITIONS,
+}
+
+
+def _check_transition(update: Update) -> None:
+    """A change of state says from where, and only what the noun's table draws happens."""
+    if "status" not in update.fields or update.noun not in STATES:
+        return
+    before, after = update.guard["status"], update.fields["status"]
+    if after not in STATES[update.noun][before]:
+        raise Conflict(f"{update.noun} {update.id} is {before} and cannot become {after}.")
+
+
 def _update(tx: Tx, update: Update, fence: Fence | None) -> None:
+    _check_transition(update)
     guard = update.guard
     sql = update_statement(update.noun, tuple(update.fields), tuple((k, v is None) for k, v in guard.items()))
     params = encode(update.fields)

@@ -1,0 +1,267 @@
+"""The runtime: builds everything from settings, starts it, stops it. It has no rules of its own.
+
+    async with midwatch.Runtime.open() as desk:
+        task = await desk.tasks.submit("Say hello", agent="demo")
+        print((await desk.tasks.wait(task.id)).result)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from midwatch.agent import Agent
+from midwatch.agents import build as build_agent
+from midwatch.agents.function import FunctionAgent
+from midwatch.agents.guard import guard
+from midwatch.agents.profiles import detect
+from midwatch.agents.reaping import identify, reap
+from midwatch.approval import Approvals
+from midwatch.bus import Bus
+from midwatch.channel import Channel, Notifications
+from midwatch.channels import build as build_channel
+from midwatch.clock import Clock, SystemClock, new_id
+from midwatch.config import Settings
+from midwatch.courier import Courier
+from midwatch.engine import Instance, Role
+from midwatch.engines.embedded import EmbeddedEngine, dead_owners
+from midwatch.home import Home, boot_id
+from midwatch.session import Sessions
+from midwatch.slots import Slots
+from midwatch.store import Commit, Store
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.task import AgentTerms, Limits, Task, Tasks
+from midwatch.watchdog import Watchdog
+from midwatch.worker import Worker
+
+log = logging.getLogger("midwatch.runtime")
+
+Registered = Agent | Callable[..., Any] | str
+"""An agent, a Python function, or the dotted path of one."""
+
+
+class Roster:
+    """Which agents there are: configured or registered here, and live anywhere."""
+
+    def __init__(
+        self, store: Store, agents: Mapping[str, Agent], default: str, dead: Callable[[Iterable[str]], set[str]]
+    ) -> None:
+        self.default = default
+        self._store = store
+        self._agents = agents
+        self._dead = dead
+
+    def terms(self, agent: str) -> AgentTerms | None:
+        found = self._agents.get(agent)
+        return found.terms if found else None
+
+    async def live(self) -> frozenset[str]:
+        instances = await self._store.list_instances()
+        dead = self._dead([one.id for one in instances])
+        return frozenset(name for one in instances if one.id not in dead for name in one.agents)
+
+
+class Runtime:
+    """A desk: the services on one home and, unless told otherwise, the processes that do the work."""
+
+    def __init__(self, settings: Settings, home: Home, store: Store, agents: dict[str, Agent], clock: Clock) -> None:
+        now = clock.now()
+        self.settings = settings
+        self.home = home
+        self.store = store
+        self.agents = agents
+        self.clock = clock
+        self.url: str | None = None
+        self.instance: Instance | None = None
+        self.channels: dict[str, Channel] = build_channels(settings)
+        self.notifications = Notifications(store, self.channels)
+        self.approvals = Approvals(store, clock)
+        self.sessions = Sessions(store)
+        self.bus = Bus(store, clock)
+        self.roster = Roster(store, agents, settings.default_agent, lambda ids: dead_owners(home, ids))
+        self._id = new_id("i", now)
+        self.tasks = Tasks(
+            store,
+            clock,
+            self.roster,
+            self.notifications.check_route,
+            Limits(max_open=settings.max_open),
+            submitter=self._id,
+            wait_finished=self.bus.finished,
+            default_route=settings.notify,
+        )
+        self._worker: Worker | None = None
+        self._engine: EmbeddedEngine | None = None
+        self._courier: Courier | None = None
+        self._watchdog: Watchdog | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        home: str | os.PathLike[str] | None = None,
+        *,
+        agents: Mapping[str, Registered] | None = None,
+        settings: Settings | None = None,
+        role: Role = "library",
+        work: bool = True,
+        clock: Clock | None = None,
+    ) -> AsyncIterator[Runtime]:
+        """Open the desk of a home directory and close it at the end of the block.
+
+        `agents` are added to the configured ones. With `work=False` nothing is run here: tasks are only handed in and
+        looked at. Beside a live `midwatch up` only what was submitted here, or only this process can run, is run.
+        """
+        settings = settings or Settings.load(home)
+        place = Home(settings.home)
+        place.prepare()
+        up = place.claim_up() if role == "up" else None
+        try:
+            store = await SqliteStore.open(place.database)
+            try:
+                known = build_agents(settings, agents or {})
+                desk = cls(settings, place, store, known, clock or SystemClock())
+                await desk.bus.start()
+                store.on_commit(desk._heard)
+                try:
+                    if work:
+                        await desk._start(role)
+                    yield desk
+                finally:
+                    await desk._stop()
+            finally:
+                await store.close()
+        finally:
+            if up is not None:
+                up.release()
+
+    async def _start(self, role: Role) -> None:
+        settings, slots = self.settings, Slots(self.settings.slots, {n: a.terms.slots for n, a in self.agents.items()})
+        self.instance = Instance(
+            id=self._id,
+            role=role,
+            host=socket.gethostname(),
+            boot_id=boot_id(),
+            pid=os.getpid(),
+            agents=tuple(sorted(self.agents)),
+            slots=settings.slots,
+            started_at=self.clock.now(),
+        )
+        self._worker = Worker(
+            self.store,
+            self.clock,
+            self.agents,
+            self.notifications,
+            self.approvals,
+            slots,
+            owner=self._id,
+            show=self.bus.show,
+            identify=identify,
+            env=lambda: {"MIDWATCH_URL": self.url} if self.url else {},
+            approval_seconds=settings.approval_expiry,
+            max_waiting=settings.max_waiting,
+        )
+        engine = EmbeddedEngine(self.store, self.clock, self.home, self._worker, self.instance, self._leads_now)
+        engine.live()
+        self._engine = engine
+        self._courier = Courier(self.store, self.clock, self.channels, engine.leads)
+        self._watchdog = Watchdog(
+            self.store,
+            self.clock,
+            engine,
+            self.approvals,
+            owner=self._id,
+            reap=_reap,
+            keep_tasks=settings.retention.tasks,
+            task_age_seconds=settings.retention.task_age,
+            keep_events=settings.retention.events,
+            event_age_seconds=settings.retention.event_age,
+        )
+        await self._watchdog.start()
+        await engine.start()
+        await self._courier.start()
+
+    async def _stop(self) -> None:
+        """End in the order that loses nothing: no new work, end what runs, send what is due, let go."""
+        if self._engine is not None:
+            await self._engine.stop_taking()
+        if self._worker is not None:
+            await self._worker.stop(self.settings.shutdown_grace)
+        if self._watchdog is not None:
+            await self._watchdog.stop()
+        if self._courier is not None:
+            await self._courier.stop()
+        if self._engine is not None:
+            await self._engine.stop()
+        await self.bus.stop()
+        for channel in self.channels.values():
+            try:
+                await channel.close()
+            except Exception:
+                log.exception("channel %s did not close", channel.name)
+        guard.close()
+
+    def _heard(self, commit: Commit) -> None:
+        self.bus.heard(commit)
+        if self._worker is None or self._engine is None or self._courier is None or self._watchdog is None:
+            return
+        self._worker.heard(commit.topics)
+        if "task" in commit.topics:
+            self._engine.wake()
+        if "delivery" in commit.topics:
+            self._courier.wake()
+        if commit.foreign or "approval" in commit.topics:
+            self._watchdog.wake()
+
+    def _leads_now(self) -> None:
+        if self._courier is not None and self._watchdog is not None:
+            self._courier.wake()
+            self._watchdog.wake()
+
+    @property
+    def running(self) -> int:
+        """How many tasks run in this process now."""
+        return len(self._worker.running) if self._worker else 0
+
+
+async def _reap(task: Task) -> None:
+    await reap(task.id, task.attempt, task.pgid, task.pgid_mark)
+
+
+def build_channels(settings: Settings) -> dict[str, Channel]:
+    """The configured channels, and the built-in ones that are always there."""
+    built = {name: build_channel(name, name, {}) for name in ("console", "webhook")}
+    for name, wanted in settings.channels.items():
+        built[name] = build_channel(name, wanted.kind, wanted.options())
+    return built
+
+
+def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> dict[str, Agent]:
+    """The demo, agent programs found on this machine, the configured agents, and those registered in code."""
+    built: dict[str, Agent] = {"demo": build_agent("demo", "demo", {})}
+    if settings.detect_agents:
+        built.update({found.name: found.agent() for found in detect()})
+    for name, wanted in settings.agents.items():
+        built[name] = build_agent(
+            name,
+            wanted.kind,
+            wanted.options(),
+            timeout=wanted.timeout,
+            on_crash=wanted.on_crash,
+            max_attempts=wanted.max_attempts,
+            slots=wanted.slots,
+            description=wanted.description,
+        )
+    for name, given in registered.items():
+        if isinstance(given, str):
+            built[name] = build_agent(name, "function", {"target": given})
+        elif callable(given) and not hasattr(given, "open"):
+            built[name] = FunctionAgent(name, given)
+        else:
+            built[name] = given  # type: ignore[assignment]  # it has the port's `open`
+    return built

@@ -1,0 +1,22 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from midwatch.store import Store
+from midwatch.stores.sqlite import SqliteStore
+
+STORES = ("sqlite", "sqlite-memory")
+
+
+@pytest.fixture(params=STORES)
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    """An empty store of each kind."""
+    place = ":memory:" if request.param == "sqlite-memory" else tmp_path / "midwatch.db"
+    opened = await SqliteStore.open(place)
+    yield opened
+    await opened.close()

@@ -1,0 +1,490 @@
+"""What every store promises. One suite for all kinds; `tests/conftest.py` lists them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from midwatch.approval import Approval, ask, resolve
+from midwatch.change import Changes, Fence, Update
+from midwatch.channel import Delivery
+from midwatch.clock import SECOND
+from midwatch.engine import Instance
+from midwatch.errors import Conflict, KeyReused, LeaseLost, LimitReached
+from midwatch.event import EventFilter, TaskLate, ToolExecEnd, ToolExecStart, TurnEnd, TurnStart, event
+from midwatch.session import Message, Session
+from midwatch.store import Commit, Store
+from midwatch.task import TRANSITIONS, TaskFilter, end, meta, owned
+from records import CLOCK, OWNER, a_task, asking, fence, progress, put, running, submitted, take
+
+
+def test_the_suite_calls_every_method_of_every_port() -> None:
+    """A promise that is not exercised here is not a promise."""
+    methods = {name for name, _ in inspect.getmembers(Store, inspect.isfunction) if not name.startswith("_")}
+    text = Path(__file__).read_text() + Path(__file__).parent.parent.joinpath("records.py").read_text()
+    called = set(re.findall(r"store\.(\w+)\(", text)) | {"close"}  # the fixture closes
+    assert methods - called == set()
+
+
+# -- submit ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_submitted_task_is_read_back_as_it_was(store: Store) -> None:
+    task = a_task(
+        prompt="grüße 🎉\x00?", priority=7, route="console", budget={"tokens": 5}, trace={"id": "x"}, progress=[1, 2]
+    )
+    assert (await store.submit(task, submitted(task), 10)).created
+    assert await store.get_task(task.id) == task
+    assert await store.get_task("t_none") is None
+
+
+async def test_the_same_key_returns_the_first_task_and_another_body_conflicts(store: Store) -> None:
+    first = await put(store, idempotency_key="k", body_hash="a", creator="me")
+    again = a_task(idempotency_key="k", body_hash="a", creator="me")
+    replay = await store.submit(again, submitted(again), 1)  # also at the limit
+    assert (replay.task.id, replay.created) == (first.id, False)
+    other = a_task(idempotency_key="k", body_hash="b", creator="me")
+    with pytest.raises(KeyReused, match=first.id):
+        await store.submit(other, submitted(other), None)
+    somebody = await put(store, idempotency_key="k", body_hash="b", creator="you")
+    assert somebody.id != first.id
+    assert (await store.count_tasks()).total == 2
+
+
+async def test_max_open_refuses_outside_tasks_only_while_they_are_open(store: Store) -> None:
+    await put(store)
+    await put(store, cause="automation")
+    second = a_task()
+    with pytest.raises(LimitReached):
+        await store.submit(second, submitted(second), 1)
+    (task, _) = await take(store, agents={"demo": 2})
+    await store.apply(end(task, CLOCK.now(), outcome="ok", result="x")[1])
+    remaining = await store.running_tasks()
+    assert len(remaining) == 1
+    await store.apply(end(remaining[0], CLOCK.now(), outcome="ok", result="x")[1])
+    assert (await store.submit(second, submitted(second), 1)).created
+
+
+async def test_an_internal_key_is_taken_once(store: Store) -> None:
+    await put(store, internal_key="goal#1")
+    with pytest.raises(Conflict):
+        await put(store, internal_key="goal#1")
+
+
+async def test_a_message_asks_automation_in_its_gate_to_yield(store: Store) -> None:
+    holder = await running(store, session_key="chat:1", cause="automation", on_crash="rerun")
+    await put(store, session_key="chat:1|message:2", cause="message")
+    held = await store.get_task(holder.id)
+    assert held is not None and held.stop_requested == "yield"
+
+
+async def test_a_message_does_not_stop_work_that_could_not_go_on(store: Store) -> None:
+    holder = await running(store, session_key="chat:1", cause="automation", on_crash="fail")
+    persons = await running(store, session_key="chat:2", cause="message", on_crash="rerun")
+    await put(store, session_key="chat:1", cause="message")
+    await put(store, session_key="chat:2", cause="message")
+    for task in (holder, persons):
+        found = await store.get_task(task.id)
+        assert found is not None and found.stop_requested is None
+
+
+# -- claim -------------------------------------------------------------------------------------------------------
+
+
+async def test_claim_gives_each_task_a_new_attempt_an_owner_and_a_start(store: Store) -> None:
+    task = await put(store, route="console")
+    claims = await store.claim(asking(), CLOCK.now())
+    (made,) = claims.taken
+    assert (made.task.status, made.task.attempt, made.task.lease_owner) == ("running", 1, OWNER)
+    assert made.token and made.token not in str(made.task)
+    assert await store.get_task(task.id) == made.task
+    kinds = [e.kind for e in await store.read_events(0)]
+    assert kinds == ["task_submitted", "task_started"]
+    (told,) = await store.list_deliveries(task_id=task.id)
+    assert (told.notice, told.status) == ("started", "pending")
+
+
+async def test_claim_order_is_messages_then_priority_then_due_then_id(store: Store) -> None:
+    now = CLOCK.now()
+    plain = await put(store, due_at=now - 5)
+    older = await put(store, due_at=now - 9)
+    urgent = await put(store, priority=50)
+    least = await put(store, priority=-50, due_at=now - 99)
+    person = await put(store, cause="message", priority=-100)
+    order = [task.id for task in await take(store)]
+    assert order == [person.id, urgent.id, older.id, plain.id, least.id]
+
+
+async def test_one_task_per_gate_and_none_beside_a_running_one(store: Store) -> None:
+    first = await put(store, session_key="chat:1")
+    second = await put(store, session_key="chat:1|message:7")
+    thread = await put(store, session_key="chat:1|thread:9")
+    assert {t.id for t in await take(store)} == {first.id, thread.id}
+    assert await take(store) == []
+    assert await store.gate_holder("chat:1") == first.id
+    assert await store.gate_holder("chat:2") is None
+    held = await store.get_task(first.id)
+    assert held is not None
+    await store.apply(end(held, CLOCK.now(), outcome="ok", result="")[1])
+    assert [t.id for t in await take(store)] == [second.id]
+
+
+async def test_claim_stays_within_slots_and_known_agents(store: Store) -> None:
+    for agent in ("demo", "demo", "demo", "other", "unknown"):
+        await put(store, agent=agent)
+    taken = await take(store, free=3, agents={"demo": 2, "other": 5})
+    assert sorted(t.agent for t in taken) == ["demo", "demo", "other"]
+    assert await take(store, free=3, agents={"demo": 0, "other": 1}) == []
+    assert await take(store, free=0) == []
+
+
+async def test_a_task_that_is_not_due_waits_and_its_time_is_told(store: Store) -> None:
+    now = CLOCK.now()
+    await put(store, due_at=now + 60 * SECOND, wait="delay")
+    later = await store.claim(asking(), now)
+    assert (later.taken, later.next_due) == ([], now + 60 * SECOND)
+    assert len((await store.claim(asking(), now + 60 * SECOND)).taken) == 1
+
+
+async def test_tasks_served_elsewhere_are_left_alone(store: Store) -> None:
+    mine = await put(store, submitter=OWNER)
+    theirs = await put(store, submitter="i_two")
+    spare = await put(store, agent="spare", submitter="i_two")
+    agents = {"demo": 5, "spare": 5}
+    only_mine = await take(store, agents=agents, own_only=True)
+    assert [t.id for t in only_mine] == [mine.id]
+    assert [t.id for t in await take(store, agents=agents, leave=frozenset({"demo"}))] == [spare.id]
+    assert [t.id for t in await take(store, agents=agents)] == [theirs.id]
+
+
+async def test_many_claimers_never_take_a_task_twice(store: Store) -> None:
+    tasks = [await put(store) for _ in range(30)]
+    claims = await asyncio.gather(*(take(store, free=3, owner=f"i_{n}") for n in range(15)))
+    taken = [task.id for claim in claims for task in claim]
+    assert sorted(taken) == sorted(t.id for t in tasks)
+
+
+# -- fences and guards -------------------------------------------------------------------------------------------
+
+
+async def test_a_write_of_another_attempt_is_refused_whole(store: Store) -> None:
+    task = await running(store)
+    stale = Fence(task.id, task.attempt - 1)
+    before = await store.log_bounds()
+    for changes in (
+        Changes(fence=stale, events=(progress(task),)),
+        Changes(fence=stale, messages=(Message(session_key="s", role="agent", text="x", time=1),)),
+        Changes(fence=stale, updates=(Update("task", task.id, {"progress": {"a": 1}}),)),
+    ):
+        with pytest.raises(LeaseLost):
+            await store.apply(changes)
+    assert await store.get_task(task.id) == task
+    assert await store.log_bounds() == before
+    assert await store.read_messages("s") == []
+
+
+async def test_a_finished_task_takes_nothing_more(store: Store) -> None:
+    task = await running(store)
+    done = end(task, CLOCK.now(), outcome="ok", result="x")[1]
+    await store.apply(replace(done, fence=fence(task)))
+    with pytest.raises(LeaseLost):
+        await store.apply(replace(done, fence=fence(task)))
+    with pytest.raises(Conflict):
+        await store.apply(done)
+    assert len(await store.read_events(0, EventFilter(kinds=("task_finished",)))) == 1
+
+
+async def test_a_stop_written_meanwhile_is_a_conflict_not_a_lost_lease(store: Store) -> None:
+    task = await running(store)
+    await store.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, owned(task)),)))
+    with pytest.raises(Conflict):
+        await store.apply(replace(end(task, CLOCK.now(), outcome="ok", result="x")[1], fence=fence(task)))
+    seen = await store.get_task(task.id)
+    assert seen is not None and seen.status == "running"
+
+
+async def test_a_failing_step_leaves_nothing_and_its_neighbours_alone(store: Store) -> None:
+    """Verbs that wait together are committed together; one that fails is rolled back alone."""
+    good, bad = await running(store), await running(store)
+    changes = [
+        Changes(fence=fence(good), events=(progress(good, "one"),)),
+        Changes(
+            events=(progress(bad, "never"),),
+            sessions=(Session(key="never", agent="demo", gate_key="never"),),
+            updates=(Update("task", bad.id, {"progress": 1}, {"attempt": 99}),),
+        ),
+        Changes(fence=fence(good), events=(progress(good, "two"),)),
+    ]
+    results = await asyncio.gather(*(store.apply(c) for c in changes), return_exceptions=True)
+    assert [type(r) for r in results] == [type(None), Conflict, type(None)]
+    told = [e.payload["text"] for e in await store.read_events(0, EventFilter(kinds=("task_progress",)))]
+    assert told == ["one", "two"]
+    assert await store.get_session("never") is None
+
+
+@pytest.mark.parametrize("status", TRANSITIONS)
+async def test_only_the_transitions_of_the_table_happen(store: Store, status: str) -> None:
+    """From each state, try every step the product has; what the table forbids is refused."""
+    task = await _in_state(store, status)
+    steps = {
+        "running": take(store),
+        "done": store.apply(replace(end(task, 1, outcome="ok", result="")[1], fence=fence(task))),
+        "failed": store.apply(replace(end(task, 1, outcome="error", error="")[1], fence=fence(task))),
+        "cancelled": store.apply(end(task, 1, outcome="cancelled")[1]),
+    }
+    for wanted, step in steps.items():
+        before = await store.get_task(task.id)
+        assert before is not None
+        with contextlib.suppress(LeaseLost, Conflict):
+            await step
+        after = await store.get_task(task.id)
+        assert after is not None
+        if after.status != before.status:
+            assert after.status == wanted
+            assert wanted in TRANSITIONS[before.status]
+
+
+async def _in_state(store: Store, status: str):  # type: ignore[no-untyped-def]
+    if status == "pending":
+        return await put(store)
+    task = await running(store)
+    if status == "running":
+        return task
+    outcome = {"done": "ok", "failed": "error", "cancelled": "cancelled"}[status]
+    ended, changes = end(task, CLOCK.now(), outcome=outcome)  # type: ignore[arg-type]
+    await store.apply(changes)
+    return ended
+
+
+# -- events ------------------------------------------------------------------------------------------------------
+
+
+async def test_seqs_are_consecutive_under_many_writers(store: Store) -> None:
+    tasks = [await running(store) for _ in range(8)]
+    start = (await store.log_bounds()).last_seq
+
+    async def write(task, times: int) -> None:  # type: ignore[no-untyped-def]
+        for n in range(times):
+            if n % 5 == 4:
+                with pytest.raises(LeaseLost):
+                    await store.apply(Changes(fence=Fence(task.id, 99), events=(progress(task),)))
+            else:
+                await store.apply(Changes(fence=fence(task), events=(progress(task, str(n)), progress(task, str(n)))))
+
+    await asyncio.gather(*(write(task, 20) for task in tasks))
+    seqs = [e.seq for e in await store.read_events(start, limit=1000)]
+    assert seqs == list(range(start + 1, start + 1 + 8 * 16 * 2))
+    assert (await store.log_bounds()).last_seq == seqs[-1]
+
+
+async def test_events_of_a_commit_are_told_in_order_with_their_seqs(store: Store) -> None:
+    heard: list[Commit] = []
+    store.on_commit(heard.append)
+    task = await running(store)
+    await asyncio.gather(
+        *(store.apply(Changes(fence=fence(task), events=(progress(task, str(n)),))) for n in range(20))
+    )
+    told = [e for commit in heard for e in commit.events]
+    assert [e.seq for e in told] == list(range(1, len(told) + 1))
+    assert told == await store.read_events(0)
+    assert "task" in set().union(*(c.topics for c in heard))
+
+
+async def test_events_are_filtered_and_paged(store: Store) -> None:
+    one, two = await running(store), await running(store, creator="me", session_key="chat:7")
+    for task in (one, two):
+        await store.apply(Changes(fence=fence(task), events=(progress(task), progress(task))))
+    assert {e.task_id for e in await store.read_events(0, EventFilter(task_id=one.id))} == {one.id}
+    assert len(await store.read_events(0, EventFilter(task_id=two.id, kinds=("task_progress",)))) == 2
+    assert {e.actor for e in await store.read_events(0, EventFilter(actor="me"))} == {"me"}
+    assert {e.task_id for e in await store.read_events(0, EventFilter(session_key="chat:7"))} == {two.id}
+    assert len(await store.read_events(0, EventFilter(agent_id="demo"))) == (await store.log_bounds()).last_seq
+    first = await store.read_events(0, limit=3)
+    rest = await store.read_events(first[-1].seq)
+    assert [e.seq for e in first + rest] == list(range(1, len(first + rest) + 1))
+
+
+async def test_a_late_result_is_told_once_per_attempt(store: Store) -> None:
+    task = await running(store)
+    late = event(TaskLate(outcome="ok", result="x"), CLOCK.now(), **meta(task))
+    assert await store.record_late(late)
+    assert not await store.record_late(late)
+    assert await store.record_late(late._replace(attempt=2))
+
+
+async def test_open_events_are_the_starts_without_an_end(store: Store) -> None:
+    task = await running(store)
+    about = meta(task)
+    payloads = (
+        TurnStart(user_message="x"),
+        ToolExecStart(tool="a", tool_call_id="1"),
+        ToolExecEnd(tool="a", tool_call_id="1"),
+        ToolExecStart(tool="a", tool_call_id="2"),
+        ToolExecStart(tool="b"),
+    )
+    for payload in payloads:
+        await store.apply(Changes(fence=fence(task), events=(event(payload, CLOCK.now(), **about),)))
+    opened = [(e.kind, e.payload.get("tool")) for e in await store.open_events(fence(task))]
+    assert opened == [("turn_start", None), ("tool_exec_start", "a"), ("tool_exec_start", "b")]
+    assert await store.open_events(Fence(task.id, 9)) == []
+    closing = (
+        ToolExecEnd(tool="a", tool_call_id="2"),
+        ToolExecEnd(tool="b"),
+        TurnEnd(status="completed", duration=1.0),
+    )
+    await store.apply(Changes(events=tuple(event(p, CLOCK.now(), **about) for p in closing)))
+    assert await store.open_events(fence(task)) == []
+
+
+async def test_pruning_events_keeps_open_tasks_and_says_where_the_log_begins(store: Store) -> None:
+    ended, still = await running(store), await running(store)
+    for task in (ended, still, ended):
+        await store.apply(Changes(fence=fence(task), events=(progress(task),)))
+    await store.apply(end(ended, CLOCK.now(), outcome="ok", result="")[1])
+    last = (await store.log_bounds()).last_seq
+    gone = await store.prune_events(CLOCK.now() + SECOND, keep=1_000_000)
+    bounds = await store.log_bounds()
+    assert (bounds.oldest_seq, bounds.last_seq) == (last + 1, last)
+    kept = await store.read_events(0)
+    assert {e.task_id for e in kept} == {still.id}
+    assert gone == last - len(kept)
+    await store.apply(end(still, CLOCK.now(), outcome="ok", result="")[1])
+    assert await store.prune_events(CLOCK.now() + SECOND, keep=1_000_000) == len(kept) + 1
+    assert await store.read_events(0) == []
+    await put(store)
+    assert [e.seq for e in await store.read_events(0)] == [last + 2]
+
+
+async def test_pruning_events_by_count_keeps_the_newest(store: Store) -> None:
+    for _ in range(3):
+        task = await running(store)
+        await store.apply(end(task, CLOCK.now(), outcome="ok", result="")[1])
+    assert await store.prune_events(0, keep=4) == 5
+    assert [e.seq for e in await store.read_events(0)] == [6, 7, 8, 9]
+    assert (await store.log_bounds()).oldest_seq == 6
+
+
+# -- lists and counts --------------------------------------------------------------------------------------------
+
+
+async def test_lists_are_newest_first_filtered_and_paged(store: Store) -> None:
+    tasks = [await put(store, id=f"t_{n:03}", agent="a" if n % 2 else "b", creator="me") for n in range(10)]
+    everything = await store.list_tasks(TaskFilter())
+    assert [t.id for t in everything] == [t.id for t in reversed(tasks)]
+    page = await store.list_tasks(TaskFilter(limit=4))
+    rest = await store.list_tasks(TaskFilter(before=page[-1].id))
+    assert page + rest == everything
+    assert {t.agent for t in await store.list_tasks(TaskFilter(agent="a"))} == {"a"}
+    assert await store.list_tasks(TaskFilter(creator="you")) == []
+    assert [t.id for t in await store.list_tasks(TaskFilter(session_key="bg:t_003"))] == ["t_003"]
+    await take(store, free=1, agents={"b": 1})
+    assert len(await store.list_tasks(TaskFilter(statuses=("running", "done")))) == 1
+    assert len(await store.running_tasks(OWNER)) == 1
+    assert await store.running_tasks("i_nobody") == []
+
+
+async def test_counts(store: Store) -> None:
+    assert tuple(await store.count_tasks()) == (0, 0, 0, 0, 0, 0)
+    for outcome in ("ok", "error", "error", "cancelled"):
+        await store.apply(end(await running(store), CLOCK.now(), outcome=outcome)[1])  # type: ignore[arg-type]
+    await running(store)
+    await put(store)
+    counts = await store.count_tasks()
+    assert counts == (6, 1, 1, 1, 2, 1)
+    assert counts.active == 2
+
+
+async def test_pruning_tasks_by_age_and_count_never_takes_open_ones(store: Store) -> None:
+    now = CLOCK.now()
+    ended = []
+    for n in range(5):
+        task = await running(store, route="console")
+        await store.apply(end(task, now + n, outcome="ok", result="")[1])
+        ended.append(task.id)
+    waiting = await put(store)
+    assert await store.prune_tasks(now + 1, keep=100) == 1
+    assert await store.prune_tasks(0, keep=2) == 2
+    left = {t.id for t in await store.list_tasks(TaskFilter())}
+    assert left == {waiting.id, *ended[3:]}
+    assert {d.task_id for d in await store.list_deliveries()} == set(ended[3:])
+
+
+# -- sessions, deliveries, approvals, instances ------------------------------------------------------------------
+
+
+async def test_sessions_and_messages(store: Store) -> None:
+    one = Session(key="chat:1", agent="demo", gate_key="chat:1", thread_id="th", created_at=1, updated_at=1)
+    said = Message(session_key="chat:1", role="user", text="hi", time=1, task_id="t_1")
+    await store.apply(Changes(sessions=(one,), messages=(said, replace(said, role="agent", text="yes"))))
+    await store.apply(Changes(sessions=(replace(one, thread_id=None, updated_at=5),), messages=(said,)))
+    found = await store.get_session("chat:1")
+    assert found is not None
+    assert (found.thread_id, found.created_at, found.updated_at, found.revision) == ("th", 1, 5, 1)
+    assert [(m.number, m.role, m.text) for m in await store.read_messages("chat:1")] == [
+        (1, "user", "hi"),
+        (2, "agent", "yes"),
+    ]
+    assert [m.number for m in await store.read_messages("chat:1", after=1)] == [2]
+    await store.apply(Changes(sessions=(replace(one, key="chat:2", updated_at=9),)))
+    assert [s.key for s in await store.list_sessions()] == ["chat:2", "chat:1"]
+    assert await store.get_session("chat:3") is None
+
+
+async def test_a_delivery_is_made_once_per_task_channel_and_notice(store: Store) -> None:
+    now = CLOCK.now()
+    first = Delivery(id="d_1", task_id="t_1", channel="console", notice="done", text="x", due_at=now, created_at=now)
+    await store.apply(Changes(deliveries=(first, replace(first, id="d_2"), replace(first, id="d_3", notice="failed"))))
+    assert [d.id for d in await store.due_deliveries(now)] == ["d_1", "d_3"]
+    assert await store.due_deliveries(now - 1) == []
+    assert await store.next_delivery_at() == now
+    sent = Update("delivery", "d_1", {"status": "sent", "sent_at": now}, {"status": "pending"})
+    await store.apply(Changes(updates=(sent,)))
+    with pytest.raises(Conflict):
+        await store.apply(Changes(updates=(sent,)))
+    kept = await store.get_delivery("d_1")
+    assert kept is not None and kept.status == "sent"
+    assert await store.get_delivery("d_2") is None
+    assert [d.id for d in await store.list_deliveries(status="pending")] == ["d_3"]
+
+
+async def test_approvals_are_asked_answered_once_and_expire(store: Store) -> None:
+    task = await running(store)
+    now = CLOCK.now()
+    first, changes = ask(task, "Delete it?", ("yes", "no"), 60, now)
+    await store.apply(changes)
+    found = await store.get_approval(first.id)
+    assert isinstance(found, Approval) and found == first
+    waiting = await store.get_task(task.id)
+    assert waiting is not None and waiting.wait == "approval"
+    assert await store.pending_approvals(fence(task)) == [first]
+    assert await store.next_expiry() == now + 60 * SECOND
+    await store.apply(resolve(first, "granted", now, answer="yes", actor="me"))
+    with pytest.raises(Conflict):
+        await store.apply(resolve(first, "denied", now, answer="no"))
+    (answered,) = await store.list_approvals("granted")
+    assert (answered.answer, answered.answered_by) == ("yes", "me")
+    assert await store.list_approvals("pending") == []
+    assert await store.next_expiry() is None
+    with pytest.raises(LeaseLost):
+        await store.apply(ask(task._replace(attempt=9), "Again?", ("yes",), 60, now)[1])
+
+
+async def test_instances_come_and_go(store: Store) -> None:
+    one = Instance(id="i_1", role="up", host="h", boot_id="b", pid=1, agents=("a", "b"), slots=4, started_at=1)
+    await store.add_instance(one)
+    await store.add_instance(replace(one, id="i_2", started_at=2))
+    assert await store.list_instances() == [one, replace(one, id="i_2", started_at=2)]
+    await store.remove_instances(["i_1", "i_none"])
+    assert [i.id for i in await store.list_instances()] == ["i_2"]
+
+
+async def test_the_store_describes_and_checks_itself(store: Store) -> None:
+    facts = await store.describe()
+    assert facts["kind"] and facts["schema"]
+    assert await store.check() == []

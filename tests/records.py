@@ -1,0 +1,66 @@
+"""Records for tests, with as little said as possible."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from midwatch.change import Changes, Fence
+from midwatch.clock import SystemClock, new_id
+from midwatch.event import Event, TaskProgress, TaskSubmitted, event
+from midwatch.session import gate_key
+from midwatch.store import Store
+from midwatch.task import ClaimRequest, Task, meta
+
+CLOCK = SystemClock()
+OWNER = "i_one"
+
+
+def a_task(**fields: Any) -> Task:
+    """A pending task that is due."""
+    now = CLOCK.now()
+    task_id = fields.pop("id", None) or new_id("t", now)
+    session = fields.pop("session_key", f"bg:{task_id}")
+    base: dict[str, Any] = {
+        "id": task_id, "status": "pending", "prompt": "do it", "agent": "demo", "session_key": session,
+        "gate_key": gate_key(session), "created_at": now, "due_at": now, "root_id": task_id,
+    }  # fmt: skip
+    return Task(**{**base, **fields})
+
+
+def submitted(task: Task) -> Changes:
+    """What goes with a submitted task."""
+    told = TaskSubmitted(prompt=task.prompt, agent=task.agent, cause=task.cause)
+    return Changes(events=(event(told, task.created_at, **meta(task)),))
+
+
+async def put(store: Store, **fields: Any) -> Task:
+    """Submit a task."""
+    task = a_task(**fields)
+    return (await store.submit(task, submitted(task), None)).task
+
+
+def asking(free: int = 10, owner: str = OWNER, **fields: Any) -> ClaimRequest:
+    """A claim with room for everything."""
+    return ClaimRequest(**{"owner": owner, "host": "here", "free": free, "agents": {"demo": 10}, **fields})
+
+
+async def take(store: Store, free: int = 10, **fields: Any) -> list[Task]:
+    """Claim what is due."""
+    return [made.task for made in (await store.claim(asking(free, **fields), CLOCK.now())).taken]
+
+
+async def running(store: Store, **fields: Any) -> Task:
+    """Submit one task and claim it."""
+    task = await put(store, **fields)
+    (taken,) = [one for one in await take(store) if one.id == task.id]
+    return taken
+
+
+def fence(task: Task) -> Fence:
+    """What the task's attempt proves itself by."""
+    return Fence(task.id, task.attempt)
+
+
+def progress(task: Task, text: str = "working") -> Event:
+    """Something that happened in the task."""
+    return event(TaskProgress(text=text), CLOCK.now(), **meta(task))
