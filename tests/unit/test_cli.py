@@ -1,0 +1,276 @@
+"""The command line's own parts: words, options, errors, exit statuses. No server and no store is needed here."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from midwatch import errors
+from midwatch.cli import output
+from midwatch.cli.main import failed, outcome
+from midwatch.cli.server import last_line
+from midwatch.cli.status import told
+from midwatch.cli.tasks import prompt_text, wishes
+from midwatch.cli.watch import Watch, describe, ending
+from midwatch.errors import InvalidInput, MidwatchError
+
+COMMANDS = [
+    "up", "down", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "events", "approvals",
+    "approve", "deny", "agents", "doctor", "version",
+]  # fmt: skip
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def wish(**said):
+    rest = dict.fromkeys(("timeout", "delay"))
+    return wishes(**{**rest, "workdir": ".", **said})
+
+
+def test_help_lists_every_command(capsys) -> None:
+    assert outcome(["--help"]) == 0
+    listed = re.findall(r"^  (\w+)  ", capsys.readouterr().out.partition("Commands:")[2], re.MULTILINE)
+    assert listed == COMMANDS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_and_speaks_json(command: str, capsys) -> None:
+    assert outcome([command, "--help"]) == 0
+    assert "--json" in capsys.readouterr().out
+
+
+def test_help_needs_nothing_heavy() -> None:
+    heavy = [
+        "pydantic",
+        "fastapi",
+        "httpx2",
+        "uvicorn",
+        "rich",
+        "sqlite3",
+        "orjson",
+        "midwatch.runtime",
+        "midwatch.task",
+    ]
+    code = f"import sys, midwatch.cli.main; print([name for name in {heavy} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["submit"], "Missing argument 'PROMPT'"),
+        (["nonsense"], "No such command 'nonsense'"),
+        (["statsu"], "Did you mean 'status'"),
+        (["tasks", "--nonsense"], "No such option"),
+        (["submit", "x", "--priority", "high"], "--priority"),
+        (["up", "--port", "70000"], "--port"),
+        (["events", "--after", "-1"], "--after"),
+    ],
+)
+def test_wrong_usage_is_one_line_with_status_2(arguments: list[str], says: str, capsys) -> None:
+    assert outcome(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("midwatch: ")
+    assert said.err.count("\n") == 1
+    assert says in said.err
+
+
+def test_errors_are_json_on_standard_error_when_asked(capsys) -> None:
+    assert outcome(["tasks", "--nonsense", "--json"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert json.loads(said.err)["error"]["code"] == "usage"
+
+
+def test_an_error_of_several_lines_is_told_on_one(capsys) -> None:
+    failed("error", "first\n  second", as_json=False)
+    assert capsys.readouterr().err == "midwatch: first second\n"
+
+
+def test_every_exit_status_is_documented() -> None:
+    table = dict(re.findall(r"^\| (\d+) \| (.+) \|$", (DOCS / "cli.md").read_text(), re.MULTILINE))
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MidwatchError)]
+    assert {str(kind.exit_status) for kind in kinds} | {"0", "70", "130"} == set(table)
+    missing = [kind.code for kind in kinds if f"`{kind.code}`" not in table[str(kind.exit_status)]]
+    assert missing == [MidwatchError.code]  # the base has no meaning of its own
+
+
+def test_every_command_is_documented() -> None:
+    text = (DOCS / "cli.md").read_text()
+    assert [command for command in COMMANDS if f"`midwatch {command}" not in text] == []
+
+
+def test_an_unexpected_error_is_one_line_and_its_details_go_to_the_log(tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "log").mkdir()
+    monkeypatch.setenv("MIDWATCH_HOME", str(tmp_path))
+    monkeypatch.delenv("MIDWATCH_DEBUG", raising=False)
+    monkeypatch.setattr("midwatch.cli.main.installed", lambda: 1 / 0)
+    assert outcome(["version"]) == 70
+    said = capsys.readouterr()
+    assert said.err.startswith("midwatch: unexpected error, ZeroDivisionError")
+    assert said.err.count("\n") == 1
+    assert "Traceback" in (tmp_path / "log" / "midwatch.log").read_text()
+
+
+def test_details_are_shown_on_request(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("MIDWATCH_DEBUG", "1")
+    monkeypatch.setattr("midwatch.cli.main.installed", lambda: 1 / 0)
+    assert outcome(["version"]) == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("10m", 600), ("1h30m", 5400), ("-5", -5), ("0", 0)])
+def test_durations_are_sent_as_seconds(text: str, seconds: float) -> None:
+    assert wish(timeout=text)["timeout"] == seconds
+
+
+def test_a_duration_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="is not a duration"):
+        wish(timeout="soon")
+
+
+def test_the_working_directory_is_absolute(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert wish()["workdir"] == str(tmp_path)
+    assert wish(workdir="sub")["workdir"] == str(tmp_path / "sub")
+
+
+def test_what_was_not_said_is_not_sent() -> None:
+    assert set(wish(agent=None, priority=0)) == {"workdir", "priority"}
+
+
+def test_a_prompt_that_is_not_text_is_made_text() -> None:
+    assert prompt_text("caf\udcff") == "caf\ufffd"
+
+
+def test_a_prompt_may_come_from_standard_input() -> None:
+    code = "from midwatch.cli.tasks import prompt_text; print(ascii(prompt_text('-')))"
+    found = subprocess.run(
+        [sys.executable, "-c", code], input="zwei\nZeilen é\xff".encode("latin-1"), capture_output=True
+    )
+    assert found.stdout.decode().strip() == ascii("zwei\nZeilen \ufffd\ufffd")
+
+
+def test_what_an_agent_wrote_cannot_command_the_terminal() -> None:
+    assert output.clean("a\x1b[31mred\x07\x9b\r\n\tok é 👍\u200d") == "a[31mred\n\tok é 👍\u200d"
+
+
+def test_a_cell_is_one_line_of_bounded_length() -> None:
+    assert output.line("a\n b\t c") == "a b c"
+    assert output.line("x" * 100, 10) == "x" * 9 + "…"
+    assert output.line(None) == "-"
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [(0.42, "0.4s"), (12, "12s"), (119, "119s"), (300, "5m"), (7200, "2h"), (200000, "2d"), (None, "-")],
+)
+def test_durations_for_people(duration: float | None, text: str) -> None:
+    assert output.span(duration) == text
+
+
+def test_columns_are_aligned_and_plain_without_a_terminal(capsys) -> None:
+    output.table(("ID", "STATUS"), [("t_1", "done"), ("t_22", "failed")])
+    assert capsys.readouterr().out == "ID    STATUS\nt_1   done\nt_22  failed\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "says"),
+    [
+        ("tool_exec_start", {"tool": "sh", "arguments": {"cmd": "ls"}}, "→ sh {'cmd': 'ls'}"),
+        ("tool_exec_end", {"tool": "sh", "is_error": True, "duration": 0.25}, "← sh failed in 0.2s"),
+        ("task_progress", {"text": "half", "percent": 50.0}, "· half (50 %)"),
+        ("task_waiting", {"wait": "backoff", "until": "T", "reason": None}, "waits: backoff until T"),
+        ("task_waiting", {"wait": "approval"}, None),
+        ("error", {"stage": "x", "message": "boom"}, "! boom"),
+        ("turn_end", {"status": "completed"}, None),
+    ],
+)
+def test_events_in_words(kind: str, payload: dict, says: str | None) -> None:
+    assert describe(kind, payload, {"kind": kind, "task_id": "t_1", "attempt": 1}) == says
+
+
+class Terminal:
+    """Standard output that is a terminal."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+    def flush(self) -> None: ...
+
+
+def task(**more):
+    return {
+        "id": "t_1",
+        "status": "done",
+        "result": "Hello",
+        "tokens_used": None,
+        "error": None,
+        "outcome": "ok",
+        **more,
+    }
+
+
+def event(kind: str, **payload):
+    return {"kind": kind, "seq": 1, "task_id": "t_1", "payload": payload}
+
+
+def test_a_person_sees_each_word_once(monkeypatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("NO_COLOR", "1")
+    watch = Watch(quiet=False)
+    watch.show(event("message_delta", message_id="m", offset=0, text="Hel"))
+    watch.show(event("message_delta", message_id="m", offset=9, text="lost"))
+    watch.show(event("message_update", message_id="m", role="agent", message="Hello"))
+    watch.end(task())
+    assert screen.text == "Hello\n"
+
+
+def test_a_result_that_was_not_written_yet_is_written_at_the_end(monkeypatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    watch = Watch(quiet=False)
+    watch.show(event("message_update", message_id="m", role="agent", message="Thinking"))
+    watch.end(task())
+    assert screen.text == "Thinking\nHello\n"
+
+
+def test_only_the_result_goes_into_a_pipe(capsys) -> None:
+    watch = Watch(quiet=False)
+    watch.show(event("message_update", message_id="m", role="agent", message="Thinking"))
+    watch.show(event("task_progress", text="half"))
+    watch.end(task())
+    said = capsys.readouterr()
+    assert said.out == "Hello\n"
+    assert "half" in said.err
+
+
+def test_a_failure_says_how_to_try_again() -> None:
+    assert ending(task(status="failed", error="boom")) == "t_1 failed: boom; try again with `midwatch retry t_1`"
+
+
+def test_attention_is_short() -> None:
+    failed_tasks = [{"id": f"t_{n}", "error": "boom"} for n in range(7)]
+    lines = told({"failed": failed_tasks, "questions": [], "deliveries": [], "no_agent": []})
+    assert lines[1] == "  t_0  boom"
+    assert lines[-1] == "  ... and 2 more"
+    assert told({"failed": [], "questions": [], "deliveries": [], "no_agent": []}) == ["Nothing needs attention."]
+
+
+def test_the_last_line_of_a_server_that_did_not_start(tmp_path) -> None:
+    log = tmp_path / "log"
+    log.write_text("before\nstarting\nmidwatch: no\n\n")
+    assert last_line(log, len("before\n")) == "midwatch: no"
+    assert "said nothing" in last_line(log, log.stat().st_size)
