@@ -1,0 +1,76 @@
+"""Kinds of agents. A new one is one file here, one line in KINDS and one parameter in the contract tests.
+
+A name with a colon, `package.module:Class`, is tried as a dotted path, so that an agent can live in another package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from midwatch.agent import Agent
+from midwatch.errors import BadConfig, MidwatchError
+from midwatch.submission import OnCrash
+from midwatch.task import AgentTerms
+
+KINDS: dict[str, str] = {
+    "command": "midwatch.agents.command:CommandAgent",
+    "demo": "midwatch.agents.demo:DemoAgent",
+    "function": "midwatch.agents.function:FunctionAgent",
+}
+"""Where each kind lives."""
+
+
+class Kind(Protocol):
+    """What a class in KINDS offers."""
+
+    kind: str
+
+    def terms_for(self, options: Mapping[str, Any]) -> AgentTerms:
+        """The terms of an agent with these options, where the configuration does not say. A class method."""
+        ...
+
+    def from_options(self, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Agent:
+        """The agent `[agents.NAME]` describes, or BadConfig. A class method."""
+        ...
+
+
+def build(
+    name: str,
+    kind: str,
+    options: Mapping[str, Any],
+    *,
+    timeout: float | None = None,
+    on_crash: OnCrash | None = None,
+    max_attempts: int | None = None,
+    slots: int | None = None,
+    description: str = "",
+) -> Agent:
+    """The agent `[agents.NAME]` asks for, or BadConfig."""
+    cls = _find(name, kind)
+    wishes: dict[str, Any] = {
+        "timeout_seconds": timeout,
+        "on_crash": on_crash,
+        "max_attempts": max_attempts,
+        "slots": slots,
+    }
+    try:
+        terms = cls.terms_for(options)._replace(**{key: value for key, value in wishes.items() if value is not None})
+        return cls.from_options(name, options, terms, description)
+    except MidwatchError:
+        raise
+    except Exception as problem:  # of a class we do not know: its text may hold the value of an option
+        raise BadConfig(f"agents.{name}: {kind} failed with {type(problem).__name__}; check its options.") from problem
+
+
+def _find(name: str, kind: str) -> Kind:
+    path = KINDS.get(kind, kind)
+    if ":" not in path:
+        known = ", ".join(sorted(KINDS))
+        raise BadConfig(f"agents.{name}.kind: there is no kind {kind!r}; use {known}, or package.module:Class.")
+    module, _, attribute = path.partition(":")
+    try:
+        return cast(Kind, getattr(import_module(module), attribute))
+    except (ImportError, AttributeError, ValueError) as problem:
+        raise BadConfig(f"agents.{name}.kind: {kind!r} cannot be loaded ({problem}); correct it.") from problem

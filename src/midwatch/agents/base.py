@@ -1,0 +1,70 @@
+"""What the kinds of agents share: reading options, the plain parts of the port, and how a failure is told."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from midwatch.agent import AgentCapability, Turn
+from midwatch.errors import AgentError, BadConfig, MidwatchError, TransientError
+from midwatch.task import AgentTerms
+
+M = TypeVar("M", bound="KindOptions")
+
+
+class KindOptions(BaseModel):
+    """Base of a kind's options. A misspelt one is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def read(cls: type[M], agent: str, options: Mapping[str, Any]) -> M:
+        """The checked options, or BadConfig naming the first wrong one. Values are not shown: they may be secret."""
+        try:
+            return cls.model_validate(dict(options))
+        except ValidationError as problem:
+            first = problem.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(("agents", agent, *map(str, first["loc"])))
+            if first["type"] == "extra_forbidden":
+                known = ", ".join(cls.model_fields) or "none"
+                raise BadConfig(f"{where}: there is no such option; options of this kind: {known}.") from None
+            raise BadConfig(f"{where}: {first['msg'].removeprefix('Value error, ')}.") from None
+
+
+class BaseAgent:
+    """Name, terms and capability of an agent."""
+
+    kind: ClassVar[str]
+    terms = AgentTerms()
+
+    def __init__(self, name: str, *, terms: AgentTerms | None = None, description: str = "") -> None:
+        self.name = name
+        self.terms = terms or type(self).terms
+        self.capability = AgentCapability(name=name, description=description)
+
+    @classmethod
+    def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:
+        """The terms of an agent with these options, where the configuration does not say."""
+        return cls.terms
+
+
+def message_id(turn: Turn) -> str:
+    """Names the answer of a turn while it is being written."""
+    return f"{turn.task_id}/{turn.attempt}"
+
+
+def failure(problem: BaseException) -> MidwatchError:
+    """The error a task fails with when an agent's own code raised `problem`."""
+    if isinstance(problem, MidwatchError):
+        return problem
+    last_line = traceback.format_exception_only(problem)[-1].strip()
+    return (TransientError if isinstance(problem, ConnectionError) else AgentError)(last_line)
+
+
+def last_lines(text: str, lines: int = 20, length: int = 2000) -> str:
+    """The end of what a program printed, short enough for an error message."""
+    kept = "\n".join(text.strip().splitlines()[-lines:])
+    return kept if len(kept) <= length else "…" + kept[-length:]

@@ -1,0 +1,445 @@
+"""Kind `function`: Python code as an agent, in a child process, on a thread, or on the event loop.
+
+A configured dotted path runs in a child process, which can be killed. A function object handed to `FunctionAgent` runs
+on a thread with its own event loop, so that it cannot hold up others; `on_loop` runs an async one on midwatch's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from midwatch.agent import Conversation, Interrupt, Turn, TurnResult, Usage
+from midwatch.agents import function_child
+from midwatch.agents.base import BaseAgent, KindOptions, failure, last_lines
+from midwatch.agents.function_child import FACTS, TurnProxy, is_async, text_of, wants_turn
+from midwatch.agents.process import Child, Output, Pipe, ProcessConversation, Program, within
+from midwatch.errors import AgentError, BadConfig, LeaseLost, TransientError
+from midwatch.event import KINDS
+from midwatch.session import Session
+from midwatch.task import AgentTerms
+
+Function = Callable[..., Any]
+
+LONGEST_LINE = 32_000_000
+PRINTED_KEPT = 100_000
+LAST_WORDS = 1.0
+"""Seconds a child may take to exit after it has told its result."""
+OUTCOMES = ("ok", "silent", "error", "budget", "transferred")
+DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:|\.)[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def _dotted(target: str) -> str:
+    if not DOTTED.fullmatch(target):
+        raise ValueError("write the dotted path of a function, such as package.module:name")
+    return target
+
+
+class FunctionOptions(KindOptions):
+    """Options of kind `function`."""
+
+    target: Annotated[str, AfterValidator(_dotted)] = Field(description="The function: package.module:name.")
+    path: Annotated[tuple[str, ...], BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)] = Field(
+        (), description="Directories to import it from, before the others."
+    )
+    env: dict[str, str] = Field(default_factory=dict, description="Added to the environment.")
+    workdir: str | None = Field(None, description="Working directory of tasks that name none.")
+
+
+class FunctionAgent(BaseAgent):
+    """Calls a function with the prompt, or with the prompt and the turn."""
+
+    kind = "function"
+    terms = AgentTerms(timeout_seconds=1800.0, on_crash="rerun", slots=64)
+
+    def __init__(
+        self,
+        name: str,
+        target: str | Function,
+        *,
+        on_loop: bool = False,
+        path: tuple[str, ...] = (),
+        env: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        terms: AgentTerms | None = None,
+        description: str = "",
+    ) -> None:
+        super().__init__(name, terms=terms, description=description)
+        if on_loop and (isinstance(target, str) or not is_async(target)):
+            raise BadConfig(f"agent {name!r}: on_loop needs an async function; leave it out to use a thread.")
+        self.target = target
+        self.workdir = workdir
+        self._on_loop = on_loop
+        self._path = tuple(str(Path(place).expanduser().absolute()) for place in path)
+        self._env = dict(env or {})
+
+    @classmethod
+    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> FunctionAgent:
+        """From `[agents.NAME]`."""
+        read = FunctionOptions.read(name, options)
+        return cls(
+            name, read.target, path=read.path, env=read.env, workdir=read.workdir, terms=terms, description=description
+        )
+
+    async def open(self, session: Session) -> Conversation:
+        """Nothing is started before the first turn."""
+        if isinstance(self.target, str):
+            return InChild(self, self.target, session)
+        return OnLoop(self.target) if self._on_loop else OnThread(self.target, self.name)
+
+    def describe(self) -> Mapping[str, Any]:
+        """The function, and whether its package can be found."""
+        if not isinstance(self.target, str):
+            where = "on the event loop" if self._on_loop else "on a thread"
+            name = getattr(self.target, "__qualname__", type(self.target).__qualname__)
+            return {"target": f"{name} ({where})"}
+        package = re.split(r"[.:]", self.target)[0]
+        if package in sys.builtin_module_names or PathFinder.find_spec(package, [*self._path, *sys.path]):
+            return {"target": self.target}
+        return {
+            "target": self.target,
+            "problem": f"module {package!r} cannot be imported; install it or set agents.{self.name}.path",
+        }
+
+    def program(self, workdir: str | None) -> Program:
+        """The child that runs the function."""
+        place = Path(workdir or self.workdir or os.getcwd()).expanduser().absolute()  # noqa: PTH109
+        argv = (sys.executable, "-P", function_child.__file__)
+        return Program(agent=self.name, argv=argv, workdir=str(place), env=self._env)
+
+    def import_path(self) -> list[str]:
+        """Where the child looks for modules: as we do, the configured directories first."""
+        return [*self._path, *(os.path.abspath(place) for place in sys.path)]  # noqa: PTH100 - "" is here
+
+
+# -- on the event loop -------------------------------------------------------------------------------------------
+
+
+class OnLoop:
+    """Calls an async function in the task that runs the turn; an interrupt cancels it."""
+
+    def __init__(self, function: Function) -> None:
+        self._call: Function = function if wants_turn(function) else lambda prompt, _: function(prompt)
+        self._task: asyncio.Task[Any] | None = None
+        self._cancels = 0
+
+    async def turn(self, turn: Turn) -> TurnResult:
+        """Await the function."""
+        task = self._task = asyncio.current_task()
+        assert task is not None
+        try:
+            return _result(await self._call(turn.prompt, turn))
+        except asyncio.CancelledError:
+            if task.cancelling() > self._cancels:
+                raise
+            raise AgentError("it was interrupted" if self._cancels else "it cancelled itself") from None
+        except GeneratorExit:
+            raise
+        except BaseException as problem:
+            raise failure(problem) from problem
+        finally:
+            self._task = None
+            while self._cancels:  # they were meant for the function, not for whoever runs the turn
+                self._cancels -= 1
+                task.uncancel()
+
+    async def interrupt(self, mode: Interrupt) -> None:
+        """Cancel the function."""
+        if self._task is not None:
+            self._cancels += 1
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """Nothing is left to end."""
+
+
+# -- on a thread -------------------------------------------------------------------------------------------------
+
+
+class OnThread:
+    """Calls a function on a thread of its own. A thread cannot be killed: after `kill` the turn ends without it."""
+
+    def __init__(self, function: Function, name: str) -> None:
+        self._function = function
+        self._name = name
+        self._run: _ThreadRun | None = None
+
+    async def turn(self, turn: Turn) -> TurnResult:
+        """Wait for the function, or until it is given up."""
+        run = self._run = _ThreadRun(self._function, turn)
+        threading.Thread(target=run.main, name=f"midwatch-{self._name}", daemon=True).start()
+        try:
+            return await run.settled
+        finally:
+            run.leave()
+
+    async def interrupt(self, mode: Interrupt) -> None:
+        """Ask the function to stop; at `kill`, stop waiting for it."""
+        if self._run is not None:
+            self._run.stop()
+            if mode == "kill":
+                self._run.give_up()
+
+    async def close(self) -> None:
+        """Return when the thread has ended."""
+        if self._run is not None:
+            self._run.stop()
+            await self._run.ended.wait()
+
+
+class _ThreadRun:
+    """One call of a function on a thread."""
+
+    def __init__(self, function: Function, turn: Turn) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.settled: asyncio.Future[TurnResult] = self.loop.create_future()
+        self.ended = asyncio.Event()
+        self._function = function
+        self._turn = turn
+        self._async = is_async(function)
+        wait: Callable[[Future[Any]], Any] = asyncio.wrap_future if self._async else Future.result
+        self._proxy = TurnProxy({name: getattr(turn, name) for name in FACTS}, self._call, wait)
+        self._pending: set[Future[Any]] = set()
+        self._over = False
+        self._cancel: Callable[[], object] | None = None
+
+    # These run on our loop.
+
+    def stop(self) -> None:
+        """Cancel an async function; tell a plain one, and end what it waits for."""
+        self._proxy.stopping = True
+        for future in tuple(self._pending):
+            future.cancel()
+        if self._cancel is not None:
+            self._cancel()
+
+    def leave(self) -> None:
+        """The turn has ended, with or without the thread."""
+        self._over = True
+        self.stop()
+
+    def give_up(self) -> None:
+        """The thread did not end; the turn does."""
+        if not self.settled.done():
+            error = "the function did not stop; its thread goes on until it returns"
+            self.settled.set_result(TurnResult(outcome="error", error=error, stuck=True))
+
+    def _finish(self, result: TurnResult | None, problem: BaseException | None) -> None:
+        self.ended.set()
+        if self.settled.done():
+            return
+        if result is not None:
+            self.settled.set_result(result)
+        elif problem is not None:
+            self.settled.set_exception(failure(problem))
+
+    # These run on the thread.
+
+    def main(self) -> None:
+        """Call the function and tell our loop how it ended."""
+        try:
+            told: tuple[TurnResult | None, BaseException | None] = (_result(self._value()), None)
+        except (asyncio.CancelledError, CancelledError):
+            told = None, AgentError("it was interrupted")
+        except BaseException as problem:
+            told = None, problem
+        with suppress(RuntimeError):  # our loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(self._finish, *told)
+
+    def _value(self) -> Any:
+        turn = self._proxy
+        arguments = (turn.prompt, turn) if wants_turn(self._function) else (turn.prompt,)
+        return asyncio.run(self._awaited(arguments)) if self._async else self._function(*arguments)
+
+    async def _awaited(self, arguments: tuple[Any, ...]) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        loop = asyncio.get_running_loop()
+
+        def cancel() -> None:
+            with suppress(RuntimeError):  # the function has just ended
+                loop.call_soon_threadsafe(task.cancel)
+
+        self._cancel = cancel
+        if self._proxy.stopping:
+            raise asyncio.CancelledError
+        return await self._function(*arguments)
+
+    def _call(self, name: str, *arguments: Any) -> Future[Any]:
+        if self._over or (self._proxy.stopping and name in ("ask", "receive")):
+            raise AgentError("this turn has ended" if self._over else "this turn is being stopped")
+        if name == "ask":
+            question, choices, expires = arguments
+            call: Coroutine[Any, Any, Any] = self._turn.ask(question, choices, expires=expires)
+        else:
+            call = getattr(self._turn, name)(*arguments)
+        future = asyncio.run_coroutine_threadsafe(self._kept(call), self.loop)
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        return future
+
+    async def _kept(self, call: Coroutine[Any, Any, Any]) -> Any:
+        value = await call
+        self._proxy.deadline = self._turn.deadline
+        return value
+
+
+# -- in a child process ------------------------------------------------------------------------------------------
+
+
+class _Lines(Pipe):
+    """Gives each line the child writes to `hear`."""
+
+    def __init__(self, hear: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self.too_long = False
+        self._hear = hear
+        self._begun = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            self._hear(bytes(self._begun) + line)
+            self._begun.clear()
+        if len(self._begun) + len(rest) > LONGEST_LINE:
+            self.too_long = True
+            self._begun.clear()
+            self._hear(b"")
+        elif not self.too_long:
+            self._begun += rest
+
+
+class InChild(ProcessConversation):
+    """Calls a function in a child process."""
+
+    def __init__(self, agent: FunctionAgent, target: str, session: Session) -> None:
+        super().__init__()
+        self._agent = agent
+        self._target = target
+        self._session = session
+
+    async def work(self, turn: Turn) -> TurnResult:
+        """Start the child, serve what it asks for, wait for its end."""
+        serving = _Serving(turn)
+        lines, printed = _Lines(serving.hear), Output(PRINTED_KEPT)
+        facts = {name: getattr(turn, name) for name in FACTS} | {"env": dict(turn.env)}
+        order = {"target": self._target, "path": self._agent.import_path(), "facts": facts}
+        program = self._agent.program(turn.workdir or self._session.workdir)
+        try:
+            async with self.child(program, turn, lines, printed) as child:
+                serving.child = child
+                await child.admit(turn, json.dumps(order).encode() + b"\n", more=True)
+                await serving.until_over(child)
+        finally:
+            serving.cancel()
+        if serving.refused is not None:
+            raise serving.refused
+        if serving.end is None:
+            why = "its result is too long" if lines.too_long else last_lines(printed.text(), 3) or "it said nothing"
+            raise AgentError(f"the function's process ended with code {child.returncode} before it returned: {why}")
+        return _told(serving.end)
+
+
+class _Serving:
+    """The parent's side of the lines: each call is answered by a task of its own, for some take long."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.child: Child | None = None
+        self.end: Mapping[str, Any] | None = None
+        self.refused: LeaseLost | None = None
+        self._over = asyncio.Event()
+        self._turn = turn
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def hear(self, line: bytes) -> None:
+        """A line of the child. One that makes no sense ends it."""
+        try:
+            message = json.loads(line)
+            if "end" in message:
+                self.end = message["end"]
+                self._over.set()
+                return
+            task = asyncio.create_task(self._serve(message["call"], message["name"], message["arguments"]))
+        except (ValueError, TypeError, KeyError):
+            self._over.set()
+        else:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def until_over(self, child: Child) -> None:
+        """Return when the child has told its result or died."""
+        leaving = asyncio.create_task(child.exited.wait())
+        leaving.add_done_callback(lambda _: self._over.set())
+        try:
+            await self._over.wait()
+            if self.end is not None:
+                await within(LAST_WORDS, child.exited)
+        finally:
+            leaving.cancel()
+
+    def cancel(self) -> None:
+        """Nobody waits for replies any more."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _serve(self, number: int, name: str, arguments: list[Any]) -> None:
+        reply: dict[str, Any] = {"reply": number, "name": name}
+        try:
+            reply["value"] = await self._answer(name, arguments)
+        except LeaseLost as lost:
+            self.refused = lost
+            self._over.set()
+            return
+        except Exception as problem:
+            reply["problem"] = str(failure(problem))
+        reply["deadline"] = self._turn.deadline
+        if self.child is not None:
+            self.child.write(json.dumps(reply).encode() + b"\n")
+
+    async def _answer(self, name: str, arguments: list[Any]) -> Any:
+        turn = self._turn
+        if name == "emit":
+            kind, data = arguments
+            return await turn.emit(KINDS[kind](**data))
+        if name == "ask":
+            question, choices, expires = arguments
+            return tuple(await turn.ask(question, tuple(choices), expires=expires))
+        calls: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+            "load_progress": turn.load_progress,
+            "save_progress": turn.save_progress,
+            "receive": turn.receive,
+        }
+        return await calls[name](*arguments)
+
+
+def _told(end: Mapping[str, Any]) -> TurnResult:
+    """The result a child told of, or its failure."""
+    if "problem" in end:
+        raise (TransientError if end["transient"] else AgentError)(end["problem"])
+    fields = dict(end)
+    usage = Usage(**(fields.pop("usage", None) or {}))
+    return _checked(TurnResult(**fields, usage=usage))
+
+
+def _result(value: Any) -> TurnResult:
+    return _checked(value) if isinstance(value, TurnResult) else TurnResult(text=text_of(value))
+
+
+def _checked(result: TurnResult) -> TurnResult:
+    if result.outcome not in OUTCOMES:
+        raise AgentError(
+            f"outcome {result.outcome!r} is not one a function may return; use one of {', '.join(OUTCOMES)}"
+        )
+    return result

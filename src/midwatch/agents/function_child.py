@@ -1,0 +1,226 @@
+"""The program that runs a configured function in a process of its own. Standard library only: it starts for each turn.
+
+It is run as a file, reads one JSON line that says what to call, and then speaks JSON lines: a `call` asks the parent
+for something of the turn and gets a `reply`; the last line is the `end`. The function's own prints go to stderr.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, NamedTuple, NoReturn
+
+FACTS = ("task_id", "attempt", "session_key", "prompt", "thread_id", "workdir", "env", "deadline", "resumed")
+"""What a function may read of its turn."""
+
+
+class Answer(NamedTuple):
+    """What became of a question; the same as `midwatch.agent.Answer`."""
+
+    status: str
+    choice: str | None = None
+    why: str | None = None
+
+    @property
+    def granted(self) -> bool:
+        """Whether a person said yes."""
+        return self.status == "granted"
+
+
+class TurnProxy:
+    """A turn as a function sees it from another thread or process. To a plain function its methods return when they
+    are done; an async function awaits them."""
+
+    task_id: str
+    attempt: int
+    session_key: str
+    prompt: str
+    thread_id: str | None
+    workdir: str | None
+    env: Mapping[str, str]
+    deadline: float | None
+    resumed: bool
+
+    def __init__(
+        self, facts: Mapping[str, Any], call: Callable[..., Future[Any]], wait: Callable[[Future[Any]], Any]
+    ) -> None:
+        self.__dict__.update(facts)
+        self.stopping = False
+        """Set when somebody wants the turn to end; a long plain function should look at it."""
+        self._call = call
+        self._wait = wait
+
+    def emit(self, payload: Any) -> Any:
+        """Tell what happened."""
+        return self._wait(self._call("emit", payload))
+
+    def load_progress(self) -> Any:
+        """What was saved last."""
+        return self._wait(self._call("load_progress"))
+
+    def save_progress(self, progress: Any) -> Any:
+        """Keep JSON data durably."""
+        return self._wait(self._call("save_progress", progress))
+
+    def receive(self) -> Any:
+        """Wait for a message."""
+        return self._wait(self._call("receive"))
+
+    def ask(self, question: str, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None) -> Any:
+        """Ask a person and wait for the answer."""
+        return self._wait(self._call("ask", question, tuple(choices), expires))
+
+
+def wants_turn(function: Callable[..., Any]) -> bool:
+    """Whether the function takes (prompt, turn) rather than (prompt)."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return True
+    by_position = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(by_position) > 1 and (by_position[1].default is inspect.Parameter.empty or by_position[1].name == "turn")
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives something to await."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
+    )
+
+
+def text_of(value: Any) -> str:
+    """What a function returned, as text: nothing, a text, or JSON."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def find(target: str) -> Callable[..., Any]:
+    """The function at `package.module:name` or `package.module.name`."""
+    module, colon, attribute = target.partition(":")
+    if not colon:
+        module, _, attribute = target.rpartition(".")
+    found: Any = importlib.import_module(module)
+    for name in attribute.split("."):
+        found = getattr(found, name)
+    if not callable(found):
+        raise TypeError(f"{target} is not a function")
+    return found  # type: ignore[no-any-return]  # checked to be callable
+
+
+class _Line:
+    """The protocol with the parent, on descriptors that the function's prints and reads cannot reach."""
+
+    def __init__(self) -> None:
+        self._in, self._out = os.dup(0), os.dup(1)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        os.dup2(2, 1)
+        self._begun = b""
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, Future[Any]] = {}
+
+    def read(self) -> dict[str, Any]:
+        # Not a buffered file: a daemon thread that holds its lock can hang the interpreter's exit.
+        parts = [self._begun]
+        while b"\n" not in parts[-1]:
+            parts.append(os.read(self._in, 65536))
+            if not parts[-1]:
+                os._exit(1)  # the parent is gone: nobody wants the result
+        line, _, self._begun = b"".join(parts).partition(b"\n")
+        return json.loads(line)  # type: ignore[no-any-return]
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        data = memoryview(json.dumps(message).encode() + b"\n")
+        with self._lock:
+            while data:
+                data = data[os.write(self._out, data) :]
+
+    def call(self, name: str, *arguments: Any) -> Future[Any]:
+        if name == "emit":
+            arguments = (arguments[0].kind, arguments[0].data())
+        future: Future[Any] = Future()
+        number = next(self._numbers)
+        self._calls[number] = future
+        self.send({"call": number, "name": name, "arguments": arguments})
+        return future
+
+    def serve(self, turn: TurnProxy) -> None:
+        """Give replies to whoever waits for them, for ever."""
+        while True:
+            reply = self.read()
+            future = self._calls.pop(reply["reply"])
+            turn.deadline = reply["deadline"]
+            if not future.set_running_or_notify_cancel():
+                continue
+            if "problem" in reply:
+                future.set_exception(RuntimeError(reply["problem"]))
+            else:
+                value = reply["value"]
+                future.set_result(Answer(*value) if reply["name"] == "ask" else value)
+
+
+def _run(line: _Line, order: Mapping[str, Any]) -> dict[str, Any]:
+    """Call the function; what to tell the parent of its end."""
+    try:
+        sys.path[:0] = [place for place in order["path"] if place not in sys.path]
+        function = find(order["target"])
+        value = _value(line, function, order["facts"])
+        if hasattr(value, "outcome") and hasattr(value, "usage"):
+            fields = ("text", "outcome", "error", "thread_id", "iterations")
+            return {**{name: getattr(value, name) for name in fields}, "usage": value.usage.data()}
+        return {"text": text_of(value)}
+    except BaseException as problem:
+        traceback.print_exc()
+        kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(problem).__mro__}
+        transient = isinstance(problem, ConnectionError) or "midwatch.errors.TransientError" in kinds
+        told = traceback.format_exception_only(problem)[-1].strip()
+        if isinstance(problem, KeyboardInterrupt):
+            told = "it was interrupted"
+        elif "midwatch.errors.MidwatchError" in kinds:
+            told = str(problem)
+        return {"problem": told, "transient": transient}
+
+
+def _value(line: _Line, function: Callable[..., Any], facts: Mapping[str, Any]) -> Any:
+    if is_async(function):
+        import asyncio  # only where it is needed: it doubles the time to start
+
+        wait: Callable[[Future[Any]], Any] = asyncio.wrap_future
+    else:
+        wait = Future.result
+    turn = TurnProxy(facts, line.call, wait)
+
+    def stop(*_: Any) -> NoReturn:
+        turn.stopping = True
+        raise KeyboardInterrupt
+
+    threading.Thread(target=line.serve, args=(turn,), daemon=True).start()
+    arguments = (turn.prompt, turn) if wants_turn(function) else (turn.prompt,)
+    if is_async(function):
+        return asyncio.run(function(*arguments))
+    signal.signal(signal.SIGINT, stop)
+    return function(*arguments)
+
+
+def main() -> None:
+    """Run one function for one turn."""
+    line = _Line()
+    line.send({"end": _run(line, line.read())})
+
+
+if __name__ == "__main__":
+    main()
