@@ -12,6 +12,7 @@ import json
 import logging
 import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import pytest
@@ -45,6 +46,7 @@ class Receiver:
         self.status = 200
         self.endless = False
         self.silent = False
+        self.dripping = False
         self.asked = asyncio.Event()
         self._over = asyncio.Event()
         self._handlers: set[asyncio.Task[None]] = set()
@@ -84,6 +86,9 @@ class Receiver:
         if self.silent:
             await self._over.wait()
             return
+        if self.dripping:
+            await self._drip(writer)
+            return
         writer.write(f"HTTP/1.1 {self.status} Answer\r\nlocation: /elsewhere\r\nconnection: close\r\n".encode())
         if not self.endless:
             writer.write(b"content-length: 2\r\n\r\nok")
@@ -93,6 +98,15 @@ class Receiver:
         while not self._over.is_set():
             writer.write(b"and so on " * 1000)
             await writer.drain()
+
+    async def _drip(self, writer: asyncio.StreamWriter) -> None:
+        """An answer of which a little always comes and whose head never ends."""
+        writer.write(b"HTTP/1.1 200 Answer\r\n")
+        while not self._over.is_set():
+            writer.write(b"x: y\r\n")
+            await writer.drain()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._over.wait(), 0.05)
 
 
 @pytest.fixture
@@ -354,8 +368,9 @@ async def test_webhook_without_any_address_fails_for_good(target: str | None) ->
     assert caught.value.permanent
 
 
-async def test_webhook_does_not_wait_for_ever(receiver: Receiver) -> None:
-    receiver.silent = True
+@pytest.mark.parametrize("manner", ["silent", "dripping"])
+async def test_webhook_does_not_wait_for_ever(receiver: Receiver, manner: str) -> None:
+    setattr(receiver, manner, True)
     channel = build("hook", "webhook", {"url": receiver.address(), "timeout": "0.2s"})
     with pytest.raises(DeliveryError, match=r"no answer within 0\.2 s") as caught:
         await channel.deliver(delivery())

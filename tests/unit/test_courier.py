@@ -287,7 +287,7 @@ async def test_back_off_schedule_and_the_end_of_patience(desk: Desk) -> None:
             assert desk.store.status("d_1") == "pending"
             await desk.asleep()
             assert desk.clock.pending == [pytest.approx(min(due_in, LONGEST_NAP), abs=0.001)]
-            desk.clock.advance(due_in)
+            desk.clock.advance(due_in + 0.001)
         await desk.until(lambda: desk.store.status("d_1") == "failed")
         await desk.asleep()
         assert desk.clock.pending == []
