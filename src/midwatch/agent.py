@@ -135,10 +135,25 @@ class Conversation(Protocol):
 class Agent(Protocol):
     """Port: something that can work on prompts."""
 
-    name: str
-    kind: str
-    terms: AgentTerms
-    capability: AgentCapability
+    @property
+    def name(self) -> str:
+        """What tasks call it by."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """Its kind: demo, function, command, ..."""
+        ...
+
+    @property
+    def terms(self) -> AgentTerms:
+        """What its tasks inherit."""
+        ...
+
+    @property
+    def capability(self) -> AgentCapability:
+        """What it is good for."""
+        ...
 
     async def open(self, session: Session) -> Conversation:
         """Begin or take up the conversation (`session.thread_id` names an earlier one)."""

@@ -133,7 +133,7 @@ def list_(tx: Tx, which: TaskFilter) -> list[Task]:
 
 
 def count(tx: Tx) -> Summary:
-    found = Counter(dict(tx.rows("task.count", {})))
+    found: Counter[str] = Counter(dict(tx.rows("task.count", {})))
     return Summary(found.total(), *(found[status] for status in STATUSES))
 
 

@@ -1,0 +1,52 @@
+# Two commands do everything on a fresh machine with Python 3.11 and make: `make up` and `make test`.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "midwatch needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[apprise]' --group dev
+	@touch $(STAMP)
+
+.PHONY: install
+install: $(STAMP) ## Make .venv with everything; the program is .venv/bin/midwatch
+
+.PHONY: up
+up: install ## Start midwatch on SQLite with the agents it finds
+	$(BIN)/midwatch up
+
+.PHONY: lint
+lint: install ## Style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.PHONY: check
+check: lint ## Fast inner loop: style, types, unit and contract tests; under a minute
+	$(BIN)/pytest -n 2 tests/test_*.py tests/unit tests/contract
+
+.PHONY: test
+test: lint ## Everything
+	$(BIN)/pytest -n 2 --ignore=tests/chaos
+	$(BIN)/pytest -s tests/chaos
+
+.PHONY: chaos
+chaos: install ## The chaos test for longer: make chaos SECONDS=600
+	$(BIN)/pytest -s tests/chaos --chaos-seconds=$(or $(SECONDS),600)
+
+bench-%: install ## A benchmark: make bench-embedded
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
+	$(BIN)/python -m benchmarks.$*
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
