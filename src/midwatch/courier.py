@@ -71,31 +71,39 @@ class Courier:
         self._lanes: dict[str, _Lane] = {}
         self._ended: set[str] = set()
         self._sends: set[asyncio.Task[None]] = set()
+        self._taking = False
         self._loop: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
 
     async def start(self) -> None:
         """Begin. Harmless when it runs."""
         if self._loop is None:
+            self._taking = True
             self._loop = asyncio.create_task(self._run(), name="courier")
             self.wake()
 
     async def stop(self) -> None:
-        """Begin no more sends and give those on their way a moment. What is cut off stays pending. Safe twice."""
+        """Send what is due for a moment longer, so that a process about to end still tells how its last task went.
+        What is cut off then stays pending. Safe twice."""
         loop, self._loop = self._loop, None
         if loop is None:
             return
-        self._forget_waiting()
         loop.cancel()
         await asyncio.wait({loop})
         self._set_timer(None)
-        if self._sends:
-            await asyncio.wait(self._sends, timeout=STOP_SECONDS)
-        left = set(self._sends)
-        for send in left:
-            send.cancel()
-        if left:
-            await asyncio.wait(left, timeout=STOP_SECONDS)
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._drain()
+        except TimeoutError:
+            log.info("%d deliveries stay for the next start", self._held())
+        finally:
+            self._taking = False
+            self._forget_waiting()
+            left = set(self._sends)
+            for send in left:
+                send.cancel()
+            if left:
+                await asyncio.wait(left, timeout=STOP_SECONDS)
 
     def wake(self) -> None:
         """Look for something to send: a delivery was written, or this process may lead now."""
@@ -170,6 +178,14 @@ class Courier:
         finally:
             timer.cancel()
 
+    async def _drain(self) -> None:
+        try:
+            await self._look()
+        except Exception as problem:
+            log.warning("what is due cannot be read (%s); it stays for the next start", _told(problem))
+        while self._sends:
+            await asyncio.wait(self._sends)
+
     # -- one send ------------------------------------------------------------------------------------------------
 
     def _begin(self, lane: _Lane) -> None:
@@ -189,7 +205,7 @@ class Courier:
         finally:
             del lane.sending[delivery.id]
             self._ended.add(delivery.id)
-            if self._loop is not None:
+            if self._taking:
                 self.wake()
                 self._begin(lane)
 

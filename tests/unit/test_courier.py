@@ -415,17 +415,42 @@ async def test_stop_during_a_send_leaves_it_pending(desk: Desk, monkeypatch: pyt
     assert desk.slow.begun == ["d_1", "d_1"]
 
 
-async def test_stop_lets_a_send_finish(desk: Desk) -> None:
+async def test_stop_sends_what_is_due(desk: Desk) -> None:
     desk.slow.open.clear()
     for number in range(LANE_WIDTH + 1):
         desk.store.add(f"d_{number}", "slow")
     await desk.courier.start()
     await desk.until(lambda: len(desk.slow.begun) == LANE_WIDTH)
+    desk.store.add("d_last", "fast")  # the courier was not woken for it
     stopping = asyncio.create_task(desk.courier.stop())
     desk.slow.open.set()
     await stopping
-    assert [desk.store.status(f"d_{number}") for number in range(LANE_WIDTH)] == ["sent"] * LANE_WIDTH
-    assert desk.store.status(f"d_{LANE_WIDTH}") == "pending"  # nothing new was begun
+    assert {row.status for row in desk.store.rows.values()} == {"sent"}
+
+
+async def test_stop_begins_nothing_once_its_time_is_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STOP_SECONDS", 0.01)
+    desk.slow.open.clear()
+    for number in range(LANE_WIDTH + 1):
+        desk.store.add(f"d_{number}", "slow")
+    await desk.courier.start()
+    await desk.until(lambda: len(desk.slow.begun) == LANE_WIDTH)
+    await desk.courier.stop()
+    assert len(desk.slow.begun) == LANE_WIDTH
+    assert {row.status for row in desk.store.rows.values()} == {"pending"}
+
+
+async def test_stop_with_a_store_that_cannot_be_read(desk: Desk) -> None:
+    desk.slow.open.clear()
+    desk.store.add("d_1", "slow")
+    await desk.courier.start()
+    await desk.until(lambda: desk.slow.begun == ["d_1"])
+    desk.store.read_errors = [StoreUnavailable("disk full")] * 2
+    stopping = asyncio.create_task(desk.courier.stop())
+    await desk.until(lambda: len(desk.store.read_errors) < 2)
+    desk.slow.open.set()
+    await stopping
+    assert desk.store.status("d_1") == "sent"
 
 
 async def test_it_can_be_started_again(desk: Desk) -> None:
@@ -443,7 +468,7 @@ async def test_an_idle_courier_makes_no_store_calls(desk: Desk) -> None:
         await desk.until(lambda: desk.store.calls == ["due_deliveries", "next_delivery_at"])
         desk.clock.advance(24 * 3600)
         assert desk.clock.pending == []
-    assert desk.store.calls == ["due_deliveries", "next_delivery_at"]
+        assert desk.store.calls == ["due_deliveries", "next_delivery_at"]
 
 
 async def test_it_sleeps_until_the_next_is_due(desk: Desk) -> None:
