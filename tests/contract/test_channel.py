@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import pytest
@@ -443,3 +444,16 @@ def test_other_peoples_log_lines_of_the_same_library_stay(caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO):
         logging.getLogger("apprise").info("not ours")
     assert "not ours" in caplog.text
+
+
+async def test_the_receiver_in_the_documentation_works(receiver: Receiver) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "channels.md").read_text()
+    documented: dict[str, Any] = {}
+    exec(page.split("```python\n")[1].split("```")[0], documented)
+    channel = build("hook", "webhook", {"url": receiver.address(), "secret": documented["SECRET"]})
+    sent = delivery()
+    await channel.deliver(sent)
+    await channel.close()
+    [got] = receiver.requests
+    assert documented["receive"](got.body, got.headers) == sent.text
+    assert documented["receive"](got.body, got.headers) is None
