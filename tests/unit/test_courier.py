@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
@@ -19,6 +17,7 @@ from midwatch.clock import LONGEST_NAP, SECOND
 from midwatch.courier import LANE_WIDTH, Courier
 from midwatch.errors import Conflict, DeliveryError, StoreUnavailable
 from midwatch.event import Event
+from midwatch.testing import FakeClock
 
 START = 1_700_000_000 * SECOND
 
@@ -39,52 +38,13 @@ class Changed:
                 await self._event.wait()
 
 
-class TestClock:
-    """Stands still until it is moved."""
-
-    __test__ = False
-
-    def __init__(self) -> None:
-        self.time = START
-        self.timers: list[tuple[int, int, TestTimer]] = []
-        self._count = itertools.count()
-
-    def now(self) -> int:
-        return self.time
-
-    def monotonic(self) -> float:
-        return self.time / SECOND
-
-    def call_later(self, seconds: float, callback: Callable[[], object]) -> TestTimer:
-        timer = TestTimer(callback)
-        heapq.heappush(self.timers, (self.time + int(seconds * SECOND), next(self._count), timer))
-        return timer
-
-    async def sleep_until(self, when: int) -> None:
-        raise NotImplementedError
+class Clock(FakeClock):
+    """Also shows what waits for it."""
 
     @property
     def pending(self) -> list[float]:
         """Seconds to each timer that was not cancelled."""
-        return sorted((at - self.time) / SECOND for at, _, timer in self.timers if not timer.cancelled)
-
-    def advance(self, seconds: float) -> None:
-        self.time += int(seconds * SECOND)
-        while self.timers and self.timers[0][0] <= self.time:
-            timer = heapq.heappop(self.timers)[2]
-            if not timer.cancelled:
-                timer.callback()
-
-
-class TestTimer:
-    __test__ = False
-
-    def __init__(self, callback: Callable[[], object]) -> None:
-        self.callback = callback
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
+        return sorted(at - self.monotonic() for at, _, timer in self._timers if timer.callback is not None)
 
 
 class MemoryStore:
@@ -187,7 +147,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.changed = Changed()
-        self.clock = TestClock()
+        self.clock = Clock()
         self.store = MemoryStore(self.changed)
         self.fast = ScriptedChannel("fast", self.changed)
         self.slow = ScriptedChannel("slow", self.changed)
@@ -266,10 +226,10 @@ async def test_retry_then_success_keeps_the_id(desk: Desk) -> None:
         assert (desk.store.status("d_1"), desk.store.rows["d_1"].error) == ("pending", "busy")
         await desk.asleep()
         assert desk.fast.begun == ["d_1"]  # not before its time
-        desk.clock.advance(BACKOFF_SECONDS[0] * 1.2)
+        await desk.clock.advance(BACKOFF_SECONDS[0] * 1.2)
         await desk.until(lambda: desk.store.rows["d_1"].attempts == 2)
         await desk.asleep()
-        desk.clock.advance(BACKOFF_SECONDS[1] * 1.2)
+        await desk.clock.advance(BACKOFF_SECONDS[1] * 1.2)
         await desk.until(lambda: desk.store.status("d_1") == "sent")
     assert desk.fast.begun == ["d_1"] * 3
     assert desk.store.rows["d_1"].error is None
@@ -287,7 +247,7 @@ async def test_back_off_schedule_and_the_end_of_patience(desk: Desk) -> None:
             assert desk.store.status("d_1") == "pending"
             await desk.asleep()
             assert desk.clock.pending == [pytest.approx(min(due_in, LONGEST_NAP), abs=0.001)]
-            desk.clock.advance(due_in + 0.001)
+            await desk.clock.advance(due_in + 0.001)
         await desk.until(lambda: desk.store.status("d_1") == "failed")
         await desk.asleep()
         assert desk.clock.pending == []
@@ -323,7 +283,7 @@ async def test_a_hanging_channel_does_not_delay_another(desk: Desk, backlog: int
     async with running(desk):
         while desk.store.status("d_fast") == "pending":
             await desk.until(lambda: bool(desk.clock.pending) or desk.store.status("d_fast") == "sent")
-            desk.clock.advance(module.CROWDED_SECONDS)
+            await desk.clock.advance(module.CROWDED_SECONDS)
         assert desk.slow.begun == [f"d_{number:05}" for number in range(LANE_WIDTH)]
         assert desk.slow.sent == []
 
@@ -338,8 +298,8 @@ async def test_a_hanging_channel_does_not_hide_the_retry_of_another(desk: Desk) 
         await desk.asleep()
         while desk.store.status("d_fast") == "pending":
             await desk.until(lambda: bool(desk.clock.pending) or desk.store.status("d_fast") == "sent")
-            assert desk.clock.time < START + 10 * SECOND
-            desk.clock.advance(0.5)
+            assert desk.clock.now() < START + 10 * SECOND
+            await desk.clock.advance(0.5)
         assert desk.slow.sent == []
 
 
@@ -364,7 +324,7 @@ async def test_whatever_a_channel_raises_is_contained(
     async with running(desk):
         await desk.until(lambda: desk.store.rows["d_1"].attempts == 1)
         await desk.asleep()
-        desk.clock.advance(2)
+        await desk.clock.advance(2)
         await desk.until(lambda: desk.store.status("d_1") == "sent")
     told = [record.getMessage() for record in caplog.records if record.name == "midwatch.courier"]
     assert any(type(problem).__name__ in line and "test_courier.py" in line for line in told)
@@ -466,7 +426,7 @@ async def test_it_can_be_started_again(desk: Desk) -> None:
 async def test_an_idle_courier_makes_no_store_calls(desk: Desk) -> None:
     async with running(desk):
         await desk.until(lambda: desk.store.calls == ["due_deliveries", "next_delivery_at"])
-        desk.clock.advance(24 * 3600)
+        await desk.clock.advance(24 * 3600)
         assert desk.clock.pending == []
         assert desk.store.calls == ["due_deliveries", "next_delivery_at"]
 
@@ -477,7 +437,7 @@ async def test_it_sleeps_until_the_next_is_due(desk: Desk) -> None:
         await desk.until(lambda: bool(desk.clock.pending))
         assert desk.clock.pending == [7.0]
         assert desk.fast.begun == []
-        desk.clock.advance(7)
+        await desk.clock.advance(7)
         await desk.until(lambda: desk.store.status("d_1") == "sent")
 
 
@@ -534,9 +494,9 @@ async def test_a_store_that_cannot_be_read_is_asked_again_after_a_pause(desk: De
             await desk.until(lambda pause=pause: desk.clock.pending == [pause])  # type: ignore[misc]
             reads = len(desk.store.calls)
             desk.courier.wake()  # does not shorten the pause
-            desk.clock.advance(pause / 2)
+            await desk.clock.advance(pause / 2)
             assert len(desk.store.calls) == reads
-            desk.clock.advance(pause / 2)
+            await desk.clock.advance(pause / 2)
         await desk.until(lambda: desk.store.status("d_1") == "sent")
 
 
@@ -548,7 +508,7 @@ async def test_a_result_that_cannot_be_recorded_is_recorded_later_and_not_sent_a
             await desk.until(lambda tries=tries: desk.store.calls.count("apply") == tries)  # type: ignore[misc]
             await desk.asleep()
             assert desk.store.status("d_1") == "pending"
-            desk.clock.advance(tries)
+            await desk.clock.advance(tries)
         await desk.until(lambda: desk.store.status("d_1") == "sent")
     assert desk.fast.begun == ["d_1"]
 
