@@ -45,6 +45,8 @@ class Bus:
         self._news = asyncio.Event()
         self._watchers: set[_Watcher] = set()
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+        self._open: set[str] = set()
+        """Tasks seen submitted and not yet finished; of others the store is asked."""
         self._pump: asyncio.Task[None] | None = None
         self._foreign = False
 
@@ -90,12 +92,14 @@ class Bus:
     def _publish(self, events: tuple[Event, ...] | list[Event]) -> None:
         self._tail.extend(events)
         self._head = events[-1].seq
-        if self._waiting:
-            for made in events:
-                if made.kind == "task_finished" and made.task_id in self._waiting:
-                    for future in self._waiting.pop(made.task_id):
-                        if not future.done():
-                            future.set_result(None)
+        for made in events:
+            if made.kind == "task_submitted" and made.task_id:
+                self._open.add(made.task_id)
+            elif made.kind == "task_finished" and made.task_id:
+                self._open.discard(made.task_id)
+                for future in self._waiting.pop(made.task_id, ()):
+                    if not future.done():
+                        future.set_result(None)
         self._ring()
 
     def _ring(self) -> None:
@@ -167,11 +171,13 @@ class Bus:
         future = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(task_id, []).append(future)
         try:
-            task = await self._store.get_task(task_id)
-            if task is None:
-                raise NotFound("task", task_id)
-            if task.open:
-                await future
+            if task_id not in self._open:
+                task = await self._store.get_task(task_id)
+                if task is None:
+                    raise NotFound("task", task_id)
+                if not task.open:
+                    return
+            await future
         finally:
             waiting = self._waiting.get(task_id, [])
             if future in waiting:

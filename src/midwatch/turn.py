@@ -12,15 +12,13 @@ from typing import Any, Protocol
 from midwatch.agent import Answer
 from midwatch.approval import Approval, ask
 from midwatch.change import Changes, Fence, Update
-from midwatch.clock import Clock, Timer
+from midwatch.clock import Clock
 from midwatch.errors import AgentError, LeaseLost, StoreUnavailable
 from midwatch.event import Event, Payload, ToolExecEnd, ToolExecStart, TurnEnd, TurnStart, event
 from midwatch.session import Message
 from midwatch.task import Claim, TaskStore, conversation, meta
 
 MOST_UNWRITTEN = 500
-FIRST_FLUSH_SECONDS = 0.01
-"""A turn that ends sooner than this has its start written together with its end."""
 PAUSE_SECONDS = 0.5
 CUT_OFF = "cut off when the turn ended"
 
@@ -66,7 +64,6 @@ class LiveTurn:
         self._messages: list[Message] = []
         self._tools: dict[str, Event] = {}
         self._started = host.clock.monotonic()
-        self._timer: Timer | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._ended = False
 
@@ -81,7 +78,7 @@ class LiveTurn:
             raise LeaseLost(self.task_id, self.attempt)
         self._note_tool(payload, made)
         self._events.append(made)
-        self._flush_soon()
+        self.flush_soon()
         while len(self._events) > MOST_UNWRITTEN and self._flushing is not None:
             await asyncio.shield(self._flushing)
 
@@ -127,13 +124,10 @@ class LiveTurn:
         if conversation(task):
             said = Message(session_key=task.session_key, role="user", text=task.prompt, time=now, task_id=task.id)
             self._messages.append(said)
-        self._timer = self._host.clock.call_later(FIRST_FLUSH_SECONDS, self._flush_soon)
 
     async def finish(self, status: str, iterations: int | None, length: int) -> Changes:
         """No more events: close what is open and hand over everything that is not written yet."""
         self._ended = True
-        if self._timer is not None:
-            self._timer.cancel()
         if self._flushing is not None:
             await asyncio.shield(self._flushing)
         now = self._host.clock.now()
@@ -154,7 +148,8 @@ class LiveTurn:
         elif isinstance(payload, ToolExecEnd):
             self._tools.pop(payload.tool_call_id or payload.tool, None)
 
-    def _flush_soon(self) -> None:
+    def flush_soon(self) -> None:
+        """Begin to write what is not written."""
         if self._flushing is None and not self._ended and (self._events or self._messages):
             self._flushing = asyncio.get_running_loop().create_task(self._flush())
 

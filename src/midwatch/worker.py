@@ -41,6 +41,7 @@ LADDER: Mapping[bool, tuple[tuple[Interrupt, float], ...]] = {
     True: (("terminate", 0.5), ("kill", 0.3)),  # a timeout or a lost lease: nobody waits for a graceful end
 }
 """How to interrupt, and how many seconds to wait before the next step."""
+FIRST_FLUSH_SECONDS = 0.01
 ABANDON_SECONDS = 0.2
 CLOSE_SECONDS = 5.0
 STORE_PAUSE_SECONDS = 0.5
@@ -116,6 +117,9 @@ class Worker:
         self._max_waiting = max_waiting
         self._questions: dict[str, asyncio.Future[Approval | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._left: set[asyncio.Task[None]] = set()
+        """Waiting for what could not be stopped."""
+        self._young: list[LiveTurn] = []
         self._stopping = False
 
     # -- from the engine and the loops ---------------------------------------------------------------------------
@@ -146,6 +150,8 @@ class Worker:
             self.interrupt(run, "shutdown")
         while self._tasks:
             await asyncio.wait(set(self._tasks))
+        for left in self._left:
+            left.cancel()
 
     def steer(self, task_id: str, text: str) -> None:
         """Put a person's message into a running turn; LimitReached when too many wait already."""
@@ -183,7 +189,10 @@ class Worker:
             turn = LiveTurn(self, run.claim, session.thread_id, self._turn_env(task))
             run.turn = turn
             turn.begin()
+            self._write_soon(turn)
             run.conversation = await agent.open(session)
+            if task.route is None:
+                return await self._turn(run, run.conversation, turn)
             async with self._notifications.typing(task.route):
                 return await self._turn(run, run.conversation, turn)
         except Exception as problem:
@@ -221,6 +230,17 @@ class Worker:
                 return found
         return Session(key=task.session_key, agent=task.agent, gate_key=task.gate_key, workdir=task.workdir)
 
+    def _write_soon(self, turn: LiveTurn) -> None:
+        """One timer for all turns that have just begun: a turn that is over by then is written once, with its end."""
+        if not self._young:
+            self.clock.call_later(FIRST_FLUSH_SECONDS, self._write_young)
+        self._young.append(turn)
+
+    def _write_young(self) -> None:
+        young, self._young = self._young, []
+        for turn in young:
+            turn.flush_soon()
+
     def _turn_env(self, task: Task) -> dict[str, str]:
         return {
             **self._env(),
@@ -232,24 +252,27 @@ class Worker:
         """End the conversation. True when something of it cannot be ended: it then keeps its slot until it has."""
         if run.conversation is None:
             return False
-        closing = asyncio.get_running_loop().create_task(run.conversation.close())
-        stuck = bool(verdict.result and verdict.result.stuck)
-        if not stuck:
-            done, _ = await asyncio.wait({closing}, timeout=CLOSE_SECONDS)
-            stuck = not done
-        if not stuck:
-            if closing.exception() is not None:
-                log.warning("agent %s did not close cleanly: %s", run.task.agent, closing.exception())
-            return False
+        if not (verdict.result and verdict.result.stuck):
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await run.conversation.close()
+                return False
+            except TimeoutError:
+                pass
+            except Exception:
+                log.exception("agent %s did not close cleanly", run.task.agent)
+                return False
         log.warning("task %s left something behind that cannot be stopped; its slot stays taken", run.task.id)
-
-        def ended(done: asyncio.Task[None]) -> None:
-            if not done.cancelled() and done.exception() is not None:
-                log.warning("what task %s left behind ended badly: %s", run.task.id, done.exception())
-            self._give_slot(run)
-
-        closing.add_done_callback(ended)
+        self._left.add(asyncio.get_running_loop().create_task(self._outlive(run, run.conversation)))
         return True
+
+    async def _outlive(self, run: Run, talk: Conversation) -> None:
+        """Wait for what could not be stopped, then give back its slot."""
+        try:
+            await talk.close()
+        except Exception:
+            log.exception("what task %s left behind ended badly", run.task.id)
+        self._give_slot(run)
 
     def _give_slot(self, run: Run) -> None:
         if run.has_slot:

@@ -17,6 +17,8 @@ from midwatch.worker import Worker
 log = logging.getLogger("midwatch.engine")
 
 PAUSE_SECONDS = 0.5
+NEIGHBOUR_SECONDS = 0.5
+"""How long it is believed that there is, or is not, a server beside this process."""
 LEAD_SECONDS = 1.0
 """How often a process that does not lead looks whether the lead is free."""
 
@@ -40,6 +42,8 @@ class EmbeddedEngine:
         self._taking = False
         self._loop: asyncio.Task[None] | None = None
         self._lead_timer: Timer | None = None
+        self._leave: frozenset[str] = frozenset()
+        self._look_again = 0.0
 
     async def start(self) -> None:
         await self._store.add_instance(self._instance)
@@ -127,9 +131,16 @@ class EmbeddedEngine:
 
     async def _served_elsewhere(self) -> frozenset[str]:
         """Agents of a live server beside this process: their tasks are left to it."""
-        if self._instance.role == "up" or not self._up.taken():
+        if self._instance.role == "up":
             return frozenset()
-        return frozenset(a for i in await self._store.list_instances() if i.role == "up" for a in i.agents)
+        now = self._clock.monotonic()
+        if now >= self._look_again:
+            self._look_again = now + NEIGHBOUR_SECONDS
+            self._leave = frozenset()
+            if self._up.taken():
+                served = [i.agents for i in await self._store.list_instances() if i.role == "up"]
+                self._leave = frozenset(agent for agents in served for agent in agents)
+        return self._leave
 
 
 def dead_owners(home: Home, owners: Iterable[str]) -> set[str]:

@@ -35,6 +35,10 @@ class VerbStore(ABC):
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
         """Run `verb(tx, *args)`, which only looks, on everything committed so far."""
 
+    async def peek(self, verb: Callable[..., T], *args: Any) -> T:
+        """Like `read`, for a look at one record by its key, which a store may do without leaving the event loop."""
+        return await self.read(verb, *args)
+
     def on_commit(self, listener: Callable[[Commit], None]) -> None:
         self._listeners.append(listener)
 
@@ -51,7 +55,7 @@ class VerbStore(ABC):
         return await self.write(task.record_late, late)
 
     async def get_task(self, task_id: str) -> Task | None:
-        return await self.read(task.get, task_id)
+        return await self.peek(task.get, task_id)
 
     async def list_tasks(self, which: TaskFilter) -> list[Task]:
         return await self.read(task.list_, which)
@@ -63,7 +67,7 @@ class VerbStore(ABC):
         return await self.read(task.running, owner)
 
     async def gate_holder(self, gate: str) -> str | None:
-        return await self.read(task.gate_holder, gate)
+        return await self.peek(task.gate_holder, gate)
 
     async def open_events(self, fence: Fence) -> list[Event]:
         return await self.read(task.open_events, fence)
@@ -81,7 +85,7 @@ class VerbStore(ABC):
         return await self.write(event.prune, before, keep)
 
     async def get_session(self, key: str) -> Session | None:
-        return await self.read(look.session, key)
+        return await self.peek(look.session, key)
 
     async def list_sessions(self, limit: int = 50) -> list[Session]:
         return await self.read(look.sessions, limit)
@@ -96,7 +100,7 @@ class VerbStore(ABC):
         return await self.read(look.next_delivery_at)
 
     async def get_delivery(self, delivery_id: str) -> Delivery | None:
-        return await self.read(look.delivery, delivery_id)
+        return await self.peek(look.delivery, delivery_id)
 
     async def list_deliveries(
         self, *, task_id: str | None = None, status: DeliveryStatus | None = None, limit: int = 50
@@ -104,7 +108,7 @@ class VerbStore(ABC):
         return await self.read(look.deliveries, task_id, status, limit)
 
     async def get_approval(self, approval_id: str) -> Approval | None:
-        return await self.read(look.approval, approval_id)
+        return await self.peek(look.approval, approval_id)
 
     async def list_approvals(self, status: ApprovalStatus | None = None, limit: int = 50) -> list[Approval]:
         return await self.read(look.approvals, status, limit)

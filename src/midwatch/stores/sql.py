@@ -18,7 +18,7 @@ import orjson
 from midwatch.approval import Approval
 from midwatch.channel import Delivery
 from midwatch.engine import Instance
-from midwatch.event import META
+from midwatch.event import Event
 from midwatch.session import Message, Session
 from midwatch.task import Task
 
@@ -32,7 +32,9 @@ TABLES = {
 }
 JSON_COLUMNS = frozenset({"progress", "budget", "usage", "trace", "choices", "agents"})
 
-EVENT_COLUMNS = ("kind", "time", "payload", "id", "version", *META)
+EVENT_COLUMNS = Event._fields
+TASK_JSON = 4
+"""The last fields of a task are JSON."""
 
 
 def columns(record: type) -> tuple[str, ...]:
@@ -53,9 +55,8 @@ RECORDS: Mapping[str, tuple[str, ...]] = {
 
 
 def _substitutions() -> dict[str, str]:
-    made = {"event": ", ".join((*EVENT_COLUMNS[:4], "seq", *EVENT_COLUMNS[4:]))}
-    made["event_fields"] = ", ".join(EVENT_COLUMNS)
-    made["event_params"] = ", ".join(f":{name}" for name in EVENT_COLUMNS)
+    made = {"event": ", ".join(EVENT_COLUMNS)}
+    made["event_marks"] = ", ".join("?" for _ in EVENT_COLUMNS)
     for name, cols in RECORDS.items():
         made[name] = ", ".join(cols)
         made[f"{name}_params"] = ", ".join(f":{col}" for col in cols)
@@ -75,10 +76,19 @@ def load() -> dict[str, str]:
     return found
 
 
+def _insert_task() -> str:
+    cols = (*RECORDS["task"], "rank")
+    return f"INSERT INTO tasks ({', '.join(cols)}) VALUES ({', '.join('?' for _ in cols)})"  # noqa: S608
+
+
+INSERT_TASK = _insert_task()
+"""By position: tasks and events are written often enough for names to cost."""
+
+
 @cache
 def insert_statement(noun: str) -> str:
     """Insert a whole record."""
-    cols = (*RECORDS[noun], "rank") if noun == "task" else RECORDS[noun]
+    cols = RECORDS[noun]
     return f"INSERT INTO {TABLES[noun]} ({', '.join(cols)}) VALUES ({', '.join(f':{c}' for c in cols)})"  # noqa: S608
 
 
@@ -103,6 +113,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, set | frozenset | Sequence):
         return list(value)
     return str(value)
+
+
+def task_row(task: Task) -> tuple[Any, ...]:
+    """The values of INSERT_TASK."""
+    tail = (value if value is None else dumps(value) for value in task[-TASK_JSON:])
+    return (*task[:-TASK_JSON], *tail, task.rank)
 
 
 def encode(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 UPDATE event_head SET last_seq = last_seq + :count RETURNING last_seq
 
 -- append: one event
-INSERT INTO events (seq, {event_fields}) VALUES (:seq, {event_params})
+INSERT INTO events ({event}) VALUES ({event_marks})
 
 -- read: after a seq, in order
 SELECT {event} FROM events

@@ -11,7 +11,7 @@ from midwatch.change import Changes, Fence, Record, Update
 from midwatch.channel import Delivery
 from midwatch.errors import Conflict, LeaseLost
 from midwatch.session import Message, Session
-from midwatch.stores.sql import encode, insert_statement, update_statement
+from midwatch.stores.sql import INSERT_TASK, encode, insert_statement, task_row, update_statement
 from midwatch.stores.verbs.tx import Tx
 from midwatch.task import Task
 
@@ -35,15 +35,12 @@ def apply(tx: Tx, changes: Changes) -> None:
 
 def insert(tx: Tx, record: Record) -> None:
     """Store a new record."""
+    tx.topics.add(record.noun)
     if isinstance(record, Task):
-        values = record._asdict()
-        values["rank"] = record.rank
-        tx.topics.add("task")
+        tx.statement(INSERT_TASK, task_row(record))
         tx.hint(record.agent, record.due_at)
     else:
-        values = _fields(record)
-        tx.topics.add(record.noun)
-    tx.statement(insert_statement(record.noun), encode(values))
+        tx.statement(insert_statement(record.noun), encode(_fields(record)))
 
 
 def add_deliveries(tx: Tx, deliveries: tuple[Delivery, ...]) -> None:

@@ -22,14 +22,8 @@ def append(tx: Tx, events: list[Event]) -> tuple[Event, ...]:
     assert head is not None
     first = head[0] - len(events) + 1
     numbered = tuple(made._replace(seq=first + place) for place, made in enumerate(events))
-    tx.run_many("event.append", [_params(made) for made in numbered])
+    tx.run_many("event.append", [(*e[:PAYLOAD], dumps(e.payload), *e[PAYLOAD + 1 :]) for e in numbered])
     return numbered
-
-
-def _params(made: Event) -> dict[str, object]:
-    values = made._asdict()
-    values["payload"] = dumps(made.payload)
-    return values
 
 
 def read(tx: Tx, after: int, which: EventFilter, limit: int) -> list[Event]:

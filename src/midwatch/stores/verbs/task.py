@@ -9,7 +9,7 @@ from collections import Counter
 from midwatch.change import Changes, Fence
 from midwatch.errors import KeyReused, LimitReached
 from midwatch.event import Event, TaskStarted, event
-from midwatch.stores.sql import dumps, loads
+from midwatch.stores.sql import TASK_JSON, dumps, loads
 from midwatch.stores.verbs.change import add_deliveries, apply, insert
 from midwatch.stores.verbs.event import event_of
 from midwatch.stores.verbs.tx import Row, Tx
@@ -26,17 +26,15 @@ from midwatch.task import (
     start_notice,
 )
 
-JSON_TAIL = 4
-"""The last fields of a task are JSON; nearly always they are empty."""
-NO_JSON = (None,) * JSON_TAIL
+NO_JSON = (None,) * TASK_JSON
 
 
 def task_of(row: Row) -> Task:
     """A task from its row."""
-    if row[-JSON_TAIL:] == NO_JSON:
+    if row[-TASK_JSON:] == NO_JSON:
         return Task._make(row)
-    decoded = (value if value is None else loads(value) for value in row[-JSON_TAIL:])
-    return Task._make((*row[:-JSON_TAIL], *decoded))
+    decoded = (value if value is None else loads(value) for value in row[-TASK_JSON:])
+    return Task._make((*row[:-TASK_JSON], *decoded))
 
 
 def submit(tx: Tx, task: Task, changes: Changes, max_open: int | None) -> Submitted:
@@ -90,7 +88,7 @@ def claim(tx: Tx, request: ClaimRequest, now: int) -> Claims:
 
 
 def _take(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim:
-    token = secrets.token_urlsafe(24)
+    token = _token(task.id, task.attempt + 1)
     running = task._replace(
         status="running", attempt=task.attempt + 1, lease_owner=request.owner, host=request.host, started_at=now,
         token_hash=token_hash(token), wait=None, stop_requested=None, pgid=None, pgid_mark=None,
@@ -105,6 +103,14 @@ def _take(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim:
 def _claim_params(made: Claim, request: ClaimRequest, now: int) -> dict[str, object]:
     task = made.task
     return {"id": task.id, "owner": request.owner, "host": request.host, "now": now, "token_hash": task.token_hash}
+
+
+_SECRET = secrets.token_bytes(32)
+
+
+def _token(task_id: str, attempt: int) -> str:
+    """A secret for one attempt, made from this process's own: no system call for each claim."""
+    return hashlib.blake2b(f"{task_id}/{attempt}".encode(), key=_SECRET, digest_size=24).hexdigest()
 
 
 def token_hash(token: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from midwatch.event import Event
 
 Row = tuple[Any, ...]
+Params = Mapping[str, Any] | Row
 
 
 class Tx(Protocol):
@@ -30,11 +31,11 @@ class Tx(Protocol):
         """Run a named statement; how many rows it touched."""
         ...
 
-    def run_many(self, name: str, params: Iterable[Mapping[str, Any]]) -> None:
+    def run_many(self, name: str, params: Iterable[Params]) -> None:
         """Run a named statement for each of `params`."""
         ...
 
-    def statement(self, sql: str, params: Mapping[str, Any]) -> int:
+    def statement(self, sql: str, params: Params) -> int:
         """Run a statement built by `midwatch.stores.sql`; how many rows it touched."""
         ...
 
