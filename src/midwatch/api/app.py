@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from midwatch import __version__
 from midwatch.api import agents, approvals, deliveries, events, sessions, tasks
 from midwatch.api.guard import Guard
 from midwatch.api.reply import Json, Problem, invalid, problem
 from midwatch.api.sse import Streams
-from midwatch.errors import MidwatchError
+from midwatch.errors import InvalidInput, MidwatchError
 from midwatch.runtime import Runtime
 
 PREFIX = "/api/v1"
-VERSION = version("midwatch")
 
 router = APIRouter()
 
@@ -25,14 +23,14 @@ router = APIRouter()
 @router.get("/health")
 async def health() -> Json:
     """Whether the server answers. Needs no token."""
-    return Json({"status": "ok", "version": VERSION})
+    return Json({"status": "ok", "version": __version__})
 
 
 def create_app(runtime: Runtime) -> FastAPI:
     """The HTTP interface of a runtime. `app.state.streams` holds the open event streams."""
     app = FastAPI(
         title="midwatch",
-        version=VERSION,
+        version=__version__,
         openapi_url=f"{PREFIX}/openapi.json",
         docs_url=None,
         redoc_url=None,
@@ -64,9 +62,11 @@ async def not_valid(request: Request, error: Exception) -> Response:
 
 
 async def no_route(request: Request, error: Exception) -> Response:
-    """No such path, or not with this method."""
+    """No such path, not with this method, or a body that is no text."""
     assert isinstance(error, HTTPException)
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
+    if error.status_code == 400:
+        return problem(InvalidInput("the body cannot be read; send JSON in UTF-8.", field="body"))
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "error")
     detail = f"{request.method} {request.url.path}: {error.detail}; see the API page of the documentation."
     body = {"type": "about:blank", "title": error.detail, "status": error.status_code, "code": code, "detail": detail}
     return Problem({**body, "field": None}, error.status_code, headers=dict(error.headers or {}))

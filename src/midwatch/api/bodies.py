@@ -19,6 +19,16 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    @field_validator("*")
+    @classmethod
+    def _text(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise ValueError("this is not Unicode text: it has half of a surrogate pair") from None
+        return value
+
 
 class SubmitBody(Strict):
     """A task to do."""

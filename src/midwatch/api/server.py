@@ -13,8 +13,10 @@ from collections.abc import Callable, Generator
 
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 
-from midwatch.api.app import VERSION, create_app
+from midwatch import __version__
+from midwatch.api.app import create_app
 from midwatch.api.sse import Streams
 from midwatch.config import Settings
 from midwatch.errors import BadConfig, MidwatchError, PortInUse
@@ -30,16 +32,21 @@ logger = logging.getLogger(__name__)
 class Server(uvicorn.Server):
     """uvicorn without its ten looks a second: it sleeps until it is told to stop, then ends the event streams."""
 
-    def __init__(self, config: uvicorn.Config, streams: Streams, listening: Callable[[], None]) -> None:
+    def __init__(self, app: FastAPI, stopping: asyncio.Event, listening: Callable[[], None]) -> None:
+        """`listening` is called once requests are answered; setting `stopping` ends it."""
+        config = uvicorn.Config(
+            app, http="httptools", ws="none", lifespan="off", log_config=None, log_level="warning", access_log=False,
+            server_header=False, date_header=False, proxy_headers=False, timeout_graceful_shutdown=GRACE_SECONDS,
+        )  # fmt: skip
         super().__init__(config)
-        self.stopping = asyncio.Event()
-        self._streams = streams
+        self._streams: Streams = app.state.streams
+        self._stopping = stopping
         self._listening = listening
 
     async def main_loop(self) -> None:
         await self.on_tick(0)
         self._listening()
-        await self.stopping.wait()
+        await self._stopping.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._streams.close()
@@ -68,19 +75,14 @@ async def _serve(
     on_signals(stopping)
     async with Runtime.open(settings.home, settings=settings, role="up") as runtime:
         app = create_app(runtime)
-        info = ServerInfo(os.getpid(), url_of(settings.host, listener), VERSION)
+        info = ServerInfo(os.getpid(), url_of(settings.host, listener), __version__)
         runtime.url = info.url
 
         def listening() -> None:
             home.announce(info)
             started(info, runtime)
 
-        config = uvicorn.Config(
-            app, http="httptools", ws="none", lifespan="off", log_config=None, log_level="warning", access_log=False,
-            server_header=False, date_header=False, proxy_headers=False, timeout_graceful_shutdown=GRACE_SECONDS,
-        )  # fmt: skip
-        server = Server(config, app.state.streams, listening)
-        server.stopping = stopping
+        server = Server(app, stopping, listening)
         await server.serve([listener])
         logger.info("no longer listening; running tasks are being stopped")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import typer
 
+from midwatch import __version__
 from midwatch.cli.desk import answers, home_path, live_server, run
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import STATUS_COLOUR, emit, paint, say
@@ -97,8 +98,6 @@ def token(home: Home) -> Finding:
 
 async def server(home: Home) -> Finding:
     """Whether a server lives, answers, and is of this version."""
-    from importlib.metadata import version
-
     from midwatch.client import Client
 
     live = live_server()
@@ -113,8 +112,8 @@ async def server(home: Home) -> Finding:
             await client.summary()
         except MidwatchError as problem:
             return Finding("bad", "server", str(problem), "restart it: `midwatch down`, then `midwatch up`")
-    if live.version != version("midwatch"):
-        told = f"pid {live.pid} runs version {live.version}, this is {version('midwatch')}"
+    if live.version != __version__:
+        told = f"pid {live.pid} runs version {live.version}, this is {__version__}"
         return Finding("warn", "server", told, "restart it: `midwatch down`, then `midwatch up`")
     return Finding("ok", "server", f"{live.url}, pid {live.pid}, version {live.version}")
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from midwatch import __version__
 from midwatch.cli import agents, approvals, doctor, events, run, server, status, tasks
 from midwatch.cli.desk import home_path
 from midwatch.cli.options import AsJson
@@ -56,9 +57,7 @@ def show_version(as_json: AsJson = False) -> None:
 
 def installed() -> str:
     """The version of the installed package."""
-    from importlib.metadata import version
-
-    return version("midwatch")
+    return __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,0 +1,526 @@
+"""The HTTP interface on a real socket, over a real runtime."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+
+import httpx2
+import pytest
+
+from midwatch.agent import TurnResult
+from midwatch.agents.function import FunctionAgent
+from midwatch.api import sse
+from midwatch.api.app import create_app
+from midwatch.api.guard import MAX_BODY
+from midwatch.api.server import Server, listen, url_of
+from midwatch.client import Client
+from midwatch.config import Settings
+from midwatch.errors import (
+    AlreadyFinished,
+    Conflict,
+    InvalidInput,
+    KeyReused,
+    LimitReached,
+    NotFinished,
+    NotFound,
+    PortInUse,
+    Unauthorized,
+    UnknownAgent,
+)
+from midwatch.event import Event, MessageDelta, event
+from midwatch.runtime import Runtime
+
+
+async def echo(prompt: str) -> str:
+    return prompt.upper()
+
+
+async def hang(prompt: str) -> str:
+    await asyncio.Event().wait()
+    return "never"
+
+
+async def ask(prompt: str, turn) -> TurnResult:
+    answer = await turn.ask("May I?", ("yes", "no", "later"))
+    return TurnResult(text=f"{answer.status} {answer.choice} {answer.why}")
+
+
+async def speak(prompt: str, turn) -> str:
+    for offset in range(5):
+        await turn.emit(MessageDelta(message_id="m", offset=offset, text="x"))
+    return "xxxxx"
+
+
+AGENTS = {"echo": echo, "hang": hang, "ask": ask, "speak": speak}
+
+
+@dataclass
+class Served:
+    runtime: Runtime
+    url: str
+    client: Client
+    http: httpx2.AsyncClient
+    streams: sse.Streams
+    stopping: asyncio.Event
+
+
+@asynccontextmanager
+async def serving(home, **settings) -> AsyncIterator[Served]:
+    loaded = Settings.load(home, **{"detect_agents": False, "default_agent": "echo", "shutdown_grace": 0, **settings})
+    known = {name: FunctionAgent(name, body, on_loop=True) for name, body in AGENTS.items()}
+    with listen("127.0.0.1", 0) as listener:
+        async with Runtime.open(home, settings=loaded, agents=known, role="up") as runtime:
+            app, ready, stopping = create_app(runtime), asyncio.Event(), asyncio.Event()
+            server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
+            await ready.wait()
+            url, token = url_of("127.0.0.1", listener), runtime.home.token()
+            headers = {"authorization": f"Bearer {token}"}
+            async with (
+                Client(url, token) as client,
+                httpx2.AsyncClient(base_url=f"{url}/api/v1", headers=headers, trust_env=False) as http,
+            ):
+                yield Served(runtime, url, client, http, app.state.streams, stopping)
+            stopping.set()
+            await server
+
+
+@pytest.fixture
+async def served(tmp_path) -> AsyncIterator[Served]:
+    async with serving(tmp_path / "home") as made:
+        yield made
+
+
+async def ended(served: Served, task_id: str) -> dict:
+    await served.runtime.tasks.wait(task_id)
+    return await served.client.get(task_id)
+
+
+async def running(served: Served, task_id: str) -> None:
+    async for told in served.runtime.bus.follow(0):
+        if told.kind == "turn_start" and told.task_id == task_id:
+            return
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_task_is_accepted_done_and_read(served: Served, tmp_path) -> None:
+    reply = await served.http.post("/tasks", json={"prompt": "hi", "workdir": str(tmp_path), "timeout": "10m"})
+    assert reply.status_code == 201
+    made = reply.json()
+    assert reply.headers["location"] == f"/api/v1/tasks/{made['id']}"
+    assert (made["status"], made["timeout_seconds"], made["creator"]) == ("pending", 600.0, "owner")
+    done = await ended(served, made["id"])
+    assert (done["status"], done["outcome"], done["result"], done["attempt"]) == ("done", "ok", "HI", 1)
+    assert await served.client.result(made["id"]) == "HI"
+    assert await served.client.summary() == {
+        "total": 1, "pending": 0, "running": 0, "done": 1, "failed": 0, "cancelled": 0,
+    }  # fmt: skip
+
+
+async def test_tasks_are_listed_newest_first_in_pages(served: Served) -> None:
+    ids = [(await served.client.submit(f"n{n}", {"session_key": f"chat:{n % 2}"}))["id"] for n in range(5)]
+    for task_id in ids:
+        await ended(served, task_id)
+    page = await served.client.list(limit=2)
+    seen = [task["id"] for task in page["tasks"]]
+    while page["next"]:
+        page = await served.client.list(limit=2, before=page["next"])
+        seen += [task["id"] for task in page["tasks"]]
+    assert seen == ids[::-1]
+    assert len((await served.client.list(session_key="chat:0"))["tasks"]) == 3
+    assert (await served.client.list(status=["failed", "pending"]))["tasks"] == []
+    assert (await served.client.list(agent="hang"))["tasks"] == []
+    assert len((await served.client.list(creator="owner", status=["done"]))["tasks"]) == 5
+
+
+async def test_a_running_task_is_cancelled_and_tried_again(served: Served) -> None:
+    task = await served.client.submit("x", {"agent": "hang"})
+    await running(served, task["id"])
+    with pytest.raises(NotFinished):
+        await served.client.result(task["id"])
+    assert (await served.client.cancel(task["id"]))["stop_requested"] == "cancel"
+    assert (await ended(served, task["id"]))["status"] == "cancelled"
+    with pytest.raises(AlreadyFinished):
+        await served.client.cancel(task["id"])
+    reply = await served.http.post(f"/tasks/{task['id']}/retry")
+    assert (reply.status_code, reply.json()["retry_of"]) == (201, task["id"])
+    with pytest.raises(Conflict):
+        await served.client.retry(reply.json()["id"])
+
+
+async def test_an_idempotency_key_makes_one_task(served: Served) -> None:
+    first = await served.client.submit("x", {"idempotency_key": "k"})
+    reply = await served.http.post("/tasks", json={"prompt": "x", "priority": 0}, headers={"idempotency-key": "k"})
+    assert reply.json()["id"] == first["id"]
+    with pytest.raises(KeyReused):
+        await served.client.submit("y", {"idempotency_key": "k"})
+    both = await served.http.post(
+        "/tasks", json={"prompt": "x", "idempotency_key": "a"}, headers={"idempotency-key": "b"}
+    )
+    assert both.status_code == 422
+    assert (await served.client.summary())["total"] == 1
+
+
+async def test_too_much_open_work_is_refused_with_a_time_to_come_back(tmp_path) -> None:
+    async with serving(tmp_path / "home", max_open=1) as served:
+        await served.client.submit("x", {"agent": "hang"})
+        reply = await served.http.post("/tasks", json={"prompt": "y"})
+        assert (reply.status_code, reply.json()["code"]) == (429, "limit_reached")
+        assert int(reply.headers["retry-after"]) > 0
+        with pytest.raises(LimitReached):
+            await served.client.submit("y")
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "field"),
+    [
+        ({}, "invalid_input", "prompt"),
+        ({"prompt": "  "}, "invalid_input", "prompt"),
+        ({"prompt": 5}, "invalid_input", "prompt"),
+        ({"prompt": "x", "agent": "nobody"}, "unknown_agent", "agent"),
+        ({"prompt": "x", "workdir": "/no/such/place"}, "invalid_input", "workdir"),
+        ({"prompt": "x", "workdir": "relative"}, "invalid_input", "workdir"),
+        ({"prompt": "x", "timeout": -1}, "invalid_input", "timeout"),
+        ({"prompt": "x", "timeout": 0}, "invalid_input", "timeout"),
+        ({"prompt": "x", "timeout": "soon"}, "invalid_input", "timeout"),
+        ({"prompt": "x", "priority": 101}, "invalid_input", "priority"),
+        ({"prompt": "x", "delay": -1}, "invalid_input", "delay"),
+        ({"prompt": "x", "on_crash": "panic"}, "invalid_input", "on_crash"),
+        ({"prompt": "x", "route": "nowhere"}, "invalid_input", "route"),
+        ({"prompt": "x", "session_key": "a\nb"}, "invalid_input", "session_key"),
+        ({"prompt": "x", "promt": "x"}, "invalid_input", "promt"),
+        ([], "invalid_input", "body"),
+    ],
+)
+async def test_bad_tasks_are_refused_with_their_field(served: Served, body: object, code: str, field: str) -> None:
+    reply = await served.http.post("/tasks", json=body)
+    assert reply.status_code == 422
+    assert reply.headers["content-type"] == "application/problem+json"
+    told = reply.json()
+    assert (told["code"], told["field"], told["status"]) == (code, field, 422)
+    assert told["title"]
+    assert told["detail"].endswith(".")
+    assert "\n" not in told["detail"]
+    assert (await served.client.summary())["total"] == 0
+
+
+@pytest.mark.parametrize("body", [b"{", b"nonsense", b'{"prompt": "\\ud800"}', b'{"prompt": NaN}', b"\xff", b""])
+async def test_bodies_that_are_not_json_are_refused(served: Served, body: bytes) -> None:
+    reply = await served.http.post("/tasks", content=body, headers={"content-type": "application/json"})
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_input")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/tasks?status=sleeping", "/tasks?limit=0", "/tasks?limit=501", "/tasks?stat=done", "/events?after=-1",
+        "/events?kind=nonsense", "/events?after=x", "/events?limit=1001", "/approvals?status=maybe",
+    ],
+)  # fmt: skip
+async def test_bad_queries_are_refused(served: Served, path: str) -> None:
+    reply = await served.http.get(path, headers={"accept": "application/json"})
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_input")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/tasks/t_no"), ("GET", "/tasks/t_no/result"), ("POST", "/tasks/t_no/cancel"),
+        ("POST", "/tasks/t_no/retry"), ("POST", "/approvals/a_no/approve"), ("GET", "/sessions/chat:1/messages"),
+        ("GET", "/nonsense"), ("GET", "/"),
+    ],
+)  # fmt: skip
+async def test_what_is_not_there_is_not_found(served: Served, method: str, path: str) -> None:
+    reply = await served.http.request(method, path)
+    assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+    assert reply.headers["content-type"] == "application/problem+json"
+
+
+async def test_a_wrong_method_is_told(served: Served) -> None:
+    reply = await served.http.delete("/tasks")
+    assert (reply.status_code, reply.json()["code"]) == (405, "method_not_allowed")
+
+
+@pytest.mark.parametrize("said", [None, "Bearer wrong", "Bearer x", "Basic abc", "bearer"])
+@pytest.mark.parametrize("path", ["/tasks", "/events", "/nonsense", "/openapi.json"])
+async def test_every_route_wants_the_token(served: Served, said: str | None, path: str) -> None:
+    headers = {"authorization": said} if said else {}
+    async with httpx2.AsyncClient(base_url=f"{served.url}/api/v1", headers=headers, trust_env=False) as stranger:
+        reply = await stranger.get(path)
+        assert (reply.status_code, reply.json()["code"]) == (401, "unauthorized")
+        assert (await stranger.get("/health")).json()["status"] == "ok"
+    async with Client(served.url, "wrong") as client:
+        with pytest.raises(Unauthorized):
+            await client.summary()
+
+
+async def test_the_owners_token_is_needed_whole(served: Served) -> None:
+    token = served.runtime.home.token()
+    async with Client(served.url, token[:-1]) as client:
+        with pytest.raises(Unauthorized):
+            await client.summary()
+
+
+async def test_bodies_above_two_megabytes_are_refused(served: Served) -> None:
+    too_much = b'{"prompt": "' + b"x" * MAX_BODY + b'"}'
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(too_much), 100_000):
+            yield too_much[start : start + 100_000]
+
+    for content in (too_much, pieces()):
+        reply = await served.http.post("/tasks", content=content, headers={"content-type": "application/json"})
+        assert (reply.status_code, reply.json()["code"], reply.json()["field"]) == (413, "invalid_input", "body")
+    assert (await served.client.summary())["total"] == 0
+
+
+async def test_a_long_prompt_arrives_whole(served: Served) -> None:
+    task = await served.client.submit("é" * 900_000)
+    assert len((await ended(served, task["id"]))["result"]) == 900_000
+
+
+async def test_a_mistake_of_ours_shows_no_insides(served: Served, monkeypatch, caplog) -> None:
+    async def broken() -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(served.runtime.tasks, "summary", broken)
+    reply = await served.http.get("/summary")
+    assert (reply.status_code, reply.json()["code"]) == (500, "error")
+    assert "secret" not in reply.text
+    assert "secret detail" in caplog.text
+    assert (await served.client.health())["status"] == "ok"
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_log_is_read_in_pages(served: Served) -> None:
+    task = await served.client.submit("x")
+    await ended(served, task["id"])
+    whole = await served.client.events()
+    assert [told["seq"] for told in whole["events"]] == list(range(1, whole["last_seq"] + 1))
+    assert whole["oldest_seq"] == 1
+    first = await served.client.events(limit=2)
+    rest = await served.client.events(first["events"][-1]["seq"])
+    assert first["events"] + rest["events"] == whole["events"]
+    finished = await served.client.events(kinds=["task_finished"], task_id=task["id"])
+    assert [told["payload"]["result"] for told in finished["events"]] == ["X"]
+    assert (await served.client.events(limit=0))["events"] == []
+    assert {"seq", "kind", "time", "task_id", "payload"} <= set(whole["events"][0])
+
+
+async def frames(served: Served, count: int, path: str = "/events", headers: dict | None = None) -> list[str]:
+    """The first frames of a stream, comments left out."""
+    found: list[str] = []
+    async with served.http.stream("GET", path, headers=headers) as reply:
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        buffer = ""
+        async for text in reply.aiter_text():
+            buffer += text
+            *whole, buffer = buffer.split("\n\n")
+            found += [frame for frame in whole if not frame.startswith(":")]
+            if len(found) >= count:
+                return found[:count]
+    return found
+
+
+async def test_a_stream_has_ids_kinds_and_data(served: Served) -> None:
+    task = await served.client.submit("x")
+    await ended(served, task["id"])
+    lines = (await frames(served, 1))[0].split("\n")
+    assert lines[:2] == ["id: 1", "event: task_submitted"]
+    assert json.loads(lines[2].removeprefix("data: "))["task_id"] == task["id"]
+
+
+async def test_last_event_id_wins_over_after(served: Served) -> None:
+    task = await served.client.submit("x")
+    await ended(served, task["id"])
+    assert (await frames(served, 1, "/events?after=1"))[0].startswith("id: 2\n")
+    assert (await frames(served, 1, "/events?after=1", {"last-event-id": "3"}))[0].startswith("id: 4\n")
+    reply = await served.http.get("/events", headers={"last-event-id": "x"})
+    assert (reply.status_code, reply.json()["field"]) == (422, "Last-Event-ID")
+
+
+async def test_a_stream_follows_what_happens_next(served: Served) -> None:
+    seen: list[str] = []
+    async with aclosing(served.client.follow(kinds=["task_finished"])) as events:
+        reader = asyncio.create_task(anext(events))
+        task = await served.client.submit("later")
+        told = await reader
+        seen.append(told["payload"]["result"])
+        assert told["task_id"] == task["id"]
+    assert seen == ["LATER"]
+
+
+async def test_live_events_have_no_id(served: Served) -> None:
+    async with aclosing(served.client.follow(live=True, kinds=["message_delta", "task_finished"])) as events:
+        reader = asyncio.create_task(anext(events))
+        while not served.runtime.bus._watchers:
+            await asyncio.sleep(0)
+        await served.client.submit("x", {"agent": "speak"})
+        seen = [await reader, *[await anext(events) for _ in range(5)]]
+    assert [(told["kind"], told["seq"] > 0) for told in seen] == [("message_delta", False)] * 5 + [
+        ("task_finished", True)
+    ]
+    assert b"id:" not in sse.encode(event(MessageDelta(message_id="m", offset=0, text="x"), 1))
+
+
+async def test_a_silent_stream_shows_that_it_lives(served: Served, monkeypatch) -> None:
+    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.05)
+    async with served.http.stream("GET", "/events?after=1000") as reply:
+        heard = b""
+        async for part in reply.aiter_raw():
+            heard += part
+            if heard.count(sse.HEARTBEAT) >= 3:
+                break
+    assert heard.replace(sse.HEARTBEAT, b"") == b""
+
+
+async def test_streams_end_cleanly_when_the_server_stops(served: Served) -> None:
+    async with served.http.stream("GET", "/events?after=1000") as reply:
+        parts = reply.aiter_raw()
+        await anext(parts)
+        served.stopping.set()
+        assert b"".join([part async for part in parts]) == b""
+
+
+async def test_a_reader_that_goes_leaves_nothing_behind(served: Served) -> None:
+    before = asyncio.all_tasks()
+    async with served.http.stream("GET", "/events?live=true") as reply:
+        await anext(reply.aiter_raw())
+        assert served.runtime.bus._watchers
+    async with asyncio.timeout(10):
+        while served.runtime.bus._watchers or asyncio.all_tasks() - before:
+            await asyncio.sleep(0.01)
+
+
+async def test_an_event_is_encoded_once_and_few_are_kept() -> None:
+    streams = sse.Streams()
+    made = [Event("error", n, {"stage": "s", "message": "m"}, id=f"e{n}", seq=n) for n in range(1, 2000)]
+    first = streams.frame(made[0])
+    assert streams.frame(made[0]) is first
+    for one in made:
+        streams.frame(one)
+    assert len(streams._frames) <= sse.KEPT_FRAMES
+    large = Event("error", 1, {"message": "x" * sse.LARGEST_KEPT}, id="large", seq=1)
+    assert streams.frame(large) is not streams.frame(large)
+
+
+async def test_a_new_stream_is_refused_while_the_server_stops(served: Served) -> None:
+    served.streams.close()
+    reply = await served.http.get("/events")
+    assert (reply.status_code, reply.json()["code"]) == (503, "store_unavailable")
+
+
+# -- approvals, sessions, deliveries, agents ---------------------------------------------------------------------------
+
+
+async def question(served: Served, task_id: str) -> str:
+    async for told in served.runtime.bus.follow(0):
+        if told.kind == "approval_requested" and told.task_id == task_id:
+            return str(told.payload["approval_id"])
+    raise AssertionError("the log ended")
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "result"),
+    [
+        ("approve", {}, "granted yes None"),
+        ("approve", None, "granted yes None"),
+        ("approve", {"choice": "later"}, "denied later None"),
+        ("deny", {"why": "too late"}, "denied no too late"),
+    ],
+)
+async def test_a_question_is_answered_once(served: Served, route: str, body: dict | None, result: str) -> None:
+    task = await served.client.submit("x", {"agent": "ask"})
+    asked = await question(served, task["id"])
+    assert [one["id"] for one in await served.client.approvals()] == [asked]
+    wrong = await served.http.post(f"/approvals/{asked}/approve", json={"choice": "perhaps"})
+    assert (wrong.status_code, wrong.json()["field"]) == (422, "choice")
+    reply = await served.http.post(f"/approvals/{asked}/{route}", json=body)
+    assert (reply.status_code, reply.json()["answered_by"]) == (200, "owner")
+    assert (await ended(served, task["id"]))["result"] == result
+    with pytest.raises(Conflict):
+        await served.client.approve(asked)
+    assert await served.client.approvals() == []
+    assert [one["id"] for one in await served.client.approvals("all")] == [asked]
+    assert (await served.http.get(f"/approvals/{asked}")).json()["status"] == reply.json()["status"]
+
+
+@pytest.mark.parametrize("key", ["chat:42|thread:7", "repo:a/b", "user:ü x"])
+async def test_a_conversation_is_read_by_its_key(served: Served, key: str) -> None:
+    task = await served.client.submit("hello", {"session_key": key})
+    await ended(served, task["id"])
+    listed = (await served.http.get("/sessions")).json()["sessions"]
+    assert [one["key"] for one in listed] == [key]
+    path = httpx2.URL(f"{served.url}/api/v1/sessions/").raw_path.decode() + f"{key}/messages"
+    told = (await served.http.get(served.url + path)).json()["messages"]
+    assert [(one["role"], one["text"]) for one in told] == [("user", "hello"), ("agent", "HELLO")]
+    later = (await served.http.get(f"{served.url}{path}?after=1")).json()["messages"]
+    assert [one["number"] for one in later] == [2]
+
+
+async def test_notices_are_listed(served: Served) -> None:
+    task = await served.client.submit("hello", {"route": "console"})
+    await ended(served, task["id"])
+    found = await served.client.deliveries(task_id=task["id"])
+    assert {one["notice"] for one in found} == {"started", "done"}
+    assert await served.client.deliveries("failed") == []
+
+
+async def test_agents_are_listed_with_their_terms(served: Served) -> None:
+    listed = {agent["name"]: agent for agent in await served.client.agents()}
+    assert set(listed) == {*AGENTS, "demo"}
+    assert listed["echo"] | {"description": ""} == {
+        "name": "echo", "kind": "function", "description": "", "slots": 64, "timeout": 1800.0, "on_crash": "rerun",
+        "live": True, "problem": None, "target": "echo (on the event loop)",
+    }  # fmt: skip
+
+
+async def test_the_interface_describes_itself(served: Served) -> None:
+    told = (await served.http.get("/openapi.json")).json()
+    assert set(told["paths"]["/api/v1/tasks"]) == {"get", "post"}
+
+
+# -- the app in process, and the socket ----------------------------------------------------------------------------
+
+
+async def test_the_client_speaks_to_the_app_without_a_socket(tmp_path) -> None:
+    async with Runtime.open(tmp_path / "home", work=False) as runtime:
+        transport = httpx2.ASGITransport(create_app(runtime))
+        async with Client("http://midwatch", runtime.home.token(), transport=transport) as client:
+            task = await client.submit("x", {"agent": "demo"})
+            assert (await client.get(task["id"]))["status_text"] == "pending: no live process has agent 'demo'"
+            with pytest.raises(UnknownAgent):
+                await client.submit("x", {"agent": "nobody"})
+            with pytest.raises(InvalidInput):
+                await client.submit("")
+            with pytest.raises(NotFound):
+                await client.get("t_no")
+
+
+def test_a_port_in_use_is_told_with_a_remedy() -> None:
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(PortInUse, match=f"port {port} .* --port N"):
+            listen("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1"),
+        ("0.0.0.0", "http://127.0.0.1"),
+        ("::1", "http://[::1]"),
+        ("::", "http://[::1]"),
+    ],
+)
+def test_clients_are_told_an_address_that_works(host: str, url: str) -> None:
+    with listen("127.0.0.1", 0) as listener:
+        assert url_of(host, listener) == f"{url}:{listener.getsockname()[1]}"
