@@ -20,3 +20,9 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     opened = await SqliteStore.open(place)
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """An empty home directory."""
+    return tmp_path / "home"

@@ -5,6 +5,7 @@ A route is written `channel` or `channel:target`, for example `console`, `phone`
 
 from __future__ import annotations
 
+import asyncio
 import unicodedata
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -27,6 +28,7 @@ BACKOFF_SECONDS = (1, 5, 30, 120, 600, 1800, 3600)
 """Pause after the first, second, ... failed try."""
 
 PROMPT_SHOWN, TEXT_SHOWN = 50, 500
+TYPING_SECONDS = 2.0
 
 
 class Route(NamedTuple):
@@ -100,19 +102,34 @@ def cut(text: str, length: int) -> str:
     if len(text) <= length:
         return text
     end = length
-    while end > 0 and (_joins(text[end]) or text[end - 1] == "\u200d"):
+    while end > 0 and (_joins(text[end]) or text[end - 1] == "\u200d" or _splits_flag(text, end)):
         end -= 1
     return text[: end or length].rstrip() + "…"
 
 
 def _joins(char: str) -> bool:
-    """Whether `char` belongs to the character before it: a combining mark, joiner, selector or skin tone."""
+    """Whether `char` belongs to the character before it: a combining mark, joiner, selector, skin tone or tag."""
     return (
         unicodedata.category(char) in ("Mn", "Me", "Mc")
         or char == "\u200d"
         or "\ufe00" <= char <= "\ufe0f"
         or "\U0001f3fb" <= char <= "\U0001f3ff"
+        or "\U000e0020" <= char <= "\U000e007f"
     )
+
+
+def _splits_flag(text: str, end: int) -> bool:
+    """Whether a cut at `end` would part the two letters of a flag."""
+    if not _flag_letter(text[end]):
+        return False
+    start = end
+    while start > 0 and _flag_letter(text[start - 1]):
+        start -= 1
+    return (end - start) % 2 == 1
+
+
+def _flag_letter(char: str) -> bool:
+    return "\U0001f1e6" <= char <= "\U0001f1ff"
 
 
 class Channel(Protocol):
@@ -200,25 +217,29 @@ class Notifications:
         if channel is None or parsed is None:
             yield
             return
-        async with _Harmless(channel.typing(parsed.target)):
+        async with _Harmless(channel, parsed.target):
             yield
 
 
 class _Harmless:
-    """Runs a context manager whose own failures must not be seen by the block inside."""
+    """A channel's typing sign whose failures and slowness the block inside never sees."""
 
-    def __init__(self, inner: AbstractAsyncContextManager[None]) -> None:
-        self._inner = inner
-        self._entered = False
+    def __init__(self, channel: Channel, target: str | None) -> None:
+        self._channel = channel
+        self._target = target
+        self._sign: AbstractAsyncContextManager[None] | None = None
 
     async def __aenter__(self) -> None:
         try:
-            await self._inner.__aenter__()
-            self._entered = True
+            sign = self._channel.typing(self._target)
+            async with asyncio.timeout(TYPING_SECONDS):
+                await sign.__aenter__()
+            self._sign = sign
         except Exception:
-            self._entered = False
+            self._sign = None
 
     async def __aexit__(self, *problem: Any) -> None:
-        if self._entered:
+        if self._sign is not None:
             with suppress(Exception):
-                await self._inner.__aexit__(None, None, None)
+                async with asyncio.timeout(TYPING_SECONDS):
+                    await self._sign.__aexit__(None, None, None)

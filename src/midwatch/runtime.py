@@ -1,8 +1,8 @@
 """The runtime: builds everything from settings, starts it, stops it. It has no rules of its own.
 
-    async with midwatch.Runtime.open() as desk:
-        task = await desk.tasks.submit("Say hello", agent="demo")
-        print((await desk.tasks.wait(task.id)).result)
+async with midwatch.Runtime.open() as desk:
+    task = await desk.tasks.submit("Say hello", agent="demo")
+    print((await desk.tasks.wait(task.id)).result)
 """
 
 from __future__ import annotations
@@ -69,7 +69,15 @@ class Roster:
 class Runtime:
     """A desk: the services on one home and, unless told otherwise, the processes that do the work."""
 
-    def __init__(self, settings: Settings, home: Home, store: Store, agents: dict[str, Agent], clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        home: Home,
+        store: Store,
+        agents: dict[str, Agent],
+        channels: dict[str, Channel],
+        clock: Clock,
+    ) -> None:
         now = clock.now()
         self.settings = settings
         self.home = home
@@ -78,7 +86,7 @@ class Runtime:
         self.clock = clock
         self.url: str | None = None
         self.instance: Instance | None = None
-        self.channels: dict[str, Channel] = build_channels(settings)
+        self.channels = channels
         self.notifications = Notifications(store, self.channels)
         self.approvals = Approvals(store, clock)
         self.sessions = Sessions(store)
@@ -107,6 +115,7 @@ class Runtime:
         home: str | os.PathLike[str] | None = None,
         *,
         agents: Mapping[str, Registered] | None = None,
+        channels: Mapping[str, Channel] | None = None,
         settings: Settings | None = None,
         role: Role = "library",
         work: bool = True,
@@ -114,7 +123,7 @@ class Runtime:
     ) -> AsyncIterator[Runtime]:
         """Open the desk of a home directory and close it at the end of the block.
 
-        `agents` are added to the configured ones. With `work=False` nothing is run here: tasks are only handed in and
+        `agents` and `channels` are added to the configured ones. With `work=False` nothing is run here: tasks are only handed in and
         looked at. Beside a live `midwatch up` only what was submitted here, or only this process can run, is run.
         """
         settings = settings or Settings.load(home)
@@ -125,7 +134,8 @@ class Runtime:
             store = await SqliteStore.open(place.database)
             try:
                 known = build_agents(settings, agents or {})
-                desk = cls(settings, place, store, known, clock or SystemClock())
+                ways = {**build_channels(settings), **(channels or {})}
+                desk = cls(settings, place, store, known, ways, clock or SystemClock())
                 await desk.bus.start()
                 store.on_commit(desk._heard)
                 try:

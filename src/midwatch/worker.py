@@ -19,6 +19,7 @@ from midwatch.change import Changes, Update
 from midwatch.channel import Notifications, cut
 from midwatch.clock import SECOND, Clock, Timer, iso
 from midwatch.errors import (
+    AgentError,
     Conflict,
     LeaseLost,
     LimitReached,
@@ -199,7 +200,7 @@ class Worker:
             return _failed(problem, task)
 
     async def _turn(self, run: Run, talk: Conversation, turn: LiveTurn) -> Verdict:
-        run.body = asyncio.get_running_loop().create_task(talk.turn(turn))
+        run.body = asyncio.get_running_loop().create_task(_contained(talk, turn))
         run.body.add_done_callback(lambda _: run.ended.set())
         if run.task.timeout_seconds is not None:
             self._arm(run, run.task.timeout_seconds)
@@ -498,6 +499,17 @@ RELEASED = {
     "token_hash": None,
 }  # fmt: skip
 """What a task loses when it goes back to wait."""
+
+
+async def _contained(talk: Conversation, turn: LiveTurn) -> TurnResult:
+    """The agent's turn; what would end the process (SystemExit and the like) ends only the turn."""
+    try:
+        result = await talk.turn(turn)
+    except (KeyboardInterrupt, SystemExit, GeneratorExit) as problem:
+        raise AgentError(f"the agent raised {type(problem).__name__}: {problem}") from problem
+    if not isinstance(result, TurnResult):
+        raise AgentError(f"the agent returned {type(result).__name__} instead of a TurnResult.")
+    return result
 
 
 def _failed(problem: Exception, task: Task) -> Verdict:

@@ -61,7 +61,6 @@ def test_cut_never_splits_what_a_reader_sees_as_one(text: str, length: int, expe
     assert cut(text, length) == expected
 
 
-@pytest.mark.xfail(reason="cut() does not know regional indicators and tag sequences yet")
 @pytest.mark.parametrize(
     ("text", "length", "expected"),
     [
@@ -245,10 +244,7 @@ async def test_typing_without_a_channel(route: str | None) -> None:
     assert done
 
 
-RAISES_AT_ONCE = pytest.mark.xfail(reason="Notifications.typing calls channel.typing outside of its guard")
-
-
-@pytest.mark.parametrize("fails", ["shown", "hidden", pytest.param("asked", marks=RAISES_AT_ONCE)])
+@pytest.mark.parametrize("fails", ["shown", "hidden", "asked"])
 async def test_a_channel_that_cannot_show_typing_does_no_harm(fails: str) -> None:
     channel = Typist(fails)
     done = False

@@ -1,0 +1,533 @@
+"""A task from submit to its end, on a real store, with agents that follow a script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch import Runtime, Settings, Task, TransientError, Turn, TurnResult, Usage
+from midwatch.change import Changes, Update
+from midwatch.errors import AlreadyFinished
+from midwatch.event import EventFilter, ToolExecStart
+from midwatch.task import AgentTerms
+from midwatch.testing import (
+    FakeClock,
+    RecordingChannel,
+    ScriptedAgent,
+    Step,
+    ask,
+    emit,
+    own_group,
+    raise_,
+    result,
+    save,
+    say,
+    settle,
+    tool,
+    wait_for,
+)
+
+
+async def until(look: Callable[[], Awaitable[Any]]) -> Any:
+    """The first true answer of `look`, looking again after whatever runs now."""
+    async with asyncio.timeout(20):
+        while not (found := await look()):
+            await asyncio.sleep(0.005)
+    return found
+
+
+async def kinds(desk: Runtime, task: Task) -> list[str]:
+    return [e.kind for e in await desk.store.read_events(0, EventFilter(task_id=task.id))]
+
+
+def status_is(desk: Runtime, task: Task, status: str) -> Callable[[], Awaitable[bool]]:
+    async def look() -> bool:
+        return (await desk.tasks.get(task.id)).status == status
+
+    return look
+
+
+async def run(desk: Runtime, prompt: str = "do it", **wish: Any) -> Task:
+    wish.setdefault("agent", "it")
+    task = await desk.tasks.submit(prompt, **wish)
+    async with asyncio.timeout(20):
+        return await desk.tasks.wait(task.id)
+
+
+async def test_a_turn_with_a_tool_gives_a_balanced_log_in_order(home: Path) -> None:
+    usage = Usage(input_tokens=3, output_tokens=4)
+    agent = ScriptedAgent(tool("read"), say("hm"), result("fine", usage=usage))
+    async with Runtime.open(home, agents={"it": agent}) as desk:
+        task = await run(desk)
+        assert (task.status, task.outcome, task.result, task.tokens_used) == ("done", "ok", "fine", 7)
+        assert await kinds(desk, task) == [
+            "task_submitted", "task_started", "turn_start", "tool_exec_start", "tool_exec_end", "message_update",
+            "turn_end", "task_finished",
+        ]  # fmt: skip
+        turns = {e.turn_id for e in await desk.store.read_events(0, EventFilter(kinds=("turn_start", "turn_end")))}
+        assert turns == {f"{task.id}.1"}
+        assert agent.closed == 1
+
+
+async def test_unknown_usage_is_unknown_not_zero(home: Path) -> None:
+    async with Runtime.open(home, agents={"it": ScriptedAgent(result("x"))}) as desk:
+        task = await run(desk)
+        assert (task.usage, task.tokens_used) == (None, None)
+
+
+RAISED = (RuntimeError("boom"), KeyboardInterrupt(), SystemExit(3), ValueError("\x00 odd"), RecursionError())
+
+
+@pytest.mark.parametrize("problem", RAISED, ids=lambda p: type(p).__name__)
+async def test_an_agent_that_raises_anything_fails_its_task_only(home: Path, problem: BaseException) -> None:
+    agents = {"it": ScriptedAgent(raise_(problem)), "good": ScriptedAgent(result("ok"))}
+    async with Runtime.open(home, agents=agents) as desk:
+        task = await run(desk)
+        assert (task.status, task.outcome) == ("failed", "error")
+        assert type(problem).__name__ in (task.error or "")
+        assert (await run(desk, agent="good")).status == "done"
+
+
+async def test_an_agent_that_returns_nonsense_or_cannot_open_fails_its_task(home: Path) -> None:
+    class Odd(ScriptedAgent):
+        async def open(self, session: Any) -> Any:
+            raise OSError("no such socket")
+
+    class Liar(ScriptedAgent):
+        async def open(self, session: Any) -> Any:
+            talk = await super().open(session)
+            talk.turn = lambda turn: asyncio.sleep(0, "just text")  # type: ignore[method-assign,assignment]
+            return talk
+
+    async with Runtime.open(home, agents={"odd": Odd(), "liar": Liar()}) as desk:
+        assert "no such socket" in ((await run(desk, agent="odd")).error or "")
+        assert "TurnResult" in ((await run(desk, agent="liar")).error or "")
+
+
+async def test_open_tool_calls_are_closed_with_their_turn(home: Path) -> None:
+    agent = ScriptedAgent(emit(ToolExecStart(tool="dig", tool_call_id="1")), raise_(RuntimeError("x")))
+    async with Runtime.open(home, agents={"it": agent}) as desk:
+        found = await kinds(desk, await run(desk))
+        assert found[2:] == ["turn_start", "tool_exec_start", "tool_exec_end", "turn_end", "task_finished"]
+
+
+# -- cancel and timeout ------------------------------------------------------------------------------------------
+
+
+async def test_cancelled_while_pending_never_starts(home: Path) -> None:
+    agent = ScriptedAgent(result("x"))
+    async with Runtime.open(home, agents={"it": agent}) as desk:
+        task = await desk.tasks.submit("later", agent="it", delay=0.05)
+        cancelled = await desk.tasks.cancel(task.id)
+        assert (cancelled.status, cancelled.outcome) == ("cancelled", "cancelled")
+        await run(desk, delay=0.06)  # due after the cancelled one was
+        assert len(agent.turns) == 1
+        with pytest.raises(AlreadyFinished):
+            await desk.tasks.cancel(task.id)
+
+
+async def test_cancelled_while_running_never_becomes_done(home: Path) -> None:
+    """Not even when the agent finishes its work all the same."""
+    go = asyncio.Event()
+    agent = ScriptedAgent(wait_for(go), result("finished anyway"), deaf_to=("stop",))
+    async with Runtime.open(home, agents={"it": agent}) as desk:
+        task = await desk.tasks.submit("x", agent="it")
+        await until(status_is(desk, task, "running"))
+        assert (await desk.tasks.cancel(task.id)).status == "running"
+        assert (await desk.tasks.get(task.id)).status_text == "running: stopping (cancel)"
+        await until(lambda: _true(agent.interrupts == ["stop"]))
+        go.set()
+        ended = await desk.tasks.wait(task.id)
+        assert (ended.status, ended.outcome, ended.result) == ("cancelled", "cancelled", None)
+
+
+async def _true(value: bool) -> bool:
+    return value
+
+
+async def test_a_cancel_written_by_another_process_takes_effect(home: Path) -> None:
+    agent = ScriptedAgent(wait_for(asyncio.Event()))
+    async with Runtime.open(home, agents={"it": agent}) as desk, Runtime.open(home, work=False) as other:
+        task = await desk.tasks.submit("x", agent="it")
+        await until(status_is(desk, task, "running"))
+        await other.tasks.cancel(task.id)
+        ended = await desk.tasks.wait(task.id)
+        assert ended.status == "cancelled"
+        assert (await other.tasks.wait(task.id)).status == "cancelled"
+
+
+async def test_a_timeout_ends_the_turn_and_says_so(home: Path) -> None:
+    channel = RecordingChannel("there")
+    agent = ScriptedAgent(wait_for(asyncio.Event()), deaf_to=("terminate",))
+    async with Runtime.open(home, agents={"it": agent}, channels={"there": channel}) as desk:
+        task = await run(desk, timeout=0.05, route="there")
+        assert (task.status, task.outcome) == ("failed", "timeout")
+        assert "0.05" in (task.error or "")
+        assert agent.interrupts == ["terminate", "kill"]
+        await channel.until(lambda c: len(c.delivered) == 2)
+        assert [d.notice for d in channel.delivered] == ["started", "timed_out"]
+        assert channel.typed == [("start", None), ("stop", None)]
+
+
+async def test_an_agent_that_ignores_everything_is_left_behind(home: Path) -> None:
+    async def stubborn(turn: Turn) -> None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if release.is_set():
+                    raise
+
+    release = asyncio.Event()
+    agent = ScriptedAgent(stubborn, deaf_to=("stop", "terminate", "kill"))
+    async with Runtime.open(home, agents={"it": agent}) as desk:
+        task = await run(desk, timeout=0.05)
+        assert (task.status, task.outcome) == ("failed", "timeout")
+        release.set()
+        for left in asyncio.all_tasks():
+            if "_contained" in repr(left):
+                left.cancel()
+
+
+# -- failures that may pass --------------------------------------------------------------------------------------
+
+
+async def test_a_transient_failure_is_tried_again_after_a_pause(home: Path) -> None:
+    clock = FakeClock()
+    tries: list[int] = []
+
+    async def flaky(turn: Turn) -> str:
+        tries.append(turn.attempt)
+        if len(tries) < 3:
+            raise TransientError("try later")
+        return "there"
+
+    async with Runtime.open(home, agents={"it": ScriptedAgent(flaky)}, clock=clock) as desk:
+        task = await desk.tasks.submit("x", agent="it")
+        await until(lambda: _waits(desk, task))
+        held = await desk.tasks.get(task.id)
+        assert (held.wait, held.failures, held.attempt) == ("backoff", 1, 1)
+        assert held.due_at > clock.now()
+        await until(lambda: _advance(clock, desk, task))
+        ended = await desk.tasks.get(task.id)
+        assert (ended.status, ended.failures, ended.attempt) == ("done", 2, 3)
+        assert tries == [1, 2, 3]
+
+
+async def _waits(desk: Runtime, task: Task) -> bool:
+    return (await desk.tasks.get(task.id)).wait == "backoff"
+
+
+async def _advance(clock: FakeClock, desk: Runtime, task: Task) -> bool:
+    await clock.advance(1.0)
+    return not (await desk.tasks.get(task.id)).open
+
+
+async def test_a_task_that_keeps_failing_fails_after_max_attempts(home: Path) -> None:
+    clock = FakeClock()
+    agent = ScriptedAgent(raise_(ConnectionResetError("gone")))
+    async with Runtime.open(home, agents={"it": agent}, clock=clock) as desk:
+        task = await desk.tasks.submit("x", agent="it", max_attempts=2)
+        await until(lambda: _advance(clock, desk, task))
+        ended = await desk.tasks.get(task.id)
+        assert (ended.status, ended.outcome, ended.attempt) == ("failed", "error", 2)
+        assert len(agent.turns) == 2
+
+
+# -- leases ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_lost_lease_stops_the_agent_and_its_result_is_late_once(home: Path) -> None:
+    go = asyncio.Event()
+
+    async def work(turn: Turn) -> str:
+        await go.wait()
+        with pytest.raises(Exception, match="no longer owns"):
+            await turn.save_progress("mine")
+        return "too late"
+
+    agent = ScriptedAgent(work, deaf_to=("terminate", "kill"))
+    async with Runtime.open(home, agents={"it": agent}) as desk:
+        task = await desk.tasks.submit("x", agent="it")
+        await until(status_is(desk, task, "running"))
+        taken = Update("task", task.id, {"attempt": 7, "lease_owner": "i_other"}, {"status": "running"})
+        await desk.store.apply(Changes(updates=(taken,)))
+        go.set()
+        await until(lambda: _late(desk, task))
+        current = await desk.store.get_task(task.id)
+        assert current is not None and (current.status, current.attempt, current.result) == ("running", 7, None)
+        assert agent.interrupts[:1] == ["terminate"]
+
+
+async def _late(desk: Runtime, task: Task) -> bool:
+    return (await kinds(desk, task)).count("task_late") == 1
+
+
+@pytest.mark.parametrize(
+    ("on_crash", "status", "outcome", "attempt"),
+    [("rerun", "done", "ok", 2), ("resume", "done", "ok", 2), ("fail", "failed", "lost", 1)],
+)
+async def test_a_task_of_a_dead_process_is_rescued_by_its_rule(
+    home: Path, on_crash: Any, status: str, outcome: str, attempt: int
+) -> None:
+    never = asyncio.Event()
+    held = ScriptedAgent(tool("a"), save({"step": 1}), emit(ToolExecStart(tool="b", tool_call_id="b")), wait_for(never))
+    async with Runtime.open(home, agents={"it": held}) as desk:
+        task = await desk.tasks.submit("x", agent="it", on_crash=on_crash)
+        await until(lambda: _emitted(desk, task, "tool_exec_start", 2))
+        worker = desk._worker
+        assert worker is not None
+        for lost in list(worker._tasks):  # the process is abandoned: no handler runs, nothing more is written
+            lost.cancel()
+        worker.running.clear()
+    async with Runtime.open(home, work=False) as looking:  # the lease is of a process whose lock is free
+        assert (await looking.tasks.get(task.id)).status == "running"
+    again = ScriptedAgent(_resumed)
+    async with Runtime.open(home, agents={"it": again}) as desk:
+        ended = await desk.tasks.wait(task.id)
+        assert (ended.status, ended.outcome, ended.attempt) == (status, outcome, attempt)
+        found = await kinds(desk, task)
+        for family in ("turn", "tool_exec"):
+            assert found.count(f"{family}_start") == found.count(f"{family}_end")
+        assert found.count("task_rescued") == 1
+        if status == "done":
+            assert ended.result == f"{on_crash == 'resume'} {{'step': 1}}"
+            assert ended.rescues == 1
+
+
+async def _resumed(turn: Turn) -> str:
+    return f"{turn.resumed} {await turn.load_progress()}"
+
+
+async def _emitted(desk: Runtime, task: Task, kind: str, count: int) -> bool:
+    return (await kinds(desk, task)).count(kind) == count
+
+
+# -- questions ---------------------------------------------------------------------------------------------------
+
+
+async def _question(desk: Runtime) -> Any:
+    return await desk.approvals.list()
+
+
+async def test_a_question_waits_in_the_inbox_and_its_answer_reaches_the_agent(home: Path) -> None:
+    channel = RecordingChannel("there")
+    one_slot = AgentTerms(timeout_seconds=0.4, on_crash="rerun", slots=1)
+    asker = ScriptedAgent(ask("Deploy?", ("yes", "later", "no")), name="asker", terms=one_slot)
+    async with Runtime.open(home, agents={"it": asker}, channels={"there": channel}) as desk:
+        task = await desk.tasks.submit("x", agent="it", route="there")
+        (question,) = await until(lambda: _question(desk))
+        waiting = await desk.tasks.get(task.id)
+        assert (waiting.status, waiting.status_text) == ("running", "running: waits for an answer")
+        second = await desk.tasks.submit("y", agent="it")  # the slot is free meanwhile
+        await until(lambda: _count(desk, 2))
+        async with asyncio.timeout(5):
+            await asyncio.sleep(0.5)  # longer than the timeout, whose clock stands still
+        assert (await desk.tasks.get(task.id)).status == "running"
+        await desk.approvals.answer(question.id, "later", actor="me", why="tests first")
+        ended = await desk.tasks.wait(task.id)
+        assert (ended.status, ended.result) == ("done", "later")
+        (resolved,) = await desk.store.read_events(0, EventFilter(kinds=("approval_resolved",), task_id=task.id))
+        assert (resolved.payload["status"], resolved.payload["why"], resolved.actor) == ("denied", "tests first", "me")
+        await channel.until(lambda c: any(d.notice.startswith("asked:") for d in c.delivered))
+        (other,) = await desk.approvals.list()
+        assert other.task_id == second.id
+        await desk.approvals.answer(other.id, grant=True)
+        assert (await desk.tasks.wait(second.id)).result == "yes"
+
+
+async def _count(desk: Runtime, number: int) -> bool:
+    return len(await desk.approvals.list()) == number
+
+
+async def test_an_unanswered_question_expires(home: Path) -> None:
+    clock = FakeClock()
+    async with Runtime.open(home, agents={"it": ScriptedAgent(ask("Now?", expires=60))}, clock=clock) as desk:
+        task = await desk.tasks.submit("x", agent="it")
+        await until(lambda: _question(desk))
+        await until(lambda: _advance(clock, desk, task))
+        assert (await desk.tasks.get(task.id)).result == "expired"
+
+
+async def test_cancelling_a_task_that_asks_takes_its_question_back(home: Path) -> None:
+    async with Runtime.open(home, agents={"it": ScriptedAgent(ask("Now?"))}) as desk:
+        task = await desk.tasks.submit("x", agent="it")
+        (question,) = await until(lambda: _question(desk))
+        await desk.tasks.cancel(task.id)
+        assert (await desk.tasks.wait(task.id)).status == "cancelled"
+        assert (await desk.approvals.get(question.id)).status == "expired"
+
+
+# -- notices and conversations -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step", "notices"),
+    [(result("x"), ["started", "done"]), (raise_(RuntimeError("x")), ["started", "failed"])],
+)
+async def test_the_route_is_told_once_of_the_start_and_the_end(home: Path, step: Step, notices: list[str]) -> None:
+    channel = RecordingChannel("there", fail=1)
+    async with Runtime.open(home, agents={"it": ScriptedAgent(step)}, channels={"there": channel}) as desk:
+        task = await run(desk, route="there")
+        await channel.until(lambda c: len(c.delivered) == 2)
+        assert sorted(d.notice for d in channel.delivered) == sorted(notices)
+        await until(lambda: _all_sent(desk, task))
+        assert sorted(d.notice for d in await desk.notifications.list(task_id=task.id)) == sorted(notices)
+
+
+async def _all_sent(desk: Runtime, task: Task) -> bool:
+    return {d.status for d in await desk.notifications.list(task_id=task.id)} == {"sent"}
+
+
+async def test_a_silent_result_is_kept_but_not_sent(home: Path) -> None:
+    async with Runtime.open(home, agents={"it": ScriptedAgent(result("nothing new", outcome="silent"))}) as desk:
+        task = await run(desk, route="console")
+        assert (task.status, task.outcome, task.result) == ("done", "silent", "nothing new")
+        assert [d.notice for d in await desk.notifications.list(task_id=task.id)] == ["started"]
+
+
+async def test_a_channel_that_hangs_or_raises_never_harms_a_task(home: Path) -> None:
+    class Broken(RecordingChannel):
+        def typing(self, target: str | None) -> Any:
+            raise RuntimeError("no typing")
+
+    channels = {"hang": RecordingChannel("hang", hang=True), "broken": Broken("broken", fail=99)}
+    async with Runtime.open(home, agents={"it": ScriptedAgent(result("x"))}, channels=channels) as desk:
+        for name in channels:
+            assert (await run(desk, route=name)).status == "done"
+
+
+async def test_a_conversation_keeps_prompt_answer_and_thread_and_tells_the_origin(home: Path) -> None:
+    async def talk(turn: Turn) -> TurnResult:
+        return TurnResult(text=f"{turn.thread_id} heard {turn.prompt}", thread_id="th1")
+
+    async with Runtime.open(home, agents={"it": ScriptedAgent(talk)}) as desk:
+        await run(desk, "one", session_key="chat:1")
+        await run(desk, "two", session_key="chat:1|message:5", origin_session="chat:9")
+        third = await run(desk, "three", session_key="chat:1")
+        assert third.result == "th1 heard three"
+        said = [(m.role, m.text) for m in await desk.sessions.messages("chat:1")]
+        assert said == [
+            ("user", "one"), ("agent", "None heard one"), ("user", "three"), ("agent", "th1 heard three"),
+        ]  # fmt: skip
+        assert [(m.role, m.text) for m in await desk.sessions.messages("chat:9")] == [("result", "None heard two")]
+        assert (await desk.sessions.get("chat:1")).thread_id == "th1"
+
+
+async def test_a_private_session_with_a_thread_is_resumed_by_retry(home: Path) -> None:
+    async def talk(turn: Turn) -> TurnResult:
+        if turn.thread_id is None:
+            return TurnResult(outcome="error", error="not yet", thread_id="th7")
+        return TurnResult(text=f"went on in {turn.thread_id}")
+
+    async with Runtime.open(home, agents={"it": ScriptedAgent(save("half"), talk)}) as desk:
+        failed = await run(desk)
+        assert (failed.status, failed.session_key) == ("failed", f"bg:{failed.id}")
+        again = await desk.tasks.retry(failed.id)
+        assert (again.retry_of, again.progress, again.root_id) == (failed.id, "half", failed.id)
+        assert (await desk.tasks.wait(again.id)).result == "went on in th7"
+
+
+# -- shutdown ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("on_crash", "status"), [("rerun", "pending"), ("resume", "pending"), ("fail", "failed")])
+async def test_shutdown_ends_turns_and_keeps_their_tasks_by_their_rule(home: Path, on_crash: Any, status: str) -> None:
+    settings = Settings.load(home, shutdown_grace=0)
+    agent = ScriptedAgent(wait_for(asyncio.Event()))
+    async with Runtime.open(settings=settings, agents={"it": agent}) as desk:
+        task = await desk.tasks.submit("x", agent="it", on_crash=on_crash)
+        await until(status_is(desk, task, "running"))
+    assert agent.interrupts == ["stop"]
+    async with Runtime.open(settings=settings, work=False) as looking:
+        left = await looking.store.get_task(task.id)
+        assert left is not None and left.status == status
+        assert left.lease_owner is None
+        if status == "pending":
+            assert left.interruptions == 1
+        else:
+            assert (left.outcome, "retry" in (left.error or "")) == ("lost", False)
+
+
+async def test_shutdown_lets_a_turn_end_within_the_grace(home: Path) -> None:
+    go = asyncio.Event()
+    async with Runtime.open(home, agents={"it": ScriptedAgent(wait_for(go), result("made it"))}) as desk:
+        task = await desk.tasks.submit("x", agent="it")
+        await until(status_is(desk, task, "running"))
+        asyncio.get_running_loop().call_later(0.05, go.set)
+    async with Runtime.open(home, work=False) as looking:
+        assert (await looking.tasks.result(task.id)) == "made it"
+
+
+async def test_a_yielding_task_goes_back_to_wait_and_continues(home: Path) -> None:
+    go = asyncio.Event()
+    agent = ScriptedAgent(wait_for(go), result("done at last"))
+    async with Runtime.open(home, agents={"it": agent, "chat": ScriptedAgent(result("hello"))}) as desk:
+        held = await desk.tasks.submit("long", agent="it", session_key="chat:1", cause="automation", on_crash="rerun")
+        await until(status_is(desk, held, "running"))
+        message = await desk.tasks.submit("hi", agent="chat", session_key="chat:1", cause="message")
+        assert (await desk.tasks.wait(message.id)).result == "hello"
+        go.set()
+        ended = await desk.tasks.wait(held.id)
+        assert (ended.status, ended.interruptions, ended.failures, ended.attempt) == ("done", 1, 0, 2)
+        assert "task_interrupted" in await kinds(desk, held)
+
+
+# -- who runs what -----------------------------------------------------------------------------------------------
+
+
+async def test_a_task_whose_agent_nobody_has_stays_pending_and_says_so(home: Path) -> None:
+    async with Runtime.open(home, agents={"special": ScriptedAgent(wait_for(asyncio.Event()))}) as desk:
+        task = await desk.tasks.submit("x", agent="special", delay=3600)
+    async with Runtime.open(home) as desk:
+        await desk.store.apply(
+            Changes(
+                updates=(Update("task", task.id, {"wait": None, "due_at": task.created_at}, {"status": "pending"}),)
+            )
+        )
+        found = await desk.tasks.get(task.id)
+        assert (found.status, found.status_text) == ("pending", "pending: no live process has agent 'special'")
+        assert (await desk.tasks.list())[0].wait == "agent"
+
+
+async def test_a_library_beside_a_server_takes_its_own_tasks_and_what_only_it_can_run(home: Path) -> None:
+    shared = {"both": ScriptedAgent(result("by the server"))}
+    mine = {"both": ScriptedAgent(result("by the library")), "mine": ScriptedAgent(result("only here"))}
+    async with Runtime.open(home, agents=shared, role="up") as server, Runtime.open(home, agents=mine) as library:
+        theirs = await server.tasks.submit("x", agent="both")
+        assert (await server.tasks.wait(theirs.id)).result == "by the server"
+        own = await library.tasks.submit("x", agent="mine")
+        assert (await library.tasks.wait(own.id)).result == "only here"
+        across = await server.tasks.submit("x", agent="mine")  # known because a live process offers it
+        assert (await server.tasks.wait(across.id)).result == "only here"
+
+
+async def test_slots_bound_what_runs_at_once(home: Path) -> None:
+    go = asyncio.Event()
+    two = ScriptedAgent(wait_for(go), result("x"), terms=AgentTerms(slots=2))
+    settings = Settings.load(home, slots=3)
+    async with Runtime.open(settings=settings, agents={"two": two, "many": ScriptedAgent(wait_for(go))}) as desk:
+        for agent in ("two", "two", "two", "many", "many"):
+            await desk.tasks.submit("x", agent=agent)
+        await until(lambda: _true(desk.running == 3))
+        await settle(200)
+        assert (desk.running, len(two.turns)) == (3, 2)
+        waiting = [t for t in await desk.tasks.list() if t.status == "pending"]
+        assert {(await desk.tasks.get(t.id)).wait for t in waiting} == {"slot"}
+        go.set()
+
+
+async def test_a_process_group_is_committed_before_the_agent_goes_on(home: Path) -> None:
+    seen: list[Any] = []
+
+    async def look(turn: Turn) -> None:
+        seen.append(await desk.store.get_task(turn.task_id))
+
+    async with Runtime.open(home, agents={"it": ScriptedAgent(own_group(4_000_000), look, result(""))}) as desk:
+        task = await run(desk)
+        assert [row.pgid for row in seen] == [4_000_000]
+        assert task.pgid is None
