@@ -10,6 +10,12 @@ import pytest
 from midwatch.store import Store
 from midwatch.stores.sqlite import SqliteStore
 
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How long the chaos test goes on."""
+    parser.addoption("--chaos-seconds", type=float, default=60.0, help="how long the chaos test goes on")
+
+
 STORES = ("sqlite", "sqlite-memory")
 
 

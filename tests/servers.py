@@ -1,0 +1,111 @@
+"""A real `midwatch up` in its own process, for tests that talk to it, kill it and start it again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx2
+
+PROGRAM = Path(sys.executable).with_name("midwatch")
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """Of a midwatch process on that home, free of what the caller's own may say."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("MIDWATCH_")}
+    return {**kept, "MIDWATCH_HOME": str(home), **more}
+
+
+class Server:
+    """A server on one home and one port that can be killed and started again."""
+
+    def __init__(self, home: Path, **env: str) -> None:
+        self.home = home
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._env = environment(home, **env)
+        self._log = home.parent / "server.log"
+
+    async def start(self) -> None:
+        """Start it and wait until it answers."""
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [PROGRAM, "up", "--port", str(self.port)], env=self._env, stdout=log, stderr=log, start_new_session=True
+            )
+        async with httpx2.AsyncClient() as client:
+            deadline = time.monotonic() + 20
+            while True:
+                try:
+                    if (await client.get(f"{self.url}/api/v1/health")).status_code == 200:
+                        return
+                except httpx2.HTTPError:
+                    pass
+                assert self.process.poll() is None, self._log.read_text()[-2000:]
+                assert time.monotonic() < deadline, self._log.read_text()[-2000:]
+                await asyncio.sleep(0.02)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the server alone, not to its children."""
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+
+    async def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.signal(signal.SIGKILL)
+        assert self.process is not None
+        await asyncio.to_thread(self.process.wait)
+
+    async def stop(self) -> int:
+        """SIGTERM, and its exit status."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.signal(signal.SIGTERM)
+        return await asyncio.to_thread(self.process.wait, 30)
+
+    def client(self) -> httpx2.AsyncClient:
+        """A client that carries the owner's token."""
+        token = (self.home / "token").read_text().strip()
+        return httpx2.AsyncClient(
+            base_url=f"{self.url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=10.0
+        )
+
+
+def processes_with(mark: str) -> list[int]:
+    """Processes whose environment holds `mark`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                environ = (entry / "environ").read_bytes()
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if state != "Z" and mark.encode() in environ.split(b"\0"):
+                found.append(int(entry.name))
+    return found
+
+
+async def eventually(look: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Whether `look` becomes true within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not look():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.02)
+    return True
