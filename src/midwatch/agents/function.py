@@ -82,6 +82,7 @@ class FunctionAgent(BaseAgent):
         self.target = target
         self.workdir = workdir
         self._on_loop = on_loop
+        self._call = None if isinstance(target, str) else taking_turn(target)
         self._path = tuple(str(Path(place).expanduser().absolute()) for place in path)
         self._env = dict(env or {})
 
@@ -97,7 +98,7 @@ class FunctionAgent(BaseAgent):
         """Nothing is started before the first turn."""
         if isinstance(self.target, str):
             return InChild(self, self.target, session)
-        return OnLoop(self.target) if self._on_loop else OnThread(self.target, self.name)
+        return OnLoop(self._call or self.target) if self._on_loop else OnThread(self.target, self.name)
 
     def describe(self) -> Mapping[str, Any]:
         """The function, and whether its package can be found."""
@@ -127,11 +128,16 @@ class FunctionAgent(BaseAgent):
 # -- on the event loop -------------------------------------------------------------------------------------------
 
 
+def taking_turn(function: Function) -> Function:
+    """`function` as one that takes (prompt, turn)."""
+    return function if wants_turn(function) else lambda prompt, _: function(prompt)
+
+
 class OnLoop:
-    """Calls an async function in the task that runs the turn; an interrupt cancels it."""
+    """Calls an async function of (prompt, turn) in the task that runs the turn; an interrupt cancels it."""
 
     def __init__(self, function: Function) -> None:
-        self._call: Function = function if wants_turn(function) else lambda prompt, _: function(prompt)
+        self._call = function
         self._task: asyncio.Task[Any] | None = None
         self._cancels = 0
 
