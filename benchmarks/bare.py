@@ -1,0 +1,176 @@
+"""A bare sqlite3 loop as a contender: `python -m benchmarks.bare ROWS DIRECTORY COUNT` prints its figures as JSON.
+
+Groups of 64 tasks, three commits each (submit, claim, finish), five events per task, and nothing but the database: no
+event loop, no threads, no objects, no rules. ROWS says what is written:
+
+same   the rows midwatch writes, in its schema: one real task is run, and its rows are copied with new ids
+least  the narrowest rows that could still run a queue, in a schema of their own
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.ours import PROMPT, drive, up
+from midwatch.stores.sqlite import open_database
+
+GROUP = 64
+WARM_UP = 4
+CLAIMED = ("status", "attempt", "lease_owner", "host", "started_at", "token_hash")
+ENDED = ("status", "outcome", "result", "completed_at", "usage", "lease_owner")
+STEPS = (("task_submitted",), ("task_started",), ("turn_start", "turn_end", "task_finished"))
+"""Events of each of the three steps."""
+
+LEAST_SCHEMA = """
+CREATE TABLE tasks (
+  id TEXT PRIMARY KEY, gate_key TEXT, status TEXT, prompt TEXT, agent TEXT, rank INTEGER, due_at INTEGER,
+  attempt INTEGER, lease_owner TEXT, started_at INTEGER, completed_at INTEGER, outcome TEXT, result TEXT
+);
+CREATE INDEX tasks_claim ON tasks (rank, due_at, id) WHERE status = 'pending';
+CREATE UNIQUE INDEX tasks_gate ON tasks (gate_key) WHERE status = 'running';
+CREATE TABLE events (seq INTEGER PRIMARY KEY, id TEXT, task_id TEXT, kind TEXT, time INTEGER, payload TEXT);
+CREATE INDEX events_task ON events (task_id);
+CREATE TABLE event_head (last_seq INTEGER);
+INSERT INTO event_head VALUES (0);
+"""
+
+Values = dict[str, object]
+
+
+class Rows(NamedTuple):
+    """An ended task's row and those of its events by kind, to be copied, and an empty database for the copies."""
+
+    task: Values
+    events: dict[str, Values]
+    connection: sqlite3.Connection
+
+
+def same(place: Path) -> Rows:
+    """The rows of a real task."""
+
+    async def one_task() -> Path:
+        async with up(str(place / "home")) as desk:
+            await drive(desk, 1, 1)
+            return desk.home.database
+
+    source = sqlite3.connect(asyncio.run(one_task()))
+    source.row_factory = sqlite3.Row
+    task: Values = dict(source.execute("SELECT * FROM tasks").fetchone())
+    events = {row["kind"]: dict(row) for row in source.execute("SELECT * FROM events")}
+    source.close()
+    return Rows(task, events, open_database(str(place / "bare.db")))
+
+
+def least(place: Path) -> Rows:
+    """Rows that could not be narrower."""
+    connection = sqlite3.connect(place / "bare.db", isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.executescript(LEAST_SCHEMA)
+    now = time.time_ns() // 1000
+    task: Values = {
+        "id": "", "gate_key": "", "status": "done", "prompt": PROMPT, "agent": "noop", "rank": 0, "due_at": now,
+        "attempt": 1, "lease_owner": "bare", "started_at": now, "completed_at": now, "outcome": "ok", "result": "ok",
+    }  # fmt: skip
+    event = {"seq": 0, "id": "", "task_id": "", "time": now, "payload": '{"agent":"noop"}'}
+    return Rows(task, {kind: {**event, "kind": kind} for step in STEPS for kind in step}, connection)
+
+
+class Bare:
+    """The loop."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.connection = rows.connection
+        self.made = 0
+        self.seq = 0
+        later = dict.fromkeys(name for name in (*CLAIMED, *ENDED) if name in rows.task)
+        fresh = {**rows.task, **later, "status": "pending", "attempt": 0}
+        self.task = _apart(fresh, ("id", "gate_key"))
+        self.insert_task = _insert("tasks", fresh, ("id", "gate_key"))
+        self.events = {kind: _apart(row, ("seq", "id", "task_id")) for kind, row in rows.events.items()}
+        self.insert_event = _insert("events", next(iter(rows.events.values())), ("seq", "id", "task_id"))
+        self.claim, self.claimed = _update({**rows.task, "status": "running"}, CLAIMED, "pending")
+        self.end, self.ended = _update({**rows.task, "lease_owner": None}, ENDED, "running")
+
+    def run(self, groups: int) -> None:
+        """Take that many groups from submit to done."""
+        for _ in range(groups):
+            for step, kinds in zip((self._submit, self._claim, self._finish), STEPS, strict=True):
+                self.connection.execute("BEGIN IMMEDIATE")
+                self._tell(step(), kinds)
+                self.connection.execute("COMMIT")
+
+    def _submit(self) -> list[str]:
+        ids = [f"t_{self.made + number:023x}" for number in range(GROUP)]
+        self.made += GROUP
+        self.connection.executemany(self.insert_task, [(one, f"bg:{one}", *self.task) for one in ids])
+        return ids
+
+    def _claim(self) -> list[str]:
+        found = self.connection.execute(
+            "SELECT id FROM tasks WHERE status = 'pending' ORDER BY rank, due_at, id LIMIT ?", (GROUP,)
+        )
+        self.ids = [row[0] for row in found.fetchall()]
+        self.connection.executemany(self.claim, [(*self.claimed, one) for one in self.ids])
+        return self.ids
+
+    def _finish(self) -> list[str]:
+        self.connection.executemany(self.end, [(*self.ended, one) for one in self.ids])
+        return self.ids
+
+    def _tell(self, ids: list[str], kinds: tuple[str, ...]) -> None:
+        written = []
+        for one in ids:
+            for kind in kinds:
+                self.seq += 1
+                written.append((self.seq, f"e_{self.seq:023x}", one, *self.events[kind]))
+        self.connection.executemany(self.insert_event, written)
+        self.connection.execute("UPDATE event_head SET last_seq = ?", (self.seq,))
+
+
+def _apart(row: Values, first: tuple[str, ...]) -> tuple[object, ...]:
+    """The values of a row without those that every copy has its own of."""
+    return tuple(value for name, value in row.items() if name not in first)
+
+
+def _insert(table: str, row: Values, first: tuple[str, ...]) -> str:
+    names = [*first, *(name for name in row if name not in first)]
+    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+
+
+def _update(row: Values, columns: tuple[str, ...], before: str) -> tuple[str, tuple[object, ...]]:
+    names = [name for name in columns if name in row]
+    changes = ", ".join(f"{name} = ?" for name in names)
+    return f"UPDATE tasks SET {changes} WHERE status = '{before}' AND id = ?", tuple(row[name] for name in names)
+
+
+def bare(rows: Rows, count: int) -> dict[str, object]:
+    """Tasks per second of the bare loop."""
+    loop, groups = Bare(rows), count // GROUP
+    loop.run(WARM_UP)
+    begun = time.perf_counter()
+    loop.run(groups)
+    wall = time.perf_counter() - begun
+    done = loop.connection.execute("SELECT count(*) FROM tasks WHERE status = 'done'").fetchone()[0]
+    if done != (groups + WARM_UP) * GROUP:
+        raise RuntimeError(f"{done} tasks are done, not {(groups + WARM_UP) * GROUP}")
+    synchronous = loop.connection.execute("PRAGMA synchronous").fetchone()[0]
+    events = loop.connection.execute("SELECT count(*) FROM events").fetchone()[0] / done
+    loop.connection.close()
+    return {"tasks_per_s": groups * GROUP / wall, "synchronous": synchronous, "events_per_task": events}
+
+
+def main() -> None:
+    which, place, count = sys.argv[1:]
+    made = {"same": same, "least": least}[which](Path(place))
+    print(json.dumps(bare(made, int(count))))
+
+
+if __name__ == "__main__":
+    main()

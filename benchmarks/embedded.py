@@ -1,0 +1,339 @@
+"""The embedded figures in one run: `make bench-embedded`, or `python -m benchmarks.embedded [--rounds N] [--quick]`.
+
+midwatch, DBOS on SQLite and a bare sqlite3 loop take turns on the same disk, each time in a fresh process with a fresh
+database. See docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from benchmarks.harness import (
+    Failed,
+    clean_environment,
+    contend,
+    json_line,
+    print_table,
+    process,
+    sync_milliseconds,
+    tree_seconds,
+)
+from midwatch.home import Home
+
+IDLE_SECONDS = 10
+PENDING = 10_000
+READY_SECONDS = 30.0
+NOT_A_DISK_MS = 0.02
+NOISY_CORES = 0.25
+SAME, LEAST = "bare sqlite3 loop, the same rows", "bare sqlite3 loop, the least rows"
+OURS, OURS_SERIAL = "midwatch, 64 in flight", "midwatch, 1 in flight"
+DBOS_DEFAULT = "DBOS queue, default setting"
+DBOS_BEST = ("DBOS queue, best setting, 1 enqueuer", "DBOS queue, best setting, 16 enqueuers")
+DBOS_SERIAL = "DBOS queue, best setting, 1 in flight"
+DBOS_DIRECT, DBOS_DIRECT_SERIAL = "DBOS without queue, 64 in flight", "DBOS without queue, 1 in flight"
+
+
+class Contender(NamedTuple):
+    """Somebody who does tasks: a module's verb, and how many tasks it does in a full run."""
+
+    name: str
+    module: str
+    verb: str
+    tasks: int
+    rest: tuple[int, ...] = ()
+
+
+CONTENDERS = (
+    Contender(OURS, "ours", "throughput", 12_800, (64,)),
+    Contender(DBOS_BEST[0], "on_dbos", "queue-1", 600),
+    Contender(DBOS_BEST[1], "on_dbos", "queue-16", 600),
+    Contender(SAME, "bare", "same", 12_800),
+    Contender(LEAST, "bare", "least", 12_800),
+    Contender(OURS_SERIAL, "ours", "throughput", 800, (1,)),
+    Contender(DBOS_SERIAL, "on_dbos", "queue-serial", 150),
+    Contender(DBOS_DIRECT_SERIAL, "on_dbos", "direct-serial", 600),
+    Contender(DBOS_DIRECT, "on_dbos", "direct-64", 600),
+    Contender(DBOS_DEFAULT, "on_dbos", "queue-default", 1000),
+)
+LATENCY = Contender("midwatch, idle: submit to agent called", "ours", "latency", 300)
+QUICK = 4
+"""A quick run does this many times fewer tasks."""
+
+
+class Target(NamedTuple):
+    """What a figure should be."""
+
+    figure: str
+    at_least: bool
+    limit: float
+    meaning: str
+
+    def met(self, value: float) -> bool:
+        """Whether the value is good enough."""
+        return value >= self.limit if self.at_least else value <= self.limit
+
+    def __str__(self) -> str:
+        return f"{'≥' if self.at_least else '≤'} {self.limit:g}"
+
+
+TARGETS = (
+    Target("ratio_dbos", True, 20, "64 in flight, times DBOS's queue at its best setting"),
+    Target("ratio_raw", True, 0.3, "64 in flight, times a bare sqlite3 loop writing the same rows"),
+    Target("ratio_dbos_serial", True, 4, "1 in flight, times DBOS's queue at its best setting"),
+    Target("latency_p50_ms", False, 3, "idle: submit to agent called, median"),
+    Target("latency_p99_ms", False, 20, "idle: submit to agent called, 99th percentile"),
+    Target("idle_cpu_percent", False, 1, "idle: part of one core, library"),
+    Target("server_idle_cpu_percent", False, 1, "idle: part of one core, server"),
+    Target("claim_10000_ms", False, 2, "one durable claim with 10 000 pending"),
+    Target("start_help_s", False, 0.3, "`midwatch --help`"),
+    Target("server_ready_s", False, 1.5, "`midwatch up` to its first answer"),
+)
+
+Runs = dict[str, list[dict[str, Any]]]
+
+
+def measure(place: Path, rounds: int, quick: bool) -> Runs:
+    """Everybody in turn, forwards in one round and backwards in the next."""
+    runs: Runs = {}
+    field = (*CONTENDERS, LATENCY)
+    for number in range(rounds):
+        for one in field if number % 2 == 0 else reversed(field):
+            print(f"round {number + 1} of {rounds}: {one.name} ...", file=sys.stderr)
+            with tempfile.TemporaryDirectory(dir=place) as home:
+                count = one.tasks // QUICK if quick else one.tasks
+                runs.setdefault(one.name, []).append(contend(one.module, one.verb, home, count, *one.rest))
+    return runs
+
+
+def values(runs: Runs, name: str, figure: str = "tasks_per_s") -> list[float]:
+    """One figure of all rounds."""
+    return [run[figure] for run in runs[name]]
+
+
+def middle(runs: Runs, name: str, figure: str = "tasks_per_s") -> float:
+    """The median of one figure over the rounds."""
+    return statistics.median(values(runs, name, figure))
+
+
+def ratio(runs: Runs, name: str, other: str) -> float:
+    """The median of the rounds' ratios: both sides of each were measured within the same minute."""
+    return statistics.median(a / b for a, b in zip(values(runs, name), values(runs, other), strict=True))
+
+
+def throughput_figures(runs: Runs) -> dict[str, Any]:
+    """The figures of the rounds."""
+    best = max(DBOS_BEST, key=lambda name: middle(runs, name))
+    everyone = [name for name in runs if name.startswith("DBOS")]
+    fastest = max(everyone, key=lambda name: middle(runs, name))
+    return {
+        "tasks_per_s": middle(runs, OURS),
+        "dbos_tasks_per_s": middle(runs, best),
+        "raw_tasks_per_s": middle(runs, SAME),
+        "ratio_dbos": ratio(runs, OURS, best),
+        "ratio_dbos_serial": ratio(runs, OURS_SERIAL, DBOS_SERIAL),
+        "ratio_raw": ratio(runs, OURS, SAME),
+        "latency_p50_ms": middle(runs, LATENCY.name, "p50_ms"),
+        "latency_p99_ms": middle(runs, LATENCY.name, "p99_ms"),
+        "synchronous": " and ".join(sorted({run["synchronous"] for run in runs[OURS]})),
+        "events_per_task": middle(runs, OURS, "events_per_task"),
+        "serial_tasks_per_s": middle(runs, OURS_SERIAL),
+        "dbos_default_tasks_per_s": middle(runs, DBOS_DEFAULT),
+        "dbos_serial_tasks_per_s": middle(runs, DBOS_SERIAL),
+        "dbos_direct_tasks_per_s": middle(runs, DBOS_DIRECT),
+        "dbos_direct_serial_tasks_per_s": middle(runs, DBOS_DIRECT_SERIAL),
+        "raw_least_tasks_per_s": middle(runs, LEAST),
+        "ratio_dbos_default": ratio(runs, OURS, DBOS_DEFAULT),
+        "ratio_dbos_fastest": ratio(runs, OURS, fastest),
+        "ratio_dbos_direct_serial": ratio(runs, OURS_SERIAL, DBOS_DIRECT_SERIAL),
+        "ratio_raw_least": ratio(runs, OURS, LEAST),
+        "cores": middle(runs, OURS, "cores"),
+        "cpu_us_per_task": middle(runs, OURS, "cpu_us_per_task"),
+    }
+
+
+# -- the program and its server ----------------------------------------------------------------------------------
+
+
+def program() -> str | None:
+    """The installed `midwatch`, if it is."""
+    found = Path(sys.executable).parent / "midwatch"
+    return str(found) if found.exists() and importlib.util.find_spec("midwatch.cli.main") else None
+
+
+def help_seconds(command: str, times: int) -> float:
+    """Median time of `midwatch --help`."""
+    took = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        with process([command, "--help"], stdout=subprocess.DEVNULL) as child:
+            if child.wait(60) != 0:
+                raise Failed("`midwatch --help` failed.")
+            took.append(time.perf_counter() - begun)
+    return statistics.median(took)
+
+
+@contextmanager
+def server(command: str, home: Path) -> Iterator[tuple[int, float]]:
+    """A server while the block lasts: its pid, and how many seconds it took until it answered."""
+    environment = {**clean_environment(), "MIDWATCH_HOME": str(home)}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    begun = time.perf_counter()
+    with process([command, "up", "--port", "0"], env=environment, **quiet) as child:
+        while not answers(home):
+            if child.poll() is not None or time.perf_counter() - begun > READY_SECONDS:
+                raise Failed("`midwatch up` did not start; try it by hand.")
+            time.sleep(0.005)
+        yield child.pid, time.perf_counter() - begun
+        os.kill(child.pid, signal.SIGTERM)
+        child.wait(30)
+
+
+def answers(home: Path) -> bool:
+    """Whether the server of this home answers."""
+    if not (home / "run").exists():
+        return False
+    info = Home(home).server()
+    if info is None:
+        return False
+    try:
+        with urllib.request.urlopen(f"{info.url}/api/v1/health", timeout=1) as reply:
+            return bool(reply.status == 200)
+    except OSError:
+        return False
+
+
+def program_figures(place: Path, rounds: int, idle_seconds: int) -> dict[str, Any]:
+    """Start-up and idle figures; those of the program only where it is installed."""
+    figures: dict[str, Any] = {}
+    command = program()
+    print("start-up, idle CPU, claim ...", file=sys.stderr)
+    if command is None:
+        print("`midwatch` is not installed beside this Python: its start-up and its server are not measured.")
+        figures["idle_cpu_percent"] = contend("ours", "idle", place / "idle", idle_seconds)["cpu_percent"]
+    else:
+        figures["start_help_s"] = help_seconds(command, 2 * rounds + 1)
+        ready = []
+        for number in range(rounds):
+            with server(command, place / f"up{number}") as (pid, took):
+                ready.append(took)
+                if number == rounds - 1:
+                    figures.update(idle_figures(place, pid, idle_seconds))
+        figures["server_ready_s"] = statistics.median(ready)
+    claimed = contend("ours", "claim", place / "claim", PENDING)
+    figures["claim_10000_ms"] = claimed["one_ms"]
+    figures["claim_64_of_10000_ms"] = claimed["sixty_four_ms"]
+    return figures
+
+
+def idle_figures(place: Path, pid: int, seconds: int) -> dict[str, Any]:
+    """Part of a core that a runtime and a server use at the same time, both with nothing to do."""
+    used, begun = tree_seconds(pid), time.perf_counter()
+    library = contend("ours", "idle", place / "idle", seconds)["cpu_percent"]
+    share = (tree_seconds(pid) - used) / (time.perf_counter() - begun) * 100
+    return {"idle_cpu_percent": library, "server_idle_cpu_percent": share}
+
+
+# -- telling -----------------------------------------------------------------------------------------------------
+
+
+def tell_rounds(runs: Runs) -> None:
+    """What everybody reached, and how noisy it was."""
+    rows = []
+    for name, done in runs.items():
+        noise = statistics.median(run["foreign_cores"] for run in done)
+        figure, unit = ("tasks_per_s", "tasks/s") if name != LATENCY.name else ("p50_ms", "ms")
+        found = values(runs, name, figure)
+        digits = 0 if unit == "tasks/s" else 2
+        spread = f"{min(found):.{digits}f} - {max(found):.{digits}f}"
+        rows.append([name, f"{statistics.median(found):.{digits}f} {unit}", spread, f"{noise:.2f}"])
+    print_table(["contender", "median", "min - max", "others' cores"], rows)
+    if any(run["foreign_cores"] > NOISY_CORES for done in runs.values() for run in done):
+        print(f"Other processes used more than {NOISY_CORES} of a core at times: repeat this on a quiet machine.")
+
+
+def tell_targets(figures: Mapping[str, Any]) -> None:
+    """Each figure beside its target, and a sentence for each that is missed."""
+    known = [target for target in TARGETS if figures.get(target.figure) is not None]
+    rows = [
+        [f"{target.figure}: {target.meaning}", f"{figures[target.figure]:.3g}", str(target),
+         "reached" if target.met(figures[target.figure]) else "MISSED"]
+        for target in known
+    ]  # fmt: skip
+    print_table(["figure", "value", "target", ""], rows)
+    print(f"\nDurable: synchronous = {figures['synchronous']}, {figures['events_per_task']:g} events per task.")
+    if figures["synchronous"] != "FULL":
+        print("MISSED: synchronous is not FULL, so the figures are not those of durable tasks.")
+    for target in known:
+        if not target.met(figures[target.figure]):
+            print(
+                f"MISSED: {target.figure} ({target.meaning}) is {figures[target.figure]:.3g}, target {target}."
+                f"{limited_by(figures) if target.figure in ('ratio_dbos', 'ratio_raw') else ''}"
+            )
+    print(
+        f"Without a target: DBOS without its queue (started at once in the calling process) does "
+        f"{figures['dbos_direct_serial_tasks_per_s']:.0f} tasks/s one at a time; midwatch, which queues and claims, "
+        f"{figures['ratio_dbos_direct_serial']:.2g} times as many, and with 64 in flight "
+        f"{figures['ratio_dbos_fastest']:.2g} times as many as DBOS in its fastest way of all."
+    )
+
+
+def limited_by(figures: Mapping[str, Any]) -> str:
+    """What the 64-in-flight run spent its time on."""
+    if figures["cores"] >= 0.85:
+        return (
+            f" What limits it is Python's one running thread: {figures['cores']:.2f} cores were used, "
+            f"{figures['cpu_us_per_task']:.0f} µs of CPU per task; a sync takes {figures['disk_sync_ms']:.2f} ms here."
+        )
+    return f" What limits it is waiting: only {figures['cores']:.2f} cores were used."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure the embedded engine beside DBOS and a bare sqlite3 loop.")
+    parser.add_argument("--rounds", type=int, default=None, help="how often everybody runs (3; quick: 1)")
+    parser.add_argument("--quick", action="store_true", help="fewer tasks: to see that it works, not to compare")
+    parser.add_argument("--dir", type=Path, default=None, help="a directory on the disk to measure on (/var/tmp)")
+    wanted = parser.parse_args()
+    rounds = wanted.rounds or (1 if wanted.quick else 3)
+    disk = Path("/var/tmp")  # unlike /tmp never kept in memory
+    base = wanted.dir or (disk if disk.is_dir() else None)
+    if importlib.util.find_spec("dbos") is None:
+        sys.exit("DBOS is not installed: run `make bench-embedded`, or `pip install --group bench`.")
+    with tempfile.TemporaryDirectory(prefix="midwatch-bench-", dir=base) as scratch:
+        place = Path(scratch)
+        sync = sync_milliseconds(place)
+        print(
+            f"{psutil.cpu_count()} cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.2f}, "
+            f"4 KiB to disk in {sync:.3f} ms (median). {rounds} round(s). midwatch is on uvloop, as its server is.\n"
+        )
+        if sync < NOT_A_DISK_MS:
+            print("Syncs cost nothing here, so this is no disk; name a directory on one with --dir.\n")
+        try:
+            runs = measure(place, rounds, wanted.quick)
+            tell_rounds(runs)
+            idle_seconds = IDLE_SECONDS // QUICK if wanted.quick else IDLE_SECONDS
+            figures = {**throughput_figures(runs), **program_figures(place, rounds, idle_seconds)}
+        except Failed as problem:
+            sys.exit(f"The benchmark could not be finished: {problem}")
+    figures["disk_sync_ms"] = sync
+    print()
+    tell_targets(figures)
+    print(json_line(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""What every benchmark needs: contenders in processes of their own, a look at the noise, medians."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).parent.parent
+FOREIGN = ("MIDWATCH_", "DBOS")
+"""Environment variables that would change a contender's defaults."""
+
+
+class Failed(Exception):
+    """A contender did not finish."""
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment without anything that configures a contender."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+
+
+@contextmanager
+def process(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process in a group of its own; nothing of the group survives the block."""
+    options.setdefault("env", clean_environment())
+    child = subprocess.Popen(command, cwd=ROOT, text=True, start_new_session=True, **options)
+    try:
+        yield child
+    finally:
+        with suppress(ProcessLookupError, PermissionError):  # the group is gone already
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        for pipe in (child.stdin, child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def contend(module: str, *arguments: object, timeout: float = 180.0) -> dict[str, Any]:
+    """Run `benchmarks.<module>` with these arguments; its last line is a JSON object with its figures.
+
+    `foreign_cores` is added: how many cores others used meanwhile.
+    """
+    command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
+    busy, own, begun = _busy_seconds(), _children_seconds(), time.monotonic()
+    with process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        try:
+            out, err = child.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{' '.join(command[1:])} did not finish within {timeout:.0f} s.") from None
+    if child.returncode != 0 or not out.strip():
+        said = err.strip().splitlines() or ["it said nothing"]
+        raise Failed(f"{' '.join(command[1:])} failed: {said[-1]}")
+    wall = time.monotonic() - begun
+    foreign = (_busy_seconds() - busy - (_children_seconds() - own)) / wall
+    figures: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+    return {**figures, "foreign_cores": max(0.0, foreign)}
+
+
+def _busy_seconds() -> float:
+    """CPU time spent by everything on this machine, and stolen from it, since it started."""
+    times = psutil.cpu_times()
+    return sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
+
+
+def _children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def tree_seconds(pid: int) -> float:
+    """CPU time of a process and its live children."""
+    top = psutil.Process(pid)
+    return sum(one.cpu_times().user + one.cpu_times().system for one in (top, *top.children(recursive=True)))
+
+
+def sync_milliseconds(place: Path, count: int = 200) -> float:
+    """Median time of writing 4 KiB to the disk for good."""
+    file, took = place / "probe", []
+    handle = os.open(file, os.O_CREAT | os.O_RDWR)
+    try:
+        for page in range(count):
+            os.pwrite(handle, b"x" * 4096, page * 4096)
+            begun = time.perf_counter()
+            os.fdatasync(handle)
+            took.append(time.perf_counter() - begun)
+    finally:
+        os.close(handle)
+        file.unlink()
+    return statistics.median(took) * 1e3
+
+
+def percentile(values: Iterable[float], part: float) -> float:
+    """The smallest value that at least `part` of all do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, -int(-part * len(ordered) // 1) - 1)]
+
+
+def rounded(value: Any, digits: int = 3) -> Any:
+    """A figure with as many digits as it is worth."""
+    if isinstance(value, float):
+        return round(value) if abs(value) >= 1000 else round(value, digits)
+    return value
+
+
+def json_line(figures: Mapping[str, Any]) -> str:
+    """The last line of a benchmark."""
+    return json.dumps({name: rounded(value) for name, value in figures.items()})
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns as wide as needed, the first one left, the others right."""
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    for row in (header, ["-" * width for width in widths], *rows):
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        print("  ".join([row[0].ljust(widths[0]), *cells[1:]]).rstrip())

@@ -1,0 +1,134 @@
+"""midwatch as a contender: `python -m benchmarks.ours WHAT HOME ...` prints its figures as JSON.
+
+Everything goes through `Tasks.submit` and the worker, with the settings and the event loop of `midwatch up`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import uvloop
+
+from benchmarks.harness import percentile
+from midwatch.agents.function import Function, FunctionAgent
+from midwatch.config import Settings
+from midwatch.runtime import Runtime
+from midwatch.task import ClaimRequest
+
+Verb = Callable[..., Coroutine[Any, Any, dict[str, object]]]
+
+PROMPT = "x" * 200
+GAP_SECONDS = 0.02
+SETTLE_SECONDS = 2.0
+
+
+async def nothing(prompt: str) -> str:
+    """An agent that has its result at once."""
+    return "ok"
+
+
+def up(home: str, function: Function = nothing) -> AbstractAsyncContextManager[Runtime]:
+    """What `midwatch up` opens, with one agent more."""
+    return Runtime.open(home, agents={"noop": FunctionAgent("noop", function, on_loop=True)}, role="up")
+
+
+async def drive(desk: Runtime, count: int, in_flight: int) -> None:
+    """Clients that each submit a task, wait for its end, and go on with the next."""
+
+    async def client(tasks: int) -> None:
+        for _ in range(tasks):
+            task = await desk.tasks.submit(PROMPT, agent="noop")
+            ended = await desk.tasks.wait(task.id)
+            if ended.status != "done":
+                raise RuntimeError(f"task {task.id} ended as {ended.status}: {ended.error}")
+
+    await asyncio.gather(*(client(count // in_flight) for _ in range(in_flight)))
+
+
+async def throughput(home: str, count: int, in_flight: int) -> dict[str, object]:
+    """Tasks per second from submit to done."""
+    count -= count % in_flight
+    async with up(home) as desk:
+        await drive(desk, 4 * in_flight, in_flight)  # not measured: first use of everything
+        first = (await desk.store.log_bounds()).last_seq
+        used, begun = time.process_time(), time.perf_counter()
+        await drive(desk, count, in_flight)
+        wall, used = time.perf_counter() - begun, time.process_time() - used
+        last = (await desk.store.log_bounds()).last_seq
+        return {
+            "tasks_per_s": count / wall,
+            "cores": used / wall,
+            "cpu_us_per_task": used / count * 1e6,
+            "events_per_task": (last - first) / count,
+            "synchronous": (await desk.store.describe())["synchronous"],
+        }
+
+
+async def latency(home: str, count: int) -> dict[str, object]:
+    """Time from calling submit to the agent being called, with nothing else to do."""
+    called: list[float] = []
+
+    async def note(prompt: str) -> str:
+        called.append(time.perf_counter())
+        return "ok"
+
+    async with up(home, note) as desk:
+        await drive(desk, 20, 1)
+        called.clear()
+        asked: list[float] = []
+        for _ in range(count):
+            asked.append(time.perf_counter())
+            task = await desk.tasks.submit(PROMPT, agent="noop")
+            await desk.tasks.wait(task.id)
+            await asyncio.sleep(max(0.0, asked[-1] + GAP_SECONDS - time.perf_counter()))
+    took = [(end - begin) * 1e3 for begin, end in zip(asked, called, strict=True)]
+    return {"p50_ms": percentile(took, 0.5), "p99_ms": percentile(took, 0.99)}
+
+
+async def idle(home: str, seconds: float) -> dict[str, object]:
+    """Share of one core that an open runtime uses with nothing to do."""
+    async with up(home) as desk:
+        await drive(desk, 1, 1)
+        await asyncio.sleep(SETTLE_SECONDS)
+        used, begun = time.process_time(), time.perf_counter()
+        await asyncio.sleep(seconds)
+        return {"cpu_percent": (time.process_time() - used) / (time.perf_counter() - begun) * 100}
+
+
+async def claim(home: str, pending: int) -> dict[str, object]:
+    """How long one durable claim takes while many tasks are pending, for one free slot and for 64."""
+    settings = Settings.load(home, max_open=2 * pending)
+    agents = {"noop": FunctionAgent("noop", nothing, on_loop=True)}
+    async with Runtime.open(home, agents=agents, settings=settings, work=False) as desk:
+        for _ in range(pending // 500):
+            await asyncio.gather(*(desk.tasks.submit(PROMPT, agent="noop") for _ in range(500)))
+
+        async def median_ms(free: int, times: int) -> float:
+            request, took = ClaimRequest("bench", "bench", free, {"noop": free}), []
+            for _ in range(times):
+                begun = time.perf_counter()
+                claims = await desk.store.claim(request, desk.clock.now())
+                took.append((time.perf_counter() - begun) * 1e3)
+                if len(claims.taken) != free:
+                    raise RuntimeError(f"{len(claims.taken)} tasks were claimed, not {free}")
+            return statistics.median(took)
+
+        return {"one_ms": await median_ms(1, 50), "sixty_four_ms": await median_ms(64, 10)}
+
+
+def main() -> None:
+    what, home, *numbers = sys.argv[1:]
+    verbs: dict[str, Verb] = {"throughput": throughput, "latency": latency, "idle": idle, "claim": claim}
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        print(json.dumps(runner.run(verbs[what](home, *map(int, numbers)))))
+
+
+if __name__ == "__main__":
+    main()
