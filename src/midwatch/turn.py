@@ -19,6 +19,7 @@ from midwatch.session import Message
 from midwatch.task import Claim, TaskStore, conversation, meta
 
 MOST_UNWRITTEN = 500
+MOST_UNREAD = 100
 PAUSE_SECONDS = 0.5
 CUT_OFF = "cut off when the turn ended"
 
@@ -54,9 +55,9 @@ class LiveTurn:
         self.env = env
         self.deadline: float | None = None
         self.resumed = task.on_crash == "resume" and task.rescues + task.interruptions > 0
-        self.inbox: asyncio.Queue[str] = asyncio.Queue(100)
         self.fence = Fence(task.id, task.attempt)
         self.asked = False
+        self._inbox: asyncio.Queue[str] | None = None
         self._host = host
         self._progress = task.progress
         self._meta = {**meta(task), "turn_id": f"{task.id}.{task.attempt}"}
@@ -91,6 +92,13 @@ class LiveTurn:
 
     async def receive(self) -> str:
         return await self.inbox.get()
+
+    @property
+    def inbox(self) -> asyncio.Queue[str]:
+        """What people sent into the turn and it has not read."""
+        if self._inbox is None:
+            self._inbox = asyncio.Queue(MOST_UNREAD)
+        return self._inbox
 
     async def ask(
         self, question: str, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from midwatch.agent import Agent, Conversation, Interrupt, TurnResult
@@ -60,7 +60,8 @@ class Run:
 
     claim: Claim
     task: Task
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Future[None]
+    """Done when the turn has ended, or was given up."""
     conversation: Conversation | None = None
     turn: LiveTurn | None = None
     body: asyncio.Task[TurnResult] | None = None
@@ -70,6 +71,16 @@ class Run:
     ladder: asyncio.Task[None] | None = None
     question: asyncio.Future[Approval | None] | None = None
     has_slot: bool = True
+
+    def end(self, _: object = None) -> None:
+        """The turn is over."""
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    async def ends_within(self, seconds: float) -> bool:
+        """Whether the turn is over in time."""
+        await asyncio.wait({self.ended}, timeout=seconds)
+        return self.ended.done()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +139,7 @@ class Worker:
     def start(self, claim: Claim) -> None:
         """Run a claimed task; takes its slot now."""
         self.slots.take(claim.task.agent)
-        run = Run(claim, claim.task)
+        run = Run(claim, claim.task, asyncio.get_running_loop().create_future())
         self.running[claim.task.id] = run
         self._spawn(self._run(run))
 
@@ -201,12 +212,12 @@ class Worker:
 
     async def _turn(self, run: Run, talk: Conversation, turn: LiveTurn) -> Verdict:
         run.body = asyncio.get_running_loop().create_task(_contained(talk, turn))
-        run.body.add_done_callback(lambda _: run.ended.set())
+        run.body.add_done_callback(run.end)
         if run.task.timeout_seconds is not None:
             self._arm(run, run.task.timeout_seconds)
         if run.reason is not None:  # somebody stopped it while it was opening
             self._climb(run)
-        await run.ended.wait()
+        await run.ended
         if run.timer is not None:
             run.timer.cancel()
         if run.ladder is not None:
@@ -255,17 +266,27 @@ class Worker:
             return False
         if not (verdict.result and verdict.result.stuck):
             try:
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    await run.conversation.close()
-                return False
-            except TimeoutError:
-                pass
+                if await self._closes_in_time(run.conversation):
+                    return False
             except Exception:
                 log.exception("agent %s did not close cleanly", run.task.agent)
                 return False
         log.warning("task %s left something behind that cannot be stopped; its slot stays taken", run.task.id)
         self._left.add(asyncio.get_running_loop().create_task(self._outlive(run, run.conversation)))
         return True
+
+    async def _closes_in_time(self, talk: Conversation) -> bool:
+        task = asyncio.current_task()
+        assert task is not None
+        timer = self.clock.call_later(CLOSE_SECONDS, task.cancel)
+        try:
+            await talk.close()
+            return True
+        except asyncio.CancelledError:
+            task.uncancel()
+            return False
+        finally:
+            timer.cancel()
 
     async def _outlive(self, run: Run, talk: Conversation) -> None:
         """Wait for what could not be stopped, then give back its slot."""
@@ -392,24 +413,16 @@ class Worker:
     async def _interrupt_harder(self, run: Run) -> None:
         assert run.conversation is not None and run.body is not None
         for mode, patience in LADDER[run.reason in ("timeout", "lost")]:
-            try:
-                async with asyncio.timeout(patience):
-                    await run.conversation.interrupt(mode)
-                    await run.ended.wait()
-                    return
-            except TimeoutError:
-                continue
-            except Exception:
-                log.exception("agent %s could not be interrupted (%s)", run.task.agent, mode)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(patience):
-                        await run.ended.wait()
-                        return
+            asked = asyncio.get_running_loop().create_task(run.conversation.interrupt(mode))
+            over = await run.ends_within(patience)
+            asked.cancel()  # harmless when it has returned; an interrupt that hangs is not waited for
+            if problem := (await asyncio.gather(asked, return_exceptions=True))[0]:
+                log.warning("agent %s was not interrupted (%s): %r", run.task.agent, mode, problem)
+            if over:
+                return
         run.body.cancel()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(ABANDON_SECONDS):
-                await run.ended.wait()
-        run.ended.set()
+        await run.ends_within(ABANDON_SECONDS)
+        run.end()
 
     async def _look_for_stops(self) -> None:
         try:

@@ -1,7 +1,7 @@
 """The SQLite store: one writer thread that commits waiting verbs in groups, and threads that only read.
 
-Every group is one transaction with `synchronous = FULL`, so what a caller was told is on disk. Each verb has its own
-savepoint: one that fails is rolled back alone and only its caller hears of it.
+Every group is one transaction with `synchronous = FULL`, so what a caller was told is on disk. A verb that fails is
+rolled back alone and only its caller hears of it.
 """
 
 from __future__ import annotations
@@ -74,6 +74,28 @@ class _Op(NamedTuple):
     future: asyncio.Future[Any]
 
 
+class _Answer(NamedTuple):
+    op: _Op
+    result: Any
+    problem: BaseException | None
+
+
+class _NeedsSavepoints(Exception):
+    """A verb failed after it had written something."""
+
+
+_Runner = Callable[[SqliteTx, _Op], _Answer]
+
+
+def _explained(op: _Op, problem: Exception) -> Exception:
+    """What the caller of a failed verb hears."""
+    if isinstance(problem, sqlite3.IntegrityError):
+        return Conflict(f"another record is in the way ({problem}); look again.")
+    if not isinstance(problem, MidwatchError):
+        log.error("verb %s failed", getattr(op.verb, "__name__", "?"), exc_info=problem)
+    return problem
+
+
 class SqliteStore(VerbStore):
     """A store in one file, or in memory for tests."""
 
@@ -123,7 +145,10 @@ class SqliteStore(VerbStore):
     async def peek(self, verb: Callable[..., T], *args: Any) -> T:
         if self._closed or self.path == MEMORY:
             return await self.read(verb, *args)
-        return self._read(verb, args)  # one row by its key costs less than handing it to a thread
+        try:  # one statement needs no transaction, and costs less than handing it to a thread
+            return verb(SqliteTx(self._reader(), self._statements), *args)
+        except sqlite3.Error as problem:
+            raise translate(problem, self.path) from problem
 
     async def describe(self) -> dict[str, object]:
         return await self.write(_describe, self.path)
@@ -134,14 +159,19 @@ class SqliteStore(VerbStore):
 
     # -- reader threads ------------------------------------------------------------------------------------------
 
-    def _read(self, verb: Callable[..., T], args: tuple[Any, ...]) -> T:
-        connection = getattr(self._local, "connection", None)
+    def _reader(self) -> sqlite3.Connection:
+        """This thread's own connection, which cannot write."""
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = _connect(self.path)
             connection.execute("PRAGMA query_only = ON")
             self._local.connection = connection
             self._reading.append(connection)
+        return connection
+
+    def _read(self, verb: Callable[..., T], args: tuple[Any, ...]) -> T:
         try:
+            connection = self._reader()
             connection.execute("BEGIN")
             try:
                 return verb(SqliteTx(connection, self._statements), *args)
@@ -191,28 +221,49 @@ class SqliteStore(VerbStore):
             return -1
 
     def _commit(self, group: list[_Op]) -> None:
-        answers: list[tuple[_Op, Any, BaseException | None]] = []
+        """All in one transaction. Savepoints cost two statements a verb, so they are used only once a verb failed
+        after it had written something: then everything is rolled back and run again with them."""
+        try:
+            commit, answers = self._attempt(group, self._run_bare)
+        except _NeedsSavepoints:
+            self._abandon()
+            commit, answers = self._attempt(group, self._run_saved)
+        self._tell(answers, commit)
+
+    def _attempt(self, group: list[_Op], run: _Runner) -> tuple[Commit | None, list[_Answer]]:
         tx = SqliteTx(self._connection, self._statements)
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            answers.extend(self._run(tx, op) for op in group)
+            answers = [run(tx, op) for op in group]
             appended = append(tx, tx.events) if tx.events else ()
             self._connection.execute("COMMIT")
+        except _NeedsSavepoints:
+            raise
         except Exception as problem:
             self._abandon()
             error = translate(problem, self.path) if isinstance(problem, sqlite3.Error) else problem
-            self._tell([(op, None, error) for op in group], None)
-            return
-        self._tell(answers, Commit(frozenset(tx.topics), appended))
+            return None, [_Answer(op, None, error) for op in group]
+        return Commit(frozenset(tx.topics), appended), answers
 
-    def _run(self, tx: SqliteTx, op: _Op) -> tuple[_Op, Any, BaseException | None]:
-        """One verb in its savepoint. Errors of the database itself end the whole group."""
+    def _run_bare(self, tx: SqliteTx, op: _Op) -> _Answer:
+        mark, topics, written = len(tx.events), len(tx.topics), self._connection.total_changes
+        try:
+            return _Answer(op, op.verb(tx, *op.args), None)
+        except (sqlite3.OperationalError, sqlite3.InternalError):
+            raise
+        except Exception as problem:
+            if self._connection.total_changes != written or len(tx.topics) != topics:
+                raise _NeedsSavepoints from problem
+            del tx.events[mark:]
+            return _Answer(op, None, _explained(op, problem))
+
+    def _run_saved(self, tx: SqliteTx, op: _Op) -> _Answer:
         mark, topics = len(tx.events), set(tx.topics)
         self._connection.execute("SAVEPOINT verb")
         try:
             result = op.verb(tx, *op.args)
             self._connection.execute("RELEASE verb")
-            return op, result, None
+            return _Answer(op, result, None)
         except (sqlite3.OperationalError, sqlite3.InternalError):
             raise
         except Exception as problem:
@@ -220,11 +271,7 @@ class SqliteStore(VerbStore):
             self._connection.execute("RELEASE verb")
             del tx.events[mark:]
             tx.topics = topics
-            if isinstance(problem, sqlite3.IntegrityError):
-                return op, None, Conflict(f"another record is in the way ({problem}); look again.")
-            if not isinstance(problem, MidwatchError):
-                log.error("verb %s failed", getattr(op.verb, "__name__", "?"), exc_info=problem)
-            return op, None, problem
+            return _Answer(op, None, _explained(op, problem))
 
     def _abandon(self) -> None:
         try:
@@ -233,13 +280,13 @@ class SqliteStore(VerbStore):
         except sqlite3.Error:
             log.exception("the transaction could not be rolled back")
 
-    def _tell(self, answers: list[tuple[_Op, Any, BaseException | None]], commit: Commit | None) -> None:
+    def _tell(self, answers: list[_Answer], commit: Commit | None) -> None:
         try:
             self._loop.call_soon_threadsafe(self._heard, answers, commit)
         except RuntimeError:
             log.warning("the event loop is gone; %d callers were not told", len(answers))
 
-    def _heard(self, answers: list[tuple[_Op, Any, BaseException | None]], commit: Commit | None) -> None:
+    def _heard(self, answers: list[_Answer], commit: Commit | None) -> None:
         for op, result, problem in answers:
             if op.future.cancelled():
                 continue
