@@ -53,7 +53,7 @@ class BaseAgent:
 
 def message_id(turn: Turn) -> str:
     """Names the answer of a turn while it is being written."""
-    return f"{turn.task_id}/{turn.attempt}"
+    return f"{turn.task_id}.{turn.attempt}"
 
 
 def failure(problem: BaseException) -> MidwatchError:

@@ -14,16 +14,27 @@ from contextlib import suppress
 
 WATCH = """
 trap '' INT TERM HUP QUIT
-groups=' '
+groups= forgotten=0
+sift() {
+    left= forgotten=0
+    for pgid in $groups; do
+        eval "watched=\\$group$pgid"
+        case $watched in yes) left="$left $pgid" ;; esac
+    done
+    groups=$left
+}
 while read -r said; do
-    pgid=${said#?}
     case $said in
-    +*) groups="$groups$pgid " ;;
-    -*) case $groups in *" $pgid "*) groups="${groups%% $pgid *} ${groups#* $pgid }" ;; esac ;;
+    +*) groups="$groups ${said#+}"; eval "group${said#+}=yes" ;;
+    -*) unset "group${said#-}"; forgotten=$((forgotten + 1)) ;;
     esac
+    case $forgotten in 100) sift ;; esac
 done
+sift
 for pgid in $groups; do kill -9 "-$pgid"; done
 """
+# A variable for each group makes forgetting quick; the list is sifted now and then. It forks nothing: when it has to
+# act the machine may be out of processes.
 
 
 class Guard:

@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -48,7 +49,7 @@ GRACE = 0.5
 """Seconds between SIGTERM and SIGKILL for what is left of a group."""
 PATIENCE = 2.0
 """Seconds to wait for what has got SIGKILL; only a process stuck in the kernel needs longer."""
-DRAIN = 0.3
+DRAIN = 0.2
 """Seconds to wait for the end of output when a process that left the group holds the pipe."""
 PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
@@ -84,6 +85,7 @@ class Program:
         """Start the shell that waits at the gate."""
         if why := self.problem():
             raise AgentError(why)
+        _hear_interrupts()
         try:
             return subprocess.Popen(
                 ("/bin/sh", "-c", GATE, "midwatch-child", *self.argv),
@@ -101,6 +103,13 @@ class Program:
             )
         text = f"program {self.argv[0]!r} could not be started: {problem.strerror}"
         return TransientError(text) if problem.errno in PASSING else AgentError(text)
+
+
+def _hear_interrupts() -> None:
+    """A process that a script started in the background ignores SIGINT, and so would its children. To ignore it in a
+    handler is the same for us, and handlers are not inherited."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, lambda *_: None)
 
 
 class Pipe(asyncio.Protocol):
@@ -252,7 +261,7 @@ class Child:
             await end_strays(*self._task)
         for pipe in self._pipes:
             if pipe.transport is not None:
-                await within(DRAIN, pipe.closed)
+                await within(0.01 if self.interrupted else DRAIN, pipe.closed)
         self._close_pipes()
         if self._gone:
             guard.forget(self.pgid)

@@ -1,0 +1,629 @@
+"""Child processes: the gate, output, endings, the guard, and what a rescue finds. All with real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from midwatch.agent import Turn, TurnResult
+from midwatch.agents import process, reaping
+from midwatch.agents.guard import Guard, guard
+from midwatch.agents.process import Child, Output, ProcessConversation, Program
+from midwatch.agents.reaping import end_group, end_strays, identify, members, reap
+from midwatch.errors import AgentError, LeaseLost, TransientError
+from midwatch.testing import RecordingTurn
+
+NOWHERE = 5_000_000
+"""Above the largest process number, so that a signal to it reaches nobody."""
+
+
+@pytest.fixture(autouse=True)
+def rested_guard() -> Iterator[None]:
+    yield
+    guard.close()
+    assert guard.pid is None, "a group was left behind"
+
+
+def shell(script: str, **fields: object) -> Program:
+    return Program(**{"agent": "x", "argv": ("sh", "-c", script), "workdir": "/", **fields})
+
+
+# Not a shell: dash loses an interrupt that comes while it starts a program.
+HANG = "import time; print('ready', flush=True); time.sleep(600)"
+HANGING = Program(agent="x", argv=(sys.executable, "-c", HANG), workdir="/")
+
+
+def new_turn(request_id: str = "t_process", **fields: object) -> RecordingTurn:
+    return RecordingTurn("prompt", task_id=f"{request_id}_{os.getpid()}_{time.monotonic_ns()}", **fields)
+
+
+class Heard:
+    """Output whose words can be waited for."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.news = asyncio.Event()
+        self.output = Output(tell=self.tell)
+
+    def tell(self, text: str) -> None:
+        self.text += text
+        self.news.set()
+
+    async def until(self, word: str) -> None:
+        while word not in self.text:
+            self.news.clear()
+            await self.news.wait()
+
+
+@asynccontextmanager
+async def started(program: Program, turn: RecordingTurn | None = None) -> AsyncIterator[tuple[Child, Heard]]:
+    turn = turn or new_turn()
+    heard = Heard()
+    child = await Child.spawn(program, turn, heard.output, Output())
+    try:
+        await child.admit(turn)
+        yield child, heard
+    finally:
+        child.interrupt("kill")
+        await child.end()
+
+
+async def run(program: Program, turn: RecordingTurn | None = None, stdin: bytes = b"") -> tuple[Child, str, str]:
+    turn = turn or new_turn()
+    out, err = Output(), Output()
+    child = await Child.spawn(program, turn, out, err)
+    await child.admit(turn, stdin)
+    await child.exited.wait()
+    await child.end()
+    return child, out.text(), err.text()
+
+
+async def eventually(seen: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Look again and again: for what other processes do there is nothing to wait on."""
+    give_up = time.monotonic() + seconds
+    while not seen() and time.monotonic() < give_up:
+        await asyncio.sleep(0.01)
+    return seen()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return reaping._stat(pid)[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+# -- starting ----------------------------------------------------------------------------------------------------
+
+
+async def test_both_streams_and_the_exit_code() -> None:
+    child, out, err = await run(shell("echo one; echo two >&2; exit 7"))
+    assert (child.returncode, out, err) == (7, "one\n", "two\n")
+
+
+async def test_stdin_after_the_gate_belongs_to_the_program() -> None:
+    given = b"go\n" + b"line\n" * 200_000
+    _, out, _ = await run(Program(agent="x", argv=("cat",), workdir="/"), stdin=given)
+    assert out.encode() == given
+
+
+async def test_input_that_is_not_read_does_not_hold_up_the_end() -> None:
+    child, _, _ = await run(shell("exit 0"), stdin=b"x" * 5_000_000)
+    assert child.returncode == 0
+
+
+async def test_the_program_runs_only_after_its_group_is_known(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+
+    class Slow(RecordingTurn):
+        async def own_group(self, pgid: int) -> None:
+            assert alive(pgid)
+            assert os.getpgid(pgid) == os.getsid(pgid) == pgid != os.getpgid(0)
+            assert not ran.exists()
+            await super().own_group(pgid)
+
+    turn = Slow(task_id="t_slow")
+    child, _, _ = await run(shell(f"touch {ran}"), turn)
+    assert turn.groups == [child.pgid]
+    assert ran.exists()
+
+
+async def test_without_the_word_the_program_never_runs(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    child = await Child.spawn(shell(f"touch {ran}"), new_turn(), Output(), Output())
+    child.end_input()
+    await child.exited.wait()
+    await child.end()
+    assert child.returncode == 125
+    assert not ran.exists()
+
+
+async def test_a_refused_group_is_ended_before_it_ran(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+
+    class Refused(RecordingTurn):
+        async def own_group(self, pgid: int) -> None:
+            self.groups.append(pgid)
+            raise LeaseLost(self.task_id, self.attempt)
+
+    class Talk(ProcessConversation):
+        async def work(self, turn: Turn) -> TurnResult:
+            async with self.child(shell(f"touch {ran}"), turn, Output(), Output()) as child:
+                await child.admit(turn)
+                await child.exited.wait()
+            return TurnResult()
+
+    turn = Refused(task_id="t_refused")
+    with pytest.raises(LeaseLost):
+        await Talk().turn(turn)
+    assert members(turn.groups[0]) == set()
+    assert not ran.exists()
+
+
+async def test_environment_ours_then_the_agents_then_the_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MW_A", "MW_B", "MW_C"):
+        monkeypatch.setenv(name, "ours")
+    turn = new_turn(env={"MW_C": "turn"})
+    program = shell("echo $MW_A $MW_B $MW_C $MIDWATCH_TASK", env={"MW_B": "agent", "MW_C": "agent"})
+    _, out, _ = await run(program, turn)
+    assert out.split() == ["ours", "agent", "turn", f"{turn.task_id}/1"]
+
+
+async def test_a_missing_program_is_told_before_anything_starts(tmp_path: Path) -> None:
+    turn = new_turn()
+    with pytest.raises(AgentError, match=r"program 'no-such-x' is not installed .* change agents\.x\.argv"):
+        await Child.spawn(Program(agent="x", argv=("no-such-x",), workdir="/"), turn, Output(), Output())
+    plain = tmp_path / "plain"
+    plain.write_text("not executable")
+    assert Program(agent="x", argv=(str(plain),), workdir="/").problem() is not None
+    assert turn.groups == []
+
+
+async def test_programs_are_found_as_the_child_would_find_them(tmp_path: Path) -> None:
+    tool = tmp_path / "tool"
+    tool.write_text("#!/bin/sh\necho found\n")
+    tool.chmod(0o755)
+    for program in (
+        Program(agent="x", argv=("./tool",), workdir=str(tmp_path)),
+        Program(agent="x", argv=("tool",), workdir="/", env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}),
+    ):
+        assert (await run(program))[1] == "found\n"
+    assert Program(agent="x", argv=("./tool",), workdir="/").problem() is not None
+
+
+def test_a_missing_working_directory_is_told(tmp_path: Path) -> None:
+    problem = shell("true", workdir=str(tmp_path / "gone")).problem()
+    assert problem is not None and "does not exist" in problem and "agents.x.workdir" in problem
+
+
+def test_what_may_pass_is_told_apart() -> None:
+    refused = shell("true")._refused
+    assert isinstance(refused(OSError(11, "Resource temporarily unavailable")), TransientError)
+    assert not isinstance(refused(OSError(13, "Permission denied")), TransientError)
+
+
+# -- output ------------------------------------------------------------------------------------------------------
+
+
+def received(output: Output, *chunks: bytes) -> str:
+    for chunk in chunks:
+        output.data_received(chunk)
+    return output.text()
+
+
+def test_output_within_the_limit_is_whole() -> None:
+    assert received(Output(10), b"01234", b"56789") == "0123456789"
+
+
+def test_of_too_much_output_head_and_tail_are_kept() -> None:
+    text = received(Output(10), *(bytes([48 + n % 10]) for n in range(1000)))
+    assert text == "01234\n… 990 bytes left out …\n56789"
+
+
+def test_no_character_is_torn_at_the_cut() -> None:
+    sign = "€".encode()
+    assert received(Output(10), sign * 100) == "€\n… 294 bytes left out …\n€"
+
+
+def test_broken_bytes_and_nul_do_no_harm() -> None:
+    assert received(Output(), b"a\xff\0b\xe2\x82") == "a\ufffdb\ufffd"
+
+
+def test_a_character_that_comes_in_two_reads_is_told_whole() -> None:
+    told: list[str] = []
+    received(Output(tell=told.append), "€".encode()[:1], "€".encode()[1:] + b"\0!")
+    assert told == ["€!"]
+
+
+def test_nothing_is_told_beyond_the_limit() -> None:
+    told: list[str] = []
+    received(Output(10, told.append), b"123456", b"7890AB", b"CD")
+    assert "".join(told) == "1234567890"
+
+
+def test_fifty_megabytes_cost_bounded_memory() -> None:
+    output, chunk = Output(1_000_000), b"x" * 65536
+    tracemalloc.start()
+    try:
+        for _ in range(800):
+            output.data_received(chunk)
+        text = output.text()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert output.total == 800 * 65536
+    assert len(text) < 1_000_100
+    assert peak < 10_000_000
+
+
+async def test_fifty_megabytes_from_a_child_do_not_stall_the_loop() -> None:
+    out, turn = Output(), new_turn()
+    worst = 0.0
+
+    async def tick() -> None:
+        nonlocal worst
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.001)
+            worst = max(worst, time.monotonic() - before)
+
+    ticking = asyncio.create_task(tick())
+    child = await Child.spawn(shell("head -c 50000000 /dev/zero | tr '\\0' x"), turn, out, Output())
+    await child.admit(turn)
+    await child.exited.wait()
+    await child.end()
+    ticking.cancel()
+    assert child.returncode == 0
+    assert out.total == 50_000_000
+    assert len(out.text()) < process.OUTPUT_LIMIT + 100
+    assert worst < 2.0
+
+
+# -- ending ------------------------------------------------------------------------------------------------------
+
+
+async def test_each_interrupt_is_its_signal_to_the_whole_group() -> None:
+    script = "trap 'echo int' INT; trap 'echo term' TERM; echo ready; while :; do sleep 0.01; done"
+    async with started(shell(script)) as (child, heard):
+        await heard.until("ready")
+        child.interrupt("stop")
+        await heard.until("int")
+        child.interrupt("terminate")
+        await heard.until("term")
+        assert not child.exited.is_set()
+        child.interrupt("kill")
+        await child.end()
+        assert child.returncode == -signal.SIGKILL
+        assert members(child.pgid) == set()
+
+
+async def test_a_child_that_ignores_everything_is_ended_all_the_same() -> None:
+    async with started(shell("trap '' INT TERM; echo ready; while :; do sleep 0.05; done")) as (child, heard):
+        await heard.until("ready")
+        await child.end()
+        assert child.returncode == -signal.SIGKILL
+        assert members(child.pgid) == set()
+
+
+async def test_what_the_leader_leaves_in_its_group_is_ended(tmp_path: Path) -> None:
+    polite = "sleep 600 &"
+    stubborn = "(trap '' TERM; touch on; while :; do sleep 0.05; done) & while ! test -e on; do sleep 0.01; done"
+    for script in (polite, stubborn):
+        child, _, _ = await run(shell(f"{script}\nexit 3", workdir=str(tmp_path)))
+        assert child.returncode == 3
+        assert members(child.pgid) == set()
+
+
+LEAVER = """
+import subprocess, sys
+print(subprocess.Popen(["sleep", "600"], start_new_session=True).pid, flush=True)
+if sys.argv[1:] == ["stay"]: sys.stdin.read(); import time; time.sleep(600)
+"""
+
+
+def leaver(*arguments: str) -> Program:
+    return Program(agent="x", argv=(sys.executable, "-c", LEAVER, *arguments), workdir="/")
+
+
+async def test_one_that_left_the_group_and_holds_the_output_does_not_hold_up_the_end() -> None:
+    turn = new_turn("t_left")
+    child, out, _ = await run(leaver(), turn)
+    stray = int(out)
+    assert child.returncode == 0
+    assert alive(stray), "one that left by itself after a good end is let go"
+    assert await end_strays(turn.task_id, 11) == 0
+    assert await end_strays(turn.task_id[:-1], 1) == 0
+    assert alive(stray)
+    assert await end_strays(turn.task_id, 1) == 1
+    assert not alive(stray)
+
+
+async def test_an_interrupted_child_takes_those_that_left_with_it() -> None:
+    async with started(leaver("stay"), new_turn("t_taken")) as (child, heard):
+        await heard.until("\n")
+        stray = int(heard.text)
+        assert os.getpgid(stray) != child.pgid
+        child.interrupt("terminate")
+        await child.end()
+        assert not alive(stray)
+
+
+async def test_an_abandoned_turn_leaves_nothing() -> None:
+    class Talk(ProcessConversation):
+        async def work(self, turn: Turn) -> TurnResult:
+            async with self.child(shell("trap '' TERM; sleep 600"), turn, Output(), Output()) as child:
+                await child.admit(turn)
+                await child.exited.wait()
+            return TurnResult()
+
+    talk, turn = Talk(), new_turn("t_abandoned")
+    working = asyncio.create_task(talk.turn(turn))
+    await turn.until(lambda t: bool(t.groups))
+    working.cancel()
+    working.cancel()
+    await asyncio.wait({working})
+    await talk.close()
+    assert members(turn.groups[0]) == set()
+
+
+async def test_an_interrupt_before_the_child_exists_is_not_lost() -> None:
+    class Talk(ProcessConversation):
+        async def work(self, turn: Turn) -> TurnResult:
+            await self.interrupt("terminate")
+            async with self.child(shell("sleep 600"), turn, Output(), Output()) as child:
+                await child.admit(turn)
+                await child.exited.wait()
+            return TurnResult(text=str(child.returncode))
+
+    assert (await Talk().turn(new_turn())).text == str(-signal.SIGTERM)
+
+
+def test_a_child_hears_sigint_even_if_we_were_started_deaf(tmp_path: Path) -> None:
+    parent = f"""
+import asyncio, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_process import HANGING, guard, started
+assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+async def main():
+    async with started(HANGING) as (child, heard):
+        await heard.until("ready")
+        child.interrupt("stop")
+        await child.exited.wait()
+    assert child.returncode == -signal.SIGINT
+    signal.raise_signal(signal.SIGINT)  # we still ignore it
+    print("heard")
+
+asyncio.run(main())
+"""
+    deaf = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh", sys.executable, "-c", parent)
+    assert subprocess.run(deaf, capture_output=True, text=True, timeout=60).stdout == "heard\n"
+
+
+async def test_where_the_system_has_no_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    child, out, _ = await run(shell("echo hello; exit 5"))
+    assert (child.returncode, out) == (5, "hello\n")
+
+
+@pytest.mark.parametrize("run_loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_the_same_on_every_event_loop(run_loop: Callable[..., None]) -> None:
+    async def scenario() -> None:
+        given = b"x" * 1_000_000
+        child, out, _ = await run(Program(agent="x", argv=("cat",), workdir="/"), stdin=given)
+        assert (child.returncode, len(out)) == (0, len(given))
+        async with started(HANGING) as (child, heard):
+            await heard.until("ready")
+            child.interrupt("stop")
+            await child.exited.wait()
+            await child.end()
+            assert child.returncode == -signal.SIGINT
+
+    run_loop(scenario())
+
+
+# -- a mark that tells processes apart ---------------------------------------------------------------------------
+
+
+async def test_a_mark_outlives_exec_and_differs_between_processes() -> None:
+    turn = new_turn()
+    heard = Heard()
+    child = await Child.spawn(shell("echo ready; exec sleep 600"), turn, heard.output, Output())
+    at_the_gate = identify(child.pgid)
+    await child.admit(turn)
+    await heard.until("ready")
+    assert identify(child.pgid) == at_the_gate != identify(os.getpid())
+    child.interrupt("kill")
+    await child.end()
+    assert identify(child.pgid) == ""
+
+
+async def test_a_group_is_ended_only_if_its_mark_is_right() -> None:
+    async with started(shell("sleep 600 & echo ready; wait")) as (child, heard):
+        await heard.until("ready")
+        mark = identify(child.pgid)
+        boot, _, start = mark.rpartition(":")
+        for wrong in ("", None, f"{boot}:{int(start) - 1}", f"another-boot:{start}"):
+            assert await end_group(child.pgid, wrong) == 0
+        assert not child.exited.is_set()
+        assert await end_group(child.pgid, mark) == 2
+        await child.exited.wait()
+
+
+async def test_reap_ends_the_group_and_the_strays_and_counts_them() -> None:
+    turn = new_turn("t_reaped")
+    async with started(leaver("stay"), turn) as (child, heard):
+        await heard.until("\n")
+        assert await reap(turn.task_id, turn.attempt, child.pgid, identify(child.pgid)) == 2
+        assert not alive(int(heard.text))
+    assert await reap(turn.task_id, turn.attempt, child.pgid, identify(child.pgid)) == 0
+    assert await reap(turn.task_id, turn.attempt, None, None) == 0
+
+
+async def test_where_there_is_no_proc_nothing_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(reaping, "PROC", tmp_path / "none")
+    monkeypatch.setattr(reaping, "BOOT", tmp_path / "none/boot")
+    assert identify(os.getpid()) == ""
+    assert await reap("t_none", 1, os.getpgid(0), identify(os.getpgid(0))) == 0
+
+
+# -- the guard ---------------------------------------------------------------------------------------------------
+
+PARENT = """
+import asyncio, os, sys
+from midwatch.agents.process import Child, Output, Program
+from midwatch.testing import RecordingTurn
+
+async def main(how):
+    turn = RecordingTurn(task_id="t_parent")
+    program = Program(agent="x", argv=("sh", "-c", "touch ran; sleep 600 & sleep 600"), workdir=os.getcwd())
+    child = await Child.spawn(program, turn, Output(), Output())
+    if how != "gate":
+        await child.admit(turn)
+    if how == "fork" and (copy := os.fork()):
+        print(copy, flush=True)
+    print(child.pgid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Iterator[Callable[[str], tuple[subprocess.Popen[str], list[int]]]]:
+    running: list[subprocess.Popen[str]] = []
+
+    def start(how: str) -> tuple[subprocess.Popen[str], list[int]]:
+        made = subprocess.Popen(
+            [sys.executable, "-c", PARENT, how], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        )  # fmt: skip
+        running.append(made)
+        assert made.stdout is not None
+        return made, [int(made.stdout.readline()) for _ in range(2 if how == "fork" else 1)]
+
+    yield start
+    for made in running:
+        made.kill()
+        made.wait()
+        assert made.stdout is not None
+        made.stdout.close()
+
+
+async def test_when_we_are_killed_the_guard_ends_our_groups(
+    parent: Callable[[str], tuple[subprocess.Popen[str], list[int]]], tmp_path: Path
+) -> None:
+    dying, (pgid,) = parent("run")
+    assert await eventually(lambda: (tmp_path / "ran").exists() and len(members(pgid)) == 3)
+    dying.kill()
+    assert await eventually(lambda: not members(pgid))
+
+
+async def test_killed_before_the_word_the_program_never_ran(
+    parent: Callable[[str], tuple[subprocess.Popen[str], list[int]]], tmp_path: Path
+) -> None:
+    dying, (pgid,) = parent("gate")
+    assert len(members(pgid)) == 1
+    dying.kill()
+    assert await eventually(lambda: not members(pgid))
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_a_fork_of_ours_does_not_keep_the_guard_waiting(
+    parent: Callable[[str], tuple[subprocess.Popen[str], list[int]]],
+) -> None:
+    dying, numbers = parent("fork")
+    copy = next(n for n in numbers if alive(n) and os.getpgid(n) != n)
+    pgid = next(n for n in numbers if n != copy)
+    try:
+        dying.kill()
+        assert await eventually(lambda: not members(pgid))
+        assert alive(copy)
+    finally:
+        os.kill(copy, signal.SIGKILL)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        running.append(subprocess.Popen(["sleep", "600"], start_new_session=True))
+        return running[-1]
+
+    yield start
+    for made in running:
+        made.kill()
+        made.wait()
+
+
+def test_the_guard_remembers_hundreds_and_forgets_the_right_ones(
+    sleeper: Callable[[], subprocess.Popen[bytes]],
+) -> None:
+    kept, forgotten = sleeper(), sleeper()
+    own = Guard()
+    others = [NOWHERE + n for n in (*range(400), *range(10_000, 10_400), 10 * kept.pid, int(f"9{kept.pid}0"))]
+    for pgid in (*others[:300], forgotten.pid, *others[300:600], kept.pid, *others[600:]):
+        own.watch(pgid)
+    for pgid in (*reversed(others), forgotten.pid, NOWHERE - 1):
+        own.forget(pgid)
+    own._let_go()
+    assert kept.wait(timeout=20) == -signal.SIGKILL
+    assert forgotten.poll() is None
+
+
+def test_a_guard_that_died_is_replaced_by_one_that_knows_all(sleeper: Callable[[], subprocess.Popen[bytes]]) -> None:
+    first, second = sleeper(), sleeper()
+    own = Guard()
+    own.watch(first.pid)
+    dead = own._process
+    assert dead is not None
+    dead.kill()
+    dead.wait()
+    assert first.poll() is None, "a guard that is killed ends nothing"
+    own.watch(second.pid)
+    assert own.pid != dead.pid
+    own._let_go()
+    assert first.wait(timeout=20) == second.wait(timeout=20) == -signal.SIGKILL
+
+
+def test_a_guard_that_does_not_read_holds_up_nobody(sleeper: Callable[[], subprocess.Popen[bytes]]) -> None:
+    kept = sleeper()
+    own = Guard()
+    own.watch(kept.pid)
+    deaf = own.pid
+    assert deaf is not None
+    os.kill(deaf, signal.SIGSTOP)
+    for n in range(20_000):
+        own.forget(NOWHERE + n)
+    assert own.pid != deaf
+    assert kept.poll() is None
+    own._let_go()
+    assert kept.wait(timeout=20) == -signal.SIGKILL
+
+
+def test_the_guard_rests_only_when_nothing_is_left_to_watch() -> None:
+    own = Guard()
+    own.close()
+    own.watch(NOWHERE)
+    watching = own.pid
+    own.close()
+    assert own.pid == watching is not None
+    own.forget(NOWHERE)
+    own.close()
+    assert own.pid is None and not alive(watching)
+
+
+async def test_the_guard_forgets_a_group_that_is_gone() -> None:
+    child, _, _ = await run(shell("exit 0"))
+    assert child.pgid not in guard._groups
