@@ -1,0 +1,190 @@
+"""Promises about time, processes and bad agents, kept by a real server with real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from midwatch import Runtime
+from servers import Server, eventually, processes_with
+
+MARK = "MIDWATCH_PROMISE=agent"
+CONFIG = """
+detect_agents = false
+[agents.shell]
+kind = "command"
+argv = ["sh", "-c", "{prompt}"]
+on_crash = "rerun"
+slots = 8
+env = { MIDWATCH_PROMISE = "agent" }
+[agents.careful]
+kind = "command"
+argv = ["sh", "-c", "{prompt}"]
+env = { MIDWATCH_PROMISE = "agent" }
+"""
+STUBBORN = "trap '' INT TERM; (trap '' INT TERM; sleep 60) & sleep 60"
+AWAY = "setsid sleep 60 > /dev/null 2>&1 & sleep 60"
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    """A running server with two shell agents."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "midwatch.toml").write_text(CONFIG)
+    made = Server(home)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop()
+        assert await eventually(lambda: not processes_with(MARK))
+
+
+@pytest.fixture
+async def http(server: Server) -> AsyncIterator[httpx2.AsyncClient]:
+    """The owner's client."""
+    async with server.client() as client:
+        yield client
+
+
+async def submit(http: httpx2.AsyncClient, prompt: str, **wish: Any) -> dict[str, Any]:
+    answer = await http.post("/tasks", json={"prompt": prompt, "agent": "shell", **wish})
+    assert answer.status_code == 201, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+async def ended(http: httpx2.AsyncClient, task: dict[str, Any], seconds: float = 20) -> dict[str, Any]:
+    """The task, once it has ended."""
+    async with asyncio.timeout(seconds):
+        while True:
+            found: dict[str, Any] = (await http.get(f"/tasks/{task['id']}")).json()
+            if found["status"] not in ("pending", "running"):
+                return found
+            await asyncio.sleep(0.01)
+
+
+async def at_work(number: int = 1) -> None:
+    """Wait until so many agent processes run."""
+    assert await eventually(lambda: len(processes_with(MARK)) >= number)
+
+
+async def test_a_timeout_ends_the_whole_process_group_within_a_second(server: Server, http: httpx2.AsyncClient) -> None:
+    task = await submit(http, STUBBORN, timeout=0.5, route="console")
+    await at_work(2)
+    found = await ended(http, task)
+    assert (found["status"], found["outcome"]) == ("failed", "timeout")
+    assert not processes_with(MARK)
+    assert _took(found) < 0.5 + 1.0
+    sent = (await http.get("/deliveries", params={"task_id": task["id"]})).json()["deliveries"]
+    assert {d["notice"] for d in sent} == {"started", "timed_out"}
+
+
+def _took(task: dict[str, Any]) -> float:
+    from datetime import datetime
+
+    start, stop = (datetime.fromisoformat(task[name]) for name in ("started_at", "completed_at"))
+    return (stop - start).total_seconds()
+
+
+async def test_a_cancel_written_through_the_store_works_within_a_second(
+    server: Server, http: httpx2.AsyncClient
+) -> None:
+    task = await submit(http, "sleep 60")
+    await at_work()
+    async with Runtime.open(server.home, work=False) as other:
+        began = time.monotonic()
+        await other.tasks.cancel(task["id"])
+        found = await ended(http, task)
+        spent = time.monotonic() - began
+    assert found["status"] == "cancelled"
+    assert not processes_with(MARK)
+    assert spent < 1.0
+
+
+async def test_an_agent_that_ignores_signals_is_killed_in_the_end(server: Server, http: httpx2.AsyncClient) -> None:
+    task = await submit(http, STUBBORN)
+    await at_work(2)
+    await http.post(f"/tasks/{task['id']}/cancel")
+    found = await ended(http, task)
+    assert found["status"] == "cancelled"
+    assert not processes_with(MARK)
+
+
+async def test_a_flood_of_output_does_not_harm_the_server(server: Server, http: httpx2.AsyncClient) -> None:
+    task = await submit(http, "head -c 50000000 /dev/zero | tr '\\0' x; echo end >&2")
+    slowest = 0.0
+    while (await http.get(f"/tasks/{task['id']}")).json()["status"] in ("pending", "running"):
+        began = time.monotonic()
+        assert (await http.get("/health")).status_code == 200
+        slowest = max(slowest, time.monotonic() - began)
+    found = await ended(http, task)
+    assert found["status"] == "done"
+    assert 1_000_000 < len(found["result"]) < 11_000_000
+    assert "left out" in found["result"]
+    assert slowest < 2.0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ("exit 3", "3"),
+        ("kill -SEGV $$", "SEGV"),
+        ("printf '\\377\\376\\000oops'; exit 1", "oops"),
+        ("exec nosuchprogram", "nosuchprogram"),
+    ],
+)
+async def test_an_agent_that_fails_says_how(http: httpx2.AsyncClient, prompt: str, said: str) -> None:
+    found = await ended(http, await submit(http, prompt))
+    assert (found["status"], found["outcome"]) == ("failed", "error")
+    assert said in found["error"]
+
+
+@pytest.mark.parametrize(("agent", "status"), [("shell", "done"), ("careful", "failed")])
+async def test_a_killed_server_leaves_no_agent_and_its_tasks_follow_their_rule(
+    server: Server, http: httpx2.AsyncClient, agent: str, status: str, tmp_path: Path
+) -> None:
+    """Also an agent's helper that has left its process group is ended, at the latest by the next server."""
+    again = tmp_path / "again"
+    task = await submit(http, f"if [ -e {again} ]; then echo fine; else touch {again}; {AWAY}; fi", agent=agent)
+    await at_work(3)
+    await server.kill()
+    await server.start()
+    found = await ended(http, task)
+    assert found["status"] == status
+    if status == "done":
+        assert (found["result"], found["attempt"], found["rescues"]) == ("fine", 2, 1)
+    else:
+        assert (found["outcome"], found["attempt"]) == ("lost", 1)
+    assert await eventually(lambda: not processes_with(MARK))
+    assert "rescued" in (await http.get("/events", headers={"Accept": "application/json"})).text
+
+
+async def test_sigterm_ends_agents_and_exits_cleanly(server: Server, http: httpx2.AsyncClient) -> None:
+    task = await submit(http, "sleep 60")
+    await at_work()
+    server.signal(signal.SIGTERM)
+    assert server.process is not None
+    assert await asyncio.to_thread(server.process.wait, 30) == 0
+    assert not processes_with(MARK)
+    async with Runtime.open(server.home, work=False) as looking:
+        left = await looking.store.get_task(task["id"])
+        assert left is not None and (left.status, left.interruptions) == ("pending", 1)
+
+
+async def test_an_open_stream_does_not_keep_the_server_from_stopping(server: Server, http: httpx2.AsyncClient) -> None:
+    async with http.stream("GET", "/events", timeout=None) as stream:
+        assert stream.status_code == 200
+        server.signal(signal.SIGTERM)
+        async for _ in stream.aiter_bytes():
+            pass
+    assert server.process is not None
+    assert await asyncio.to_thread(server.process.wait, 30) == 0
