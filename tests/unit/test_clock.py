@@ -1,0 +1,273 @@
+"""Time: durations as people write them, instants as JSON shows them, ids that sort, sleepers that notice a new time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midwatch import clock
+from midwatch.clock import LONGEST_NAP, SECOND, SystemClock, iso, new_id, seconds
+from midwatch.errors import InvalidInput
+from midwatch.testing import FakeClock, settle
+
+# -- durations ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("90s", 90.0),
+        ("10m", 600.0),
+        ("1h30m", 5400.0),
+        ("2d", 172800.0),
+        ("1w", 604800.0),
+        ("250ms", 0.25),
+        ("7us", 7e-6),
+        ("1.5h", 5400.0),
+        (" 1H 30M ", 5400.0),
+        ("0", 0.0),
+        ("0s", 0.0),
+        ("12", 12.0),
+        ("0.5", 0.5),
+        (3, 3.0),
+        (0.25, 0.25),
+    ],
+)
+def test_durations_are_read_as_people_write_them(text: str | float, expected: float) -> None:
+    read = seconds(text)
+    assert read == pytest.approx(expected)
+    assert isinstance(read, float)
+
+
+BAD = ("", " ", "soon", "5 minutes", "1h30", "s", "10x", "1h-5m", "--3s", "1,5s", "1.s", "m10", "5mm", "0x10", "½h")
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_what_is_no_duration_is_refused_with_the_remedy(text: str) -> None:
+    with pytest.raises(InvalidInput, match="not a duration; write 90s, 10m, 1h30m or 2d"):
+        seconds(text)
+
+
+@pytest.mark.xfail(reason="clock.seconds passes `nan` and `inf` on to float()", strict=True)
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "Infinity", "1e999"])
+def test_a_duration_is_a_finite_number(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        seconds(text)
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_number_or_invalid_input(text: str) -> None:
+    try:
+        assert isinstance(seconds(text), float)
+    except InvalidInput as refused:
+        assert repr(text) in str(refused)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["w", "d", "h", "m", "s", "ms", "us"]), st.integers(0, 10_000), min_size=1),
+    st.booleans(),
+)
+def test_parts_add_up(parts: dict[str, int], spaced: bool) -> None:
+    length = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "s": 1, "ms": 1e-3, "us": 1e-6}
+    text = (" " if spaced else "").join(f"{number}{unit}" for unit, number in parts.items())
+    assert seconds(text) == pytest.approx(sum(number * length[unit] for unit, number in parts.items()))
+
+
+# -- instants ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("when", "shown"),
+    [
+        (None, None),
+        (0, "1970-01-01T00:00:00.000000Z"),
+        (1, "1970-01-01T00:00:00.000001Z"),
+        (-1, "1969-12-31T23:59:59.999999Z"),
+        (1_700_000_000 * SECOND + 5, "2023-11-14T22:13:20.000005Z"),
+    ],
+)
+def test_instants_are_iso_in_utc_with_microseconds(when: int | None, shown: str | None) -> None:
+    assert iso(when) == shown
+
+
+@given(st.integers(0, 4_000_000_000 * SECOND))
+def test_no_microsecond_is_lost_on_the_way_to_json(when: int) -> None:
+    shown = iso(when)
+    assert shown is not None
+    moment = datetime.fromisoformat(shown)
+    assert moment.tzinfo == UTC
+    whole = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    assert (whole.days * 86400 + whole.seconds) * SECOND + whole.microseconds == when
+
+
+@given(st.lists(st.integers(0, 4_000_000_000 * SECOND), min_size=2, max_size=20))
+def test_texts_of_instants_sort_like_the_instants(instants: list[int]) -> None:
+    assert [iso(when) for when in sorted(instants)] == sorted(str(iso(when)) for when in instants)
+
+
+# -- ids ---------------------------------------------------------------------------------------------------------
+
+
+def test_ids_are_unique_within_a_millisecond() -> None:
+    now = SystemClock().now()
+    assert len({new_id("t", now) for _ in range(100_000)}) == 100_000
+
+
+@given(st.lists(st.integers(0, 2**53), min_size=2, max_size=50))
+def test_ids_sort_by_the_millisecond_they_were_made_in(times: list[int]) -> None:
+    made = [(new_id("t", when), when // 1000) for when in times]
+    assert [ms for _, ms in sorted(made)] == sorted(ms for _, ms in made)
+
+
+def test_an_id_says_what_it_is_of_and_all_are_of_one_length() -> None:
+    made = [new_id("t", when) for when in (0, SystemClock().now(), 2**53)]
+    assert {len(one) for one in made} == {len("t_") + 11 + 12}
+    assert all(one.startswith("t_") and one[2:].isalnum() and one == one.lower() for one in made)
+
+
+FORK = """
+import os
+from midwatch.clock import new_id
+read, write = os.pipe()
+if os.fork() == 0:
+    os.write(write, new_id("t", 0).encode())
+    os._exit(0)
+os.wait()
+print(os.read(read, 100).decode() == new_id("t", 0))
+"""
+
+
+@pytest.mark.xfail(reason="clock._random is not seeded again after a fork", strict=True)
+def test_a_forked_process_does_not_make_its_parents_ids() -> None:
+    told = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "False"
+
+
+# -- the machine's clock -----------------------------------------------------------------------------------------
+
+
+class Settable(SystemClock):
+    """The machine's clock, set by hand."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+
+    def now(self) -> int:
+        return super().now() + self.offset
+
+
+def test_the_machines_clock_is_in_microseconds_and_monotonic_never_goes_back() -> None:
+    here = SystemClock()
+    assert abs(here.now() / SECOND - datetime.now(UTC).timestamp()) < 60
+    readings = [here.monotonic() for _ in range(1000)]
+    assert readings == sorted(readings)
+
+
+async def test_sleeping_until_the_past_returns_at_once() -> None:
+    here = SystemClock()
+    for when in (0, here.now() - 1, here.now()):
+        await here.sleep_until(when)
+    assert here.now() > 0
+
+
+async def test_a_sleeper_never_returns_early() -> None:
+    here = SystemClock()
+    when = here.now() + 20_000
+    await here.sleep_until(when)
+    assert here.now() >= when
+
+
+async def test_a_sleeper_notices_a_clock_that_was_set_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "LONGEST_NAP", 0.01)
+    here = Settable()
+    sleeper = asyncio.create_task(here.sleep_until(here.now() + 3600 * SECOND))
+    await settle()
+    assert not sleeper.done()
+    here.offset = 3601 * SECOND
+    async with asyncio.timeout(10):
+        await sleeper
+
+
+async def test_a_sleeper_notices_a_clock_that_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "LONGEST_NAP", 0.01)
+    here = Settable()
+    when = here.now() + 10_000
+    sleeper = asyncio.create_task(here.sleep_until(when))
+    here.offset = -3600 * SECOND
+    await asyncio.wait({sleeper}, timeout=0.1)
+    assert not sleeper.done()
+    here.offset = 0
+    async with asyncio.timeout(10):
+        await sleeper
+    assert here.now() >= when
+
+
+async def test_a_cancelled_call_never_happens() -> None:
+    here = SystemClock()
+    called: list[str] = []
+    both = asyncio.Event()
+    here.call_later(0.0, lambda: called.append("never")).cancel()
+    here.call_later(0.001, both.set)
+    await both.wait()
+    assert called == []
+
+
+# -- the clock of tests ------------------------------------------------------------------------------------------
+
+
+async def test_the_fake_clock_calls_in_order_at_the_right_time() -> None:
+    fake = FakeClock()
+    start, called = fake.now(), []
+    for delay in (3.0, 1.0, 2.0, 1.0):
+        fake.call_later(delay, lambda delay=delay: called.append((delay, (fake.now() - start) / SECOND)))
+    cancelled = fake.call_later(1.5, lambda: called.append("never"))
+    cancelled.cancel()
+    await fake.advance(2.5)
+    assert called == [(1.0, 1.0), (1.0, 1.0), (2.0, 2.0)]
+    await fake.advance(0.5)
+    assert called[-1] == (3.0, 3.0)
+    assert (fake.now() - start, fake.monotonic()) == (3 * SECOND, 1003.0)
+
+
+async def test_a_sleeper_on_the_fake_clock_wakes_when_the_clock_gets_there() -> None:
+    fake = FakeClock()
+    sleeper = asyncio.create_task(fake.sleep_until(fake.now() + 60 * SECOND))
+    await fake.advance(59.9)
+    assert not sleeper.done()
+    await fake.advance(0.1)
+    assert sleeper.done()
+
+
+async def test_a_sleeper_on_the_fake_clock_notices_that_it_was_set_back() -> None:
+    fake = FakeClock()
+    sleeper = asyncio.create_task(fake.sleep_until(fake.now() + 60 * SECOND))
+    await settle()
+    fake.set(fake.now() - 3600 * SECOND)
+    await fake.advance(60)
+    assert not sleeper.done()
+    await fake.advance(3600)
+    assert sleeper.done()
+
+
+@pytest.mark.xfail(reason="FakeClock.sleep_until does not look again within LONGEST_NAP, as the port says", strict=True)
+async def test_a_sleeper_on_the_fake_clock_notices_that_it_was_set_forward() -> None:
+    fake = FakeClock()
+    sleeper = asyncio.create_task(fake.sleep_until(fake.now() + 3600 * SECOND))
+    try:
+        await settle()
+        fake.set(fake.now() + 3600 * SECOND)
+        await fake.advance(LONGEST_NAP)
+        assert sleeper.done()
+    finally:
+        sleeper.cancel()
+
+
+def test_the_longest_nap_is_what_the_port_promises() -> None:
+    assert math.isclose(LONGEST_NAP, 30.0)

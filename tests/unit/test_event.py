@@ -1,0 +1,209 @@
+"""Events: frozen payloads, an envelope that survives JSON, and a filter that means the same everywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midwatch.change import Changes
+from midwatch.clock import SECOND, iso
+from midwatch.event import (
+    EVERYTHING,
+    KINDS,
+    META,
+    Event,
+    EventFilter,
+    Gap,
+    Payload,
+    TaskProgress,
+    TurnStart,
+    event,
+)
+from midwatch.stores.sqlite import SqliteStore
+
+NOW = 1_700_000_000 * SECOND
+
+SEEDS = {
+    "turn_start": {"user_message", "channel", "chat_id", "media_count"},
+    "turn_end": {"status", "iterations", "duration", "final_content_len"},
+    "tool_exec_start": {"tool", "arguments"},
+    "tool_exec_end": {"tool", "duration", "for_llm_len", "for_user_len", "is_error"},
+    "error": {"stage", "message"},
+    "message_update": {"message", "role"},
+}
+"""The kinds that users of the reference systems know, with their fields."""
+
+OWN = {
+    "task_submitted", "task_started", "task_progress", "task_waiting", "task_interrupted", "task_rescued",
+    "task_finished", "task_late", "approval_requested", "approval_resolved", "delivery_sent", "delivery_failed",
+    "message_delta", "gap",
+}  # fmt: skip
+
+EXAMPLES: dict[Any, Any] = {"str": "grüße 🎉", "int": 3, "float": 0.5, "bool": True, "Any": {"a": [1, None]}}
+
+
+def an_example(made: type[Payload]) -> Payload:
+    """A payload with every field set."""
+    values: dict[str, Any] = {}
+    for name, hint in get_type_hints(made).items():
+        if name in made.names:
+            text = str(hint).replace("typing.", "").removeprefix("<class '").removesuffix("'>").split(" | ")[0]
+            values[name] = {"tuple[str, ...]": ("yes", "no")}.get(text, EXAMPLES.get(text, {"tokens": 7}))
+    return made(**values)
+
+
+def test_the_kinds_are_these() -> None:
+    """A new kind is a decision: it belongs in this list and in the catalogue."""
+    assert set(KINDS) == set(SEEDS) | OWN
+
+
+@pytest.mark.parametrize("kind", SEEDS)
+def test_a_kind_of_the_seeds_keeps_its_name_and_its_fields(kind: str) -> None:
+    assert SEEDS[kind] <= set(KINDS[kind].names)
+
+
+def test_only_deltas_and_gaps_are_live() -> None:
+    assert {name for name, made in KINDS.items() if made.live} == {"message_delta", "gap"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_payload_is_frozen_slotted_and_says_its_kind(kind: str) -> None:
+    made = an_example(KINDS[kind])
+    assert made.kind == kind
+    for name in made.names:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(made, name, None)
+    assert not hasattr(made, "__dict__")
+    assert KINDS[kind].__doc__
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_payload_survives_json(kind: str) -> None:
+    made = an_example(KINDS[kind])
+    again = KINDS[kind](**json.loads(json.dumps(made.data())))
+    assert json.dumps(again.data()) == json.dumps(made.data())
+    assert set(made.data()) == {field.name for field in dataclasses.fields(made)}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [name for name, made in KINDS.items() if not made.live])
+async def test_a_stored_event_comes_back_with_everything(kind: str) -> None:
+    store = await SqliteStore.open(":memory:")
+    try:
+        about: dict[str, Any] = {name: f"a {name}" for name in META} | {"attempt": 2, "iteration": 3}
+        made = event(an_example(KINDS[kind]), NOW, **about)
+        await store.apply(Changes(events=(made,)))
+        (found,) = await store.read_events(0)
+    finally:
+        await store.close()
+    assert found._replace(payload=None) == made._replace(payload=None, seq=1)  # type: ignore[arg-type]
+    assert json.dumps(found.snapshot()) == json.dumps(made._replace(seq=1).snapshot())
+
+
+def test_a_snapshot_shows_the_envelope_and_leaves_out_what_is_not_known() -> None:
+    made = event(TaskProgress(text="half"), NOW, task_id="t_1")
+    assert made.snapshot() == {
+        "seq": 0,
+        "id": made.id,
+        "kind": "task_progress",
+        "time": iso(NOW),
+        "version": 1,
+        "task_id": "t_1",
+        "payload": {"text": "half", "percent": None},
+    }
+    nothing = event(Gap(dropped=2), NOW).snapshot()
+    assert nothing["task_id"] is None  # always there, so that a program need not ask
+    full = event(TaskProgress(text=""), NOW, **dict.fromkeys(META, 1)).snapshot()
+    assert set(META) <= set(full)
+
+
+def test_meta_names_every_field_of_the_envelope_beside_the_facts() -> None:
+    assert set(Event._fields) == {"kind", "time", "payload", "id", "seq", "version", *META}
+
+
+def test_events_have_ids_of_their_own() -> None:
+    payload = TurnStart(user_message="x")
+    assert len({event(payload, NOW).id for _ in range(1000)}) == 1000
+
+
+def test_an_unknown_field_is_refused() -> None:
+    with pytest.raises(TypeError):
+        event(TurnStart(user_message="x"), NOW, task="t_1")
+    with pytest.raises(TypeError):
+        TurnStart(message="x")  # type: ignore[call-arg]
+
+
+# -- the filter --------------------------------------------------------------------------------------------------
+
+SOME = st.sampled_from([None, "a", "b"])
+EVENTS = st.lists(
+    st.builds(
+        lambda kind, task, session, agent, actor: Event(
+            kind, NOW, {}, "e", task_id=task, session_key=session, agent_id=agent, actor=actor
+        ),
+        st.sampled_from(["turn_start", "turn_end", "error"]), SOME, SOME, SOME, SOME,
+    ),
+    max_size=12,
+)  # fmt: skip
+FILTERS = st.builds(
+    EventFilter,
+    kinds=st.sets(st.sampled_from(["turn_start", "turn_end", "error", "nothing"]), max_size=2).map(tuple),
+    task_id=SOME,
+    session_key=SOME,
+    agent_id=SOME,
+    actor=SOME,
+)
+
+
+@given(EVENTS, FILTERS)
+def test_a_filter_is_the_and_of_what_it_says(events: list[Event], which: EventFilter) -> None:
+    for made in events:
+        expected = not which.kinds or made.kind in which.kinds
+        for name in ("task_id", "session_key", "agent_id", "actor"):
+            wanted = getattr(which, name)
+            expected = expected and (wanted is None or wanted == getattr(made, name))
+        assert which.matches(made) == expected
+        assert EVERYTHING.matches(made)
+
+
+async def test_the_store_and_the_filter_agree() -> None:
+    """A follower reads old events from the store and new ones from memory; both must mean the same."""
+    store = await SqliteStore.open(":memory:")
+    values = (None, "a")
+    made = [
+        Event(kind, NOW, {}, "e", task_id=task, session_key=session, agent_id=agent, actor=actor)
+        for kind in ("turn_start", "error")
+        for task in values
+        for session in values
+        for agent in values
+        for actor in values
+    ]
+    try:
+        await store.apply(Changes(events=tuple(made)))
+        stored = await store.read_events(0)
+        for kinds in ((), ("error",), ("turn_start", "error"), ("nothing",)):
+            for like in made[: len(made) // 2]:
+                which = EventFilter(
+                    kinds=kinds, task_id=like.task_id, session_key=like.session_key, agent_id=like.agent_id,
+                    actor=like.actor,
+                )  # fmt: skip
+                assert await store.read_events(0, which) == [e for e in stored if which.matches(e)]
+    finally:
+        await store.close()
+
+
+@pytest.mark.xfail(reason="queries/event.sql compares kinds by LIKE: case and `_` do not count there", strict=True)
+@pytest.mark.parametrize("kind", ["TURN_START", "turn-start", "turnxstart"])
+async def test_the_store_and_the_filter_agree_on_misspelt_kinds(kind: str) -> None:
+    store = await SqliteStore.open(":memory:")
+    try:
+        await store.apply(Changes(events=(event(TurnStart(user_message="x"), NOW),)))
+        stored = await store.read_events(0)
+        which = EventFilter(kinds=(kind,))
+        assert await store.read_events(0, which) == [e for e in stored if which.matches(e)]
+    finally:
+        await store.close()
