@@ -37,6 +37,8 @@ LONGEST_LINE = 32_000_000
 PRINTED_KEPT = 100_000
 LAST_WORDS = 1.0
 """Seconds a child may take to exit after it has told its result."""
+WAITS = ("ask", "receive")
+"""What a turn may wait for without end; an interrupt ends the wait."""
 OUTCOMES = ("ok", "silent", "error", "budget", "transferred")
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:|\.)[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -217,7 +219,7 @@ class _ThreadRun:
         self._async = is_async(function)
         wait: Callable[[Future[Any]], Any] = asyncio.wrap_future if self._async else Future.result
         self._proxy = TurnProxy({name: getattr(turn, name) for name in FACTS}, self._call, wait)
-        self._pending: set[Future[Any]] = set()
+        self._waiting: set[Future[Any]] = set()
         self._over = False
         self._cancel: Callable[[], object] | None = None
 
@@ -226,7 +228,7 @@ class _ThreadRun:
     def stop(self) -> None:
         """Cancel an async function; tell a plain one, and end what it waits for."""
         self._proxy.stopping = True
-        for future in tuple(self._pending):
+        for future in tuple(self._waiting):
             future.cancel()
         if self._cancel is not None:
             self._cancel()
@@ -284,7 +286,7 @@ class _ThreadRun:
         return await self._function(*arguments)
 
     def _call(self, name: str, *arguments: Any) -> Future[Any]:
-        if self._over or (self._proxy.stopping and name in ("ask", "receive")):
+        if self._over or (self._proxy.stopping and name in WAITS):
             raise AgentError("this turn has ended" if self._over else "this turn is being stopped")
         if name == "ask":
             question, choices, expires = arguments
@@ -292,8 +294,11 @@ class _ThreadRun:
         else:
             call = getattr(self._turn, name)(*arguments)
         future = asyncio.run_coroutine_threadsafe(self._kept(call), self.loop)
-        self._pending.add(future)
-        future.add_done_callback(self._pending.discard)
+        if name in WAITS:
+            self._waiting.add(future)
+            future.add_done_callback(self._waiting.discard)
+            if self._proxy.stopping:  # it came between the look above and here
+                future.cancel()
         return future
 
     async def _kept(self, call: Coroutine[Any, Any, Any]) -> Any:

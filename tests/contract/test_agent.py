@@ -1,0 +1,291 @@
+"""What every kind of agent promises, checked on every kind. A new kind is one more `Sample`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch import testing
+from midwatch.agent import Agent, Interrupt, TurnResult
+from midwatch.agents import KINDS, build, demo
+from midwatch.agents.function import FunctionAgent
+from midwatch.agents.guard import guard
+from midwatch.errors import AgentError, MidwatchError
+from midwatch.task import AgentTerms
+from midwatch.testing import RecordingTurn, ScriptedAgent
+
+MODULE = """
+import asyncio, time
+from midwatch.agent import TurnResult
+from midwatch.event import MessageDelta
+
+def echo(prompt, turn): return TurnResult(text=f"you said {prompt}", thread_id=turn.thread_id or "th-1")
+def fail(prompt): raise ValueError("told to fail")
+def hang(prompt, turn):
+    turn.emit(MessageDelta(message_id="m", offset=0, text="ready"))
+    time.sleep(600)
+"""
+PROGRAM = """
+import sys, time
+said, thread = sys.argv[1:]
+if said == "fail": sys.exit("told to fail")
+print("you said", said, "ready" if said == "hang" else "", flush=True)
+print("thread", thread or "th-1", file=sys.stderr, flush=True)
+if said == "hang": time.sleep(600)
+"""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One kind: agents that echo, fail and hang, and whether they keep a thread and can be stopped politely."""
+
+    echo: Agent
+    fail: Agent
+    hang: Agent
+    keeps_thread: bool = True
+    prompts: tuple[str, str, str] = ("hello", "fail", "hang")
+
+
+def command(place: Path) -> Sample:
+    argv = [sys.executable, "-c", PROGRAM, "{prompt}"]
+    options = {"argv": [*argv, ""], "resume_argv": [*argv, "{thread}"], "thread_pattern": r"^thread (\S+)$"}
+    agent = build("x", "command", options)
+    return Sample(agent, agent, agent)
+
+
+def function_in_child(place: Path) -> Sample:
+    (place / "mw_contract.py").write_text(MODULE)
+
+    def agent(name: str) -> Agent:
+        return build("x", "function", {"target": f"mw_contract:{name}", "path": [str(place)]})
+
+    return Sample(agent("echo"), agent("fail"), agent("hang"))
+
+
+async def _echo(prompt: str, turn: Any) -> TurnResult:
+    return TurnResult(text=f"you said {prompt}", thread_id=turn.thread_id or "th-1")
+
+
+async def _fail(prompt: str) -> None:
+    raise ValueError("told to fail")
+
+
+async def _hang(prompt: str, turn: Any) -> None:
+    await testing.delta("ready")(turn)
+    await asyncio.Event().wait()
+
+
+def function_on_thread(place: Path) -> Sample:
+    return Sample(FunctionAgent("x", _echo), FunctionAgent("x", _fail), FunctionAgent("x", _hang))
+
+
+def function_on_loop(place: Path) -> Sample:
+    return Sample(*(FunctionAgent("x", target, on_loop=True) for target in (_echo, _fail, _hang)))
+
+
+def demonstration(place: Path) -> Sample:
+    agent = build("x", "demo", {})
+    return Sample(agent, agent, agent, keeps_thread=False, prompts=("hello", "demo:fail", "demo:hang"))
+
+
+def scripted(place: Path) -> Sample:
+    async def echo(turn: Any) -> TurnResult:
+        return await _echo(turn.prompt, turn)
+
+    return Sample(
+        ScriptedAgent(echo),
+        ScriptedAgent(testing.raise_(ValueError("told to fail"))),
+        ScriptedAgent(testing.delta("ready"), testing.wait_for(asyncio.Event())),
+    )
+
+
+SAMPLES: tuple[Callable[[Path], Sample], ...] = (
+    command, demonstration, function_in_child, function_on_loop, function_on_thread, scripted,
+)  # fmt: skip
+
+
+@pytest.fixture(params=SAMPLES, ids=lambda make: make.__name__)
+def sample(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
+    monkeypatch.setattr(demo, "STREAMING", 0.0)
+    made: Sample = request.param(tmp_path)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    yield
+    guard.close()
+    assert guard.pid is None, "a process group was left behind"
+
+
+def children() -> set[int]:
+    """Our child processes, the guard aside."""
+    listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return {int(pid) for pid in listed} - {guard.pid}
+
+
+async def run(agent: Agent, turn: RecordingTurn) -> TurnResult:
+    talk = await agent.open(turn.session(agent.name))
+    try:
+        return await talk.turn(turn)
+    finally:
+        await talk.close()
+
+
+async def hanging(sample: Sample) -> tuple[Any, RecordingTurn, asyncio.Task[TurnResult]]:
+    """A turn that hangs, after it has shown that it does."""
+    turn = RecordingTurn(sample.prompts[2], task_id="t_hanging")
+    talk = await sample.hang.open(turn.session(sample.hang.name))
+    working = asyncio.create_task(talk.turn(turn))
+    await turn.until(lambda t: "ready" in t.text() or "task_progress" in t.kinds())
+    return talk, turn, working
+
+
+async def ended(working: Awaitable[TurnResult]) -> None:
+    """An interrupted turn may return or raise an error of ours, nothing else."""
+    with suppress(MidwatchError):
+        assert isinstance(await working, TurnResult)
+
+
+def test_every_registered_kind_is_in_this_suite() -> None:
+    tested = {make.__name__.partition("_")[0] for make in SAMPLES}
+    assert {"demo" if name == "demonstration" else name for name in tested} - {"scripted"} == set(KINDS)
+
+
+def test_an_agent_tells_who_it_is(sample: Sample) -> None:
+    agent = sample.echo
+    assert agent.name and agent.kind
+    assert isinstance(agent.terms, AgentTerms)
+    assert agent.terms.slots >= 1 and agent.terms.timeout_seconds
+    assert agent.capability.name == agent.name
+    described = agent.describe()
+    assert described.keys() & {"command", "target"}
+    assert "problem" not in described
+
+
+async def test_a_turn_returns_the_answer(sample: Sample) -> None:
+    found = await run(sample.echo, RecordingTurn("hello"))
+    assert "hello" in found.text
+    assert (found.outcome, found.error, found.stuck) == ("ok", None, False)
+    assert found.usage.data() is None, "unknown is not zero"
+
+
+async def test_text_of_any_script_survives(sample: Sample) -> None:
+    prompt = "né 日本語 🙂 'quoted' \"$HOME\" `id` \\n"
+    assert prompt in (await run(sample.echo, RecordingTurn(prompt))).text
+
+
+async def test_a_conversation_has_many_turns(sample: Sample) -> None:
+    turn = RecordingTurn("first")
+    talk = await sample.echo.open(turn.session())
+    for prompt in ("first", "second", "third"):
+        assert prompt in (await talk.turn(RecordingTurn(prompt))).text
+    await talk.close()
+
+
+async def test_turns_of_many_conversations_run_at_once(sample: Sample) -> None:
+    turns = [RecordingTurn(f"number-{n}", task_id=f"t_{n}") for n in range(8)]
+    found = await asyncio.gather(*(run(sample.echo, turn) for turn in turns))
+    assert all(turn.prompt in result.text for turn, result in zip(turns, found, strict=True))
+
+
+async def test_the_thread_is_told_and_kept(sample: Sample) -> None:
+    if not sample.keeps_thread:
+        assert (await run(sample.echo, RecordingTurn("hello"))).thread_id is None
+        return
+    assert (await run(sample.echo, RecordingTurn("hello"))).thread_id == "th-1"
+    assert (await run(sample.echo, RecordingTurn("hello", thread_id="th-7"))).thread_id == "th-7"
+
+
+async def test_a_failure_is_an_error_that_says_why(sample: Sample) -> None:
+    with pytest.raises(AgentError, match="told to fail"):
+        await run(sample.fail, RecordingTurn(sample.prompts[1]))
+
+
+async def test_after_a_failure_the_conversation_can_go_on(sample: Sample) -> None:
+    turn = RecordingTurn(sample.prompts[1])
+    talk = await sample.fail.open(turn.session())
+    for _ in range(2):
+        with pytest.raises(AgentError):
+            await talk.turn(turn)
+    await talk.close()
+
+
+@pytest.mark.parametrize("mode", ["stop", "terminate", "kill"])
+async def test_an_interrupt_ends_a_hanging_turn(sample: Sample, mode: Interrupt) -> None:
+    talk, _, working = await hanging(sample)
+    await talk.interrupt(mode)
+    await ended(working)
+    await talk.close()
+    assert children() == set()
+
+
+async def test_interrupts_may_come_again_and_again(sample: Sample) -> None:
+    talk, _, working = await hanging(sample)
+    for mode in ("stop", "stop", "terminate", "kill", "kill"):
+        await talk.interrupt(mode)
+    await ended(working)
+    await talk.interrupt("kill")
+    await talk.close()
+
+
+async def test_an_interrupt_is_harmless_when_nothing_runs(sample: Sample) -> None:
+    turn = RecordingTurn("hello")
+    talk = await sample.echo.open(turn.session())
+    for mode in ("stop", "terminate", "kill"):
+        await talk.interrupt(mode)
+    assert "hello" in (await talk.turn(turn)).text
+    for mode in ("stop", "terminate", "kill"):
+        await talk.interrupt(mode)
+    assert "again" in (await talk.turn(RecordingTurn("again"))).text
+    await talk.close()
+    await talk.interrupt("stop")
+
+
+async def test_the_one_who_runs_the_turn_is_not_interrupted(sample: Sample) -> None:
+    turn = RecordingTurn(sample.prompts[2], task_id="t_hanging")
+    talk = await sample.hang.open(turn.session())
+
+    async def worker() -> str:
+        await ended(talk.turn(turn))
+        await asyncio.sleep(0)
+        return "went on"
+
+    working = asyncio.create_task(worker())
+    await turn.until(lambda t: "ready" in t.text() or "task_progress" in t.kinds())
+    await talk.interrupt("stop")
+    assert await working == "went on"
+    await talk.close()
+
+
+async def test_an_abandoned_turn_is_ended_by_close(sample: Sample) -> None:
+    talk, _, working = await hanging(sample)
+    working.cancel()
+    await asyncio.wait({working})
+    assert working.cancelled()
+    await talk.close()
+    assert children() == set()
+
+
+async def test_closing_is_possible_without_a_turn_and_twice(sample: Sample) -> None:
+    talk = await sample.echo.open(RecordingTurn().session())
+    await talk.close()
+    await talk.close()
+
+
+async def test_processes_are_known_before_they_work_and_gone_after(sample: Sample) -> None:
+    turn = RecordingTurn("hello")
+    await run(sample.echo, turn)
+    assert children() == set()
+    if sample.echo.kind == "command" or isinstance(getattr(sample.echo, "target", None), str):
+        assert len(turn.groups) == 1
+    else:
+        assert turn.groups == []

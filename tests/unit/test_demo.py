@@ -1,0 +1,99 @@
+"""Kind `demo`: what it shows, and what it can be told to do."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from midwatch.agent import TurnResult
+from midwatch.agents import build, demo
+from midwatch.errors import AgentError, BadConfig, TransientError
+from midwatch.event import MessageDelta, TaskProgress, ToolExecEnd, ToolExecStart
+from midwatch.testing import RecordingTurn
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "STREAMING", 0.0)
+
+
+async def run(turn: RecordingTurn) -> TurnResult:
+    talk = await build("demo", "demo", {}).open(turn.session("demo"))
+    return await talk.turn(turn)
+
+
+async def test_it_streams_uses_two_tools_and_calls_itself_a_demo() -> None:
+    turn = RecordingTurn("Say hello")
+    found = await run(turn)
+    assert turn.text() == found.text
+    assert "demo agent" in found.text and "Say hello" in found.text and "midwatch.toml" in found.text
+    assert [e.tool for e in turn.events if isinstance(e, ToolExecStart)] == ["read_clock", "count_words"]
+    ends = [e for e in turn.events if isinstance(e, ToolExecEnd)]
+    assert ends[1].result == "2"
+    offset = 0
+    for piece in turn.events:
+        if isinstance(piece, MessageDelta):
+            assert piece.offset == offset
+            offset += len(piece.text)
+    assert found.usage.data() is None
+    assert (found.outcome, turn.questions) == ("ok", [])
+
+
+@pytest.mark.parametrize("prompt", ["ask me", "do not fail", "say demo:failure", "mydemo:fail", "demo:hanging demo:"])
+async def test_ordinary_words_are_not_orders(prompt: str) -> None:
+    turn = RecordingTurn(prompt)
+    assert (await run(turn)).outcome == "ok"
+    assert turn.questions == []
+
+
+@pytest.mark.parametrize("answer", ["yes", "no"])
+async def test_told_to_ask_it_reports_the_answer(answer: str) -> None:
+    turn = RecordingTurn("please demo:ask first", answers=[answer])
+    found = await run(turn)
+    assert f"the answer was: {answer}." in found.text
+    assert len(turn.questions) == 1
+    assert "demo:ask" not in found.text
+
+
+async def test_told_to_fail() -> None:
+    with pytest.raises(AgentError, match="told to fail"):
+        await run(RecordingTurn("demo:fail"))
+
+
+async def test_told_to_fail_once() -> None:
+    with pytest.raises(TransientError):
+        await run(RecordingTurn("demo:transient"))
+    assert (await run(RecordingTurn("demo:transient", attempt=2))).outcome == "ok"
+
+
+async def test_told_to_crash_it_raises_what_nobody_expects() -> None:
+    with pytest.raises(AgentError, match="RuntimeError: the demo was told to crash"):
+        await run(RecordingTurn("demo:crash"))
+
+
+async def test_told_to_hang_it_waits_for_an_interrupt() -> None:
+    turn = RecordingTurn("demo:hang")
+    talk = await build("demo", "demo", {}).open(turn.session("demo"))
+    working = asyncio.create_task(talk.turn(turn))
+    await turn.until(lambda t: "task_progress" in t.kinds())
+    await talk.interrupt("stop")
+    with pytest.raises(AgentError, match="interrupted"):
+        await working
+
+
+async def test_told_to_be_silent() -> None:
+    assert (await run(RecordingTurn("demo:silent"))).outcome == "silent"
+
+
+async def test_told_to_sleep_it_tells_its_progress() -> None:
+    turn = RecordingTurn("demo:sleep=0.05")
+    assert (await run(turn)).outcome == "ok"
+    told = [e for e in turn.events if isinstance(e, TaskProgress)]
+    assert told and all(e.percent is not None and 0 <= e.percent <= 100 for e in told)
+
+
+def test_it_has_no_options() -> None:
+    with pytest.raises(BadConfig, match=r"agents\.demo\.model: there is no such option; options of this kind: none"):
+        build("demo", "demo", {"model": "x"})
+    assert build("demo", "demo", {}).terms == (1800.0, "rerun", 3, 16)
