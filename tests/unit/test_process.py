@@ -481,7 +481,7 @@ async def test_where_there_is_no_proc_nothing_is_ended(monkeypatch: pytest.Monke
 # -- the guard ---------------------------------------------------------------------------------------------------
 
 PARENT = """
-import asyncio, os, sys
+import asyncio, os, sys, time
 from midwatch.agents.process import Child, Output, Program
 from midwatch.testing import RecordingTurn
 
@@ -491,9 +491,10 @@ async def main(how):
     child = await Child.spawn(program, turn, Output(), Output())
     if how != "gate":
         await child.admit(turn)
-    if how == "fork" and (copy := os.fork()):
-        print(copy, flush=True)
-    print(child.pgid, flush=True)
+    copy = os.fork() if how == "fork" else None
+    if copy == 0:
+        time.sleep(600)
+    print(child.pgid, *filter(None, [copy]), flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main(sys.argv[1]))
@@ -510,7 +511,7 @@ def parent(tmp_path: Path) -> Iterator[Callable[[str], tuple[subprocess.Popen[st
         )  # fmt: skip
         running.append(made)
         assert made.stdout is not None
-        return made, [int(made.stdout.readline()) for _ in range(2 if how == "fork" else 1)]
+        return made, [int(number) for number in made.stdout.readline().split()]
 
     yield start
     for made in running:
@@ -542,9 +543,7 @@ async def test_killed_before_the_word_the_program_never_ran(
 async def test_a_fork_of_ours_does_not_keep_the_guard_waiting(
     parent: Callable[[str], tuple[subprocess.Popen[str], list[int]]],
 ) -> None:
-    dying, numbers = parent("fork")
-    copy = next(n for n in numbers if alive(n) and os.getpgid(n) != n)
-    pgid = next(n for n in numbers if n != copy)
+    dying, (pgid, copy) = parent("fork")
     try:
         dying.kill()
         assert await eventually(lambda: not members(pgid))
