@@ -24,12 +24,14 @@ from typing import Any, NamedTuple
 import psutil
 
 from benchmarks.harness import (
+    NOISY_CORES,
     Failed,
     clean_environment,
     contend,
     json_line,
     print_table,
     process,
+    quietest,
     sync_milliseconds,
     tree_seconds,
 )
@@ -39,7 +41,6 @@ IDLE_SECONDS = 10
 PENDING = 10_000
 READY_SECONDS = 30.0
 NOT_A_DISK_MS = 0.02
-NOISY_CORES = 0.25
 SAME, LEAST = "bare sqlite3 loop, the same rows", "bare sqlite3 loop, the least rows"
 OURS, OURS_SERIAL = "midwatch, 64 in flight", "midwatch, 1 in flight"
 DBOS_DEFAULT = "DBOS queue, default setting"
@@ -114,10 +115,19 @@ def measure(place: Path, rounds: int, quick: bool) -> Runs:
     for number in range(rounds):
         for one in field if number % 2 == 0 else reversed(field):
             print(f"round {number + 1} of {rounds}: {one.name} ...", file=sys.stderr)
-            with tempfile.TemporaryDirectory(dir=place) as home:
-                count = one.tasks // QUICK if quick else one.tasks
-                runs.setdefault(one.name, []).append(contend(one.module, one.verb, home, count, *one.rest))
+            tasks = one.tasks // QUICK if quick else one.tasks
+            runs.setdefault(one.name, []).append(fresh(place, one.module, one.verb, tasks, *one.rest))
     return runs
+
+
+def fresh(place: Path, module: str, verb: str, *numbers: int) -> dict[str, Any]:
+    """Figures of a contender in an empty directory."""
+
+    def run() -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(dir=place) as home:
+            return contend(module, verb, home, *numbers)
+
+    return quietest(run)
 
 
 def values(runs: Runs, name: str, figure: str = "tasks_per_s") -> list[float]:
@@ -234,7 +244,7 @@ def program_figures(place: Path, rounds: int, idle_seconds: int) -> dict[str, An
                 if number == rounds - 1:
                     figures.update(idle_figures(place, pid, idle_seconds))
         figures["server_ready_s"] = statistics.median(ready)
-    claimed = contend("ours", "claim", place / "claim", PENDING)
+    claimed = fresh(place, "ours", "claim", PENDING)
     figures["claim_10000_ms"] = claimed["one_ms"]
     figures["claim_64_of_10000_ms"] = claimed["sixty_four_ms"]
     return figures
@@ -263,7 +273,7 @@ def tell_rounds(runs: Runs) -> None:
         rows.append([name, f"{statistics.median(found):.{digits}f} {unit}", spread, f"{noise:.2f}"])
     print_table(["contender", "median", "min - max", "others' cores"], rows)
     if any(run["foreign_cores"] > NOISY_CORES for done in runs.values() for run in done):
-        print(f"Other processes used more than {NOISY_CORES} of a core at times: repeat this on a quiet machine.")
+        print(f"Other processes used more than {NOISY_CORES} of a core at times: repeat this on a quieter machine.")
 
 
 def tell_targets(figures: Mapping[str, Any]) -> None:
@@ -308,7 +318,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer tasks: to see that it works, not to compare")
     parser.add_argument("--dir", type=Path, default=None, help="a directory on the disk to measure on (/var/tmp)")
     wanted = parser.parse_args()
-    rounds = wanted.rounds or (1 if wanted.quick else 3)
+    rounds = max(1, wanted.rounds or (1 if wanted.quick else 3))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that contenders and databases are cleaned up
     disk = Path("/var/tmp")  # unlike /tmp never kept in memory
     base = wanted.dir or (disk if disk.is_dir() else None)
     if importlib.util.find_spec("dbos") is None:
