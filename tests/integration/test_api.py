@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -503,6 +504,11 @@ async def test_the_client_speaks_to_the_app_without_a_socket(tmp_path) -> None:
                 await client.submit("")
             with pytest.raises(NotFound):
                 await client.get("t_no")
+
+
+def test_replies_do_not_wait_for_acknowledgements() -> None:
+    with listen("127.0.0.1", 0) as listener:
+        assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_port_in_use_is_told_with_a_remedy() -> None:

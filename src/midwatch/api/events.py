@@ -28,8 +28,8 @@ async def events(
     """Events after `after`: followed for ever, or one page of the stored ones for `Accept: application/json`."""
     which = EventFilter(kinds=tuple(asked.kind), task_id=asked.task_id, session_key=asked.session_key)
     if "application/json" in accept:
+        bounds = await desk.store.log_bounds()  # before the events, so that none up to last_seq is missed
         found = await desk.store.read_events(asked.after, which, asked.limit) if asked.limit else []
-        bounds = await desk.store.log_bounds()
         return Json({"events": [event.snapshot() for event in found], **bounds._asdict()})
     streams = cast(Streams, request.app.state.streams)
     if streams.closing:

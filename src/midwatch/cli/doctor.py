@@ -141,7 +141,7 @@ async def inside() -> AsyncIterator[Finding]:
                 told = f"{instance.role}, pid {instance.pid} on {instance.host}, {instance.slots} slots"
                 yield Finding("ok", f"process {instance.id}", told)
     except MidwatchError as problem:
-        yield Finding("bad", "database", str(problem), "the message says what to do")
+        yield Finding("bad", "database", str(problem))
 
 
 async def database(runtime: Runtime) -> AsyncIterator[Finding]:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 UP_SECONDS = 30.0
 DOWN_SECONDS = 30.0
+EXIT_SECONDS = 2.0
+"""How long the process may take to exit after it has let go of the home."""
 LOOK_SECONDS = 0.05
 LARGEST_LOG = 10_000_000
 
@@ -149,12 +152,29 @@ def down(as_json: AsJson = False) -> None:
         pass  # it ended by itself
     except PermissionError:
         raise MidwatchError(f"the server (pid {server.pid}) belongs to another user; stop it as that user.") from None
-    deadline = time.monotonic() + DOWN_SECONDS
-    while home.lock("up").taken():
-        if time.monotonic() > deadline:
-            raise MidwatchError(f"the server (pid {server.pid}) is still stopping its tasks; see {home.log_file}.")
-        time.sleep(LOOK_SECONDS)
+    if not gone(lambda: home.lock("up").taken(), DOWN_SECONDS):
+        raise MidwatchError(f"the server (pid {server.pid}) is still stopping its tasks; see {home.log_file}.")
+    gone(lambda: alive(server.pid), EXIT_SECONDS)
     if as_json:
         emit({"stopped": server.pid})
     else:
         say(f"Stopped the server (pid {server.pid}).")
+
+
+def gone(there: Callable[[], bool], patience: float) -> bool:
+    """Wait until something is no longer there; False when that takes too long."""
+    deadline = time.monotonic() + patience
+    while there():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(LOOK_SECONDS)
+    return True
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,539 @@
+"""The program as people use it: real processes, a home of their own, real signals."""
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(sys.executable).with_name("midwatch")
+CONFIG = """
+port = 0
+detect_agents = false
+
+[agents.shell]
+kind = "command"
+argv = ["sh", "-c", "{prompt}"]
+timeout = "10m"
+on_crash = "rerun"
+slots = 4
+"""
+PATIENCE = 60.0
+
+
+class Desk:
+    """A home directory and the program working on it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.work = home.parent
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith("MIDWATCH_")}
+        self.env["MIDWATCH_HOME"] = str(home)
+
+    def prepare(self) -> "Desk":
+        self.home.mkdir(parents=True)
+        (self.home / "midwatch.toml").write_text(CONFIG)
+        return self
+
+    def __call__(self, *arguments: str, **more) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [PROGRAM, *arguments], env=self.env, cwd=self.work, capture_output=True, text=True, timeout=PATIENCE, **more
+        )
+
+    def json(self, *arguments: str, **more):
+        done = self(*arguments, "--json", **more)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def refused(self, status: int, *arguments: str) -> str:
+        """Run a command that must fail with one line; returns the line."""
+        done = self(*arguments)
+        assert done.returncode == status, (done.stdout, done.stderr)
+        assert done.stdout == ""
+        assert done.stderr.startswith("midwatch: ")
+        assert done.stderr.count("\n") == 1
+        assert done.stderr.rstrip().endswith(".")
+        return done.stderr
+
+    def start(self, *arguments: str, **more) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [PROGRAM, *arguments], env=self.env, cwd=self.work, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, **more,
+        )  # fmt: skip
+
+    @contextmanager
+    def up(self) -> Iterator[dict]:
+        """A server in the background, stopped at the end whatever happened."""
+        told = self.json("up", "--detach")
+        try:
+            yield told
+        finally:
+            self("down")
+
+    def ended(self, task_id: str) -> dict:
+        return until(lambda: self.json("show", task_id), lambda task: task["status"] not in ("pending", "running"))
+
+
+def until(look: Callable[[], dict], good: Callable[[dict], bool]) -> dict:
+    deadline = time.monotonic() + PATIENCE
+    while not good(found := look()):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; one that waits to be collected has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path / "home").prepare()
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory) -> Iterator[Desk]:
+    """One server for all tests that only need some server."""
+    made = Desk(tmp_path_factory.mktemp("live") / "home").prepare()
+    with made.up():
+        yield made
+
+
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory) -> Desk:
+    """A home that no server ever serves."""
+    return Desk(tmp_path_factory.mktemp("offline") / "home").prepare()
+
+
+@pytest.fixture(params=["live", "offline"])
+def either(request) -> Desk:
+    return request.getfixturevalue(request.param)
+
+
+# -- with and without a server -----------------------------------------------------------------------------------------
+
+
+def test_a_task_submitted_without_a_server_runs_when_one_starts(desk: Desk) -> None:
+    submitted = desk("submit", "echo later", "--agent", "shell", "--json")
+    assert "midwatch up" in submitted.stderr
+    task_id = json.loads(submitted.stdout)["id"]
+    assert "no live process has agent 'shell'" in desk.json("show", task_id)["status_text"]
+    before = desk.json("status")
+    assert (before["pending"], before["server"]) == (1, None)
+    assert "midwatch up" in desk("status").stdout
+    with desk.up() as server:
+        assert desk.ended(task_id)["result"].strip() == "later"
+        assert desk.json("status")["server"]["pid"] == server["pid"]
+    assert gone(server["pid"])
+    assert desk("result", task_id).stdout.strip() == "later"
+
+
+def test_what_show_tells(live: Desk) -> None:
+    task_id = live.json(
+        "submit", "echo $((6*7))", "--agent", "shell", "--timeout", "10m", "--priority", "5", "--session", "chat:1",
+        "--origin-channel", "web", "--origin-session", "chat:2", "--on-crash", "fail", "--route", "console",
+    )["id"]  # fmt: skip
+    task = live.ended(task_id)
+    expected = {
+        "id": task_id, "status": "done", "status_text": "done", "outcome": "ok", "prompt": "echo $((6*7))",
+        "error": None, "agent": "shell", "session_key": "chat:1", "origin_channel": "web", "origin_session": "chat:2",
+        "attempt": 1, "tokens_used": None, "priority": 5, "timeout_seconds": 600.0, "on_crash": "fail",
+        "workdir": str(live.work),
+    }  # fmt: skip
+    assert {name: task[name] for name in expected} == expected
+    assert task["result"].strip() == "42"
+    assert task["started_at"] < task["completed_at"]
+    shown = live("show", task_id).stdout
+    assert "42" in shown
+    assert "unknown" in shown  # nobody told how many tokens it took
+
+
+def test_status_has_the_six_counts(either: Desk) -> None:
+    counts = either.json("status")
+    six = ("total", "pending", "running", "done", "failed", "cancelled")
+    assert all(isinstance(counts[name], int) for name in six)
+    assert counts["total"] == sum(counts[name] for name in six[1:])
+
+
+def test_tasks_are_listed(live: Desk) -> None:
+    first = live.json("submit", "echo 1", "--agent", "shell", "--session", "list:1")["id"]
+    second = live.json("submit", "echo 2", "--agent", "shell", "--session", "list:1")["id"]
+    live.ended(second)
+    listed = live.json("tasks", "--session", "list:1")
+    assert [task["id"] for task in listed["tasks"]] == [second, first]
+    page = live.json("tasks", "--session", "list:1", "--limit", "1")
+    assert page["next"] == second
+    assert live.json("tasks", "--session", "list:1", "--before", second)["tasks"][0]["id"] == first
+    lines = live("tasks", "--status", "done", "--agent", "shell").stdout.splitlines()
+    assert lines[0].split() == ["ID", "STATUS", "AGENT", "AGE", "PROMPT"]
+    assert any(second in line for line in lines)
+
+
+def test_the_whole_log_is_printed_one_object_a_line(live: Desk) -> None:
+    task_id = live.json("submit", "echo logged", "--agent", "shell")["id"]
+    live.ended(task_id)
+    told = [json.loads(line) for line in live("events", "--json").stdout.splitlines()]
+    assert [event["seq"] for event in told] == list(range(1, len(told) + 1))
+    assert all({"seq", "kind", "time", "task_id", "payload"} <= set(event) for event in told)
+    mine = live("events", "--json", "--task", task_id, "--kind", "task_finished").stdout.splitlines()
+    assert [json.loads(line)["payload"]["result"].strip() for line in mine] == ["logged"]
+    rest = [json.loads(line) for line in live("events", "--json", "--after", "3").stdout.splitlines()]
+    assert rest[0]["seq"] == 4
+    assert task_id in live("events", "--task", task_id).stdout
+
+
+def test_a_prompt_is_read_from_standard_input(live: Desk) -> None:
+    task_id = live.json("submit", "-", "--agent", "shell", input="echo one\necho two\n")["id"]
+    assert live.ended(task_id)["result"].split() == ["one", "two"]
+
+
+def test_a_task_is_cancelled_and_tried_again(live: Desk) -> None:
+    task_id = live.json("submit", "sleep 300", "--agent", "shell")["id"]
+    until(lambda: live.json("show", task_id), lambda task: task["status"] == "running")
+    assert "stopped" in live("cancel", task_id).stdout
+    assert live.ended(task_id)["outcome"] == "cancelled"
+    retried = live.json("retry", task_id)
+    assert retried["retry_of"] == task_id
+    assert live.json("cancel", retried["id"])["id"] == retried["id"]
+    live.ended(retried["id"])
+
+
+def test_the_same_key_is_the_same_task(either: Desk) -> None:
+    wishes = ("submit", "echo once", "--agent", "shell", "--key", "k1", "--delay", "1h")
+    assert either.json(*wishes)["id"] == either.json(*wishes)["id"]
+    assert "another body" in either.refused(4, "submit", "echo twice", "--agent", "shell", "--key", "k1")
+
+
+def test_questions_are_answered(live: Desk) -> None:
+    for command, choice in (("approve", "yes"), ("deny", "no")):
+        task_id = live.json("submit", "demo:ask", "--agent", "demo")["id"]
+        waiting = until(lambda: live.json("show", task_id), lambda task: task["wait"] == "approval")  # noqa: B023
+        assert "waits for an answer" in waiting["status_text"]
+        asked = next(one for one in live.json("approvals")["approvals"] if one["task_id"] == task_id)
+        assert asked["id"] in live("show", task_id).stdout
+        assert asked["id"] in live("status").stdout
+        assert live.json(command, asked["id"], "--why", "because")["answer"] == choice
+        assert f"the answer was: {choice}" in live.ended(task_id)["result"]
+        live.refused(4, command, asked["id"])
+    assert "No questions" in live("approvals").stdout
+
+
+def test_agents_and_version_and_doctor(either: Desk) -> None:
+    listed = {agent["name"]: agent for agent in either.json("agents")["agents"]}
+    assert set(listed) == {"demo", "shell"}
+    assert listed["shell"]["slots"] == 4
+    assert (listed["shell"]["kind"], listed["shell"]["timeout"], listed["shell"]["on_crash"]) == (
+        "command", 600.0, "rerun",
+    )  # fmt: skip
+    assert "shell" in either("agents").stdout
+    version = either.json("version")["version"]
+    assert either("version").stdout.strip() == either("--version").stdout.strip() == version
+    checked = either.json("doctor")
+    assert checked["ok"]
+    assert {"home", "disk", "token", "server", "configuration", "database"} <= {
+        one["what"] for one in checked["checks"]
+    }
+
+
+def test_attention_lists_what_failed(live: Desk) -> None:
+    task_id = live.json("submit", "echo broken >&2; exit 3", "--agent", "shell")["id"]
+    assert live.ended(task_id)["status"] == "failed"
+    assert task_id in [task["id"] for task in live.json("status")["attention"]["failed"]]
+    assert task_id in live("status").stdout
+    assert f"midwatch retry {task_id}" in live("show", task_id).stdout
+    live.refused(4, "result", task_id)
+
+
+# -- run -----------------------------------------------------------------------------------------------------------
+
+
+def test_run_prints_the_result_and_says_how_it_went(either: Desk) -> None:
+    done = either("run", "echo words", "--agent", "shell")
+    assert (done.returncode, done.stdout.strip()) == (0, "words")
+    assert " done" in done.stderr
+    failed = either("run", "exit 7", "--agent", "shell")
+    assert failed.returncode == 1
+    assert "midwatch retry" in failed.stderr
+    told = either("run", "echo words", "--agent", "shell", "--json")
+    assert json.loads(told.stdout)["result"].strip() == "words"
+    assert told.stderr == ""
+    assert either("run", "sleep 300", "--agent", "shell", "--timeout", "200ms").returncode == 1
+
+
+def test_an_interrupted_run_goes_on_where_a_server_runs_it(live: Desk) -> None:
+    runner = live.start("run", "sleep 300", "--agent", "shell")
+    task_id = started(runner)
+    runner.send_signal(signal.SIGINT)
+    _, said = runner.communicate(timeout=PATIENCE)
+    assert runner.returncode == 130
+    assert f"midwatch cancel {task_id}" in said
+    assert live.json("show", task_id)["status"] == "running"
+    live("cancel", task_id)
+    live.ended(task_id)
+
+
+def test_an_interrupted_run_without_a_server_is_stopped(offline: Desk) -> None:
+    runner = offline.start("run", "echo $$ > pid; exec sleep 300", "--agent", "shell")
+    task_id = started(runner)
+    pid_file = offline.work / "pid"
+    until(lambda: {"pid": pid_file.exists() and pid_file.read_text()}, lambda found: bool(found["pid"]))
+    runner.send_signal(signal.SIGINT)
+    runner.communicate(timeout=PATIENCE)
+    assert runner.returncode == 130
+    assert offline.json("show", task_id)["outcome"] == "cancelled"
+    assert gone(int(pid_file.read_text()))
+
+
+def started(runner: subprocess.Popen[str]) -> str:
+    """The id of the task a `run` has begun."""
+    assert runner.stderr is not None
+    task_id = runner.stderr.readline().split()[0]
+    assert runner.stderr.readline().startswith("started")
+    return task_id
+
+
+# -- following -----------------------------------------------------------------------------------------------------
+
+
+def test_the_log_is_followed_until_interrupted(either: Desk) -> None:
+    follower = either.start("events", "--follow", "--json", "--kind", "task_finished")
+    try:
+        task_id = json.loads(either("run", "echo seen", "--agent", "shell", "--json").stdout)["id"]
+        assert follower.stdout is not None
+        while json.loads(follower.stdout.readline())["task_id"] != task_id:
+            pass
+    finally:
+        follower.send_signal(signal.SIGINT)
+        _, said = follower.communicate(timeout=PATIENCE)
+    assert (follower.returncode, said) == (130, "")
+
+
+def test_a_reader_that_has_enough_is_no_error(live: Desk) -> None:
+    for _ in range(3):
+        live("run", "echo x", "--agent", "shell")
+    cut = subprocess.run(
+        ["sh", "-c", f"{PROGRAM} events --json | head -n 1"], env=live.env, capture_output=True, text=True, check=True
+    )
+    assert json.loads(cut.stdout)["seq"] == 1
+    assert cut.stderr == ""
+
+
+# -- bad input -----------------------------------------------------------------------------------------------------
+
+
+BAD_INPUT = [
+    (2, ("submit", ""), "the prompt is empty"),
+    (2, ("run", "  "), "the prompt is empty"),
+    (2, ("submit", "x", "--agent", "nobody"), "midwatch agents"),
+    (2, ("submit", "x", "--workdir", "/no/such/place"), "/no/such/place"),
+    (2, ("submit", "x", "--timeout", "-5"), "timeout"),
+    (2, ("submit", "x", "--timeout", "0"), "timeout"),
+    (2, ("submit", "x", "--timeout", "soon"), "is not a duration"),
+    (2, ("submit", "x", "--priority", "101"), "priority"),
+    (2, ("submit", "x", "--on-crash", "panic"), "on_crash"),
+    (2, ("submit", "x", "--route", "nowhere"), "known channels"),
+    (2, ("tasks", "--status", "sleeping"), "status"),
+    (2, ("tasks", "--limit", "0"), "limit"),
+    (2, ("events", "--kind", "nonsense"), "known kinds"),
+    (3, ("show", "t_no"), "midwatch tasks"),
+    (3, ("result", "t_no"), "midwatch tasks"),
+    (3, ("cancel", "t_no"), "midwatch tasks"),
+    (3, ("retry", "t_no"), "midwatch tasks"),
+    (3, ("approve", "a_no"), "midwatch approvals"),
+    (3, ("deny", "a_no"), "midwatch approvals"),
+]
+
+
+def test_bad_input_is_one_line_and_changes_nothing(either: Desk) -> None:
+    before = either.json("status")["total"]
+    for status, arguments, says in BAD_INPUT:
+        assert says in either.refused(status, *arguments), arguments
+    assert either.json("status")["total"] == before
+
+
+def test_a_finished_task_is_not_cancelled_and_an_unfinished_one_has_no_result(either: Desk) -> None:
+    task_id = either.json("submit", "echo x", "--agent", "shell", "--delay", "1h")["id"]
+    assert task_id in either.refused(4, "result", task_id)
+    assert "cancel it first" in either.refused(4, "retry", task_id)
+    assert either.json("cancel", task_id)["status"] == "cancelled"
+    assert "already cancelled" in either.refused(4, "cancel", task_id)
+
+
+def test_errors_are_json_when_asked(either: Desk) -> None:
+    done = either("show", "t_no", "--json")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert json.loads(done.stderr)["error"]["code"] == "not_found"
+
+
+def test_too_much_open_work_is_refused(desk: Desk) -> None:
+    desk.env["MIDWATCH_MAX_OPEN"] = "1"
+    desk.json("submit", "echo 1", "--agent", "shell")
+    desk.refused(5, "submit", "echo 2", "--agent", "shell")
+
+
+@pytest.mark.parametrize("home", ["file/home", "/proc/midwatch"])
+def test_an_unusable_home_is_told(tmp_path: Path, home: str) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    desk = Desk(tmp_path / home)
+    desk.work = tmp_path
+    for arguments in (("submit", "x"), ("run", "x"), ("status",), ("up",), ("up", "-d"), ("events",)):
+        assert "MIDWATCH_HOME" in desk.refused(7, *arguments)
+    checked = desk("doctor")
+    assert checked.returncode == 1
+    assert checked.stdout.startswith("bad ")
+
+
+@pytest.mark.parametrize("arguments", [("submit", "x"), ("status",), ("up",)])
+def test_a_damaged_database_is_told_and_left_alone(desk: Desk, arguments: tuple[str, ...]) -> None:
+    database = desk.home / "midwatch.db"
+    database.write_bytes(b"this is no database" * 1000)
+    assert "midwatch.db" in desk.refused(7, *arguments)
+    assert database.read_bytes() == b"this is no database" * 1000
+    assert desk("doctor").returncode == 1
+
+
+@pytest.mark.parametrize("arguments", [("submit", "x"), ("up",)])
+def test_a_newer_database_is_told_and_left_alone(desk: Desk, arguments: tuple[str, ...]) -> None:
+    desk.json("submit", "echo x", "--agent", "shell")
+    with sqlite3.connect(desk.home / "midwatch.db") as database:
+        database.execute("PRAGMA user_version = 999")
+    database.close()
+    assert "newer" in desk.refused(7, *arguments)
+
+
+@pytest.mark.parametrize("text", ["port = 'x'", "prot = 1", "[agents.x]\nkind = 'nonsense'", "= broken"])
+def test_a_wrong_configuration_is_told(desk: Desk, text: str) -> None:
+    (desk.home / "midwatch.toml").write_text(text)
+    for arguments in (("submit", "x"), ("up",)):
+        desk.refused(2, *arguments)
+    assert desk("doctor").returncode == 1
+
+
+def test_a_disk_that_takes_no_more_loses_nothing(desk: Desk) -> None:
+    kept = desk.json("submit", "echo kept", "--agent", "shell", "--delay", "1h")["id"]
+    limited = ["sh", "-c", f"ulimit -f 400; exec {PROGRAM} submit - --agent shell"]  # in blocks of 512 or 1024 bytes
+    done = subprocess.run(limited, env=desk.env, input="x" * 900_000, capture_output=True, text=True, cwd=desk.work)
+    assert done.returncode == 7
+    assert done.stderr.startswith("midwatch: ")
+    assert done.stderr.count("\n") == 1
+    assert [task["id"] for task in desk.json("tasks")["tasks"]] == [kept]
+    assert desk.json("doctor")["ok"]
+
+
+# -- the server ----------------------------------------------------------------------------------------------------
+
+
+def test_a_second_server_is_refused_with_the_first_ones_pid(desk: Desk) -> None:
+    with desk.up() as server:
+        for arguments in (("up",), ("up", "--detach"), ("up", "--port", "0")):
+            told = desk.refused(4, *arguments)
+            assert f"pid {server['pid']}" in told
+            assert "midwatch down" in told
+    assert "nothing to stop" in desk.refused(8, "down")
+
+
+def test_a_port_in_use_is_told(desk: Desk) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        for arguments in (("up", "--port", port), ("up", "--detach", "--port", port)):
+            told = desk.refused(4, *arguments)
+            assert port in told
+            assert "--port" in told
+    with desk.up():
+        assert desk.json("status")["total"] == 0
+
+
+@pytest.mark.parametrize("signals", [(signal.SIGTERM,), (signal.SIGINT, signal.SIGINT), (signal.SIGHUP,)])
+def test_a_server_stops_cleanly_and_its_work_goes_on_at_the_next_start(desk: Desk, signals: tuple[int, ...]) -> None:
+    (desk.home / "midwatch.toml").write_text("shutdown_grace = 0.5\n" + CONFIG)
+    server = desk.start("up", "--json")
+    assert server.stdout is not None
+    told = json.loads(server.stdout.readline())
+    assert (told["pid"], told["home"]) == (server.pid, str(desk.home))
+    follower = desk.start("events", "--follow", "--json")
+    script = "if [ -e again ]; then echo second; else touch again; exec sleep 300; fi"
+    task_id = desk.json("submit", script, "--agent", "shell")["id"]
+    until(lambda: {"begun": (desk.work / "again").exists()}, lambda found: found["begun"])
+    seqs = [next_event(follower)["seq"]]
+    for number in signals:
+        server.send_signal(number)
+    _, said = server.communicate(timeout=PATIENCE)
+    assert server.returncode == 0, said
+    assert "Traceback" not in said
+    assert desk.json("show", task_id)["status"] == "pending"
+    with desk.up():
+        assert desk.ended(task_id)["result"].strip() == "second"
+        told = {"kind": ""}
+        while told["kind"] != "task_finished":
+            told = next_event(follower)
+            seqs.append(told["seq"])
+        assert seqs == list(range(1, len(seqs) + 1))  # the follower found the new server and missed nothing
+        follower.send_signal(signal.SIGINT)
+        follower.communicate(timeout=PATIENCE)
+
+
+def next_event(follower: subprocess.Popen[str]) -> dict:
+    assert follower.stdout is not None
+    return json.loads(follower.stdout.readline())
+
+
+def test_a_killed_server_is_not_believed_to_live(desk: Desk) -> None:
+    with desk.up() as server:
+        os.kill(server["pid"], signal.SIGKILL)
+        until(lambda: {"gone": gone(server["pid"])}, lambda found: found["gone"])
+        assert desk.json("status")["server"] is None
+        task_id = desk.json("submit", "echo on", "--agent", "shell")["id"]
+        desk.refused(8, "down")
+        with desk.up():
+            assert desk.ended(task_id)["result"].strip() == "on"
+
+
+def test_a_suspended_server_does_not_keep_work_from_being_accepted(desk: Desk) -> None:
+    with desk.up() as server:
+        os.kill(server["pid"], signal.SIGSTOP)
+        try:
+            task_id = desk.json("submit", "echo patient", "--agent", "shell")["id"]
+        finally:
+            os.kill(server["pid"], signal.SIGCONT)
+        assert desk.ended(task_id)["result"].strip() == "patient"
+
+
+def test_a_wrong_token_is_told(desk: Desk) -> None:
+    with desk.up():
+        (desk.home / "token").write_text("something else\n")
+        assert "token" in desk.refused(6, "status")
+        assert desk("doctor").returncode == 1
+
+
+def test_a_token_others_can_read_is_told(offline: Desk) -> None:
+    offline.json("status")
+    token = offline.home / "token"
+    assert token.stat().st_mode & 0o777 == 0o600
+    token.chmod(0o644)
+    try:
+        assert "chmod 600" in offline("doctor").stdout
+    finally:
+        token.chmod(0o600)
+
+
+def test_the_server_says_what_to_do_next(desk: Desk) -> None:
+    server = desk.start("up")
+    assert server.stdout is not None
+    said = [server.stdout.readline() for _ in range(4)]
+    server.send_signal(signal.SIGTERM)
+    said += server.communicate(timeout=PATIENCE)[0].splitlines()
+    assert "listens on http://127.0.0.1:" in said[0]
+    assert "demo, shell" in said[1]
+    assert any("midwatch run" in line for line in said)
