@@ -2,7 +2,7 @@
 SELECT {approval} FROM approvals WHERE id = :id
 
 -- list: newest first
-SELECT {approval} FROM approvals WHERE (:status IS NULL OR status = :status) ORDER BY id DESC LIMIT :limit
+SELECT {approval} FROM approvals WHERE (CAST(:status AS TEXT) IS NULL OR status = :status) ORDER BY id DESC LIMIT :limit
 
 -- pending_of: what an attempt waits for
 SELECT {approval} FROM approvals WHERE task_id = :task_id AND attempt = :attempt AND status = 'pending' ORDER BY id

@@ -1,5 +1,6 @@
 -- add: one notice to one channel, once
-INSERT INTO deliveries ({delivery}) VALUES ({delivery_params}) ON CONFLICT DO NOTHING
+INSERT INTO deliveries ({delivery}) VALUES ({delivery_params})
+ON CONFLICT (task_id, channel, notice) DO NOTHING
 
 -- due: oldest first
 SELECT {delivery} FROM deliveries WHERE status = 'pending' AND due_at <= :now ORDER BY due_at, id LIMIT :limit
@@ -12,5 +13,5 @@ SELECT {delivery} FROM deliveries WHERE id = :id
 
 -- list: newest first
 SELECT {delivery} FROM deliveries
-WHERE (:task_id IS NULL OR task_id = :task_id) AND (:status IS NULL OR status = :status)
+WHERE (CAST(:task_id AS TEXT) IS NULL OR task_id = :task_id) AND (CAST(:status AS TEXT) IS NULL OR status = :status)
 ORDER BY id DESC LIMIT :limit

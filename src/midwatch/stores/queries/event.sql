@@ -7,19 +7,19 @@ INSERT INTO events ({event}) VALUES ({event_marks})
 -- read: after a seq, in order
 SELECT {event} FROM events
 WHERE seq > :after
-  AND (:kinds = '[]' OR :kinds LIKE '%"' || kind || '"%')
-  AND (:session_key IS NULL OR session_key = :session_key)
-  AND (:agent_id IS NULL OR agent_id = :agent_id)
-  AND (:actor IS NULL OR actor = :actor)
+  AND (CAST(:kinds AS TEXT) = '[]' OR :kinds LIKE '%"' || kind || '"%')
+  AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
+  AND (CAST(:agent_id AS TEXT) IS NULL OR agent_id = :agent_id)
+  AND (CAST(:actor AS TEXT) IS NULL OR actor = :actor)
 ORDER BY seq LIMIT :limit
 
 -- read_task: after a seq, of one task
 SELECT {event} FROM events
 WHERE task_id = :task_id AND seq > :after
-  AND (:kinds = '[]' OR :kinds LIKE '%"' || kind || '"%')
-  AND (:session_key IS NULL OR session_key = :session_key)
-  AND (:agent_id IS NULL OR agent_id = :agent_id)
-  AND (:actor IS NULL OR actor = :actor)
+  AND (CAST(:kinds AS TEXT) = '[]' OR :kinds LIKE '%"' || kind || '"%')
+  AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
+  AND (CAST(:agent_id AS TEXT) IS NULL OR agent_id = :agent_id)
+  AND (CAST(:actor AS TEXT) IS NULL OR actor = :actor)
 ORDER BY seq LIMIT :limit
 
 -- bounds: of the log

@@ -10,7 +10,7 @@ ON CONFLICT (key) DO UPDATE SET
 INSERT INTO messages (session_key, number, role, text, time, task_id)
 SELECT :session_key, coalesce(max(number), 0) + 1, :role, :text, :time, :task_id
 FROM messages WHERE session_key = :session_key
-ON CONFLICT DO NOTHING
+ON CONFLICT (task_id) WHERE role = 'user' AND task_id IS NOT NULL DO NOTHING
 
 -- get: one session
 SELECT {session} FROM sessions WHERE key = :key

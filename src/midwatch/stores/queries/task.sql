@@ -35,18 +35,18 @@ SELECT {task} FROM tasks WHERE id = :id
 
 -- list: newest first
 SELECT {task} FROM tasks
-WHERE (:before IS NULL OR id < :before)
-  AND (:statuses = '[]' OR :statuses LIKE '%"' || status || '"%')
-  AND (:agent IS NULL OR agent = :agent)
-  AND (:session_key IS NULL OR session_key = :session_key)
-  AND (:creator IS NULL OR creator = :creator)
+WHERE (CAST(:before AS TEXT) IS NULL OR id < :before)
+  AND (CAST(:statuses AS TEXT) = '[]' OR :statuses LIKE '%"' || status || '"%')
+  AND (CAST(:agent AS TEXT) IS NULL OR agent = :agent)
+  AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
+  AND (CAST(:creator AS TEXT) IS NULL OR creator = :creator)
 ORDER BY id DESC LIMIT :limit
 
 -- count: by status
 SELECT status, count(*) FROM tasks GROUP BY status
 
 -- running: with whoever owns them
-SELECT {task} FROM tasks WHERE status = 'running' AND (:owner IS NULL OR lease_owner = :owner)
+SELECT {task} FROM tasks WHERE status = 'running' AND (CAST(:owner AS TEXT) IS NULL OR lease_owner = :owner)
 
 -- gate_holder: what runs in a gate
 SELECT id FROM tasks WHERE gate_key = :gate AND status = 'running'

@@ -80,29 +80,26 @@ def claim(tx: Tx, request: ClaimRequest, now: int) -> Claims:
             chosen.append(task)
             if len(chosen) >= request.free:
                 break
-    taken = [_take(tx, task, request, now) for task in chosen]
-    if taken:
-        tx.run_many("task.claim", [_claim_params(made, request, now) for made in taken])
+    taken = [made for task in chosen if (made := _take(tx, task, request, now))]
     later = tx.row("task.next_due", {"now": now}) if len(taken) < request.free else None
     return Claims(taken, later[0] if later else None)
 
 
-def _take(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim:
+def _take(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim | None:
+    """Make the task running; None when it was cancelled since it was looked at."""
     token = _token(task.id, task.attempt + 1)
     running = task._replace(
         status="running", attempt=task.attempt + 1, lease_owner=request.owner, host=request.host, started_at=now,
         token_hash=token_hash(token), wait=None, stop_requested=None, pgid=None, pgid_mark=None,
     )  # fmt: skip
+    params = {"id": task.id, "owner": request.owner, "host": request.host, "now": now, "token_hash": running.token_hash}
+    if tx.run("task.claim", params) != 1:
+        return None
     told = TaskStarted(agent=running.agent, owner=request.owner, host=request.host)
     tx.events.append(event(told, now, **meta(running)))
     if running.route:
         add_deliveries(tx, start_notice(running, now))
     return Claim(running, token)
-
-
-def _claim_params(made: Claim, request: ClaimRequest, now: int) -> dict[str, object]:
-    task = made.task
-    return {"id": task.id, "owner": request.owner, "host": request.host, "now": now, "token_hash": task.token_hash}
 
 
 _SECRET = secrets.token_bytes(32)
