@@ -1,0 +1,177 @@
+"""Writes the tables of docs/events.md, docs/settings.md and docs/errors.md from the code: `python docs/generate.py`.
+
+A page keeps its prose. What stands between its markers `<!-- generated -->` and `<!-- end -->` is replaced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from midwatch.api.reply import STATUS
+from midwatch.config import AgentSettings, ChannelSettings, RetentionSettings, Settings
+from midwatch.errors import MidwatchError
+from midwatch.event import KINDS, Payload
+
+DOCS = Path(__file__).parent
+MARKED = re.compile(r"(<!-- generated[^>]*-->\n).*?(\n<!-- end -->)", re.DOTALL)
+WORDS = {
+    "str": "text", "int": "whole number", "float": "number", "bool": "true or false", "Any": "JSON",
+    "tuple[str, ...]": "list of texts", "Mapping[str, Any]": "object",
+}  # fmt: skip
+"""How types are called in the tables."""
+
+
+def told(thing: type) -> str:
+    """A class's docstring on one line."""
+    return " ".join((thing.__doc__ or "").split())
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
+def events() -> str:
+    """A section for each kind of event."""
+    return "\n\n".join(one_kind(name, made) for name, made in KINDS.items())
+
+
+def one_kind(name: str, made: type[Payload]) -> str:
+    live = " Live: never stored." if made.live else ""
+    rows = []
+    for part in fields(made):  # type: ignore[arg-type]  # every kind is a dataclass
+        plain, _, null = str(part.type).partition(" | ")
+        default = "" if part.default is MISSING else "null" if part.default is None else f"`{part.default}`".lower()
+        rows.append((f"`{part.name}`", WORDS[plain] + (", or null" if null else ""), default))
+    return f"### {name}\n\n{told(made)}{live}\n\n{table(('field', 'value', 'default'), rows)}"
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+SECTIONS: dict[str, type[BaseModel]] = {
+    "retention": RetentionSettings,
+    "agents.NAME": AgentSettings,
+    "channels.NAME": ChannelSettings,
+}
+
+
+def settings() -> str:
+    """A table of all settings, then one for each section of the file."""
+    nested = {name.partition(".")[0] for name in SECTIONS}
+    parts = [one_section("", Settings, leave=nested)]
+    parts += [f"## [{name}]\n\n{told(made)}\n\n{one_section(name, made)}" for name, made in SECTIONS.items()]
+    return "\n\n".join(parts)
+
+
+def one_section(section: str, made: type[BaseModel], leave: set[str] | None = None) -> str:
+    rows = []
+    for name, field in made.model_fields.items():
+        if name not in (leave or ()):
+            variable = "MIDWATCH_" + "__".join(filter(None, (*section.upper().split("."), name.upper())))
+            row = (f"`{name}`", values(field), default_of(field), f"`{variable}`", field.description or "")
+            rows.append(row)
+    return table(("setting", "value", "default", "environment", "meaning"), rows)
+
+
+def values(field: FieldInfo) -> str:
+    """What may be written."""
+    annotation = field.annotation
+    options = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    kept = next(option for option in options if option is not NoneType)
+    if get_origin(kept) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(kept))
+    base = get_args(kept)[0] if hasattr(kept, "__metadata__") else kept
+    word = {float: "duration", int: "whole number", bool: "`true` or `false`", Path: "directory", str: "text"}[base]
+    return " ".join(filter(None, (word, *bounds(field))))
+
+
+def bounds(field: FieldInfo) -> Iterator[str]:
+    low = next((m.ge for m in field.metadata if isinstance(m, Ge)), None)
+    high = next((m.le for m in field.metadata if isinstance(m, Le)), None)
+    if low is not None and high is not None:
+        yield f"from {low} to {high}"
+    elif low:
+        yield f"from {low}"
+    if any(isinstance(m, Gt) for m in field.metadata):
+        yield "above 0"
+
+
+def default_of(field: FieldInfo) -> str:
+    value: Any = field.default
+    if field.is_required():
+        return "none; required"
+    if value is None or value == "":
+        return "none"
+    if isinstance(value, bool):
+        return f"`{value}`".lower()
+    if isinstance(value, float):
+        return f"`{duration(value)}`"
+    return f"`{value}`"
+
+
+def duration(seconds: float) -> str:
+    """As the configuration file would say it."""
+    units = {"d": 86400, "h": 3600, "m": 60}
+    unit = next((unit for unit, size in units.items() if seconds >= size), "s")
+    return f"{seconds / units.get(unit, 1):g}{unit}"
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def errors() -> str:
+    """A table of all errors, each below the one it is a kind of."""
+    rows = [
+        (f"`{made.__name__}`", f"`{made.code}`", str(made.exit_status), http(made), parent(made), told(made))
+        for made in family(MidwatchError)
+    ]
+    return table(("class", "code", "exit status", "HTTP status", "is a", "meaning"), rows)
+
+
+def family(made: type[MidwatchError]) -> Iterator[type[MidwatchError]]:
+    """The class and all its kinds, in the order they are written in."""
+    yield made
+    for child in made.__subclasses__():
+        if child.__module__ == "midwatch.errors":
+            yield from family(child)
+
+
+def http(made: type[MidwatchError]) -> str:
+    known = next((str(STATUS[kind]) for kind in made.__mro__ if kind in STATUS), "none")
+    return "500" if made is MidwatchError else known
+
+
+def parent(made: type[MidwatchError]) -> str:
+    return "" if made is MidwatchError else f"`{made.__base__.__name__}`" if made.__base__ else ""
+
+
+# -- pages -------------------------------------------------------------------------------------------------------------
+
+PAGES = {"events.md": events, "settings.md": settings, "errors.md": errors}
+
+
+def fresh(page: str) -> str:
+    """The page as it should be."""
+    made = PAGES[page]()
+    text, count = MARKED.subn(lambda found: f"{found[1]}\n{made}\n{found[2]}", (DOCS / page).read_text())
+    if count != 1:
+        raise SystemExit(f"docs/{page} needs one pair of markers, <!-- generated --> and <!-- end -->.")
+    return text
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        (DOCS / page).write_text(fresh(page))

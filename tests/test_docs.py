@@ -1,0 +1,490 @@
+"""The documents agree with the code: what they list exists, what exists is listed, and what they show runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import pytest
+import typer
+
+import midwatch
+from midwatch import approval, channel, session, task
+from midwatch.agents import KINDS as AGENT_KINDS
+from midwatch.agents.command import CommandAgent
+from midwatch.agents.demo import DemoAgent
+from midwatch.agents.function import FunctionAgent
+from midwatch.agents.profiles import PROFILES, TERMS
+from midwatch.api.app import create_app
+from midwatch.channels import KINDS as CHANNEL_KINDS
+from midwatch.cli.main import app
+from midwatch.client import Client, TaskInfo
+from midwatch.config import AgentSettings, ChannelSettings, Settings
+from midwatch.event import KINDS, VERSION, Event
+from midwatch.home import Home
+from midwatch.runtime import Runtime, build_agents, build_channels
+from midwatch.submission import PRIORITY, Submission
+from records import a_task
+from servers import PROGRAM, environment, eventually
+from test_architecture import ORDER
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src/midwatch"
+DOCS = ROOT / "docs"
+PAGES = sorted({*ROOT.glob("*.md"), *DOCS.glob("*.md"), *ROOT.glob("examples/*.md"), *SOURCE.rglob("*.md")})
+COMMANDS: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group has them
+SECONDS = 60
+
+
+def read(page: str) -> str:
+    return (DOCS / page).read_text()
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+class Block(NamedTuple):
+    """A block of code in a page. `note` is the HTML comment right above it."""
+
+    page: Path
+    line: int
+    language: str
+    code: str
+    note: str
+
+    def __str__(self) -> str:
+        return f"{name_of(self.page)}:{self.line}"
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text()
+    for found in re.finditer(r"(?:^<!-- ([^>]*) -->\n)?^```(\w*)\n(.*?)^```$", text, re.M | re.S):
+        yield Block(page, text[: found.start(3)].count("\n") + 1, found[2], found[3], found[1] or "")
+
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+
+
+def written_in(language: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language == language]
+
+
+def section(text: str, heading: str) -> str:
+    """The text below a heading, up to the next heading of its level or above."""
+    level = heading.split()[0]
+    found = re.search(rf"^{re.escape(heading)}$(.*?)(?=^#{{1,{len(level)}}} |\Z)", text, re.M | re.S)
+    assert found, heading
+    return found[1]
+
+
+def first_cells(text: str) -> list[str]:
+    """What stands in backticks in the first column of all tables."""
+    cells = re.findall(r"^\| (`[^|]*) \|", text, re.M)
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def run(arguments: list[str], home: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        arguments, env=environment(home, **env), cwd=home.parent, capture_output=True, text=True, timeout=SECONDS
+    )
+
+
+# -- pages made from the code ------------------------------------------------------------------------------------------
+
+GENERATOR = runpy.run_path(str(DOCS / "generate.py"))
+
+
+@pytest.mark.parametrize("page", GENERATOR["PAGES"])
+def test_a_page_made_from_the_code_is_fresh(page: str) -> None:
+    assert read(page) == GENERATOR["fresh"](page), f"docs/{page} is stale; run: python docs/generate.py"
+
+
+def test_every_event_error_and_setting_is_on_its_page() -> None:
+    assert re.findall(r"^### (\w+)$", read("events.md"), re.M) == list(KINDS)
+    codes = {made.code for made in vars(midwatch.errors).values() if hasattr(made, "exit_status")}
+    assert {
+        cells.split("|")[1].strip(" `") for cells in re.findall(r"^\| `\w+` (\|.*)", read("errors.md"), re.M)
+    } == codes
+    top = set(Settings.model_fields) - {"agents", "channels", "retention"}
+    assert top <= set(first_cells(section(read("settings.md"), "## At the top")))
+
+
+# -- links and paths ---------------------------------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not link.startswith(("http://", "https://")):
+            place, _, anchor = link.partition("#")
+            target = (page.parent / place).resolve() if place else page
+            assert target.exists(), f"{page.name} links to {link}"
+            assert not anchor or anchor in anchors(target), f"{page.name} links to {link}"
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    text = (ROOT / "README.md").read_text()
+    linked = {(ROOT / link.partition("#")[0]).resolve() for link in re.findall(r"\]\(([^)\s]+)\)", text)}
+    missing = [name_of(page) for page in (*DOCS.glob("*.md"), *ROOT.glob("*.md")) if page not in linked]
+    assert missing == ["README.md"]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("examples/*.py")], ids=name_of)
+def test_no_path_of_somebodys_machine(page: Path) -> None:
+    assert not re.findall(r"(?<![\w.$}])/(?:home|Users|root|work|tmp|private|opt)/", page.read_text())
+
+
+@pytest.mark.parametrize("page", [ROOT / "AGENTS.md", ROOT / "CONTRIBUTING.md", DOCS / "design.md"], ids=name_of)
+def test_files_that_are_named_exist(page: Path) -> None:
+    for name in re.findall(r"`([\w./]+(?:\.(?:py|md|sql)|/\w+))`", page.read_text()):
+        assert any((base / name).exists() for base in (ROOT, SOURCE, DOCS)), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_make_targets_that_are_named_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    for line in re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text(), re.M):
+        bench = line.removeprefix("bench-")
+        assert line in targets or (ROOT / "benchmarks" / f"{bench}.py").exists(), f"make {line}"
+
+
+# -- code --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", written_in("python"), ids=str)
+def test_python_in_the_documents_runs(block: Block, home: Path) -> None:
+    """A block below the comment `not run` is only compiled."""
+    compile(block.code, str(block), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    if block.note != "not run":
+        home.mkdir()
+        ran = run([sys.executable, "-W", "error", "-c", block.code], home)
+        assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("block", written_in("toml"), ids=str)
+def test_toml_in_the_documents_is_a_configuration(block: Block, home: Path) -> None:
+    home.mkdir()
+    tomllib.loads(block.code)
+    (home / "midwatch.toml").write_text(block.code)
+    settings = Settings.load(home)
+    build_agents(settings, {})
+    build_channels(settings)
+
+
+@pytest.mark.parametrize("block", written_in("json"), ids=str)
+def test_json_in_the_documents_is_json(block: Block) -> None:
+    json.loads(block.code)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_in_the_documents_exist_with_their_options(page: Path) -> None:
+    text = page.read_text()
+    spans = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text)
+    lines = [line for block in blocks(page) if block.language in ("sh", "") for line in block.code.splitlines()]
+    for said in (*spans, *lines):
+        for command, rest in re.findall(r"(?:^|[\s/])midwatch ([a-z]+)\b([^|#\n]*)", said):
+            assert command in COMMANDS, said
+            known = {option for param in COMMANDS[command].params for option in param.opts} | {"--help"}
+            assert set(re.findall(r"(?<=\s)--[a-z-]+", rest)) <= known, said
+
+
+@pytest.mark.parametrize("example", sorted(ROOT.glob("examples/*.py")), ids=name_of)
+def test_examples_run(example: Path, home: Path) -> None:
+    home.mkdir()
+    ran = run([sys.executable, "-W", "error", str(example)], home)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    last = {"background": "midwatch agents", "watch": "done", "function_agent": "kept notes.txt plan.txt"}
+    assert last[example.stem] in ran.stdout.splitlines()[-1]
+
+
+# -- the readme --------------------------------------------------------------------------------------------------------
+
+
+def test_the_readme_shows_code_early_and_the_library_in_ten_lines() -> None:
+    page = ROOT / "README.md"
+    made = list(blocks(page))
+    assert made[0].line <= 30
+    (library,) = [block.code for block in made if block.language == "python"]
+    assert library == (ROOT / "examples/background.py").read_text()
+    assert len([line for line in library.splitlines() if line.strip()]) <= 10
+
+
+async def test_the_first_minute_of_the_readme(home: Path) -> None:
+    home.mkdir()
+    (story,) = [block.code for block in blocks(ROOT / "README.md") if block.note == "first minute"]
+    place, said = Home(home), {}
+    env = {"PATH": f"{PROGRAM.parent}:/usr/bin:/bin", "MIDWATCH_PORT": "0", "MIDWATCH_SHUTDOWN_GRACE": "0"}
+    try:
+        for line in story.splitlines():
+            if "PID" in line.partition("#")[0]:
+                await started(place)
+                server = place.server()
+                assert server is not None
+                line = line.replace("PID", str(server.pid), 1)
+            ran = run(["sh", "-c", line], home, **env)
+            assert ran.returncode == 0, ran.stderr
+            said[line.split()[1]] = ran.stdout
+            if line.startswith("kill"):
+                assert await eventually(lambda: not place.lock("up").taken())
+        await started(place, attempt=2)
+        log = run([str(PROGRAM), "events"], home).stdout
+    finally:
+        run([str(PROGRAM), "down"], home)
+    assert "This is the demo agent" in said["run"]
+    assert "(pid " in said["status"]
+    assert log.index("task_rescued") < log.rindex("task_started")
+
+
+async def started(place: Home, attempt: int = 1) -> None:
+    """Wait until the sleeping demo has begun."""
+    async with Client.for_home(place.path) as client:
+        async for event in client.follow(0, kinds=["task_progress"]):
+            if event["attempt"] == attempt:
+                return
+
+
+# -- design ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("noun", "states"),
+    [("Task", task.TRANSITIONS), ("Approval", approval.TRANSITIONS), ("Delivery", channel.TRANSITIONS)],
+)
+def test_the_diagrams_have_the_arrows_of_the_tables(noun: str, states: Mapping[str, frozenset[str]]) -> None:
+    drawn = re.findall(r"^ +(\S+) --> ([^:\s]+)", section(read("design.md"), f"### {noun}"), re.M)
+    arrows = [(before, after) for before, afters in states.items() for after in afters]
+    ends = [(state, "[*]") for state, afters in states.items() if not afters]
+    assert sorted(drawn) == sorted([("[*]", "pending"), *arrows, *ends])
+
+
+def test_the_tree_has_a_line_for_every_module_in_reading_order() -> None:
+    (tree,) = [block.code for block in blocks(DOCS / "design.md") if block.code.startswith("src/midwatch/")]
+    folders: list[str] = []
+    listed: list[str] = []
+    for line in tree.splitlines()[1:]:
+        depth, name = (len(line) - len(line.lstrip())) // 2 - 1, line.split()[0]
+        del folders[depth:]
+        if name.endswith("/"):
+            folders.append(name)
+        else:
+            assert len(line.split()) > 1, f"{name} is not explained"
+            listed.append("".join(folders) + name)
+    assert sorted(listed) == sorted(str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py"))
+    parts = dict.fromkeys(name.partition("/")[0].removesuffix(".py") for name in listed)
+    assert tuple(parts)[1:] == ORDER
+
+
+# -- tables compared with the code -------------------------------------------------------------------------------------
+
+
+def test_the_tasks_page_lists_every_field() -> None:
+    text = section(read("tasks.md"), "## Fields")
+    shown, inside = text.split("Kept inside", 1)
+    snapshot = a_task().snapshot()
+    assert sorted(first_cells(shown)) == sorted(snapshot) == sorted(TaskInfo.__annotations__)
+    assert sorted(first_cells(inside)) == sorted(set(task.Task._fields) - set(snapshot))
+
+
+def test_the_tasks_page_lists_wishes_waits_outcomes_and_rules() -> None:
+    text = read("tasks.md")
+    wishes = section(text, "## What can be said with a prompt")
+    assert sorted(first_cells(wishes)) == sorted(Submission.__annotations__)
+    assert sorted(first_cells(section(text, "## Waiting"))) == sorted(task.WAITS)
+    ends = re.findall(r"^\| `(\w+)` \| (\w+) \|", section(text, "## How it ends"), re.M)
+    assert dict(ends) == task.STATUS_OF
+    rules = section(text, "## When the process dies")
+    assert sorted(first_cells(rules)) == sorted(get_args(task.OnCrash))
+    (stops,) = re.findall(r"^\| `stop_requested` \| (.*), while", text, re.M)
+    assert re.split(r", | or ", stops) == list(get_args(task.Stop))
+
+
+def test_sessions_approvals_and_the_envelope_list_every_field() -> None:
+    text = read("sessions.md")
+    empty = session.Session(key="k", agent="a", gate_key="k")
+    assert sorted(first_cells(section(text, "## Fields"))) == sorted(empty.snapshot())
+    said = session.Message(session_key="k", role="user", text="", time=0)
+    assert sorted(first_cells(section(text, "## Messages"))) == sorted(said.snapshot())
+    for word in (*get_args(session.Role), *get_args(session.Status)):
+        assert f"`{word}`" in text
+    asked = approval.Approval(
+        id="a", task_id="t", attempt=1, session_key="k", agent="a", question="?", choices=("yes",)
+    )
+    assert sorted(first_cells(section(read("approvals.md"), "## Fields"))) == sorted(asked.snapshot())
+    envelope = section(read("events.md"), "## The envelope")
+    assert sorted(first_cells(envelope)) == sorted(Event._fields)
+
+
+def test_numbers_in_the_text_are_those_of_the_code() -> None:
+    default = Settings()
+    plain, kept = task.AgentTerms(), default.retention
+    assert plain.timeout_seconds is not None and TERMS.timeout_seconds is not None
+    pages = {
+        "tasks.md": (
+            f"`max_open` ({default.max_open})",
+            f"`slots` ({default.slots})",
+            f"{DemoAgent.terms.slots} for the demo, {FunctionAgent.terms.slots} for functions",
+            f"{CommandAgent.terms.slots} for commands",
+            f"-{PRIORITY} to {PRIORITY}",
+            f"The default is {plain.timeout_seconds / 60:g} minutes",
+            f"{TERMS.timeout_seconds / 3600:g} hours for agent programs",
+            f"`max_attempts` ({plain.max_attempts})",
+            f"is rescued {task.MAX_RESCUES} times at most",
+            f"`shutdown_grace` ({default.shutdown_grace:g} seconds)",
+            f"the newest {kept.tasks:,}, for {kept.task_age / 86400:g} days".replace(",", " ", 1),
+        ),
+        "approvals.md": (
+            f"`max_waiting` ({default.max_waiting})",
+            f"`approval_expiry` ({default.approval_expiry / 3600:g} hours)",
+        ),
+        "sessions.md": (f"1 to {session.MAX_KEY} printable characters",),
+        "events.md": (f"of envelope and payloads: {VERSION}",),
+    }
+    for page, phrases in pages.items():
+        text = " ".join(read(page).split())
+        assert [phrase for phrase in phrases if phrase not in text] == [], page
+
+
+def test_crash_rules_name_the_kinds_they_are_the_default_of() -> None:
+    of = dict(
+        re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", section(read("tasks.md"), "## When the process dies"), re.M)
+    )
+    assert of[DemoAgent.terms.on_crash] == of[FunctionAgent.terms.on_crash] == "demo, functions"
+    assert of[CommandAgent.terms_for({"resume_argv": ["x"]}).on_crash] == "commands with a `resume_argv`"
+    assert (
+        of[CommandAgent.terms_for({}).on_crash]
+        == of[TERMS.on_crash]
+        == "other commands, agent programs that were found"
+    )
+
+
+def test_commands_kinds_and_programs_are_documented() -> None:
+    listed = re.findall(r"^\| `midwatch (\w+)", section(read("cli.md"), "## Commands"), re.M)
+    assert listed == list(COMMANDS)
+    for kind in AGENT_KINDS:
+        assert f"`{kind}`" in read("agents.md"), kind
+    for kind in CHANNEL_KINDS:
+        assert f"### {kind}" in read("channels.md"), kind
+    readme = (ROOT / "README.md").read_text()
+    assert [known.name for known in PROFILES if f"`{known.name}`" not in readme] == []
+
+
+async def routes(home: Path) -> set[str]:
+    async with Runtime.open(home, work=False) as runtime:
+        paths = create_app(runtime).openapi()["paths"]
+    return {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+
+
+async def test_every_route_is_documented(home: Path) -> None:
+    listed = re.findall(r"^\| `((?:GET|POST) [^`]+)`", section(read("api.md"), "## Routes"), re.M)
+    known = {re.sub(r"\{\w+\}", "{}", route.replace("/api/v1", "")) for route in await routes(home)}
+    assert {re.sub(r"\{\w+\}", "{}", route) for route in listed} == known
+
+
+# -- coverage ----------------------------------------------------------------------------------------------------------
+
+COVERED = [
+    "AgentRunner", "AgentRunner.Run", "ChannelNotifier", "ChannelNotifier.SendMessage", "Manager",
+    "NewManager", "NewManager.runner", "NewManager.notify", "NewManager.maxTasks", "NewManager.taskTimeout",
+    "NewManager.logger", "Manager.Cancel", "Manager.List", "Manager.Result", "Manager.Shutdown",
+    "Manager.Status", "Manager.Submit", "Monitor", "NewMonitor", "Monitor.ActiveCount", "Monitor.Summary",
+    "MonitorSummary", "MonitorSummary.Total", "MonitorSummary.Pending", "MonitorSummary.Running",
+    "MonitorSummary.Done", "MonitorSummary.Failed", "MonitorSummary.Cancelled", "Notification",
+    "NewNotification", "Notification.Notify", "Notification.NotifyStart", "Notification.StartTyping",
+    "Origin", "Status", "Status.Pending", "Status.Running", "Status.Done", "Status.Failed",
+    "Status.Cancelled", "Task", "Task.ID", "Task.Status", "Task.Prompt", "Task.Result", "Task.Error",
+    "Task.OriginChannel", "Task.OriginSession", "Task.StartedAt", "Task.CompletedAt", "Task.TokensUsed",
+    "Task.Cancel", "Task.SetRunning", "Task.Snapshot", "TaskSnapshot", "TaskSnapshot.id",
+    "TaskSnapshot.status", "TaskSnapshot.status_text", "TaskSnapshot.prompt", "TaskSnapshot.result",
+    "TaskSnapshot.error", "TaskSnapshot.origin_channel", "TaskSnapshot.origin_session",
+    "TaskSnapshot.started_at", "TaskSnapshot.completed_at", "TaskSnapshot.tokens_used", "TypingIndicator",
+]  # fmt: skip
+
+
+def coverage() -> Iterator[tuple[str, list[str]]]:
+    """Each name of the other system, and where it lives here."""
+    for row in re.findall(r"^\| `.*\|$", read("coverage.md"), re.M):
+        there, here = row.strip("| ").split(" | ")[:2]
+        yield (
+            there.strip("`"),
+            [("setting " if word else "") + name for word, name in re.findall(r"(setting )?`([^`]+)`", here)],
+        )
+
+
+def test_every_name_is_covered_once() -> None:
+    assert sorted(there for there, _ in coverage()) == sorted(COVERED)
+
+
+async def test_every_name_lives_where_it_is_said_to(home: Path) -> None:
+    known = await routes(home)
+    for there, places in coverage():
+        assert places, there
+        for place in places:
+            if place.startswith("setting "):
+                assert is_setting(place.removeprefix("setting ")), f"{there}: {place}"
+            elif place.startswith("midwatch "):
+                assert place.split()[1] in COMMANDS, f"{there}: {place}"
+            elif place.startswith("midwatch."):
+                resolve(place)
+            else:
+                assert place in known, f"{there}: {place}"
+
+
+def is_setting(path: str) -> bool:
+    head, *rest = path.split(".")
+    if rest:
+        nested = {"agents": AgentSettings, "channels": ChannelSettings}
+        return rest[0] == "NAME" and rest[1] in nested[head].model_fields
+    return head in Settings.model_fields
+
+
+def resolve(path: str) -> Any:
+    """What a dotted path names; the key of a typed dictionary counts as its attribute."""
+    _, module, *names = path.split(".")
+    found = importlib.import_module(f"midwatch.{module}")
+    while names and hasattr(found, "__path__"):
+        module = f"{module}.{names.pop(0)}"
+        found = importlib.import_module(f"midwatch.{module}")
+    for name in names:
+        keys = getattr(found, "__annotations__", {})
+        assert hasattr(found, name) or name in keys, f"{path}: there is no {name}"
+        found = getattr(found, name, None) or keys[name]
+    return found
+
+
+def test_a_task_has_the_same_default_timeout_as_there() -> None:
+    assert task.AgentTerms().timeout_seconds == 30 * 60
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+NEEDED = [
+    "agent", "approval", "attempt", "channel", "claim", "delivery", "event", "fence", "gate", "home",
+    "instance", "leader", "lease", "notice", "origin", "outcome", "rescue", "route", "session", "slot",
+    "task", "turn",
+]  # fmt: skip
+
+
+def test_the_glossary_is_sorted_and_has_the_words() -> None:
+    words = re.findall(r"^\| (\w+) \| .+ \|$", read("glossary.md"), re.M)[1:]
+    assert words == sorted(set(words))
+    assert [word for word in NEEDED if word not in words] == []
+
+
+def test_the_changelog_has_a_place_for_what_is_next() -> None:
+    heads = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert heads[0] == "Unreleased"
