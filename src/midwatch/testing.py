@@ -19,7 +19,7 @@ from midwatch.agent import AgentCapability, Answer, Conversation, Interrupt, Tur
 from midwatch.agents.base import message_id
 from midwatch.agents.function import OnLoop
 from midwatch.channel import Delivery
-from midwatch.clock import SECOND, Timer
+from midwatch.clock import SECOND, SystemClock, Timer, new_id
 from midwatch.errors import AgentError, DeliveryError
 from midwatch.event import MessageDelta, MessageUpdate, Payload, ToolExecEnd, ToolExecStart
 from midwatch.session import Session, gate_key
@@ -294,11 +294,12 @@ class RecordingTurn:
         thread_id: str | None = None,
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
-        task_id: str = "t_test",
+        task_id: str | None = None,
         attempt: int = 1,
         resumed: bool = False,
     ) -> None:
-        self.task_id = task_id
+        # Its own id: processes are found by it, and other tests may run beside this one.
+        task_id = self.task_id = task_id or new_id("t", SystemClock().now())
         self.attempt = attempt
         self.session_key = f"bg:{task_id}"
         self.prompt = prompt

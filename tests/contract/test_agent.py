@@ -142,7 +142,7 @@ async def run(agent: Agent, turn: RecordingTurn) -> TurnResult:
 
 async def hanging(sample: Sample) -> tuple[Any, RecordingTurn, asyncio.Task[TurnResult]]:
     """A turn that hangs, after it has shown that it does."""
-    turn = RecordingTurn(sample.prompts[2], task_id="t_hanging")
+    turn = RecordingTurn(sample.prompts[2])
     talk = await sample.hang.open(turn.session(sample.hang.name))
     working = asyncio.create_task(talk.turn(turn))
     await turn.until(lambda t: "ready" in t.text() or "task_progress" in t.kinds())
@@ -192,7 +192,7 @@ async def test_a_conversation_has_many_turns(sample: Sample) -> None:
 
 
 async def test_turns_of_many_conversations_run_at_once(sample: Sample) -> None:
-    turns = [RecordingTurn(f"number-{n}", task_id=f"t_{n}") for n in range(8)]
+    turns = [RecordingTurn(f"number-{n}") for n in range(8)]
     found = await asyncio.gather(*(run(sample.echo, turn) for turn in turns))
     assert all(turn.prompt in result.text for turn, result in zip(turns, found, strict=True))
 
@@ -251,7 +251,7 @@ async def test_an_interrupt_is_harmless_when_nothing_runs(sample: Sample) -> Non
 
 
 async def test_the_one_who_runs_the_turn_is_not_interrupted(sample: Sample) -> None:
-    turn = RecordingTurn(sample.prompts[2], task_id="t_hanging")
+    turn = RecordingTurn(sample.prompts[2])
     talk = await sample.hang.open(turn.session())
 
     async def worker() -> str:

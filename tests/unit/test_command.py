@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +37,7 @@ def command(argv: list[str] | None = None, **options: Any) -> CommandAgent:
 
 
 async def run(agent: CommandAgent, turn: RecordingTurn | str) -> TurnResult:
-    turn = RecordingTurn(turn, task_id=f"t_{time.monotonic_ns()}") if isinstance(turn, str) else turn
+    turn = RecordingTurn(turn) if isinstance(turn, str) else turn
     talk = await agent.open(turn.session("x"))
     try:
         return await talk.turn(turn)
@@ -86,8 +85,8 @@ async def test_env_and_working_directory(tmp_path: Path) -> None:
     assert (await run(agent, "echo $MW_WORD $MIDWATCH_TASK; pwd")).text.splitlines()[1] == str(tmp_path)
     elsewhere = tmp_path / "other"
     elsewhere.mkdir()
-    turn = RecordingTurn("pwd; echo $MW_WORD $MIDWATCH_TASK", workdir=str(elsewhere), task_id="t_env", attempt=4)
-    assert (await run(agent, turn)).text.split() == [str(elsewhere), "agent", "t_env/4"]
+    turn = RecordingTurn("pwd; echo $MW_WORD $MIDWATCH_TASK", workdir=str(elsewhere), attempt=4)
+    assert (await run(agent, turn)).text.split() == [str(elsewhere), "agent", f"{turn.task_id}/4"]
 
 
 # -- the end -----------------------------------------------------------------------------------------------------
@@ -150,7 +149,7 @@ async def test_output_beyond_its_limit() -> None:
 
 async def test_a_hanging_program_ends_when_interrupted() -> None:
     talk = await (agent := command()).open(RecordingTurn().session("x"))
-    turn = RecordingTurn("trap '' INT TERM; echo ready; while :; do sleep 0.05; done", task_id="t_hang")
+    turn = RecordingTurn("trap '' INT TERM; echo ready; while :; do sleep 0.05; done")
     working = asyncio.create_task(talk.turn(turn))
     await turn.until(lambda t: "ready" in t.text())
     await talk.interrupt("stop")
@@ -185,7 +184,7 @@ async def test_a_refused_event_ends_the_program() -> None:
         async def emit(self, payload: Payload) -> None:
             raise LeaseLost(self.task_id, self.attempt)
 
-    turn = Lost("echo hello; sleep 600", task_id="t_lost")
+    turn = Lost("echo hello; sleep 600")
     with pytest.raises(LeaseLost):
         await run(command(), turn)
     assert members(turn.groups[0]) == set()

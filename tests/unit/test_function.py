@@ -162,9 +162,10 @@ async def test_a_turn_result_crosses_whole(work: Work) -> None:
 
 
 async def test_a_function_knows_its_turn(work: Work, tmp_path: Path) -> None:
-    turn = RecordingTurn("p", task_id="t_w", attempt=3, thread_id="th", resumed=True)
+    turn = RecordingTurn("p", attempt=3, thread_id="th", resumed=True)
     found = json.loads((await run(work("where", env={"MW_WORD": "w"}), turn)).text)
-    assert found == ["t_w", 3, "bg:t_w", "th", True, "t_w/3", "t_w/3", "w", str(tmp_path), False]
+    task = turn.task_id
+    assert found == [task, 3, f"bg:{task}", "th", True, f"{task}/3", f"{task}/3", "w", str(tmp_path), False]
 
 
 @pytest.mark.parametrize("name", ["busy", "async_busy"])
@@ -234,7 +235,7 @@ async def test_threads_it_leaves_behind_do_not_hold_up_the_end(work: Work, monke
     ],
 )
 async def test_a_child_can_be_ended(work: Work, tmp_path: Path, name: str, mode: Any, why: str) -> None:
-    turn = RecordingTurn("p", task_id=f"t_{name}_{mode}")
+    turn = RecordingTurn("p")
     talk, working = await begun(work(name), turn)
     if name == "deaf":
         await talk.interrupt("stop")
@@ -252,7 +253,7 @@ async def test_a_lost_lease_ends_the_child(work: Work) -> None:
         async def emit(self, payload: Payload) -> None:
             raise LeaseLost(self.task_id, self.attempt)
 
-    turn = Lost("p", task_id="t_lost")
+    turn = Lost("p")
     with pytest.raises(LeaseLost):
         await run(work("hang"), turn)
     assert members(turn.groups[0]) == set()

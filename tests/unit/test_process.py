@@ -44,10 +44,6 @@ HANG = "import time; print('ready', flush=True); time.sleep(600)"
 HANGING = Program(agent="x", argv=(sys.executable, "-c", HANG), workdir="/")
 
 
-def new_turn(request_id: str = "t_process", **fields: object) -> RecordingTurn:
-    return RecordingTurn("prompt", task_id=f"{request_id}_{os.getpid()}_{time.monotonic_ns()}", **fields)
-
-
 class Heard:
     """Output whose words can be waited for."""
 
@@ -68,7 +64,7 @@ class Heard:
 
 @asynccontextmanager
 async def started(program: Program, turn: RecordingTurn | None = None) -> AsyncIterator[tuple[Child, Heard]]:
-    turn = turn or new_turn()
+    turn = turn or RecordingTurn()
     heard = Heard()
     child = await Child.spawn(program, turn, heard.output, Output())
     try:
@@ -80,7 +76,7 @@ async def started(program: Program, turn: RecordingTurn | None = None) -> AsyncI
 
 
 async def run(program: Program, turn: RecordingTurn | None = None, stdin: bytes = b"") -> tuple[Child, str, str]:
-    turn = turn or new_turn()
+    turn = turn or RecordingTurn()
     out, err = Output(), Output()
     child = await Child.spawn(program, turn, out, err)
     await child.admit(turn, stdin)
@@ -133,7 +129,7 @@ async def test_the_program_runs_only_after_its_group_is_known(tmp_path: Path) ->
             assert not ran.exists()
             await super().own_group(pgid)
 
-    turn = Slow(task_id="t_slow")
+    turn = Slow()
     child, _, _ = await run(shell(f"touch {ran}"), turn)
     assert turn.groups == [child.pgid]
     assert ran.exists()
@@ -141,7 +137,7 @@ async def test_the_program_runs_only_after_its_group_is_known(tmp_path: Path) ->
 
 async def test_without_the_word_the_program_never_runs(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
-    child = await Child.spawn(shell(f"touch {ran}"), new_turn(), Output(), Output())
+    child = await Child.spawn(shell(f"touch {ran}"), RecordingTurn(), Output(), Output())
     child.end_input()
     await child.exited.wait()
     await child.end()
@@ -164,7 +160,7 @@ async def test_a_refused_group_is_ended_before_it_ran(tmp_path: Path) -> None:
                 await child.exited.wait()
             return TurnResult()
 
-    turn = Refused(task_id="t_refused")
+    turn = Refused()
     with pytest.raises(LeaseLost):
         await Talk().turn(turn)
     assert members(turn.groups[0]) == set()
@@ -174,14 +170,14 @@ async def test_a_refused_group_is_ended_before_it_ran(tmp_path: Path) -> None:
 async def test_environment_ours_then_the_agents_then_the_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MW_A", "MW_B", "MW_C"):
         monkeypatch.setenv(name, "ours")
-    turn = new_turn(env={"MW_C": "turn"})
+    turn = RecordingTurn(env={"MW_C": "turn"})
     program = shell("echo $MW_A $MW_B $MW_C $MIDWATCH_TASK", env={"MW_B": "agent", "MW_C": "agent"})
     _, out, _ = await run(program, turn)
     assert out.split() == ["ours", "agent", "turn", f"{turn.task_id}/1"]
 
 
 async def test_a_missing_program_is_told_before_anything_starts(tmp_path: Path) -> None:
-    turn = new_turn()
+    turn = RecordingTurn()
     with pytest.raises(AgentError, match=r"program 'no-such-x' is not installed .* change agents\.x\.argv"):
         await Child.spawn(Program(agent="x", argv=("no-such-x",), workdir="/"), turn, Output(), Output())
     plain = tmp_path / "plain"
@@ -268,7 +264,7 @@ def test_fifty_megabytes_cost_bounded_memory() -> None:
 
 
 async def test_fifty_megabytes_from_a_child_do_not_stall_the_loop() -> None:
-    out, turn = Output(), new_turn()
+    out, turn = Output(), RecordingTurn()
     worst = 0.0
 
     async def tick() -> None:
@@ -337,7 +333,7 @@ def leaver(*arguments: str) -> Program:
 
 
 async def test_one_that_left_the_group_and_holds_the_output_does_not_hold_up_the_end() -> None:
-    turn = new_turn("t_left")
+    turn = RecordingTurn()
     child, out, _ = await run(leaver(), turn)
     stray = int(out)
     assert child.returncode == 0
@@ -350,7 +346,7 @@ async def test_one_that_left_the_group_and_holds_the_output_does_not_hold_up_the
 
 
 async def test_an_interrupted_child_takes_those_that_left_with_it() -> None:
-    async with started(leaver("stay"), new_turn("t_taken")) as (child, heard):
+    async with started(leaver("stay"), RecordingTurn()) as (child, heard):
         await heard.until("\n")
         stray = int(heard.text)
         assert os.getpgid(stray) != child.pgid
@@ -367,7 +363,7 @@ async def test_an_abandoned_turn_leaves_nothing() -> None:
                 await child.exited.wait()
             return TurnResult()
 
-    talk, turn = Talk(), new_turn("t_abandoned")
+    talk, turn = Talk(), RecordingTurn()
     working = asyncio.create_task(talk.turn(turn))
     await turn.until(lambda t: bool(t.groups))
     working.cancel()
@@ -386,7 +382,7 @@ async def test_an_interrupt_before_the_child_exists_is_not_lost() -> None:
                 await child.exited.wait()
             return TurnResult(text=str(child.returncode))
 
-    assert (await Talk().turn(new_turn())).text == str(-signal.SIGTERM)
+    assert (await Talk().turn(RecordingTurn())).text == str(-signal.SIGTERM)
 
 
 def test_a_child_hears_sigint_even_if_we_were_started_deaf(tmp_path: Path) -> None:
@@ -437,7 +433,7 @@ def test_the_same_on_every_event_loop(run_loop: Callable[..., None]) -> None:
 
 
 async def test_a_mark_outlives_exec_and_differs_between_processes() -> None:
-    turn = new_turn()
+    turn = RecordingTurn()
     heard = Heard()
     child = await Child.spawn(shell("echo ready; exec sleep 600"), turn, heard.output, Output())
     at_the_gate = identify(child.pgid)
@@ -462,7 +458,7 @@ async def test_a_group_is_ended_only_if_its_mark_is_right() -> None:
 
 
 async def test_reap_ends_the_group_and_the_strays_and_counts_them() -> None:
-    turn = new_turn("t_reaped")
+    turn = RecordingTurn()
     async with started(leaver("stay"), turn) as (child, heard):
         await heard.until("\n")
         assert await reap(turn.task_id, turn.attempt, child.pgid, identify(child.pgid)) == 2
@@ -486,7 +482,7 @@ from midwatch.agents.process import Child, Output, Program
 from midwatch.testing import RecordingTurn
 
 async def main(how):
-    turn = RecordingTurn(task_id="t_parent")
+    turn = RecordingTurn()
     program = Program(agent="x", argv=("sh", "-c", "touch ran; sleep 600 & sleep 600"), workdir=os.getcwd())
     child = await Child.spawn(program, turn, Output(), Output())
     if how != "gate":
