@@ -16,8 +16,10 @@ import pytest
 from midwatch import testing
 from midwatch.agent import Agent, Interrupt, TurnResult
 from midwatch.agents import KINDS, build, demo
-from midwatch.agents.function import FunctionAgent
+from midwatch.agents.command import CommandOptions
+from midwatch.agents.function import FunctionAgent, FunctionOptions
 from midwatch.agents.guard import guard
+from midwatch.agents.profiles import PROFILES
 from midwatch.errors import AgentError, MidwatchError
 from midwatch.task import AgentTerms
 from midwatch.testing import RecordingTurn, ScriptedAgent
@@ -158,6 +160,18 @@ async def ended(working: Awaitable[TurnResult]) -> None:
 def test_every_registered_kind_is_in_this_suite() -> None:
     tested = {make.__name__.partition("_")[0] for make in SAMPLES}
     assert {"demo" if name == "demonstration" else name for name in tested} - {"scripted"} == set(KINDS)
+
+
+def test_every_option_and_known_program_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs/agents.md").read_text()
+    for options in (CommandOptions, FunctionOptions, demo.DemoOptions):
+        for name, option in options.model_fields.items():
+            assert f"| `{name}` |" in page
+            assert option.description
+    for known in PROFILES:
+        assert f"| `{known.name}` | `{' '.join(known.argv)}` |" in page
+    for kind in KINDS:
+        assert f"## `{kind}`: " in page
 
 
 def test_an_agent_tells_who_it_is(sample: Sample) -> None:

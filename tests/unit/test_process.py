@@ -548,6 +548,27 @@ async def test_a_fork_of_ours_does_not_keep_the_guard_waiting(
         os.kill(copy, signal.SIGKILL)
 
 
+def test_at_our_own_end_the_guard_ends_without_a_word() -> None:
+    code = f"""
+import asyncio, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_process import HANGING, guard, run, shell, Child, Output, RecordingTurn
+
+async def main():
+    await run(shell("true"))
+    turn = RecordingTurn()
+    child = await Child.spawn(HANGING, turn, Output(), Output())
+    await child.admit(turn)
+    print(guard.pid, child.pgid)
+
+asyncio.run(main())
+"""
+    found = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+    watching, pgid = map(int, found.stdout.split())
+    assert not alive(watching)
+    assert members(pgid) == set()
+
+
 @pytest.fixture
 def sleeper() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
     running: list[subprocess.Popen[bytes]] = []
