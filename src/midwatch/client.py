@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -284,23 +285,25 @@ class Client:
         """Every event with seq > `after`, for ever, each stored one once and in order. A lost connection is taken up
         where it broke; NotRunning when there is no server for `patience` seconds."""
         asked = without_none({"kind": list(kinds), "task_id": task_id, "session_key": session_key, "live": live})
-        heard, tries = time.monotonic(), 0
+        lost_at: float | None = None
+        tries = 0
         while True:
             try:
-                async for event in self._stream(asked, after):
-                    heard, tries = time.monotonic(), 0
-                    if event is None:
-                        continue
-                    after = event["seq"] or after
-                    yield event
+                async with aclosing(self._stream(asked, after)) as events:
+                    async for event in events:
+                        lost_at, tries = None, 0
+                        if event is not None:
+                            after = event["seq"] or after
+                            yield event
             except httpx2.TransportError as lost:
-                if patience is not None and time.monotonic() - heard > patience:
+                lost_at = lost_at or time.monotonic()
+                if patience is not None and time.monotonic() - lost_at >= patience:
                     raise self._unreachable(lost) from None
             await asyncio.sleep(PAUSES[min(tries, len(PAUSES) - 1)])
             tries += 1
             self._move()
 
-    async def _stream(self, asked: Mapping[str, Any], after: int) -> AsyncIterator[EventInfo | None]:
+    async def _stream(self, asked: Mapping[str, Any], after: int) -> AsyncGenerator[EventInfo | None, None]:
         """The events of one connection; None when it has been made."""
         limits = httpx2.Timeout(30.0, connect=5.0, read=QUIET_SECONDS)
         headers = {"accept": "text/event-stream", "last-event-id": str(after)}

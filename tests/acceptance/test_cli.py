@@ -35,7 +35,7 @@ class Desk:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.work = home.parent
-        self.env = {name: value for name, value in os.environ.items() if not name.startswith("MIDWATCH_")}
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith(("MIDWATCH_", "PYTHON"))}
         self.env["MIDWATCH_HOME"] = str(home)
 
     def prepare(self) -> "Desk":
@@ -494,6 +494,7 @@ def test_a_killed_server_is_not_believed_to_live(desk: Desk) -> None:
         os.kill(server["pid"], signal.SIGKILL)
         until(lambda: {"gone": gone(server["pid"])}, lambda found: found["gone"])
         assert desk.json("status")["server"] is None
+        assert "it has ended" in desk("doctor").stdout
         task_id = desk.json("submit", "echo on", "--agent", "shell")["id"]
         desk.refused(8, "down")
         with desk.up():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -37,10 +37,10 @@ class Desk:
     ) -> AsyncGenerator[EventInfo, None]:
         """Events as they come, for ever."""
         if self.runtime is None:
-            async for told in self.client.follow(
-                after, kinds=kinds, task_id=task_id, live=live, patience=PATIENCE_SECONDS
-            ):
-                yield told
+            followed = self.client.follow(after, kinds=kinds, task_id=task_id, live=live, patience=PATIENCE_SECONDS)
+            async with aclosing(followed) as told:
+                async for one in told:
+                    yield one
             return
         from midwatch.event import EventFilter
 

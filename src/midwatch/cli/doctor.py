@@ -14,10 +14,11 @@ from midwatch import __version__
 from midwatch.cli.desk import answers, home_path, live_server, run
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import STATUS_COLOUR, emit, paint, say
-from midwatch.errors import MidwatchError
+from midwatch.errors import BadConfig, MidwatchError
 
 if TYPE_CHECKING:
     from midwatch.config import Settings
+    from midwatch.engine import Instance
     from midwatch.home import Home
     from midwatch.runtime import Runtime
 
@@ -138,10 +139,19 @@ async def inside() -> AsyncIterator[Finding]:
             for name, channel in sorted(runtime.settings.channels.items()):
                 yield Finding("ok", f"channel {name}", channel.kind)
             for instance in await runtime.store.list_instances():
-                told = f"{instance.role}, pid {instance.pid} on {instance.host}, {instance.slots} slots"
-                yield Finding("ok", f"process {instance.id}", told)
+                yield process(runtime.home, instance)
+    except BadConfig as problem:
+        yield Finding("bad", "configuration", str(problem))
     except MidwatchError as problem:
         yield Finding("bad", "database", str(problem))
+
+
+def process(home: Home, instance: Instance) -> Finding:
+    """Whether a process that runs tasks still lives."""
+    told = f"{instance.role}, pid {instance.pid} on {instance.host}, {instance.slots} slots"
+    if home.lock(instance.id).taken():
+        return Finding("ok", f"process {instance.id}", told)
+    return Finding("warn", f"process {instance.id}", f"{told}; it has ended", "the next server takes over its tasks")
 
 
 async def database(runtime: Runtime) -> AsyncIterator[Finding]:

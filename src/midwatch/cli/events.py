@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,9 +31,11 @@ def events(
         kinds = tuple(kind or ())
         async with connect() as desk:
             position = await stored(desk, after, kinds, task, as_json)
+            sys.stdout.flush()
             if follow:
                 async for event in desk.follow(position, kinds=kinds, task_id=task, live=live):
                     shown(event, as_json)
+                    sys.stdout.flush()  # a pipe's reader must not wait for the buffer to fill
 
     run(act())
 
