@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml
 	  { echo "midwatch needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[apprise]' --group dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[apprise,postgres]' --group dev
 	@touch $(STAMP)
 
 .PHONY: install
@@ -45,6 +45,10 @@ chaos: install ## The chaos test for longer: make chaos SECONDS=600
 bench-%: install ## A benchmark: make bench-embedded
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	$(BIN)/python -m benchmarks.$*
+
+.PHONY: docs
+docs: install ## Write the generated tables of the documentation
+	$(BIN)/python docs/generate.py
 
 .PHONY: clean
 clean: ## Remove what was built

@@ -173,6 +173,7 @@ def throughput_figures(runs: Runs) -> dict[str, Any]:
         "ratio_raw_least": ratio(runs, OURS, LEAST),
         "cores": middle(runs, OURS, "cores"),
         "cpu_us_per_task": middle(runs, OURS, "cpu_us_per_task"),
+        "foreign_cores": max(run["foreign_cores"] for done in runs.values() for run in done),
     }
 
 
@@ -272,8 +273,6 @@ def tell_rounds(runs: Runs) -> None:
         spread = f"{min(found):.{digits}f} - {max(found):.{digits}f}"
         rows.append([name, f"{statistics.median(found):.{digits}f} {unit}", spread, f"{noise:.2f}"])
     print_table(["contender", "median", "min - max", "others' cores"], rows)
-    if any(run["foreign_cores"] > NOISY_CORES for done in runs.values() for run in done):
-        print(f"Other processes used more than {NOISY_CORES} of a core at times: repeat this on a quieter machine.")
 
 
 def tell_targets(figures: Mapping[str, Any]) -> None:
@@ -285,6 +284,11 @@ def tell_targets(figures: Mapping[str, Any]) -> None:
         for target in known
     ]  # fmt: skip
     print_table(["figure", "value", "target", ""], rows)
+    if figures["foreign_cores"] > NOISY_CORES:
+        print(
+            f"DISTURBED: other processes used up to {figures['foreign_cores']:.2f} cores during a run, so neither what was "
+            "reached nor what was missed is certain. Repeat this on a quiet machine."
+        )
     print(f"\nDurable: synchronous = {figures['synchronous']}, {figures['events_per_task']:g} events per task.")
     if figures["synchronous"] != "FULL":
         print("MISSED: synchronous is not FULL, so the figures are not those of durable tasks.")

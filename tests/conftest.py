@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import os
+import uuid
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import psycopg
+import psycopg.conninfo
 import pytest
 
 from midwatch.store import Store
+from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sqlite import SqliteStore
+from postgres import Cluster, cluster
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -16,14 +22,46 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-seconds", type=float, default=60.0, help="how long the chaos test goes on")
 
 
-STORES = ("sqlite", "sqlite-memory")
+STORES = ("sqlite", "sqlite-memory", "postgres")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Cluster | str]:
+    """A PostgreSQL of this test run. Where there is none its tests are skipped, and in CI they fail."""
+    if given := os.environ.get("MIDWATCH_TEST_PG"):
+        yield given
+        return
+    try:
+        with cluster() as made:
+            yield made
+    except FileNotFoundError as problem:
+        if os.environ.get("CI"):
+            pytest.fail(str(problem))
+        pytest.skip(str(problem))
+
+
+@pytest.fixture
+def database(postgres: Cluster | str) -> Iterator[str]:
+    """The address of an empty PostgreSQL database."""
+    server = postgres if isinstance(postgres, str) else postgres.url
+    name = f"midwatch_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f'CREATE DATABASE "{name}"')
+        yield psycopg.conninfo.make_conninfo(server, dbname=name)
+        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+async def open_store(kind: str, folder: Path, request: pytest.FixtureRequest) -> Store:
+    """An empty store of a kind."""
+    if kind == "postgres":
+        return await PostgresStore.open(request.getfixturevalue("database"))
+    return await SqliteStore.open(":memory:" if kind == "sqlite-memory" else folder / "midwatch.db")
 
 
 @pytest.fixture(params=STORES)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     """An empty store of each kind."""
-    place = ":memory:" if request.param == "sqlite-memory" else tmp_path / "midwatch.db"
-    opened = await SqliteStore.open(place)
+    opened = await open_store(request.param, tmp_path, request)
     yield opened
     await opened.close()
 

@@ -21,7 +21,19 @@ ORDER = (
 )  # fmt: skip
 """Reading order. A module imports only from names that stand before its own."""
 
-NOUNS = ("errors", "clock", "event", "session", "channel", "change", "submission", "task", "agent", "approval", "engine")
+NOUNS = (
+    "errors",
+    "clock",
+    "event",
+    "session",
+    "channel",
+    "change",
+    "submission",
+    "task",
+    "agent",
+    "approval",
+    "engine",
+)
 LOOPS = ("courier", "watchdog")
 EDGES = ("stores", "engines", "agents", "channels")
 MEETING_PLACES = ("runtime", "testing", "api", "client", "cli")

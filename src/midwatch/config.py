@@ -82,6 +82,9 @@ class Settings(BaseSettings):
     )
 
     home: Path = Field(Path("~/.midwatch"), description="Where midwatch keeps everything. Only from the environment.")
+    db: str | None = Field(
+        None, description="Address of a shared PostgreSQL, postgresql://user@host/name. Default: SQLite in the home."
+    )
     host: str = Field("127.0.0.1", description="Address the server listens on.")
     port: int = Field(7171, ge=0, le=65535, description="Port the server listens on; 0 takes a free one.")
     slots: int = Field(64, ge=1, le=10_000, description="Tasks that may run at once in one process, over all agents.")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
+from midwatch.change import Fence
 from midwatch.clock import iso
 
 Role = Literal["up", "library", "run", "worker"]
@@ -56,6 +57,39 @@ class InstanceStore(Protocol):
 
     async def list_instances(self) -> list[Instance]:
         """All that are known, oldest first."""
+        ...
+
+
+DEAD_SECONDS = 8.0
+"""Where processes prove their lives by heartbeats, one that has not written its own for this long is dead."""
+
+
+class Beat(NamedTuple):
+    """What one heartbeat found out."""
+
+    known: bool
+    """Whether this process was still listed; if not, others have taken it for dead."""
+    leases: frozenset[Fence]
+    """The attempts this process owns."""
+    leads: bool
+    alive: frozenset[str]
+    """Every process whose heartbeat is young enough."""
+
+
+class Pulse(Protocol):
+    """Port: how a process on a shared database shows that it lives. Used from one thread of its own; blocks."""
+
+    def beat(self) -> Beat:
+        """Say that this process lives, renew or seek the lead, and learn what it owns. StoreError when the database
+        is away."""
+        ...
+
+    def resign(self) -> None:
+        """Leave the lead to others at once."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection; a later beat makes another."""
         ...
 
 

@@ -72,7 +72,8 @@ class NotFound(MidwatchError):
     exit_status = 3
 
     def __init__(self, noun: str, key: str) -> None:
-        super().__init__(f"there is no {noun} {key!r}; list what there is with `midwatch {noun}s`.")
+        listed = f"; list what there is with `midwatch {noun}s`" if noun in ("task", "approval") else ""
+        super().__init__(f"there is no {noun} {key!r}{listed}.")
         self.noun = noun
         self.key = key
 

@@ -7,11 +7,10 @@ async with midwatch.Runtime.open() as desk:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,8 +27,9 @@ from midwatch.channels import build as build_channel
 from midwatch.clock import Clock, SystemClock, new_id
 from midwatch.config import Settings
 from midwatch.courier import Courier
-from midwatch.engine import Instance, Role
+from midwatch.engine import Engine, Instance, Role
 from midwatch.engines.embedded import EmbeddedEngine, dead_owners
+from midwatch.errors import BadConfig
 from midwatch.home import Home, boot_id
 from midwatch.session import Sessions
 from midwatch.slots import Slots
@@ -45,25 +45,27 @@ Registered = Agent | Callable[..., Any] | str
 """An agent, a Python function, or the dotted path of one."""
 
 
+Living = Callable[[], Awaitable[list[Instance]]]
+"""The processes that live now."""
+
+
 class Roster:
     """Which agents there are: configured or registered here, and live anywhere."""
 
-    def __init__(
-        self, store: Store, agents: Mapping[str, Agent], default: str, dead: Callable[[Iterable[str]], set[str]]
-    ) -> None:
+    def __init__(self, agents: Mapping[str, Agent], default: str, living: Living) -> None:
         self.default = default
-        self._store = store
         self._agents = agents
-        self._dead = dead
+        self._living = living
 
     def terms(self, agent: str) -> AgentTerms | None:
         found = self._agents.get(agent)
         return found.terms if found else None
 
+    def known(self) -> frozenset[str]:
+        return frozenset(self._agents)
+
     async def live(self) -> frozenset[str]:
-        instances = await self._store.list_instances()
-        dead = self._dead([one.id for one in instances])
-        return frozenset(name for one in instances if one.id not in dead for name in one.agents)
+        return frozenset(name for one in await self._living() for name in one.agents)
 
 
 class Runtime:
@@ -91,7 +93,8 @@ class Runtime:
         self.approvals = Approvals(store, clock)
         self.sessions = Sessions(store)
         self.bus = Bus(store, clock)
-        self.roster = Roster(store, agents, settings.default_agent, lambda ids: dead_owners(home, ids))
+        self.living = living_processes(settings, home, store)
+        self.roster = Roster(agents, settings.default_agent, self.living)
         self._id = new_id("i", now)
         self.tasks = Tasks(
             store,
@@ -104,7 +107,7 @@ class Runtime:
             default_route=settings.notify,
         )
         self._worker: Worker | None = None
-        self._engine: EmbeddedEngine | None = None
+        self._engine: Engine | None = None
         self._courier: Courier | None = None
         self._watchdog: Watchdog | None = None
 
@@ -123,15 +126,16 @@ class Runtime:
     ) -> AsyncIterator[Runtime]:
         """Open the desk of a home directory and close it at the end of the block.
 
-        `agents` and `channels` are added to the configured ones. With `work=False` nothing is run here: tasks are only handed in and
-        looked at. Beside a live `midwatch up` only what was submitted here, or only this process can run, is run.
+        `agents` and `channels` are added to the configured ones. With `work=False` nothing is run here: tasks are
+        only handed in and looked at. Beside a live `midwatch up` on SQLite only what was submitted here, or only this
+        process can run, is run.
         """
         settings = settings or Settings.load(home)
         place = Home(settings.home)
         place.prepare()
         up = place.claim_up() if role == "up" else None
         try:
-            store = await SqliteStore.open(place.database)
+            store = await open_store(settings, place)
             try:
                 known = build_agents(settings, agents or {})
                 ways = {**build_channels(settings), **(channels or {})}
@@ -176,9 +180,7 @@ class Runtime:
             approval_seconds=settings.approval_expiry,
             max_waiting=settings.max_waiting,
         )
-        engine = EmbeddedEngine(self.store, self.clock, self.home, self._worker, self.instance, self._leads_now)
-        engine.live()
-        self._engine = engine
+        engine = self._engine = self._build_engine(self._worker, self.instance)
         self._courier = Courier(self.store, self.clock, self.channels, engine.leads)
         self._watchdog = Watchdog(
             self.store,
@@ -195,6 +197,19 @@ class Runtime:
         await self._watchdog.start()
         await engine.start()
         await self._courier.start()
+
+    def _build_engine(self, worker: Worker, instance: Instance) -> Engine:
+        if self.settings.db:
+            from midwatch.engines.procrastinate import ProcrastinateEngine
+            from midwatch.stores.pulse import PostgresPulse
+
+            url = self.settings.db
+            pulse = PostgresPulse(url, instance.id)
+            store: Any = self.store
+            return ProcrastinateEngine(store, url, self.clock, worker, instance, pulse, self._leads_now)
+        engine = EmbeddedEngine(self.store, self.clock, self.home, worker, instance, self._leads_now)
+        engine.live()
+        return engine
 
     async def _stop(self) -> None:
         """End in the order that loses nothing: no new work, end what runs, send what is due, let go."""
@@ -240,7 +255,42 @@ class Runtime:
 
 
 async def _reap(task: Task) -> None:
-    await reap(task.id, task.attempt, task.pgid, task.pgid_mark)
+    """Make sure of a dead attempt's processes, if they were on this machine; elsewhere its guard does."""
+    if task.host == socket.gethostname():
+        await reap(task.id, task.attempt, task.pgid, task.pgid_mark)
+
+
+async def open_store(settings: Settings, home: Home) -> Store:
+    """The configured store: SQLite in the home directory, or a shared PostgreSQL."""
+    if not settings.db:
+        return await SqliteStore.open(home.database)
+    try:
+        from midwatch.engines.procrastinate import Hinter, prepare
+        from midwatch.stores.postgres import PostgresStore
+    except ImportError as problem:
+        raise BadConfig(f"{problem.name} is missing; install it with `pip install 'midwatch[postgres]'`.") from None
+    store = await PostgresStore.open(settings.db)
+    try:
+        await prepare(settings.db)
+    except BaseException:
+        await store.close()
+        raise
+    store.set_hint(Hinter())
+    return store
+
+
+def living_processes(settings: Settings, home: Home, store: Any) -> Living:
+    """How to ask which processes live: by their file locks, or on a shared database by their heartbeats."""
+    if settings.db:
+        living: Living = store.living
+        return living
+
+    async def by_lock() -> list[Instance]:
+        known = await store.list_instances()
+        dead = dead_owners(home, [one.id for one in known])
+        return [one for one in known if one.id not in dead]
+
+    return by_lock
 
 
 def build_channels(settings: Settings) -> dict[str, Channel]:

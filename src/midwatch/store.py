@@ -35,7 +35,8 @@ class Store(TaskStore, SessionStore, DeliveryStore, ApprovalStore, InstanceStore
         ...
 
     def on_commit(self, listener: Callable[[Commit], None]) -> None:
-        """Have `listener` called on the event loop after each commit, in order."""
+        """Have `listener` called on the event loop after each commit. Of commits made at the same time one may be told
+        before another; their events' seqs say which came first."""
         ...
 
     async def describe(self) -> dict[str, object]:

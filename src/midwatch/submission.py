@@ -48,6 +48,9 @@ class Submission(TypedDict, total=False):
 
 def check(prompt: str, wish: Submission, max_prompt: int) -> None:
     """InvalidInput, with the field and the remedy, for what makes no sense."""
+    for field, said in (("prompt", prompt), *wish.items()):
+        if isinstance(said, str) and ("\0" in said or not _is_text(said)):
+            raise InvalidInput(f"{field} holds a NUL or half a character; send plain UTF-8 text.", field=field)
     if not prompt.strip():
         raise InvalidInput("the prompt is empty; say what the agent should do.", field="prompt")
     if len(prompt) > max_prompt:
@@ -72,6 +75,15 @@ def check(prompt: str, wish: Submission, max_prompt: int) -> None:
     key = wish.get("idempotency_key")
     if key is not None and not (0 < len(key) <= 200 and key.isprintable()):
         raise InvalidInput("an idempotency key is 1 to 200 printable characters.", field="idempotency_key")
+
+
+def _is_text(said: str) -> bool:
+    """Whether it can be written as UTF-8."""
+    try:
+        said.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def body_hash(prompt: str, wish: Submission) -> str:

@@ -401,6 +401,10 @@ class Agents(Protocol):
         """The configured terms of `agent`, or None when this process does not know it."""
         ...
 
+    def known(self) -> frozenset[str]:
+        """Names of the agents configured in this process."""
+        ...
+
     async def live(self) -> frozenset[str]:
         """Names of the agents that some live process can run now."""
         ...
@@ -564,7 +568,7 @@ class Tasks:
             return terms
         live = await self._agents.live()
         if agent not in live:
-            raise UnknownAgent(agent, sorted(live))
+            raise UnknownAgent(agent, sorted(live | self._agents.known()))
         return AgentTerms()
 
 

@@ -62,6 +62,8 @@ class Run:
     task: Task
     ended: asyncio.Future[None]
     """Done when the turn has ended, or was given up."""
+    slot_given: asyncio.Future[None]
+    """Done when the slot was given back for the first time."""
     conversation: Conversation | None = None
     turn: LiveTurn | None = None
     body: asyncio.Task[TurnResult] | None = None
@@ -136,12 +138,14 @@ class Worker:
 
     # -- from the engine and the loops ---------------------------------------------------------------------------
 
-    def start(self, claim: Claim) -> None:
-        """Run a claimed task; takes its slot now."""
+    def start(self, claim: Claim) -> asyncio.Future[None]:
+        """Run a claimed task; takes its slot now. The future is done when the slot is given back."""
         self.slots.take(claim.task.agent)
-        run = Run(claim, claim.task, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        run = Run(claim, claim.task, loop.create_future(), loop.create_future())
         self.running[claim.task.id] = run
         self._spawn(self._run(run))
+        return run.slot_given
 
     def heard(self, topics: frozenset[str]) -> None:
         """Something was committed: stops and answers may be among it."""
@@ -300,6 +304,8 @@ class Worker:
         if run.has_slot:
             run.has_slot = False
             self.slots.give(run.task.agent)
+        if not run.slot_given.done():
+            run.slot_given.set_result(None)
         self.slot_freed()
 
     # -- the end of a task ---------------------------------------------------------------------------------------
@@ -311,6 +317,7 @@ class Worker:
             return
         tail: Changes | None = None
         patience = self.clock.monotonic() + STORE_PATIENCE_SECONDS
+        pause = STORE_PAUSE_SECONDS
         while True:
             step = self._step(run, verdict)
             try:
@@ -334,7 +341,8 @@ class Worker:
                 log.error("the end of task %s is not written yet: %s", run.task.id, problem)
                 if self._stopping and self.clock.monotonic() > patience:
                     return  # the next process finds the lease dead and rescues the task
-                await asyncio.sleep(STORE_PAUSE_SECONDS)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, STORE_PATIENCE_SECONDS)
 
     def _step(self, run: Run, verdict: Verdict) -> Changes:
         """What the verdict means for the task: it ends, or goes back to wait."""
@@ -390,6 +398,10 @@ class Worker:
 
     async def _late(self, run: Run, verdict: Verdict) -> None:
         """The task is somebody else's by now: say that a result came too late, once."""
+        with suppress(MidwatchError):
+            current = await self.store.get_task(run.task.id)
+            if current is not None and not current.open and current.attempt == run.task.attempt and not run.reason:
+                return  # our own end was written although the store could not say so
         log.warning("task %s attempt %d lost its lease; its result is not used", run.task.id, run.task.attempt)
         told = TaskLate(outcome=verdict.outcome, result=verdict.text, error=verdict.error)
         with suppress(MidwatchError):

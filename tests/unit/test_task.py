@@ -64,6 +64,9 @@ class Roster:
             "odd": AgentTerms(timeout_seconds=None, on_crash="resume", max_attempts=7),
         }.get(agent)
 
+    def known(self) -> frozenset[str]:
+        return frozenset()
+
     async def live(self) -> frozenset[str]:
         return frozenset(self.alive)
 

@@ -63,17 +63,24 @@ def _substitutions() -> dict[str, str]:
     return made
 
 
+SUBSTITUTIONS = _substitutions()
+
+
 def load() -> dict[str, str]:
     """All statements by `noun.name`."""
-    known = _substitutions()
     found: dict[str, str] = {}
     for noun in NOUNS:
         text = resources.files("midwatch.stores").joinpath("queries", f"{noun}.sql").read_text()
         for block in re.split(r"^-- (?=\w+: )", text, flags=re.M)[1:]:
             head, _, statement = block.partition("\n")
             name = head.partition(":")[0]
-            found[f"{noun}.{name}"] = re.sub(r"\{(\w+)\}", lambda m: known[m[1]], statement.strip())
+            found[f"{noun}.{name}"] = filled(statement)
     return found
+
+
+def filled(statement: str) -> str:
+    """The statement with `{task}` and the like replaced by columns."""
+    return re.sub(r"\{(\w+)\}", lambda m: SUBSTITUTIONS[m[1]], statement.strip())
 
 
 def _insert_task() -> str:

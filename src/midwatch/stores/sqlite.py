@@ -67,6 +67,9 @@ class SqliteTx:
     def hint(self, agent: str, due_at: int) -> None:
         """The embedded engine is woken by the commit itself."""
 
+    def unblocked(self, task_id: str) -> None:
+        """The same."""
+
 
 class _Op(NamedTuple):
     verb: Callable[..., Any]
@@ -310,7 +313,7 @@ def translate(problem: sqlite3.Error, path: str) -> StoreError:
         return StoreUnavailable(f"{path} cannot be written: check its permissions and those of its directory.")
     if isinstance(problem, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text):
         return StoreCorrupt(f"{path} is damaged ({text}); restore a backup, or move the file away to start empty.")
-    return StoreUnavailable(f"{path} did not take it: {text}.")
+    return StoreUnavailable(f"{path} did not take it: {text}. Check its disk, then try again.")
 
 
 def _connect(path: str) -> sqlite3.Connection:

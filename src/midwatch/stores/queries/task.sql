@@ -4,7 +4,7 @@ SELECT {task} FROM tasks WHERE coalesce(creator, '') = :creator AND idempotency_
 -- count_outside: open tasks that came from outside, counted up to a limit
 SELECT count(*) FROM (
   SELECT 1 FROM tasks WHERE status IN ('pending', 'running') AND cause IN ('submit', 'message') LIMIT :most
-)
+) AS open_tasks
 
 -- ask_to_yield: a person's message wants the gate its automation holds
 UPDATE tasks SET stop_requested = 'yield'

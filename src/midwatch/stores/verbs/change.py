@@ -99,6 +99,7 @@ def _announce(tx: Tx, update: Update) -> None:
             tx.topics.add("stop")
         if "status" in update.fields:
             tx.topics.add("task")
+            tx.unblocked(update.id)
     else:
         tx.topics.add(update.noun)
 

@@ -42,3 +42,7 @@ class Tx(Protocol):
     def hint(self, agent: str, due_at: int) -> None:
         """Tell the engine that a task of `agent` may be taken at `due_at`."""
         ...
+
+    def unblocked(self, task_id: str) -> None:
+        """Tell the engine that this task waits again or has ended, so that something in its gate may be taken."""
+        ...

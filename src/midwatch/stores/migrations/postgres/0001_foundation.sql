@@ -1,0 +1,170 @@
+CREATE TABLE midwatch_schema (version BIGINT NOT NULL);
+
+-- The same tables as on SQLite.
+-- Times are microseconds since the epoch, UTC. JSON is text.
+
+CREATE TABLE tasks (
+  id TEXT PRIMARY KEY,
+  status TEXT NOT NULL CHECK (status IN ('pending', 'running', 'done', 'failed', 'cancelled')),
+  prompt TEXT NOT NULL,
+  agent TEXT NOT NULL,
+  session_key TEXT NOT NULL,
+  gate_key TEXT NOT NULL,
+  created_at BIGINT NOT NULL,
+  due_at BIGINT NOT NULL,
+  cause TEXT NOT NULL,
+  cause_id TEXT,
+  priority BIGINT NOT NULL,
+  rank BIGINT NOT NULL,
+  creator TEXT,
+  origin_channel TEXT,
+  origin_session TEXT,
+  route TEXT,
+  workdir TEXT,
+  timeout_seconds DOUBLE PRECISION,
+  on_crash TEXT NOT NULL CHECK (on_crash IN ('resume', 'rerun', 'fail')),
+  max_attempts BIGINT NOT NULL,
+  attempt BIGINT NOT NULL,
+  failures BIGINT NOT NULL,
+  rescues BIGINT NOT NULL,
+  interruptions BIGINT NOT NULL,
+  stop_requested TEXT,
+  wait TEXT,
+  lease_owner TEXT,
+  host TEXT,
+  pgid BIGINT,
+  pgid_mark TEXT,
+  token_hash TEXT,
+  submitter TEXT,
+  started_at BIGINT,
+  completed_at BIGINT,
+  outcome TEXT,
+  result TEXT,
+  error TEXT,
+  root_id TEXT,
+  parent_id TEXT,
+  retry_of TEXT,
+  idempotency_key TEXT,
+  body_hash TEXT,
+  internal_key TEXT,
+  progress TEXT,
+  budget TEXT,
+  usage TEXT,
+  trace TEXT
+);
+-- The order in which tasks are taken.
+CREATE INDEX tasks_claim ON tasks (rank, due_at, id) WHERE status = 'pending';
+-- The next task whose time has not come.
+CREATE INDEX tasks_later ON tasks (due_at) WHERE status = 'pending' AND wait IS NOT NULL;
+-- The lock: one running task per gate.
+CREATE UNIQUE INDEX tasks_gate ON tasks (gate_key) WHERE status = 'running';
+-- What waits in a gate, looked for when its running task ends.
+CREATE INDEX tasks_waiting ON tasks (gate_key) WHERE status = 'pending';
+-- Counts by status, and the oldest ended tasks.
+CREATE INDEX tasks_status ON tasks (status, completed_at);
+CREATE UNIQUE INDEX tasks_key ON tasks (coalesce(creator, ''), idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE UNIQUE INDEX tasks_internal_key ON tasks (internal_key) WHERE internal_key IS NOT NULL;
+
+CREATE TABLE events (
+  seq BIGINT PRIMARY KEY,
+  id TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  time BIGINT NOT NULL,
+  version BIGINT NOT NULL,
+  agent_id TEXT,
+  turn_id TEXT,
+  parent_turn_id TEXT,
+  session_key TEXT,
+  task_id TEXT,
+  attempt BIGINT,
+  actor TEXT,
+  iteration BIGINT,
+  trace_id TEXT,
+  span_id TEXT,
+  trace_path TEXT,
+  source TEXT,
+  payload TEXT NOT NULL
+);
+CREATE INDEX events_task ON events (task_id) WHERE task_id IS NOT NULL;
+
+-- One row: the last seq given, and the first from which the log has no holes.
+CREATE TABLE event_head (one BIGINT PRIMARY KEY CHECK (one = 1), last_seq BIGINT NOT NULL, oldest_seq BIGINT NOT NULL);
+INSERT INTO event_head VALUES (1, 0, 1);
+
+CREATE TABLE sessions (
+  key TEXT PRIMARY KEY,
+  agent TEXT NOT NULL,
+  gate_key TEXT NOT NULL,
+  status TEXT NOT NULL,
+  thread_id TEXT,
+  workdir TEXT,
+  created_at BIGINT NOT NULL,
+  updated_at BIGINT NOT NULL,
+  revision BIGINT NOT NULL
+);
+CREATE INDEX sessions_recent ON sessions (updated_at);
+
+CREATE TABLE messages (
+  session_key TEXT NOT NULL,
+  number BIGINT NOT NULL,
+  role TEXT NOT NULL,
+  text TEXT NOT NULL,
+  time BIGINT NOT NULL,
+  task_id TEXT,
+  PRIMARY KEY (session_key, number)
+);
+-- A task's prompt is one message, however often the task is tried.
+CREATE UNIQUE INDEX messages_prompt ON messages (task_id) WHERE role = 'user' AND task_id IS NOT NULL;
+
+CREATE TABLE deliveries (
+  id TEXT PRIMARY KEY,
+  task_id TEXT NOT NULL,
+  channel TEXT NOT NULL,
+  notice TEXT NOT NULL,
+  text TEXT NOT NULL,
+  target TEXT,
+  status TEXT NOT NULL CHECK (status IN ('pending', 'sent', 'failed')),
+  attempts BIGINT NOT NULL,
+  due_at BIGINT NOT NULL,
+  created_at BIGINT NOT NULL,
+  sent_at BIGINT,
+  error TEXT,
+  UNIQUE (task_id, channel, notice)
+);
+CREATE INDEX deliveries_due ON deliveries (due_at) WHERE status = 'pending';
+
+CREATE TABLE approvals (
+  id TEXT PRIMARY KEY,
+  task_id TEXT NOT NULL,
+  attempt BIGINT NOT NULL,
+  session_key TEXT NOT NULL,
+  agent TEXT NOT NULL,
+  question TEXT NOT NULL,
+  choices TEXT NOT NULL,
+  status TEXT NOT NULL CHECK (status IN ('pending', 'granted', 'denied', 'expired')),
+  answer TEXT,
+  why TEXT,
+  answered_by TEXT,
+  created_at BIGINT NOT NULL,
+  expires_at BIGINT NOT NULL,
+  resolved_at BIGINT
+);
+CREATE INDEX approvals_open ON approvals (expires_at) WHERE status = 'pending';
+CREATE INDEX approvals_task ON approvals (task_id);
+
+CREATE TABLE instances (
+  id TEXT PRIMARY KEY,
+  role TEXT NOT NULL,
+  host TEXT NOT NULL,
+  boot_id TEXT NOT NULL,
+  pid BIGINT NOT NULL,
+  agents TEXT NOT NULL,
+  slots BIGINT NOT NULL,
+  started_at BIGINT NOT NULL,
+  -- Written every two seconds while the process lives, by this database's clock.
+  heartbeat TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
+);
+
+-- One row: the process that runs the loops, as long as it renews it.
+CREATE TABLE leader (one BIGINT PRIMARY KEY CHECK (one = 1), instance TEXT, renewed TIMESTAMPTZ NOT NULL);
+INSERT INTO leader VALUES (1, NULL, clock_timestamp());
