@@ -286,8 +286,8 @@ def tell_targets(figures: Mapping[str, Any]) -> None:
     print_table(["figure", "value", "target", ""], rows)
     if figures["foreign_cores"] > NOISY_CORES:
         print(
-            f"DISTURBED: other processes used up to {figures['foreign_cores']:.2f} cores during a run, so neither what was "
-            "reached nor what was missed is certain. Repeat this on a quiet machine."
+            f"DISTURBED: other processes used up to {figures['foreign_cores']:.2f} cores during a run, so neither what "
+            "was reached nor what was missed is certain. Repeat this on a quiet machine."
         )
     print(f"\nDurable: synchronous = {figures['synchronous']}, {figures['events_per_task']:g} events per task.")
     if figures["synchronous"] != "FULL":
@@ -313,7 +313,7 @@ def limited_by(figures: Mapping[str, Any]) -> str:
             f" What limits it is Python's one running thread: {figures['cores']:.2f} cores were used, "
             f"{figures['cpu_us_per_task']:.0f} µs of CPU per task; a sync takes {figures['disk_sync_ms']:.2f} ms here."
         )
-    return f" What limits it is waiting: only {figures['cores']:.2f} cores were used."
+    return f" It waited, for the disk or for a core that others had: only {figures['cores']:.2f} cores were used."
 
 
 def main() -> None:
