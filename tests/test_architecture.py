@@ -1,4 +1,4 @@
-"""The architecture, held by a test: reading order is import order, edges do not know each other, nothing grows large."""
+"""The architecture, held by a test: reading order is import order, edges are strangers, nothing grows large."""
 
 from __future__ import annotations
 

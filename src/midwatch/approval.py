@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -79,6 +80,10 @@ class ApprovalStore(Protocol):
 
     async def pending_approvals(self, fence: Fence) -> list[Approval]:
         """What an attempt has asked and nobody has answered."""
+        ...
+
+    async def overdue_approvals(self, now: int, limit: int = 100) -> list[Approval]:
+        """Pending ones whose time is up, oldest first."""
         ...
 
     async def next_expiry(self) -> int | None:
@@ -166,6 +171,8 @@ class Approvals:
         found = await self.get(approval_id)
         if found.status != "pending":
             raise Conflict(f"approval {found.id} is already {found.status}; the first answer counts.")
+        if choice is None and grant is None:
+            raise InvalidInput(f"say yes or no, or one of: {', '.join(found.choices)}.", field="choice")
         if choice is None:
             choice = found.choices[0] if grant else next(iter(found.choices[1:]), "no")
         elif choice not in found.choices:
@@ -180,11 +187,10 @@ class Approvals:
 
     async def expire(self) -> int:
         """Expire what nobody answered in time. Returns how many."""
-        now = self._clock.now()
-        overdue = [a for a in await self._store.list_approvals("pending", 500) if a.expires_at <= now]
-        for approval in overdue:
-            try:
-                await self._store.apply(resolve(approval, "expired", now, why="nobody answered in time"))
-            except Conflict:
-                continue
-        return len(overdue)
+        now, expired = self._clock.now(), 0
+        while overdue := await self._store.overdue_approvals(now):
+            for approval in overdue:
+                with suppress(Conflict):  # somebody answered in the last moment
+                    await self._store.apply(resolve(approval, "expired", now, why="nobody answered in time"))
+                    expired += 1
+        return expired

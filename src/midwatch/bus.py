@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Protocol
 
 from midwatch.clock import Clock
-from midwatch.errors import NotFound, StoreError
+from midwatch.errors import NotFound, StoreError, StoreUnavailable
 from midwatch.event import EVERYTHING, Event, EventFilter, EventLog, Gap, event
 from midwatch.store import Commit
 from midwatch.task import TaskStore
@@ -62,9 +62,9 @@ class Bus:
                 await self._pump
         self._head = -1
         self._ring()
-        for futures in self._waiting.values():
-            for future in futures:
-                future.cancel()
+        for future in [one for futures in self._waiting.values() for one in futures]:
+            if not future.done():
+                future.set_exception(StoreUnavailable("the desk was closed before the task ended."))
 
     # -- what comes in -------------------------------------------------------------------------------------------
 
@@ -90,7 +90,12 @@ class Bus:
             self._ring()
 
     def _publish(self, events: tuple[Event, ...] | list[Event]) -> None:
-        self._tail.extend(events)
+        if self._tail and events[0].seq != self._tail[-1].seq + 1:
+            self._tail.clear()
+        for made in events:  # the tail has no holes; a log that was pruned may have some
+            if self._tail and made.seq != self._tail[-1].seq + 1:
+                self._tail.clear()
+            self._tail.append(made)
         self._head = events[-1].seq
         for made in events:
             if made.kind == "task_submitted" and made.task_id:
@@ -119,6 +124,8 @@ class Bus:
             if page:
                 self._publish(page)
                 self._foreign = self._foreign or len(page) == PAGE
+            else:
+                self._head = max(self._head, self._wanted)  # what it was told of has been pruned
 
     def _fetched(self, pump: asyncio.Task[None]) -> None:
         self._pump = None
@@ -136,13 +143,15 @@ class Bus:
         if live:
             self._watchers.add(watcher)
         try:
-            position = after
-            bounds = await self._store.log_bounds()
-            if position + 1 < bounds.oldest_seq:
-                yield event(Gap(oldest_seq=bounds.oldest_seq), self._clock.now())
-                position = bounds.oldest_seq - 1
+            position, began = after, False
             while self._head >= 0:
                 news = self._news
+                if not began or not self._covers(position):
+                    began = True
+                    oldest = (await self._store.log_bounds()).oldest_seq
+                    if position + 1 < oldest:
+                        yield event(Gap(oldest_seq=oldest), self._clock.now())
+                        position = oldest - 1
                 found, position = await self._next(position, which)
                 for made in found:
                     yield made
@@ -153,12 +162,16 @@ class Bus:
         finally:
             self._watchers.discard(watcher)
 
+    def _covers(self, position: int) -> bool:
+        """Whether what follows `position` is in memory."""
+        return bool(self._tail) and self._tail[0].seq <= position + 1
+
     async def _next(self, position: int, which: EventFilter) -> tuple[list[Event], int]:
         """The next matching events after `position`, and how far that looked."""
         if position >= self._head:
             return [], position
         tail = self._tail
-        if tail and tail[0].seq <= position + 1:
+        if self._covers(position):
             start = position + 1 - tail[0].seq
             part = list(islice(tail, start, start + PAGE))
             return [made for made in part if which.matches(made)], part[-1].seq
@@ -168,7 +181,9 @@ class Bus:
 
     async def finished(self, task_id: str) -> None:
         """Return once the task has ended; NotFound if there is none."""
-        future = asyncio.get_running_loop().create_future()
+        if self._head < 0:
+            raise StoreUnavailable("the desk is closed.")
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(task_id, []).append(future)
         try:
             if task_id not in self._open:

@@ -7,6 +7,8 @@ monotonic clock, which stands still while the machine is suspended.
 from __future__ import annotations
 
 import asyncio
+import math
+import os
 import random
 import re
 import time
@@ -22,6 +24,7 @@ LONGEST_NAP = 30.0
 
 
 _random = random.Random()  # noqa: S311 - ids are no secrets; a system call for each would cost more than the rest
+os.register_at_fork(after_in_child=_random.seed)
 
 
 class Timer(Protocol):
@@ -79,15 +82,21 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
 def seconds(text: str | float) -> float:
     """Read a duration: a number of seconds, or text such as 90s, 10m, 1h30m, 2d."""
     if isinstance(text, int | float):
-        return float(text)
+        return _finite(float(text), text)
     compact = text.strip().lower().replace(" ", "")
     parts = _PART.findall(compact)
     if parts and "".join(number + unit for number, unit in parts) == compact:
         return float(sum(float(number) * _UNITS[unit] for number, unit in parts))
     try:
-        return float(compact)
+        return _finite(float(compact), text)
     except ValueError:
         raise InvalidInput(f"{text!r} is not a duration; write 90s, 10m, 1h30m or 2d.") from None
+
+
+def _finite(number: float, said: str | float) -> float:
+    if not math.isfinite(number):
+        raise InvalidInput(f"{said!r} is not a duration; write 90s, 10m, 1h30m or 2d.")
+    return number
 
 
 def iso(when: int | None) -> str | None:

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
 
 from midwatch.clock import seconds
 from midwatch.errors import BadConfig, InvalidInput
@@ -19,7 +25,7 @@ from midwatch.errors import BadConfig, InvalidInput
 
 def _duration(value: Any) -> Any:
     try:
-        return seconds(value) if isinstance(value, str) else value
+        return seconds(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else value
     except InvalidInput as problem:
         raise ValueError(str(problem)) from None
 
@@ -122,13 +128,17 @@ class Settings(BaseSettings):
 
         try:
             _refuse_unknown(file)
+            if unknown := set(overrides) - set(cls.model_fields):
+                raise BadConfig(f"there is no setting called {', '.join(sorted(unknown))}.")
             made: Settings = Located(home=place, **overrides)
         except ValidationError as problem:
             first = problem.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"])
             raise BadConfig(f"setting {where}: {first['msg']}. Look at {file} and at MIDWATCH_* variables.") from None
-        except tomllib.TOMLDecodeError as problem:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
             raise BadConfig(f"{file} is not valid TOML: {problem}.") from None
+        except SettingsError as problem:
+            raise BadConfig(f"{problem}; it is JSON in the environment.") from None
         except OSError as problem:
             raise BadConfig(f"{file} cannot be read: {problem.strerror}.") from None
         return made
@@ -140,6 +150,6 @@ def _refuse_unknown(file: Path) -> None:
         return
     with file.open("rb") as opened:
         for name in tomllib.load(opened):
-            if name not in Settings.model_fields:
-                known = ", ".join(sorted(Settings.model_fields))
+            if name not in Settings.model_fields or name == "home":
+                known = ", ".join(sorted(Settings.model_fields.keys() - {"home"}))
                 raise BadConfig(f"{file} has an unknown setting {name!r}; known settings: {known}.")

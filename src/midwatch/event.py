@@ -8,6 +8,7 @@ shown to whoever watches and are never stored.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, dataclass_transform
 
@@ -27,7 +28,12 @@ class Payload:
 
     def data(self) -> dict[str, Any]:
         """The payload as plain data, ready for JSON."""
-        return {name: getattr(self, name) for name in self.names}
+        return {name: _kept(getattr(self, name)) for name in self.names}
+
+
+def _kept(value: Any) -> Any:
+    """The value as it is now; what it came from may change before it is written."""
+    return deepcopy(value) if isinstance(value, dict | list) else value
 
 
 KINDS: dict[str, type[Payload]] = {}
@@ -146,6 +152,13 @@ class ToolExecEnd(Payload):
     result: str | None = None
 
 
+@kind("interrupt_received")
+class InterruptReceived(Payload):
+    """Somebody asked the running turn to stop; the envelope's `actor` says who."""
+
+    reason: str
+
+
 @kind("error")
 class LoopError(Payload):
     """Something went wrong in the agent's loop; the turn may go on."""
@@ -225,7 +238,7 @@ class TaskInterrupted(Payload):
 
 @kind("task_rescued")
 class TaskRescued(Payload):
-    """The process that ran the task died; `action` is what became of the task: resume, rerun or fail."""
+    """The process that ran the task died; `action` is what became of it: resume, rerun, fail or cancelled."""
 
     action: str
     owner: str | None = None

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,21 +111,21 @@ class Home:
 
     def token(self) -> str:
         """The owner's token; made at the first call, in a file only its owner can read."""
+        with suppress(FileNotFoundError):
+            if found := self.token_file.read_text().strip():
+                return found
+            self.token_file.unlink()  # an empty one would let everybody in
+        made = secrets.token_urlsafe(32)
+        scratch = self.token_file.with_name(f".token.{os.getpid()}.{made[:8]}")
+        fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(made + "\n")
         try:
-            return self.token_file.read_text().strip()
-        except FileNotFoundError:
-            made = secrets.token_urlsafe(32)
-            scratch = self.token_file.with_name(f".token.{os.getpid()}")
-            fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(fd, "w") as file:
-                file.write(made + "\n")
-            try:
+            with suppress(FileExistsError):
                 os.link(scratch, self.token_file)  # the first of two processes wins, whole or not at all
-            except FileExistsError:
-                pass
-            finally:
-                scratch.unlink()
-            return self.token_file.read_text().strip()
+        finally:
+            scratch.unlink()
+        return self.token_file.read_text().strip()
 
     def lock(self, name: str) -> Lock:
         """The lock called `name`: `up`, `leader`, or an instance's id."""

@@ -18,12 +18,17 @@ class Slots:
         self._returning: deque[tuple[str, asyncio.Future[None]]] = deque()
 
     def free(self) -> int:
-        """Slots for new tasks; turns that want theirs back come first."""
-        return max(0, self.total - self._in_use - len(self._returning))
+        """Slots for new tasks; turns that want theirs back, and could use one, come first."""
+        wanted: dict[str, int] = {}
+        for agent, future in self._returning:
+            if not future.done():
+                wanted[agent] = wanted.get(agent, 0) + 1
+        usable = sum(min(count, self._room(agent)) for agent, count in wanted.items())
+        return max(0, self.total - self._in_use - usable)
 
     def free_by_agent(self) -> dict[str, int]:
         """Slots for new tasks of each agent."""
-        return {agent: most - self._used.get(agent, 0) for agent, most in self._per_agent.items()}
+        return {agent: self._room(agent) for agent in self._per_agent}
 
     def take(self, agent: str) -> None:
         """Use one."""
@@ -36,19 +41,18 @@ class Slots:
         self._in_use -= 1
         for waiting in list(self._returning):
             name, future = waiting
-            if self._used.get(name, 0) < self._per_agent.get(name, 0) and self._in_use < self.total:
+            if not future.done() and self._room(name) > 0 and self._in_use < self.total:
                 self._returning.remove(waiting)
-                if not future.done():
-                    self.take(name)
-                    future.set_result(None)
-                    return
+                self.take(name)
+                future.set_result(None)
+                return
 
     async def take_back(self, agent: str) -> None:
         """Wait for a slot and use it; before any new task."""
-        if self._in_use < self.total and self._used.get(agent, 0) < self._per_agent.get(agent, 1):
+        if self._in_use < self.total and self._room(agent) > 0:
             self.take(agent)
             return
-        future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = (agent, future)
         self._returning.append(waiting)
         try:
@@ -56,6 +60,9 @@ class Slots:
         except asyncio.CancelledError:
             if waiting in self._returning:
                 self._returning.remove(waiting)
-            else:
+            else:  # it was given one in the same moment
                 self.give(agent)
             raise
+
+    def _room(self, agent: str) -> int:
+        return max(0, self._per_agent.get(agent, 0) - self._used.get(agent, 0))

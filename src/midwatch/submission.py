@@ -6,13 +6,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from midwatch.errors import InvalidInput
 
 OnCrash = Literal["resume", "rerun", "fail"]
 Cause = Literal["submit", "message", "automation", "goal", "handoff"]
 
+CAUSES = get_args(Cause)
 PRIORITY = 100
 MAX_PROMPT = 1_000_000
 YEAR = 366 * 86400.0
@@ -56,7 +57,9 @@ def check(prompt: str, wish: Submission, max_prompt: int) -> None:
     if len(prompt) > max_prompt:
         raise InvalidInput(f"the prompt has {len(prompt)} characters; at most {max_prompt} are taken.", field="prompt")
     workdir = wish.get("workdir")
-    if workdir is not None and not Path(workdir).is_dir():
+    if workdir is not None and not Path(workdir).is_absolute():
+        raise InvalidInput(f"the working directory {workdir!r} must be an absolute path.", field="workdir")
+    if workdir is not None and not _is_dir(workdir):
         raise InvalidInput(
             f"the working directory {workdir!r} does not exist; create it or name another.", field="workdir"
         )
@@ -72,9 +75,18 @@ def check(prompt: str, wish: Submission, max_prompt: int) -> None:
         raise InvalidInput("max_attempts must be from 1 to 100.", field="max_attempts")
     if wish.get("on_crash") not in (None, "resume", "rerun", "fail"):
         raise InvalidInput("on_crash is resume, rerun or fail.", field="on_crash")
+    if wish.get("cause") not in (None, *CAUSES):
+        raise InvalidInput(f"the cause is one of: {', '.join(CAUSES)}.", field="cause")
     key = wish.get("idempotency_key")
     if key is not None and not (0 < len(key) <= 200 and key.isprintable()):
         raise InvalidInput("an idempotency key is 1 to 200 printable characters.", field="idempotency_key")
+
+
+def _is_dir(path: str) -> bool:
+    try:
+        return Path(path).is_dir()
+    except OSError:
+        return False
 
 
 def _is_text(said: str) -> bool:
@@ -88,5 +100,9 @@ def _is_text(said: str) -> bool:
 
 def body_hash(prompt: str, wish: Submission) -> str:
     """What two submissions with the same key must share to count as one."""
-    said = {name: value for name, value in wish.items() if value is not None and name != "idempotency_key"}
+    said = {
+        name: float(value) if isinstance(value, int) else value
+        for name, value in wish.items()
+        if value not in (None, 0, "") and name != "idempotency_key"
+    }
     return hashlib.sha256(json.dumps([prompt, said], sort_keys=True, default=str).encode()).hexdigest()

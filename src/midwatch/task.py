@@ -16,7 +16,7 @@ from midwatch.change import Changes, Fence, Update
 from midwatch.channel import Delivery, Route, end_text, start_text
 from midwatch.clock import SECOND, Clock, iso, new_id
 from midwatch.errors import AlreadyFinished, Conflict, InvalidInput, NotFinished, NotFound, UnknownAgent
-from midwatch.event import Event, TaskFinished, TaskSubmitted, event
+from midwatch.event import Event, InterruptReceived, TaskFinished, TaskSubmitted, event
 from midwatch.session import Message, checked_key, gate_key
 from midwatch.submission import MAX_PROMPT, PRIORITY, Cause, OnCrash, Submission, body_hash, check
 
@@ -121,6 +121,10 @@ class Task(NamedTuple):
     def rank(self) -> int:
         """Claim order, lower first: a person's messages, then priority."""
         return (-10 * PRIORITY if self.cause == "message" else 0) - self.priority
+
+    def waits_until(self, now: int) -> bool:
+        """Whether it waits for its time to come."""
+        return self.wait is not None and self.due_at > now
 
     @property
     def status_text(self) -> str:
@@ -463,7 +467,7 @@ class Tasks:
     async def get(self, task_id: str) -> Task:
         """The task, with what it waits for worked out, or NotFound."""
         task = await self._get(task_id)
-        if task.status != "pending" or (task.wait and task.due_at > self._clock.now()):
+        if task.status != "pending" or task.waits_until(self._clock.now()):
             return task
         if task.agent not in await self._agents.live():
             return task._replace(wait="agent")
@@ -481,7 +485,11 @@ class Tasks:
         found = await self._store.list_tasks(which)
         waiting = {task.agent for task in found if task.status == "pending"}
         missing = waiting - await self._agents.live() if waiting else set()
-        return [t._replace(wait="agent") if t.status == "pending" and t.agent in missing else t for t in found]
+        now = self._clock.now()
+        return [
+            t._replace(wait="agent") if t.status == "pending" and t.agent in missing and not t.waits_until(now) else t
+            for t in found
+        ]
 
     async def result(self, task_id: str) -> str:
         """The whole text of a task that is done."""
@@ -515,7 +523,9 @@ class Tasks:
                 after, changes = end(task, self._clock.now(), outcome="cancelled", actor=actor)
             else:
                 after = task._replace(stop_requested="cancel")
-                changes = Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, owned(task)),))
+                told = event(InterruptReceived(reason="cancel"), self._clock.now(), **meta(task, actor))
+                stop = Update("task", task.id, {"stop_requested": "cancel"}, owned(task))
+                changes = Changes(updates=(stop,), events=(told,))
             try:
                 await self._store.apply(changes)
             except Conflict:

@@ -19,7 +19,7 @@ from midwatch.agent import AgentCapability, Answer, Conversation, Interrupt, Tur
 from midwatch.agents.base import message_id
 from midwatch.agents.function import OnLoop
 from midwatch.channel import Delivery
-from midwatch.clock import SECOND, SystemClock, Timer, new_id
+from midwatch.clock import LONGEST_NAP, SECOND, SystemClock, Timer, new_id
 from midwatch.errors import AgentError, DeliveryError
 from midwatch.event import MessageDelta, MessageUpdate, Payload, ToolExecEnd, ToolExecStart
 from midwatch.session import Session, gate_key
@@ -66,7 +66,7 @@ class FakeClock:
         """Return once the clock has been moved to `when`."""
         while (left := when - self._now) > 0:
             woken = asyncio.Event()
-            timer = self.call_later(left / SECOND, woken.set)
+            timer = self.call_later(min(left / SECOND, LONGEST_NAP), woken.set)
             try:
                 await woken.wait()
             finally:

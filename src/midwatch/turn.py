@@ -67,6 +67,7 @@ class LiveTurn:
         self._started = host.clock.monotonic()
         self._flushing: asyncio.Task[None] | None = None
         self._ended = False
+        self._lost = False
 
     # -- the port ------------------------------------------------------------------------------------------------
 
@@ -75,6 +76,8 @@ class LiveTurn:
         if payload.live:
             self._host.show(made)
             return
+        if self._lost:
+            return  # the agent is being ended; nothing it says is ours to tell
         if self._ended:
             raise LeaseLost(self.task_id, self.attempt)
         self._note_tool(payload, made)
@@ -104,11 +107,13 @@ class LiveTurn:
         self, question: str, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
     ) -> Answer:
         host = self._host
+        if self._lost:
+            raise LeaseLost(self.task_id, self.attempt)
         approval, changes = ask(self.task, question, choices, expires or host.approval_seconds, host.clock.now())
-        self.asked = True
-        await self._write(changes)
         await host.pause(self)
         try:
+            self.asked = True
+            await self._write(changes)
             resolved = await host.answer(approval)
         finally:
             await host.go_on(self)
@@ -158,7 +163,7 @@ class LiveTurn:
 
     def flush_soon(self) -> None:
         """Begin to write what is not written."""
-        if self._flushing is None and not self._ended and (self._events or self._messages):
+        if self._flushing is None and not self._ended and not self._lost and (self._events or self._messages):
             self._flushing = asyncio.get_running_loop().create_task(self._flush())
 
     async def _flush(self) -> None:
@@ -173,6 +178,7 @@ class LiveTurn:
                         return
                     continue
                 except LeaseLost:
+                    self._lost = True
                     self._host.lost(self)
                     return
                 del self._events[: len(events)]
@@ -182,11 +188,10 @@ class LiveTurn:
 
     async def _write(self, changes: Changes) -> None:
         """Write a step of the turn after what was emitted before it."""
-        if self._flushing is not None:
+        self.flush_soon()
+        while self._flushing is not None:  # one at a time; another may have begun while this one was awaited
             await asyncio.shield(self._flushing)
-        if self._events or self._messages:
-            self._flushing = asyncio.get_running_loop().create_task(self._flush())
-            await asyncio.shield(self._flushing)
+            self.flush_soon()
         try:
             await self._host.store.apply(changes)
         except LeaseLost:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from midwatch.approval import Approvals, ApprovalStore, resolve
 from midwatch.change import Changes, Fence, Update
-from midwatch.clock import SECOND, Clock
+from midwatch.clock import LONGEST_NAP, SECOND, Clock
 from midwatch.engine import Engine, InstanceStore
 from midwatch.errors import Conflict, LeaseLost, StoreError
 from midwatch.event import Event, EventLog, TaskRescued, ToolExecEnd, TurnEnd, event
@@ -95,14 +95,20 @@ class Watchdog:
             await self._sleep(wake_at)
 
     async def _sleep(self, wake_at: int | None) -> None:
+        """Until the bell rings or the wall clock says so; a clock that was set is noticed."""
+        while wake_at is not None and (left := wake_at - self._clock.now()) > 0 and not self._bell.is_set():
+            nap = asyncio.Event()
+            timer = self._clock.call_later(min(left / SECOND, LONGEST_NAP), nap.set)
+            ringing = asyncio.ensure_future(self._bell.wait())
+            napping = asyncio.ensure_future(nap.wait())
+            try:
+                await asyncio.wait({ringing, napping}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                timer.cancel()
+                ringing.cancel()
+                napping.cancel()
         if wake_at is None:
             await self._bell.wait()
-            return
-        timer = self._clock.call_later(max(0.0, (wake_at - self._clock.now()) / SECOND), self._bell.set)
-        try:
-            await self._bell.wait()
-        finally:
-            timer.cancel()
 
     async def _look(self) -> int:
         """Do what is due; when to look again."""
@@ -131,7 +137,12 @@ class Watchdog:
         dead = self._engine.dead({task.lease_owner or "" for task in others} | instances)
         for task in others:
             if (task.lease_owner or "") in dead:
-                await self._rescue(task)
+                try:
+                    await self._rescue(task)
+                except StoreError:
+                    raise
+                except Exception:
+                    log.exception("task %s could not be rescued; it is tried again", task.id)
         if dead & instances:
             await self._store.remove_instances(dead & instances)
         return any((task.lease_owner or "") not in dead for task in others)
@@ -167,8 +178,10 @@ class Watchdog:
         tasks = events = 0
         while gone := await self._store.prune_tasks(now - task_age, keep_tasks):
             tasks += gone
-        while gone := await self._store.prune_events(now - event_age, keep_events):
-            events += gone
+        begins = -1
+        while (oldest := (await self._store.log_bounds()).oldest_seq) != begins:  # a step may meet only what is kept
+            begins = oldest
+            events += await self._store.prune_events(now - event_age, keep_events)
         return tasks, events
 
 
@@ -177,11 +190,12 @@ def rescue(task: Task, now: int) -> tuple[Changes, str]:
     action: OnCrash = task.on_crash
     if task.rescues >= MAX_RESCUES:
         action = "fail"
-    told = TaskRescued(action=action, owner=task.lease_owner, rescues=task.rescues + 1)
+    became = "cancelled" if task.stop_requested == "cancel" else action
+    told = TaskRescued(action=became, owner=task.lease_owner, rescues=task.rescues + 1)
     first = event(told, now, **meta(task))
-    if task.stop_requested == "cancel":
+    if became == "cancelled":
         changes = end(task, now, outcome="cancelled")[1]
-        return replace(changes, events=(first, *changes.events)), "cancelled"
+        return replace(changes, events=(first, *changes.events)), became
     if action == "fail":
         why = (
             LOST

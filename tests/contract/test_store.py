@@ -469,6 +469,8 @@ async def test_approvals_are_asked_answered_once_and_expire(store: Store) -> Non
     assert waiting is not None and waiting.wait == "approval"
     assert await store.pending_approvals(fence(task)) == [first]
     assert await store.next_expiry() == now + 60 * SECOND
+    assert await store.overdue_approvals(now + 60 * SECOND) == [first]
+    assert await store.overdue_approvals(now) == []
     await store.apply(resolve(first, "granted", now, answer="yes", actor="me"))
     with pytest.raises(Conflict):
         await store.apply(resolve(first, "denied", now, answer="no"))

@@ -150,7 +150,6 @@ async def test_an_answer_that_is_none_of_the_choices_is_refused(
         await inbox.answer("a_none", grant=True)
 
 
-@pytest.mark.xfail(reason="Approvals.answer without choice and grant is a no", strict=True)
 async def test_saying_nothing_is_no_answer(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
     question = await asked(memory, clock)
     with pytest.raises(InvalidInput):
@@ -208,7 +207,6 @@ async def many(memory: Store, task: Task, count: int, expires: float, now: int) 
         await memory.apply(ask(task, "Go?", ("yes", "no"), expires, now)[1])
 
 
-@pytest.mark.xfail(reason="Approvals.expire looks at the 500 newest only; the oldest never expire", strict=True)
 async def test_the_oldest_of_very_many_questions_expires_too(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
     question = await asked(memory, clock)
     await clock.advance(60)
@@ -243,7 +241,6 @@ async def test_an_answer_in_the_last_moment_counts_and_the_others_expire(memory:
     assert [one.status for one in found if one] == ["expired", "granted", "expired"]
 
 
-@pytest.mark.xfail(reason="Approvals.expire counts what somebody else answered meanwhile", strict=True)
 async def test_only_what_expired_is_counted(memory: Store, clock: FakeClock) -> None:
     questions = [await asked(memory, clock) for _ in range(3)]
     await clock.advance(60)

@@ -263,7 +263,6 @@ async def test_an_emptied_log_is_a_gap_too(bus: Bus, disk: SqliteStore) -> None:
     assert (gap.kind, gap.payload["oldest_seq"], after.seq) == ("gap", 11, 11)
 
 
-@pytest.mark.xfail(reason="Bus.follow looks for a gap only when it begins; later ones are silent", strict=True)
 async def test_a_follower_that_falls_below_the_oldest_event_is_told(
     disk: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,7 +283,6 @@ async def test_a_follower_that_falls_below_the_oldest_event_is_told(
         await bus.stop()
 
 
-@pytest.mark.xfail(reason="Bus counts on a tail without holes; a pruned log may have some", strict=True)
 async def test_what_was_pruned_before_this_process_saw_it_harms_no_follower(
     bus: Bus, disk: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,7 +306,6 @@ async def test_what_was_pruned_before_this_process_saw_it_harms_no_follower(
         await other.close()
 
 
-@pytest.mark.xfail(reason="Bus._fetch spins when the events it was told of have been pruned", strict=True)
 async def test_events_that_were_pruned_before_they_could_be_read_are_not_waited_for(disk: SqliteStore) -> None:
     reads: list[int] = []
 
@@ -478,7 +475,6 @@ async def test_the_end_of_a_task_is_heard_wherever_it_is_written(bus: Bus, disk:
     assert bus._waiting == {}
 
 
-@pytest.mark.xfail(reason="Bus.stop cancels those who wait, as if their own task had been cancelled", strict=True)
 async def test_who_waits_when_the_bus_stops_hears_an_error(bus: Bus, disk: SqliteStore) -> None:
     waiting = asyncio.create_task(bus.finished((await put(disk)).id))
     await settle(50)
@@ -488,7 +484,6 @@ async def test_who_waits_when_the_bus_stops_hears_an_error(bus: Bus, disk: Sqlit
     assert isinstance(waiting.exception(), StoreUnavailable)
 
 
-@pytest.mark.xfail(reason="Bus.finished after Bus.stop waits for ever for a task it had seen submitted", strict=True)
 async def test_who_begins_to_wait_after_the_bus_stopped_does_not_wait_for_ever(bus: Bus, disk: SqliteStore) -> None:
     task = await put(disk)
     await settle(50)

@@ -96,14 +96,12 @@ def test_processes_racing_for_the_token_agree(home: Path) -> None:
     assert not list(home.glob(".token*"))
 
 
-@pytest.mark.xfail(reason="Home.token opens its scratch file with O_EXCL; one left by a crash is fatal", strict=True)
 def test_a_start_that_was_killed_while_it_made_the_token_is_no_obstacle(home: Path) -> None:
     home.mkdir()
     (home / f".token.{os.getpid()}").write_text("")  # in a container every start has the same pid
     Home(home).prepare()
 
 
-@pytest.mark.xfail(reason="Home.token believes an empty file, so the token is the empty text", strict=True)
 @pytest.mark.parametrize("left", ["", "\n"])
 def test_an_empty_token_is_no_token(home: Path, left: str) -> None:
     home.mkdir()

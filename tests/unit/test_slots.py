@@ -108,7 +108,6 @@ async def test_one_who_is_cancelled_with_the_slot_in_hand_gives_it_to_the_next()
     assert slots.free() == 1
 
 
-@pytest.mark.xfail(reason="Slots.give drops a cancelled waiter, which then gives back a slot it never had", strict=True)
 async def test_one_who_was_cancelled_just_before_a_slot_came_gives_nothing_back() -> None:
     slots = Slots(1, {"a": 1})
     slots.take("a")
@@ -122,7 +121,6 @@ async def test_one_who_was_cancelled_just_before_a_slot_came_gives_nothing_back(
     assert slots.free() == 0
 
 
-@pytest.mark.xfail(reason="Slots.free keeps a slot for a turn that could not use it: its agent is full", strict=True)
 async def test_one_whose_agent_is_full_does_not_keep_others_from_starting() -> None:
     slots = Slots(2, {"a": 1, "b": 1})
     slots.take("a")

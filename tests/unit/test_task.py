@@ -375,7 +375,6 @@ async def test_what_a_pending_task_waits_for_is_worked_out(tasks: Tasks, memory:
         await tasks.get("t_none")
 
 
-@pytest.mark.xfail(reason="Tasks.list overwrites `delay` with `agent` where Tasks.get does not", strict=True)
 async def test_a_list_says_the_same_of_a_task_as_a_look_at_it(tasks: Tasks) -> None:
     task = await tasks.submit("x", agent="odd", delay=60)  # known here, but nobody alive has it
     (listed,) = await tasks.list()
@@ -434,7 +433,6 @@ async def test_a_cancel_outranks_a_yield(tasks: Tasks, memory: Store) -> None:
     assert (await tasks.cancel(busy.id)).stop_requested == "cancel"
 
 
-@pytest.mark.xfail(reason="Tasks.cancel of a running task forgets its actor", strict=True)
 async def test_who_cancelled_a_running_task_is_known(tasks: Tasks, memory: Store) -> None:
     busy = await running(memory)
     await tasks.cancel(busy.id, actor="me")

@@ -189,7 +189,6 @@ async def test_live_events_are_shown_at_once_and_never_stored(
     assert await stored(store, task) == ["stored"]
 
 
-@pytest.mark.xfail(reason="LiveTurn._write may begin a second flush beside one an emit began", strict=True)
 async def test_an_agent_that_does_two_things_at_once_tells_nothing_twice_and_loses_nothing(
     turn: LiveTurn, store: Unsteady, task: Task
 ) -> None:
@@ -209,7 +208,6 @@ async def test_an_agent_that_does_two_things_at_once_tells_nothing_twice_and_los
     assert await stored(store, task) == [str(number) for number in range(MOST_UNWRITTEN + 100)]
 
 
-@pytest.mark.xfail(reason="LiveTurn.emit keeps the agent's own objects until they are written", strict=True)
 async def test_what_was_told_does_not_change_when_the_agent_reuses_its_objects(
     turn: LiveTurn, store: Unsteady, task: Task
 ) -> None:
@@ -447,7 +445,6 @@ async def test_a_senseless_question_is_not_asked(turn: LiveTurn, worker: Worker,
     assert (worker.said, await store.list_approvals()) == ([], [])
 
 
-@pytest.mark.xfail(reason="LiveTurn.ask puts the question in the inbox before it knows that it may wait", strict=True)
 async def test_a_question_nobody_will_wait_for_is_not_left_in_the_inbox(
     turn: LiveTurn, worker: Worker, store: Unsteady
 ) -> None:

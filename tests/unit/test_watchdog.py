@@ -120,7 +120,6 @@ def test_what_becomes_of_a_task_whose_process_died(on_crash: Any, rescues: int, 
     assert finished == ([] if fields["status"] == "pending" else ["task_finished"])
 
 
-@pytest.mark.xfail(reason="rescue() tells the rule, not what became of a task that was being cancelled", strict=True)
 def test_the_event_says_what_became_of_a_cancelled_task() -> None:
     changes, action = rescue(a_task(status="running", on_crash="rerun", stop_requested="cancel"), NOW)
     assert changes.events[0].payload["action"] == action
@@ -205,7 +204,6 @@ async def test_a_cancel_that_came_last_is_kept(desk: Desk) -> None:
     assert (await desk.now(task)).status == "cancelled"
 
 
-@pytest.mark.xfail(reason="Watchdog.rescue: one failing reap keeps all others from being rescued", strict=True)
 async def test_a_task_whose_processes_cannot_be_ended_does_not_hold_up_the_others(desk: Desk) -> None:
     bad, good = await desk.held(on_crash="rerun"), await desk.held(on_crash="rerun")
 
@@ -288,7 +286,6 @@ async def test_a_question_expires_on_time(desk: Desk) -> None:
     assert expired.id == question.id
 
 
-@pytest.mark.xfail(reason="Watchdog._sleep trusts one timer for hours and does not look at the clock", strict=True)
 async def test_a_question_expires_soon_after_the_clock_was_set_forward(desk: Desk) -> None:
     """A laptop that was asleep for the night: wall time has passed, monotonic time has not."""
     task = await desk.held(ME)
@@ -368,7 +365,6 @@ async def test_pruning_in_many_steps_ends_too(desk: Desk, monkeypatch: pytest.Mo
     assert (await desk.store.log_bounds()).oldest_seq == 61
 
 
-@pytest.mark.xfail(reason="Watchdog.prune takes a step that removed nothing for the last one", strict=True)
 async def test_the_events_of_an_open_task_do_not_end_the_pruning_of_others(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,7 +392,6 @@ async def test_pruning_happens_soon_after_the_start_and_then_every_hour(desk: De
     assert (await desk.store.count_tasks()).total == 0
 
 
-@pytest.mark.xfail(reason="Approvals.expire never sees the oldest of 501 questions, so the loop spins", strict=True)
 async def test_very_many_questions_do_not_make_it_spin(desk: Desk) -> None:
     desk.clock = SystemClock()  # type: ignore[assignment]
     desk.dog = desk.make()

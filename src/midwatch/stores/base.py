@@ -116,6 +116,9 @@ class VerbStore(ABC):
     async def pending_approvals(self, fence: Fence) -> list[Approval]:
         return await self.read(look.pending_approvals, fence)
 
+    async def overdue_approvals(self, now: int, limit: int = 100) -> list[Approval]:
+        return await self.read(look.overdue_approvals, now, limit)
+
     async def next_expiry(self) -> int | None:
         return await self.read(look.next_expiry)
 

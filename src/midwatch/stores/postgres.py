@@ -26,7 +26,7 @@ from midwatch.errors import Conflict, MidwatchError, SchemaTooNew, StoreCorrupt,
 from midwatch.event import Event
 from midwatch.store import EVERY_TOPIC, Commit
 from midwatch.stores.base import VerbStore
-from midwatch.stores.sql import dumps, filled, load
+from midwatch.stores.sql import POSTGRES, dumps, load
 from midwatch.stores.verbs.event import PAYLOAD
 from midwatch.stores.verbs.tx import Params, Row
 
@@ -62,17 +62,6 @@ AGAIN = (pg.UniqueViolation, pg.SerializationFailure, pg.DeadlockDetected)
 def translate(statement: str) -> str:
     """A statement as psycopg takes it."""
     return re.sub(r"(?<![:\w]):(\w+)", r"%(\1)s", statement.replace("%", "%%")).replace("?", "%s")
-
-
-CLAIMABLE = """
-SELECT {task} FROM tasks
-WHERE status = 'pending' AND due_at <= :now
-  AND agent IN (SELECT jsonb_array_elements_text(CAST(:agents AS jsonb)))
-  AND (submitter = :owner OR (NOT CAST(:own_only AS boolean)
-       AND agent NOT IN (SELECT jsonb_array_elements_text(CAST(:leave AS jsonb)))))
-  AND NOT EXISTS (SELECT 1 FROM tasks held WHERE held.gate_key = tasks.gate_key AND held.status = 'running')
-ORDER BY rank, due_at, id
-"""
 
 
 NEXT_IN_GATE = """
@@ -166,8 +155,7 @@ class PostgresStore(VerbStore):
         self.url = url
         self.id = uuid.uuid4().hex[:12]
         self._loop = loop
-        statements = load() | {"task.claimable": filled(CLAIMABLE)}
-        self._statements = {name: translate(text) for name, text in statements.items()}
+        self._statements = {name: translate(text) for name, text in load(POSTGRES).items()}
         self._hint: Hint | None = None
         self._closed = threading.Event()
         self._threads = ThreadPoolExecutor(CONNECTIONS, "midwatch-store")

@@ -1,7 +1,7 @@
 """The statements: read once from `queries/*.sql`, and the inserts and guarded updates built from the records.
 
 A query file holds named statements: a comment line `-- name: purpose` and the statement below it. Parameters are
-written `:name`; `{task}` and the like stand for the columns of that record.
+written `:name`; `{task}` and the like stand for the columns of that record, `{list:x}` for the rows of a JSON list.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -66,7 +66,18 @@ def _substitutions() -> dict[str, str]:
 SUBSTITUTIONS = _substitutions()
 
 
-def load() -> dict[str, str]:
+class Dialect(NamedTuple):
+    """Where databases differ: how a JSON list of texts becomes rows, and how an index is insisted on."""
+
+    rows_of: str
+    by_index: str
+
+
+SQLITE = Dialect("(SELECT value FROM json_each(:{}))", "INDEXED BY {}")
+POSTGRES = Dialect("(SELECT jsonb_array_elements_text(CAST(:{} AS jsonb)))", "")
+
+
+def load(dialect: Dialect) -> dict[str, str]:
     """All statements by `noun.name`."""
     found: dict[str, str] = {}
     for noun in NOUNS:
@@ -74,13 +85,15 @@ def load() -> dict[str, str]:
         for block in re.split(r"^-- (?=\w+: )", text, flags=re.M)[1:]:
             head, _, statement = block.partition("\n")
             name = head.partition(":")[0]
-            found[f"{noun}.{name}"] = filled(statement)
+            found[f"{noun}.{name}"] = _filled(statement, dialect)
     return found
 
 
-def filled(statement: str) -> str:
-    """The statement with `{task}` and the like replaced by columns."""
-    return re.sub(r"\{(\w+)\}", lambda m: SUBSTITUTIONS[m[1]], statement.strip())
+def _filled(statement: str, dialect: Dialect) -> str:
+    """The statement with `{task}` and the like replaced by columns, `{list:x}` and `{by:x}` by the dialect's words."""
+    text = re.sub(r"\{(\w+)\}", lambda m: SUBSTITUTIONS[m[1]], statement.strip())
+    text = re.sub(r"\{list:(\w+)\}", lambda m: dialect.rows_of.format(m[1]), text)
+    return re.sub(r"\{by:(\w+)\}", lambda m: dialect.by_index.format(m[1]), text)
 
 
 def _insert_task() -> str:

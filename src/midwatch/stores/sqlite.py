@@ -22,7 +22,7 @@ from midwatch.errors import Conflict, MidwatchError, SchemaTooNew, StoreCorrupt,
 from midwatch.event import Event
 from midwatch.store import EVERY_TOPIC, Commit
 from midwatch.stores.base import VerbStore
-from midwatch.stores.sql import load
+from midwatch.stores.sql import SQLITE, load
 from midwatch.stores.verbs.event import append
 from midwatch.stores.verbs.tx import Params, Row
 
@@ -105,7 +105,7 @@ class SqliteStore(VerbStore):
     def __init__(self, path: Path | str) -> None:
         super().__init__()
         self.path = str(path)
-        self._statements = load()
+        self._statements = load(SQLITE)
         self._queue: queue.SimpleQueue[_Op | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._connection = open_database(self.path)

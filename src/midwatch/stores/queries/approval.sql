@@ -7,5 +7,8 @@ SELECT {approval} FROM approvals WHERE (CAST(:status AS TEXT) IS NULL OR status 
 -- pending_of: what an attempt waits for
 SELECT {approval} FROM approvals WHERE task_id = :task_id AND attempt = :attempt AND status = 'pending' ORDER BY id
 
+-- overdue: open questions whose time is up
+SELECT {approval} FROM approvals WHERE status = 'pending' AND expires_at <= :now ORDER BY expires_at, id LIMIT :limit
+
 -- next_expiry: when the next open question expires
 SELECT min(expires_at) FROM approvals WHERE status = 'pending'

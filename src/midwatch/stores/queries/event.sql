@@ -7,7 +7,7 @@ INSERT INTO events ({event}) VALUES ({event_marks})
 -- read: after a seq, in order
 SELECT {event} FROM events
 WHERE seq > :after
-  AND (CAST(:kinds AS TEXT) = '[]' OR :kinds LIKE '%"' || kind || '"%')
+  AND (CAST(:kinds AS TEXT) = '[]' OR kind IN {list:kinds})
   AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
   AND (CAST(:agent_id AS TEXT) IS NULL OR agent_id = :agent_id)
   AND (CAST(:actor AS TEXT) IS NULL OR actor = :actor)
@@ -16,7 +16,7 @@ ORDER BY seq LIMIT :limit
 -- read_task: after a seq, of one task
 SELECT {event} FROM events
 WHERE task_id = :task_id AND seq > :after
-  AND (CAST(:kinds AS TEXT) = '[]' OR :kinds LIKE '%"' || kind || '"%')
+  AND (CAST(:kinds AS TEXT) = '[]' OR kind IN {list:kinds})
   AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
   AND (CAST(:agent_id AS TEXT) IS NULL OR agent_id = :agent_id)
   AND (CAST(:actor AS TEXT) IS NULL OR actor = :actor)

@@ -12,10 +12,10 @@ WHERE gate_key = :gate AND status = 'running' AND stop_requested IS NULL
   AND cause IN ('automation', 'goal', 'handoff') AND on_crash <> 'fail'
 
 -- claimable: due tasks of these agents whose gate is free, in claim order
-SELECT {task} FROM tasks INDEXED BY tasks_claim
+SELECT {task} FROM tasks {by:tasks_claim}
 WHERE status = 'pending' AND due_at <= :now
-  AND agent IN (SELECT value FROM json_each(:agents))
-  AND (submitter = :owner OR (NOT :own_only AND agent NOT IN (SELECT value FROM json_each(:leave))))
+  AND agent IN {list:agents}
+  AND (submitter = :owner OR (NOT CAST(:own_only AS BOOLEAN) AND agent NOT IN {list:leave}))
   AND NOT EXISTS (SELECT 1 FROM tasks held WHERE held.gate_key = tasks.gate_key AND held.status = 'running')
 ORDER BY rank, due_at, id
 
@@ -36,7 +36,7 @@ SELECT {task} FROM tasks WHERE id = :id
 -- list: newest first
 SELECT {task} FROM tasks
 WHERE (CAST(:before AS TEXT) IS NULL OR id < :before)
-  AND (CAST(:statuses AS TEXT) = '[]' OR :statuses LIKE '%"' || status || '"%')
+  AND (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
   AND (CAST(:agent AS TEXT) IS NULL OR agent = :agent)
   AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
   AND (CAST(:creator AS TEXT) IS NULL OR creator = :creator)

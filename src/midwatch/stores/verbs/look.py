@@ -74,6 +74,10 @@ def pending_approvals(tx: Tx, fence: Fence) -> list[Approval]:
     return [_approval(row) for row in tx.rows("approval.pending_of", params)]
 
 
+def overdue_approvals(tx: Tx, now: int, limit: int) -> list[Approval]:
+    return [_approval(row) for row in tx.rows("approval.overdue", {"now": now, "limit": limit})]
+
+
 def next_expiry(tx: Tx) -> int | None:
     row = tx.row("approval.next_expiry", {})
     return row[0] if row else None
