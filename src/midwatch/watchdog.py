@@ -15,7 +15,7 @@ from typing import Protocol
 
 from midwatch.approval import Approvals, ApprovalStore, resolve
 from midwatch.change import Changes, Fence, Update
-from midwatch.clock import LONGEST_NAP, SECOND, Clock
+from midwatch.clock import LONGEST_NAP, SECOND, Clock, Timer
 from midwatch.engine import Engine, InstanceStore
 from midwatch.errors import Conflict, LeaseLost, StoreError
 from midwatch.event import Event, EventLog, TaskRescued, ToolExecEnd, TurnEnd, event
@@ -62,6 +62,7 @@ class Watchdog:
         self._prune_at = clock.now() + int(FIRST_PRUNE_SECONDS * SECOND)
         self._bell = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
+        self._timer: Timer | None = None
 
     async def start(self) -> None:
         """Rescue what an earlier process left behind, then keep watch."""
@@ -95,20 +96,21 @@ class Watchdog:
             await self._sleep(wake_at)
 
     async def _sleep(self, wake_at: int | None) -> None:
-        """Until the bell rings or the wall clock says so; a clock that was set is noticed."""
-        while wake_at is not None and (left := wake_at - self._clock.now()) > 0 and not self._bell.is_set():
-            nap = asyncio.Event()
-            timer = self._clock.call_later(min(left / SECOND, LONGEST_NAP), nap.set)
-            ringing = asyncio.ensure_future(self._bell.wait())
-            napping = asyncio.ensure_future(nap.wait())
-            try:
-                await asyncio.wait({ringing, napping}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                timer.cancel()
-                ringing.cancel()
-                napping.cancel()
-        if wake_at is None:
+        if wake_at is not None:
+            self._nap(wake_at)
+        try:
             await self._bell.wait()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _nap(self, wake_at: int) -> None:
+        """Ring the bell when the wall clock says so; a clock that was set is noticed within the longest nap."""
+        left = (wake_at - self._clock.now()) / SECOND
+        if left <= 0:
+            self._bell.set()
+        else:
+            self._timer = self._clock.call_later(min(left, LONGEST_NAP), lambda: self._nap(wake_at))
 
     async def _look(self) -> int:
         """Do what is due; when to look again."""

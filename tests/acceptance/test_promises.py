@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import pytest
 from midwatch import Runtime
 from servers import Server, eventually, processes_with
 
-MARK = "MIDWATCH_PROMISE=agent"
+MARK = f"MIDWATCH_PROMISE={uuid.uuid4().hex}"
+"""Of this test process: another one may run the same tests beside it."""
 CONFIG = """
 detect_agents = false
 [agents.shell]
@@ -23,11 +25,11 @@ kind = "command"
 argv = ["sh", "-c", "{prompt}"]
 on_crash = "rerun"
 slots = 8
-env = { MIDWATCH_PROMISE = "agent" }
+env = { MIDWATCH_PROMISE = "MARKED" }
 [agents.careful]
 kind = "command"
 argv = ["sh", "-c", "{prompt}"]
-env = { MIDWATCH_PROMISE = "agent" }
+env = { MIDWATCH_PROMISE = "MARKED" }
 """
 STUBBORN = "trap '' INT TERM; (trap '' INT TERM; sleep 60) & sleep 60"
 AWAY = "setsid sleep 60 > /dev/null 2>&1 & sleep 60"
@@ -38,7 +40,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
     """A running server with two shell agents."""
     home = tmp_path / "home"
     home.mkdir()
-    (home / "midwatch.toml").write_text(CONFIG)
+    (home / "midwatch.toml").write_text(CONFIG.replace("MARKED", MARK.partition("=")[2]))
     made = Server(home)
     await made.start()
     try:

@@ -1,0 +1,472 @@
+"""The embedded engine: who leads, who is dead, and which task is taken when. With real locks and real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch import Runtime, Task
+from midwatch.clock import SECOND, SystemClock
+from midwatch.engine import Instance
+from midwatch.engines.embedded import LEAD_SECONDS, NEIGHBOUR_SECONDS, EmbeddedEngine
+from midwatch.errors import HomeUnusable, StoreUnavailable
+from midwatch.event import EventFilter
+from midwatch.home import Home
+from midwatch.slots import Slots
+from midwatch.store import Commit
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.task import Claim, ClaimRequest, Claims
+from midwatch.testing import FakeClock, ScriptedAgent, result, settle, wait_for
+from midwatch.watchdog import LIFE_CHECK_SECONDS
+from records import put
+
+
+class Worker:
+    """Remembers what it was given and keeps its slot until it is told that the task is done."""
+
+    def __init__(self, total: int = 10, **per_agent: int) -> None:
+        self.slots = Slots(total, per_agent or {"demo": 10})
+        self.slot_freed: Callable[[], None] = lambda: None
+        self.started: list[Task] = []
+
+    def start(self, claim: Claim) -> None:
+        self.slots.take(claim.task.agent)
+        self.started.append(claim.task)
+
+    def done(self, agent: str = "demo") -> None:
+        self.slots.give(agent)
+        self.slot_freed()
+
+    def ids(self) -> list[str]:
+        return [task.id for task in self.started]
+
+
+class Counting:
+    """A store that counts claims and can fail or hold up the next ones."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self.claims = 0
+        self.failures: list[Exception] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        self.waiting = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def claim(self, request: ClaimRequest, now: int) -> Claims:
+        self.claims += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        claims = await self._store.claim(request, now)
+        self.waiting.set()
+        await self.open.wait()
+        return claims
+
+
+class Desk:
+    """Engines of several "processes" on one home and one store, on a clock that is moved by hand."""
+
+    def __init__(self, store: SqliteStore, home: Home) -> None:
+        self.store = store
+        self.home = home
+        self.clock = FakeClock(SystemClock().now())
+        self.engines: list[EmbeddedEngine] = []
+        self.led: list[str] = []
+        store.on_commit(self._heard)
+
+    def _heard(self, commit: Commit) -> None:
+        if "task" in commit.topics:
+            for engine in self.engines:
+                engine.wake()
+
+    async def engine(
+        self,
+        name: str,
+        worker: Worker,
+        role: Any = "library",
+        *,
+        store: Any = None,
+        agents: tuple[str, ...] = ("demo",),
+    ) -> EmbeddedEngine:
+        instance = Instance(
+            id=name, role=role, host="here", boot_id="b", pid=1, agents=agents, slots=9, started_at=self.clock.now()
+        )
+        made = EmbeddedEngine(
+            store or self.store, self.clock, self.home, worker, instance, lambda: self.led.append(name)  # type: ignore[arg-type]
+        )  # fmt: skip
+        made.live()
+        await made.start()
+        self.engines.append(made)
+        return made
+
+    async def put(self, **fields: Any) -> Task:
+        now = self.clock.now()
+        return await put(self.store, **{"created_at": now, "due_at": now, **fields})
+
+    async def end(self, engine: EmbeddedEngine) -> None:
+        self.engines.remove(engine)
+        await engine.stop_taking()
+        await engine.stop()
+
+    async def quiet(self) -> None:
+        """Let everything that was begun end: each look is a whole turn of the store."""
+        for _ in range(15):
+            await self.store.describe()
+            await settle()
+
+    async def later(self, seconds: float) -> None:
+        await self.quiet()
+        await self.clock.advance(seconds)
+        await self.quiet()
+
+
+@pytest.fixture
+async def desk(home: Path) -> AsyncIterator[Desk]:
+    place = Home(home)
+    place.prepare()
+    store = await SqliteStore.open(":memory:")
+    made = Desk(store, place)
+    yield made
+    for engine in list(made.engines):
+        await made.end(engine)
+    await store.close()
+
+
+# -- the lead ----------------------------------------------------------------------------------------------------
+
+
+async def test_one_leads_and_another_takes_over_when_it_ends(desk: Desk) -> None:
+    one, two, three = [await desk.engine(name, Worker()) for name in ("i_1", "i_2", "i_3")]
+    assert [e.leads() for e in (one, two, three)] == [True, False, False]
+    await desk.later(10 * LEAD_SECONDS)
+    assert desk.led == ["i_1"]
+    await desk.end(one)
+    await desk.later(LEAD_SECONDS)
+    assert [e.leads() for e in (two, three)].count(True) == 1
+    assert len(desk.led) == 2  # it was told
+
+
+async def test_the_loops_may_take_the_lead_as_soon_as_it_is_free_and_are_told_all_the_same(desk: Desk) -> None:
+    one, two = [await desk.engine(name, Worker()) for name in ("i_1", "i_2")]
+    await desk.end(one)
+    assert two.leads()
+    await desk.later(LEAD_SECONDS)
+    assert desk.led == ["i_1", "i_2"]
+
+
+# -- life and death ----------------------------------------------------------------------------------------------
+
+
+async def test_who_holds_its_lock_lives_and_everybody_else_is_dead(desk: Desk) -> None:
+    one, two = [await desk.engine(name, Worker()) for name in ("i_1", "i_2")]
+    assert one.dead(["i_1", "i_2", "i_never", ""]) == {"i_never", ""}
+    await desk.later(365 * 86400)
+    assert one.dead(["i_1", "i_2"]) == set()  # time plays no part
+    await desk.end(two)
+    assert one.dead(["i_1", "i_2"]) == {"i_2"}
+    assert [i.id for i in await desk.store.list_instances()] == ["i_1"]
+    assert sorted(file.name for file in desk.home.run.glob("*.lock")) == ["i_1.lock", "leader.lock"]
+
+
+async def test_a_name_that_is_taken_is_refused_and_left_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midwatch.engines.embedded.OWNER_RETRY_SECONDS", 0.05)
+    one = await desk.engine("i_1", Worker())
+    with pytest.raises(HomeUnusable):
+        await desk.engine("i_1", Worker())
+    assert one.dead(["i_1"]) == set()
+
+
+async def test_an_engine_that_cannot_sign_off_still_lets_go(desk: Desk) -> None:
+    class Gone:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(desk.store, name)
+
+        async def remove_instances(self, ids: Any) -> None:
+            raise StoreUnavailable("the disk is full")
+
+    one = await desk.engine("i_1", Worker(), store=Gone())
+    await desk.end(one)
+    two = await desk.engine("i_2", Worker())
+    assert two.leads()
+    assert two.dead(["i_1"]) == {"i_1"}
+
+
+# -- taking ------------------------------------------------------------------------------------------------------
+
+
+async def test_tasks_are_taken_in_claim_order_as_slots_become_free(desk: Desk) -> None:
+    worker = Worker(1, demo=1)
+    low, person, high, plain = [
+        await desk.put(**fields)
+        for fields in ({"priority": -5}, {"cause": "message", "priority": -100}, {"priority": 5}, {})
+    ]
+    await desk.engine("i_1", worker)
+    for _ in range(4):
+        await desk.quiet()
+        worker.done()
+    await desk.quiet()
+    assert worker.ids() == [person.id, high.id, plain.id, low.id]
+
+
+async def test_an_agent_at_its_limit_does_not_hold_up_another(desk: Desk) -> None:
+    worker = Worker(3, demo=1, other=5)
+    first, second = await desk.put(priority=9), await desk.put(priority=8)
+    others = [await desk.put(agent="other") for _ in range(3)]
+    await desk.engine("i_1", worker, agents=("demo", "other"))
+    await desk.quiet()
+    assert worker.ids() == [first.id, others[0].id, others[1].id]
+    worker.done("other")
+    await desk.quiet()
+    assert worker.ids()[3:] == [others[2].id]
+    worker.done("demo")
+    await desk.quiet()
+    assert worker.ids()[4:] == [second.id]
+
+
+async def test_a_delayed_task_starts_on_time_and_not_before(desk: Desk) -> None:
+    worker = Worker()
+    await desk.engine("i_1", worker)
+    now = desk.clock.now()
+    late = await desk.put(due_at=now + 100 * SECOND, wait="delay")
+    soon = await desk.put(due_at=now + 10 * SECOND, wait="delay")
+    await desk.later(9.9)
+    assert worker.ids() == []
+    await desk.later(0.2)
+    assert worker.ids() == [soon.id]
+    for _ in range(8):
+        await desk.later(10)
+    assert worker.ids() == [soon.id]
+    await desk.later(10)
+    assert worker.ids() == [soon.id, late.id]
+
+
+async def test_a_delayed_task_starts_soon_after_the_clock_was_set_forward(desk: Desk) -> None:
+    worker = Worker()
+    await desk.engine("i_1", worker)
+    task = await desk.put(due_at=desk.clock.now() + 7200 * SECOND, wait="delay")
+    await desk.quiet()
+    desk.clock.set(desk.clock.now() + 7200 * SECOND)
+    await desk.later(30)
+    assert worker.ids() == [task.id]
+
+
+async def test_nothing_is_asked_while_nothing_happens(desk: Desk) -> None:
+    store = Counting(desk.store)
+    await desk.engine("i_1", Worker(), store=store)
+    await desk.put(agent="somebody elses")
+    await desk.put(agent="somebody elses", due_at=desk.clock.now() + 5 * SECOND, wait="delay")
+    await desk.later(60)
+    asked = store.claims
+    for _ in range(10):
+        await desk.later(360)
+    assert store.claims == asked <= 5
+
+
+async def test_a_store_that_fails_is_asked_again_after_a_pause(desk: Desk) -> None:
+    store, worker = Counting(desk.store), Worker()
+    store.failures = [StoreUnavailable("busy")] * 3
+    await desk.engine("i_1", worker, store=store)
+    task = await desk.put()
+    for _ in range(4):
+        await desk.later(0.5)
+    assert worker.ids() == [task.id]
+    assert store.failures == []
+
+
+@pytest.mark.xfail(reason="EmbeddedEngine._take ends for ever on an error that is no StoreError", strict=True)
+async def test_an_error_nobody_thought_of_does_not_end_the_taking(desk: Desk) -> None:
+    store, worker = Counting(desk.store), Worker()
+    store.failures = [RuntimeError("odd")]
+    await desk.engine("i_1", worker, store=store)
+    try:
+        await desk.quiet()
+        task = await desk.put()
+        await desk.later(5)
+        assert worker.ids() == [task.id]
+    finally:
+        engine = desk.engines.pop()
+        with suppress(RuntimeError):
+            await engine.stop_taking()
+        await engine.stop()
+
+
+async def test_a_claim_under_way_when_taking_stops_is_not_dropped(desk: Desk) -> None:
+    store, worker = Counting(desk.store), Worker()
+    store.open.clear()
+    engine = await desk.engine("i_1", worker, store=store)
+    task = await desk.put()
+    await store.waiting.wait()
+    await desk.quiet()
+    stopping = asyncio.create_task(engine.stop_taking())
+    await desk.quiet()
+    assert not stopping.done()
+    store.open.set()
+    await stopping
+    held = await desk.store.get_task(task.id)
+    assert held is not None
+    assert (held.status == "running") == (worker.ids() == [task.id])
+    later = await desk.put()
+    await desk.later(60)
+    assert later.id not in worker.ids()
+    left = await desk.store.get_task(later.id)
+    assert left is not None and left.status == "pending"
+
+
+async def test_taking_can_be_stopped_twice_and_before_it_began(desk: Desk) -> None:
+    engine = await desk.engine("i_1", Worker())
+    await engine.stop_taking()
+    await engine.stop_taking()
+    assert engine.leads()
+
+
+# -- beside others -----------------------------------------------------------------------------------------------
+
+
+async def test_a_run_takes_its_own_task_only(desk: Desk) -> None:
+    worker = Worker()
+    await desk.engine("i_run", worker, "run")
+    theirs, own = await desk.put(submitter="i_other"), await desk.put(submitter="i_run")
+    nobodys = await desk.put()
+    await desk.later(60)
+    assert worker.ids() == [own.id]
+    for task in (theirs, nobodys):
+        found = await desk.store.get_task(task.id)
+        assert found is not None and found.status == "pending"
+
+
+async def test_a_library_alone_takes_everything_and_beside_a_server_only_what_is_its_own(desk: Desk) -> None:
+    worker = Worker(10, demo=5, mine=5)
+    await desk.engine("i_lib", worker, agents=("demo", "mine"))
+    alone = await desk.put(submitter="i_other")
+    await desk.quiet()
+    assert worker.ids() == [alone.id]
+    up = desk.home.claim_up()
+    try:
+        server = Worker()
+        await desk.engine("i_up", server, "up")
+        await desk.clock.advance(NEIGHBOUR_SECONDS)
+        theirs, own = await desk.put(submitter="i_other"), await desk.put(submitter="i_lib")
+        only = await desk.put(agent="mine", submitter="i_other")
+        await desk.quiet()
+        assert theirs.id in server.ids() and theirs.id not in worker.ids()
+        assert only.id in worker.ids()
+        assert own.id in worker.ids() + server.ids()
+    finally:
+        up.release()
+
+
+@pytest.mark.xfail(
+    reason="EmbeddedEngine remembers its neighbour and does not look again when nothing wakes it", strict=True
+)
+async def test_what_a_server_leaves_is_taken_by_the_library_beside_it(desk: Desk) -> None:
+    worker = Worker()
+    up = desk.home.claim_up()
+    server = await desk.engine("i_up", Worker(1, demo=0), "up")  # it has no slot for it
+    await desk.engine("i_lib", worker)
+    task = await desk.put(submitter="i_other")
+    await desk.later(5)
+    assert worker.ids() == []
+    await desk.end(server)
+    up.release()
+    await desk.later(60)
+    assert worker.ids() == [task.id]
+
+
+# -- processes ---------------------------------------------------------------------------------------------------
+
+PROCESS = """
+import asyncio, sys
+from midwatch import Runtime
+from midwatch.testing import ScriptedAgent, wait_for
+
+async def main():
+    agent = ScriptedAgent(wait_for(asyncio.Event()))
+    async with Runtime.open(sys.argv[1], agents={"it": agent}, role=sys.argv[2]) as desk:
+        task = await desk.tasks.submit("x", agent="it", on_crash="rerun")
+        while (await desk.tasks.get(task.id)).status != "running":
+            await asyncio.sleep(0.005)
+        print(task.id, desk.instance.id, int(desk._engine.leads()), flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def process(home: Path, role: str = "library") -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """Another midwatch process that runs a task; what it says is its task, its name, and whether it leads."""
+    started = subprocess.Popen(
+        [sys.executable, "-c", PROCESS, str(home), role], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert started.stdout is not None
+        yield started, started.stdout.readline().split()
+    finally:
+        started.kill()
+        started.communicate()
+
+
+async def until(look: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(30):
+        while not await look():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("role", ["library", "up"])
+async def test_when_the_leaders_process_is_killed_another_leads_and_runs_its_task(home: Path, role: str) -> None:
+    with process(home, role) as (other, (task_id, name, leads)):
+        assert leads == "1"
+        async with Runtime.open(home, agents={"it": ScriptedAgent(result("taken over"))}) as desk:
+            engine = desk._engine
+            assert engine is not None
+            assert not engine.leads() and engine.dead([name]) == set()
+            other.kill()
+            other.wait()
+            assert engine.dead([name]) == {name}
+            async with asyncio.timeout(30):
+                ended = await desk.tasks.wait(task_id)
+            assert (ended.status, ended.result, ended.attempt, ended.rescues) == ("done", "taken over", 2, 1)
+            assert engine.leads()
+            (told,) = await desk.store.read_events(0, EventFilter(kinds=("task_rescued",)))
+            assert told.payload["owner"] == name
+            assert name not in {i.id for i in await desk.store.list_instances()}
+
+
+async def test_a_process_that_is_stopped_for_hours_is_not_dead_and_one_that_is_killed_is(home: Path) -> None:
+    clock = FakeClock(SystemClock().now())
+    async with Runtime.open(home, agents={"it": ScriptedAgent(wait_for(asyncio.Event()))}, clock=clock) as desk:
+        assert desk._engine is not None and desk._engine.leads()
+
+        async def pass_hours() -> None:
+            for _ in range(12):
+                await clock.advance(3600)
+                await desk.store.describe()
+
+        with process(home) as (other, (task_id, name, leads)):
+            assert leads == "0"
+            other.send_signal(signal.SIGSTOP)
+            await pass_hours()
+            assert desk._engine.dead([name]) == set()
+            held = await desk.tasks.get(task_id)
+            assert (held.status, held.rescues, held.lease_owner) == ("running", 0, name)
+            other.send_signal(signal.SIGCONT)
+            other.send_signal(signal.SIGKILL)
+            other.wait()
+
+            async def rescued() -> bool:
+                await clock.advance(LIFE_CHECK_SECONDS)
+                return (await desk.tasks.get(task_id)).rescues == 1
+
+            await until(rescued)
+        assert not Path(f"/proc/{os.getpid()}/nothing").exists()
