@@ -80,12 +80,15 @@ class Turn(Protocol):
     prompt: str
     thread_id: str | None
     workdir: str | None
-    env: Mapping[str, str]
-    """To be added to a child's environment: MIDWATCH_TASK and what an agent needs to speak to midwatch."""
     deadline: float | None
     """Monotonic time at which the turn is ended, or None. It moves when the turn waits for an answer."""
     resumed: bool
     """Whether an earlier attempt was cut off and this one should go on where it stopped."""
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """To be added to a child's environment: MIDWATCH_TASK and what an agent needs to speak to midwatch."""
+        ...
 
     async def emit(self, payload: Payload) -> None:
         """Tell what happened. Stored in order, unless the payload's kind is live. Waits when too much is unwritten."""

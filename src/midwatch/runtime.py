@@ -7,6 +7,7 @@ async with midwatch.Runtime.open() as desk:
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -134,6 +135,8 @@ class Runtime:
         place = Home(settings.home)
         place.prepare()
         up = place.claim_up() if role == "up" else None
+        if role in ("up", "worker"):
+            collect_garbage_seldom()
         try:
             store = await open_store(settings, place)
             try:
@@ -252,6 +255,13 @@ class Runtime:
     def running(self) -> int:
         """How many tasks run in this process now."""
         return len(self._worker.running) if self._worker else 0
+
+
+def collect_garbage_seldom() -> None:
+    """For a process that is ours alone: what is loaded by now stays, and short-lived records seldom form cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 async def _reap(task: Task) -> None:

@@ -16,7 +16,7 @@ from midwatch.clock import Clock
 from midwatch.errors import AgentError, LeaseLost, StoreUnavailable
 from midwatch.event import Event, Payload, ToolExecEnd, ToolExecStart, TurnEnd, TurnStart, event
 from midwatch.session import Message
-from midwatch.task import Claim, TaskStore, conversation, meta
+from midwatch.task import Claim, Task, TaskStore, conversation, meta
 
 MOST_UNWRITTEN = 500
 MOST_UNREAD = 100
@@ -32,6 +32,7 @@ class Host(Protocol):
 
     @property
     def store(self) -> TaskStore: ...
+    def env(self, task: Task) -> Mapping[str, str]: ...
     def show(self, live: Event) -> None: ...
     def lost(self, turn: LiveTurn) -> None: ...
     async def identify(self, pgid: int) -> str: ...
@@ -43,7 +44,7 @@ class Host(Protocol):
 class LiveTurn:
     """Implements `midwatch.agent.Turn` for one attempt."""
 
-    def __init__(self, host: Host, claim: Claim, thread_id: str | None, env: Mapping[str, str]) -> None:
+    def __init__(self, host: Host, claim: Claim, thread_id: str | None) -> None:
         task = claim.task
         self.task = task
         self.task_id = task.id
@@ -52,7 +53,6 @@ class LiveTurn:
         self.prompt = task.prompt
         self.thread_id = thread_id
         self.workdir = task.workdir
-        self.env = env
         self.deadline: float | None = None
         self.resumed = task.on_crash == "resume" and task.rescues + task.interruptions > 0
         self.fence = Fence(task.id, task.attempt)
@@ -95,6 +95,11 @@ class LiveTurn:
 
     async def receive(self) -> str:
         return await self.inbox.get()
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """See the port."""
+        return self._host.env(self.task)
 
     @property
     def inbox(self) -> asyncio.Queue[str]:

@@ -202,7 +202,7 @@ class Worker:
             return Verdict("error", error=f"agent {task.agent!r} is not configured here any more.")
         try:
             session = await self._session(task)
-            turn = LiveTurn(self, run.claim, session.thread_id, self._turn_env(task))
+            turn = LiveTurn(self, run.claim, session.thread_id)
             run.turn = turn
             turn.begin()
             self._write_soon(turn)
@@ -257,12 +257,9 @@ class Worker:
         for turn in young:
             turn.flush_soon()
 
-    def _turn_env(self, task: Task) -> dict[str, str]:
-        return {
-            **self._env(),
-            "MIDWATCH_TASK": f"{task.id}/{task.attempt}",
-            "MIDWATCH_SESSION": task.session_key,
-        }
+    def env(self, task: Task) -> dict[str, str]:
+        """What a child of the turn finds in its environment."""
+        return {**self._env(), "MIDWATCH_TASK": f"{task.id}/{task.attempt}", "MIDWATCH_SESSION": task.session_key}
 
     async def _close(self, run: Run, verdict: Verdict) -> bool:
         """End the conversation. True when something of it cannot be ended: it then keeps its slot until it has."""

@@ -99,7 +99,7 @@ async def task(store: Unsteady) -> Task:
 
 @pytest.fixture
 def turn(worker: Worker, task: Task) -> LiveTurn:
-    return LiveTurn(worker, Claim(task, "secret"), None, {})
+    return LiveTurn(worker, Claim(task, "secret"), None)
 
 
 @pytest.fixture
@@ -377,7 +377,7 @@ async def test_the_prompt_is_said_in_a_conversation_only(
     worker: Worker, store: Unsteady, session: str | None, said_it: int
 ) -> None:
     task = await running(store, **({"session_key": session} if session else {}))  # type: ignore[arg-type]
-    turn = LiveTurn(worker, Claim(task, "secret"), None, {})
+    turn = LiveTurn(worker, Claim(task, "secret"), None)
     turn.begin()
     turn.flush_soon()
     await written(turn)
@@ -394,7 +394,7 @@ def test_a_turn_goes_on_only_where_its_task_says_so(
 ) -> None:
     task = a_task(on_crash=on_crash, rescues=rescues, interruptions=interruptions, attempt=2)
     worker: Any = Worker(None)  # type: ignore[arg-type]
-    assert LiveTurn(worker, Claim(task, ""), None, {}).resumed == resumed
+    assert LiveTurn(worker, Claim(task, ""), None).resumed == resumed
 
 
 # -- questions ---------------------------------------------------------------------------------------------------
