@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from itertools import islice
 from typing import Protocol
@@ -137,7 +137,9 @@ class Bus:
 
     # -- what goes out -------------------------------------------------------------------------------------------
 
-    async def follow(self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False) -> AsyncIterator[Event]:
+    async def follow(
+        self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False
+    ) -> AsyncGenerator[Event, None]:
         """See `midwatch.event.Follower`."""
         watcher = _Watcher(which)
         if live:

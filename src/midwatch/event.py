@@ -7,7 +7,7 @@ shown to whoever watches and are never stored.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, dataclass_transform
@@ -369,7 +369,7 @@ class EventLog(Protocol):
 class Follower(Protocol):
     """Port: who can follow the log as it grows."""
 
-    def follow(self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False) -> AsyncIterator[Event]:
+    def follow(self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False) -> AsyncGenerator[Event, None]:
         """All matching events with seq > `after`, then every new one, each once and in order, for ever. With `live`
         also those that are never stored (seq 0), which a slow reader may lose: a `gap` event says so."""
         ...

@@ -135,5 +135,5 @@ class Sessions:
         return await self._store.read_messages(key, after, limit)
 
     async def list(self, limit: int = 50) -> list[Session]:
-        """The most listly used sessions first."""
+        """The most recently used sessions first."""
         return await self._store.list_sessions(limit)

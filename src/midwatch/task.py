@@ -475,7 +475,7 @@ class Tasks:
         return task._replace(wait="session" if held else "slot")
 
     status = get
-    """The seed's name for it."""
+    """Another name for `get`."""
 
     async def list(self, which: TaskFilter | None = None) -> list[Task]:
         """Tasks that match, newest first, at most 500 at a time."""

@@ -63,6 +63,7 @@ class LiveTurn:
         self._meta = {**meta(task), "turn_id": f"{task.id}.{task.attempt}"}
         self._events: list[Event] = []
         self._messages: list[Message] = []
+        self._held: list[Event] = []
         self._tools: dict[str, Event] = {}
         self._started = host.clock.monotonic()
         self._flushing: asyncio.Task[None] | None = None
@@ -74,7 +75,10 @@ class LiveTurn:
     async def emit(self, payload: Payload) -> None:
         made = event(payload, self._host.clock.now(), **self._meta)
         if payload.live:
-            self._host.show(made)
+            if self._events or self._flushing is not None:
+                self._held.append(made)  # what was told before it is shown before it
+            else:
+                self._host.show(made)
             return
         if self._lost:
             return  # the agent is being ended; nothing it says is ours to tell
@@ -148,6 +152,7 @@ class LiveTurn:
         self._ended = True
         if self._flushing is not None:
             await asyncio.shield(self._flushing)
+        self._show_held()
         now = self._host.clock.now()
         spent = self._host.clock.monotonic() - self._started
         for opened in self._tools.values():
@@ -178,6 +183,7 @@ class LiveTurn:
                 try:
                     await self._host.store.apply(Changes(fence=self.fence, events=events, messages=messages))
                 except StoreUnavailable:
+                    self._show_held()  # order is good, but nobody should look at a standing text for it
                     await asyncio.sleep(PAUSE_SECONDS)
                     if self._ended:
                         return
@@ -190,6 +196,12 @@ class LiveTurn:
                 del self._messages[: len(messages)]
         finally:
             self._flushing = None
+            self._show_held()
+
+    def _show_held(self) -> None:
+        held, self._held = self._held, []
+        for live in held:
+            self._host.show(live)
 
     async def _write(self, changes: Changes) -> None:
         """Write a step of the turn after what was emitted before it."""

@@ -383,7 +383,8 @@ class Worker:
         asked: list[Changes] = []
         if run.turn is not None and run.turn.asked:
             left = await self.store.pending_approvals(run.turn.fence)
-            asked = [resolve(question, "expired", now, why="the task has ended") for question in left]
+            why = "the task has ended" if step.updates[0].fields["status"] != "pending" else "the task was interrupted"
+            asked = [resolve(question, "expired", now, why=why) for question in left]
         return replace(
             step,
             fence=run.turn.fence if run.turn else None,

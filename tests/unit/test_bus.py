@@ -62,7 +62,7 @@ class Following:
         self.task.add_done_callback(lambda _: self._news.set())
 
     async def _run(self) -> None:
-        async with aclosing(self._events) as events:  # type: ignore[type-var]
+        async with aclosing(self._events) as events:
             async for made in events:
                 self.found.append(made)
                 self._news.set()
@@ -162,7 +162,7 @@ async def test_a_slow_follower_falls_back_to_the_log(disk: SqliteStore, monkeypa
     bus = Bus(disk, SystemClock())
     await bus.start()
     disk.on_commit(bus.heard)
-    async with aclosing(bus.follow(0)) as events:  # type: ignore[type-var]
+    async with aclosing(bus.follow(0)) as events:
         await write(disk, "0")
         found = [await anext(events)]
         for batch in range(10):  # far more than the tail holds, while nobody reads
@@ -271,7 +271,7 @@ async def test_a_follower_that_falls_below_the_oldest_event_is_told(
     await bus.start()
     disk.on_commit(bus.heard)
     try:
-        async with aclosing(bus.follow(0)) as events, asyncio.timeout(20):  # type: ignore[type-var]
+        async with aclosing(bus.follow(0)) as events, asyncio.timeout(20):
             await write(disk, "1")
             assert (await anext(events)).seq == 1
             for number in range(2, 30):
@@ -365,7 +365,7 @@ async def test_a_slow_watcher_loses_live_events_is_told_how_many_and_loses_no_st
     bus: Bus, disk: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bus_module, "LIVE_WAITING", 10)
-    async with aclosing(bus.follow(0, live=True)) as events, asyncio.timeout(20):  # type: ignore[type-var]
+    async with aclosing(bus.follow(0, live=True)) as events, asyncio.timeout(20):
         await write(disk, "0")
         found = [await anext(events)]
         for number in range(1, 31):  # while it does not read
@@ -391,7 +391,7 @@ async def test_a_slow_watcher_costs_a_quick_one_nothing(
     monkeypatch.setattr(bus_module, "LIVE_WAITING", 5)
     await write(disk, "begin")
     quick = Following(bus, live=True)
-    async with aclosing(bus.follow(0, live=True)) as slow:  # type: ignore[type-var]
+    async with aclosing(bus.follow(0, live=True)) as slow:
         assert (await anext(slow)).seq == 1
         for number in range(50):
             await quick.until(lambda found, number=number: len(found) == number + 1)  # type: ignore[misc]

@@ -177,15 +177,18 @@ async def test_every_write_of_the_turn_is_fenced(turn: LiveTurn, store: Unsteady
     assert [u.noun for c in unfenced for u in c.updates] == ["approval"]  # the person's answer
 
 
-async def test_live_events_are_shown_at_once_and_never_stored(
+async def test_live_events_are_shown_after_what_was_told_before_and_never_stored(
     turn: LiveTurn, worker: Worker, store: Unsteady, task: Task
 ) -> None:
     store.open.clear()
     await turn.emit(said("stored"))
     await turn.emit(MessageDelta(message_id="m", offset=0, text="live"))
-    assert [(e.kind, e.turn_id) for e in worker.shown] == [("message_delta", f"{task.id}.1")]
+    assert worker.shown == []  # what was told before it is not written yet
     store.open.set()
     await written(turn)
+    assert [(e.kind, e.turn_id) for e in worker.shown] == [("message_delta", f"{task.id}.1")]
+    await turn.emit(MessageDelta(message_id="m", offset=4, text="and at once"))
+    assert len(worker.shown) == 2
     assert await stored(store, task) == ["stored"]
 
 
