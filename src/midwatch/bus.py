@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Protocol
@@ -89,13 +89,8 @@ class Bus:
         if any(taken):
             self._ring()
 
-    def _publish(self, events: tuple[Event, ...] | list[Event]) -> None:
-        if self._tail and events[0].seq != self._tail[-1].seq + 1:
-            self._tail.clear()
-        for made in events:  # the tail has no holes; a log that was pruned may have some
-            if self._tail and made.seq != self._tail[-1].seq + 1:
-                self._tail.clear()
-            self._tail.append(made)
+    def _publish(self, events: Sequence[Event]) -> None:
+        self._remember(events)
         self._head = events[-1].seq
         for made in events:
             if made.kind == "task_submitted" and made.task_id:
@@ -106,6 +101,17 @@ class Bus:
                     if not future.done():
                         future.set_result(None)
         self._ring()
+
+    def _remember(self, events: Sequence[Event]) -> None:
+        """Keep them in the tail, which has no holes; a log that was pruned may have some."""
+        whole = events[-1].seq - events[0].seq + 1 == len(events)
+        if whole and (not self._tail or events[0].seq == self._tail[-1].seq + 1):
+            self._tail.extend(events)
+            return
+        for made in events:
+            if self._tail and made.seq != self._tail[-1].seq + 1:
+                self._tail.clear()
+            self._tail.append(made)
 
     def _ring(self) -> None:
         ringing, self._news = self._news, asyncio.Event()
