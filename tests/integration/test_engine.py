@@ -221,7 +221,7 @@ async def test_tasks_are_taken_in_claim_order_as_slots_become_free(desk: Desk) -
 async def test_an_agent_at_its_limit_does_not_hold_up_another(desk: Desk) -> None:
     worker = Worker(3, demo=1, other=5)
     first, second = await desk.put(priority=9), await desk.put(priority=8)
-    others = [await desk.put(agent="other") for _ in range(3)]
+    others = [await desk.put(agent="other", priority=priority) for priority in (3, 2, 1)]
     await desk.engine("i_1", worker, agents=("demo", "other"))
     await desk.quiet()
     assert worker.ids() == [first.id, others[0].id, others[1].id]
@@ -365,9 +365,7 @@ async def test_a_library_alone_takes_everything_and_beside_a_server_only_what_is
         up.release()
 
 
-@pytest.mark.xfail(
-    reason="EmbeddedEngine believes in its neighbour for 0.5 s and nothing wakes it after that", strict=True
-)
+@pytest.mark.xfail(reason="EmbeddedEngine believes in its neighbour for 0.5 s and is not woken then", strict=True)
 async def test_what_a_server_leaves_is_taken_by_the_library_beside_it(desk: Desk) -> None:
     """The library looked just before the server ended, and its last commit was heard just after."""
     worker = Worker()
