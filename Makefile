@@ -35,6 +35,7 @@ check: lint ## Fast inner loop: style, types, unit and contract tests; under a m
 
 .PHONY: test
 test: lint ## Everything
+	tests/install-services
 	$(BIN)/pytest -n 2 --ignore=tests/chaos
 	$(BIN)/pytest -s tests/chaos
 
