@@ -3,7 +3,9 @@ SELECT {task} FROM tasks WHERE coalesce(creator, '') = :creator AND idempotency_
 
 -- count_outside: open tasks that came from outside, counted up to a limit
 SELECT count(*) FROM (
-  SELECT 1 FROM tasks WHERE status IN ('pending', 'running') AND cause IN ('submit', 'message') LIMIT :most
+  SELECT 1 FROM tasks WHERE status = 'pending' AND cause IN ('submit', 'message')
+  UNION ALL SELECT 1 FROM tasks WHERE status = 'running' AND cause IN ('submit', 'message')
+  LIMIT :most
 ) AS open_tasks
 
 -- ask_to_yield: a person's message wants the gate its automation holds
@@ -43,7 +45,9 @@ WHERE (CAST(:before AS TEXT) IS NULL OR id < :before)
 ORDER BY id DESC LIMIT :limit
 
 -- count: by status
-SELECT status, count(*) FROM tasks GROUP BY status
+SELECT 'pending', count(*) FROM tasks WHERE status = 'pending'
+UNION ALL SELECT 'running', count(*) FROM tasks WHERE status = 'running'
+UNION ALL SELECT status, count(*) FROM tasks WHERE completed_at IS NOT NULL GROUP BY status
 
 -- running: with whoever owns them
 SELECT {task} FROM tasks WHERE status = 'running' AND (CAST(:owner AS TEXT) IS NULL OR lease_owner = :owner)
@@ -54,7 +58,7 @@ SELECT id FROM tasks WHERE gate_key = :gate AND status = 'running'
 -- prunable: ended tasks that are too old or too many
 SELECT id FROM (
   SELECT id, completed_at, row_number() OVER (ORDER BY completed_at DESC) AS place
-  FROM tasks WHERE status IN ('done', 'failed', 'cancelled')
+  FROM tasks WHERE completed_at IS NOT NULL
 ) AS ended WHERE completed_at < :before OR place > :keep LIMIT 1000
 
 -- prune: an ended task

@@ -60,8 +60,8 @@ CREATE INDEX tasks_later ON tasks (due_at) WHERE status = 'pending' AND wait IS 
 CREATE UNIQUE INDEX tasks_gate ON tasks (gate_key) WHERE status = 'running';
 -- What waits in a gate, looked for when its running task ends.
 CREATE INDEX tasks_waiting ON tasks (gate_key) WHERE status = 'pending';
--- Counts by status, and the oldest ended tasks.
-CREATE INDEX tasks_status ON tasks (status, completed_at);
+-- Counts of ended tasks by status, and the oldest of them. Open ones are counted by the indexes above.
+CREATE INDEX tasks_ended ON tasks (status, completed_at) WHERE completed_at IS NOT NULL;
 CREATE UNIQUE INDEX tasks_key ON tasks (coalesce(creator, ''), idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE UNIQUE INDEX tasks_internal_key ON tasks (internal_key) WHERE internal_key IS NOT NULL;
 
