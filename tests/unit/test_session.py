@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import example, given
@@ -22,6 +23,7 @@ from midwatch.session import (
     visibility_key,
 )
 from midwatch.store import Store
+from midwatch.stores.sqlite import SqliteStore
 
 # The grammar: <type>:<id>, then tokens. Of seed, thread and work the first that is there, in this order, is the thread.
 TABLE = [
@@ -128,14 +130,21 @@ def test_records_are_frozen_and_show_no_lock() -> None:
     assert message.snapshot()["number"] == 0
 
 
-async def test_the_service_finds_lists_and_pages(store: Store) -> None:
-    service = Sessions(store)
+@pytest.fixture
+async def memory() -> AsyncIterator[Store]:
+    store = await SqliteStore.open(":memory:")
+    yield store
+    await store.close()
+
+
+async def test_the_service_finds_lists_and_pages(memory: Store) -> None:
+    service = Sessions(memory)
     with pytest.raises(NotFound):
         await service.get("chat:1")
     assert await service.list() == []
     assert await service.messages("chat:1") == []
     session = Session(key="chat:1", agent="demo", gate_key="chat:1", created_at=1, updated_at=1)
     said = tuple(Message(session_key="chat:1", role="agent", text=str(n), time=n) for n in range(5))
-    await store.apply(Changes(sessions=(session,), messages=said))
+    await memory.apply(Changes(sessions=(session,), messages=said))
     assert await service.get("chat:1") == session
     assert [m.text for m in await service.messages("chat:1", after=2, limit=2)] == ["2", "3"]
