@@ -132,6 +132,8 @@ class Bus:
                 self._foreign = self._foreign or len(page) == PAGE
             else:
                 self._head = max(self._head, self._wanted)  # what it was told of has been pruned
+                self._tail.clear()
+                self._ring()
 
     def _fetched(self, pump: asyncio.Task[None]) -> None:
         self._pump = None
@@ -156,10 +158,10 @@ class Bus:
                 news = self._news
                 if not began or not self._covers(position):
                     began = True
-                    oldest = (await self._store.log_bounds()).oldest_seq
-                    if position + 1 < oldest:
+                    oldest, last = await self._store.log_bounds()
+                    if not oldest - 1 <= position <= last:  # pruned, or a log that was restored from a backup
                         yield event(Gap(oldest_seq=oldest), self._clock.now())
-                        position = oldest - 1
+                        position = oldest - 1 if position < oldest else last
                 found, position = await self._next(position, which)
                 for made in found:
                     yield made

@@ -86,7 +86,7 @@ def seconds(text: str | float) -> float:
     compact = text.strip().lower().replace(" ", "")
     parts = _PART.findall(compact)
     if parts and "".join(number + unit for number, unit in parts) == compact:
-        return float(sum(float(number) * _UNITS[unit] for number, unit in parts))
+        return _finite(float(sum(float(number) * _UNITS[unit] for number, unit in parts)), text)
     try:
         return _finite(float(compact), text)
     except ValueError:

@@ -312,7 +312,8 @@ class DeliveryFailed(Payload):
 
 @kind("gap", live=True)
 class Gap(Payload):
-    """Something is missing here: stored events up to `oldest_seq` were pruned, or `dropped` live ones were too many."""
+    """Something is missing here: stored events before `oldest_seq` were pruned, the log ends before where the reader
+    was, or `dropped` live ones were too many."""
 
     oldest_seq: int | None = None
     dropped: int = 0

@@ -11,7 +11,7 @@ import gc
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,7 +30,7 @@ from midwatch.config import Settings
 from midwatch.courier import Courier
 from midwatch.engine import Engine, Instance, Role
 from midwatch.engines.embedded import EmbeddedEngine, dead_owners
-from midwatch.errors import BadConfig
+from midwatch.errors import BadConfig, UnknownAgent
 from midwatch.home import Home, boot_id
 from midwatch.session import Sessions
 from midwatch.slots import Slots
@@ -123,13 +123,14 @@ class Runtime:
         settings: Settings | None = None,
         role: Role = "library",
         work: bool = True,
+        only: Collection[str] | None = None,
         clock: Clock | None = None,
     ) -> AsyncIterator[Runtime]:
         """Open the desk of a home directory and close it at the end of the block.
 
-        `agents` and `channels` are added to the configured ones. With `work=False` nothing is run here: tasks are
-        only handed in and looked at. Beside a live `midwatch up` on SQLite only what was submitted here, or only this
-        process can run, is run.
+        `agents` and `channels` are added to the configured ones; `only` names those of all agents that work here.
+        With `work=False` nothing is run here: tasks are only handed in and looked at. Beside a live `midwatch up` on
+        SQLite only what was submitted here, or only this process can run, is run.
         """
         settings = settings or Settings.load(home)
         place = Home(settings.home)
@@ -140,7 +141,7 @@ class Runtime:
         try:
             store = await open_store(settings, place)
             try:
-                known = build_agents(settings, agents or {})
+                known = chosen(build_agents(settings, agents or {}), only)
                 ways = {**build_channels(settings), **(channels or {})}
                 desk = cls(settings, place, store, known, ways, clock or SystemClock())
                 await desk.bus.start()
@@ -191,7 +192,7 @@ class Runtime:
             engine,
             self.approvals,
             owner=self._id,
-            reap=_reap,
+            reap=reap_left,
             keep_tasks=settings.retention.tasks,
             task_age_seconds=settings.retention.task_age,
             keep_events=settings.retention.events,
@@ -215,24 +216,29 @@ class Runtime:
         return engine
 
     async def _stop(self) -> None:
-        """End in the order that loses nothing: no new work, end what runs, send what is due, let go."""
-        if self._engine is not None:
-            await self._engine.stop_taking()
-        if self._worker is not None:
-            await self._worker.stop(self.settings.shutdown_grace)
-        if self._watchdog is not None:
-            await self._watchdog.stop()
-        if self._courier is not None:
-            await self._courier.stop()
-        if self._engine is not None:
-            await self._engine.stop()
-        await self.bus.stop()
+        """End in the order that loses nothing: no new work, end what runs, send what is due, let go. A part that
+        fails keeps no other from stopping; the first failure is raised at the end."""
+        steps: list[Callable[[], Awaitable[None]]] = []
+        if self._engine and self._worker and self._watchdog and self._courier:
+            worker, grace = self._worker, self.settings.shutdown_grace
+            steps = [self._engine.stop_taking, lambda: worker.stop(grace), self._watchdog.stop, self._courier.stop]
+            steps.append(self._engine.stop)
+        steps.append(self.bus.stop)
+        failed: list[BaseException] = []
+        for step in steps:
+            try:
+                await step()
+            except Exception as problem:
+                log.exception("a part of the desk did not stop cleanly")
+                failed.append(problem)
         for channel in self.channels.values():
             try:
                 await channel.close()
             except Exception:
                 log.exception("channel %s did not close", channel.name)
         guard.close()
+        if failed:
+            raise failed[0]
 
     def _heard(self, commit: Commit) -> None:
         self.bus.heard(commit)
@@ -264,7 +270,7 @@ def collect_garbage_seldom() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-async def _reap(task: Task) -> None:
+async def reap_left(task: Task) -> None:
     """Make sure of a dead attempt's processes, if they were on this machine; elsewhere its guard does."""
     if task.host == socket.gethostname():
         await reap(task.id, task.attempt, task.pgid, task.pgid_mark)
@@ -276,9 +282,11 @@ async def open_store(settings: Settings, home: Home) -> Store:
         return await SqliteStore.open(home.database)
     try:
         from midwatch.engines.procrastinate import Hinter, prepare
+        from midwatch.stores.cluster import check_address
         from midwatch.stores.postgres import PostgresStore
     except ImportError as problem:
         raise BadConfig(f"{problem.name} is missing; install it with `pip install 'midwatch[postgres]'`.") from None
+    check_address(settings.db)
     store = await PostgresStore.open(settings.db)
     try:
         await prepare(settings.db)
@@ -335,3 +343,11 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
         else:
             built[name] = given  # type: ignore[assignment]  # it has the port's `open`
     return built
+
+
+def chosen(known: dict[str, Agent], only: Collection[str] | None) -> dict[str, Agent]:
+    """Those of the agents that work here; UnknownAgent when one that was asked for does not exist."""
+    for name in only or ():
+        if name not in known:
+            raise UnknownAgent(name, list(known))
+    return known if only is None else {name: known[name] for name in only}

@@ -234,9 +234,11 @@ class Worker:
             return Verdict("error", error="the agent's turn was cancelled.")
         except Exception as problem:
             return _failed(problem, run.task)
+        if result.thread_id is not None:
+            result = replace(result, thread_id=plain(result.thread_id))
         if result.outcome in ("ok", "silent", "transferred"):
-            return Verdict(result.outcome, text=result.text, result=result)
-        return Verdict(result.outcome, error=result.error or result.text or result.outcome, result=result)
+            return Verdict(result.outcome, text=plain(result.text), result=result)
+        return Verdict(result.outcome, error=plain(result.error or result.text or result.outcome), result=result)
 
     async def _session(self, task: Task) -> Session:
         """The conversation the task runs in; a task's private one exists only once it has a thread."""
@@ -539,10 +541,18 @@ def _failed(problem: Exception, task: Task) -> Verdict:
     """The verdict on a turn that raised."""
     transient = isinstance(problem, TransientError | ConnectionError | TimeoutError)
     if isinstance(problem, MidwatchError):
-        return Verdict("error", error=cut(str(problem), ERROR_SHOWN), transient=transient)
+        return Verdict("error", error=cut(plain(str(problem)), ERROR_SHOWN), transient=transient)
     if not transient:
         log.warning("agent %s raised in task %s", task.agent, task.id, exc_info=problem)
-    return Verdict("error", error=cut(f"{type(problem).__name__}: {problem}", ERROR_SHOWN), transient=transient)
+    said = plain(f"{type(problem).__name__}: {problem}")
+    return Verdict("error", error=cut(said, ERROR_SHOWN), transient=transient)
+
+
+def plain(text: str) -> str:
+    """What an agent said, as text that can be written: half characters and NULs are replaced."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 def _turn_status(run: Run, verdict: Verdict) -> str:

@@ -283,7 +283,6 @@ async def test_a_store_that_fails_is_asked_again_after_a_pause(desk: Desk) -> No
     assert store.failures == []
 
 
-@pytest.mark.xfail(reason="EmbeddedEngine._take ends for ever on an error that is no StoreError", strict=True)
 async def test_an_error_nobody_thought_of_does_not_end_the_taking(desk: Desk) -> None:
     store, worker = Counting(desk.store), Worker()
     store.failures = [RuntimeError("odd")]
@@ -365,7 +364,6 @@ async def test_a_library_alone_takes_everything_and_beside_a_server_only_what_is
         up.release()
 
 
-@pytest.mark.xfail(reason="EmbeddedEngine believes in its neighbour for 0.5 s and is not woken then", strict=True)
 async def test_what_a_server_leaves_is_taken_by_the_library_beside_it(desk: Desk) -> None:
     """The library looked just before the server ended, and its last commit was heard just after."""
     worker = Worker()

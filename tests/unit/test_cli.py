@@ -18,8 +18,8 @@ from midwatch.cli.watch import Watch, describe, ending
 from midwatch.errors import InvalidInput, MidwatchError
 
 COMMANDS = [
-    "up", "down", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "events", "approvals",
-    "approve", "deny", "agents", "doctor", "version",
+    "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "events",
+    "approvals", "approve", "deny", "agents", "cluster", "doctor", "backup", "restore", "migrate", "version",
 ]  # fmt: skip
 DOCS = Path(__file__).parents[2] / "docs"
 

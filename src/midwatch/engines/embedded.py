@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from midwatch.clock import SECOND, Clock, Timer
+from midwatch.clock import LONGEST_NAP, SECOND, Clock, Timer
 from midwatch.engine import Instance
 from midwatch.errors import HomeUnusable, StoreError
 from midwatch.home import OWNER_RETRY_SECONDS, Home
@@ -44,6 +44,7 @@ class EmbeddedEngine:
         self._lead_timer: Timer | None = None
         self._leave: frozenset[str] = frozenset()
         self._look_again = 0.0
+        self._looked = False
 
     async def start(self) -> None:
         await self._store.add_instance(self._instance)
@@ -89,6 +90,7 @@ class EmbeddedEngine:
         if self.leads():
             self._lead_timer = None
             self._on_lead()
+            self.wake()
         else:
             self._lead_timer = self._clock.call_later(LEAD_SECONDS, self._seek_lead)
 
@@ -106,15 +108,18 @@ class EmbeddedEngine:
                 continue
             try:
                 claims = await self._store.claim(await self._request(free), self._clock.now())
-            except StoreError as problem:
-                log.warning("no task could be taken: %s", problem)
+            except Exception as problem:
+                odd = None if isinstance(problem, StoreError) else problem
+                log.warning("no task could be taken: %s", problem, exc_info=odd)
                 timer = self._clock.call_later(PAUSE_SECONDS, self._bell.set)
                 continue
             for claim in claims.taken:
                 self._worker.start(claim)
-            if claims.next_due is not None:
-                patience = (claims.next_due - self._clock.now()) / SECOND
-                timer = self._clock.call_later(min(max(0.0, patience), 30.0), self._bell.set)
+            patience = (claims.next_due - self._clock.now()) / SECOND if claims.next_due is not None else None
+            if self._leave and not self._looked:  # the neighbour may have gone since it was seen
+                patience = min(patience or NEIGHBOUR_SECONDS, NEIGHBOUR_SECONDS)
+            if patience is not None:
+                timer = self._clock.call_later(min(max(0.0, patience), LONGEST_NAP), self._bell.set)
         if timer is not None:
             timer.cancel()
 
@@ -134,7 +139,8 @@ class EmbeddedEngine:
         if self._instance.role == "up":
             return frozenset()
         now = self._clock.monotonic()
-        if now >= self._look_again:
+        self._looked = now >= self._look_again
+        if self._looked:
             self._look_again = now + NEIGHBOUR_SECONDS
             self._leave = frozenset()
             if self._up.taken():

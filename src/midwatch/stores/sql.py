@@ -18,6 +18,7 @@ import orjson
 from midwatch.approval import Approval
 from midwatch.channel import Delivery
 from midwatch.engine import Instance
+from midwatch.errors import InvalidInput
 from midwatch.event import Event
 from midwatch.session import Message, Session
 from midwatch.task import Task
@@ -123,8 +124,31 @@ def update_statement(noun: str, changed: tuple[str, ...], guarded: tuple[tuple[s
 
 
 def dumps(value: Any) -> str:
-    """JSON text of a value."""
-    return orjson.dumps(value, default=_plain).decode()
+    """JSON text of a value, or InvalidInput."""
+    try:
+        return orjson.dumps(value, default=_plain).decode()
+    except TypeError as problem:
+        raise InvalidInput(f"this cannot be kept as JSON: {problem}.") from None
+
+
+def tell(payload: Any) -> str:
+    """JSON text of what an event tells. It is told in any case: what JSON cannot say is told as text."""
+    try:
+        return orjson.dumps(payload, default=_plain).decode()
+    except TypeError:
+        return orjson.dumps(_told(payload), default=_plain).decode()
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return str(value)
+    if isinstance(value, Mapping):
+        return {_told(str(name)): _told(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_told(one) for one in value]
+    return value
 
 
 def _plain(value: Any) -> Any:

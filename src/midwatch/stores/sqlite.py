@@ -318,7 +318,11 @@ def translate(problem: sqlite3.Error, path: str) -> StoreError:
 
 def _connect(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA cache_size = -16000")
+    try:
+        connection.execute("PRAGMA cache_size = -16000")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from midwatch.event import Event, EventFilter, LogBounds
-from midwatch.stores.sql import dumps, loads
+from midwatch.stores.sql import dumps, loads, tell
 from midwatch.stores.verbs.tx import Row, Tx
 
 PAYLOAD = Event._fields.index("payload")
@@ -22,7 +22,7 @@ def append(tx: Tx, events: list[Event]) -> tuple[Event, ...]:
     assert head is not None
     first = head[0] - len(events) + 1
     numbered = tuple(made._replace(seq=first + place) for place, made in enumerate(events))
-    tx.run_many("event.append", [(*e[:PAYLOAD], dumps(e.payload), *e[PAYLOAD + 1 :]) for e in numbered])
+    tx.run_many("event.append", [(*e[:PAYLOAD], tell(e.payload), *e[PAYLOAD + 1 :]) for e in numbered])
     return numbered
 
 

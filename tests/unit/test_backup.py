@@ -1,0 +1,360 @@
+"""Backup and restore on SQLite: what is copied, what is refused, and what is left when something goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from midwatch.approval import Approval
+from midwatch.backup import backup, restore
+from midwatch.change import Changes
+from midwatch.channel import Delivery
+from midwatch.config import Settings
+from midwatch.errors import (
+    AlreadyRunning,
+    Conflict,
+    HomeUnusable,
+    NotFound,
+    SchemaTooNew,
+    StoreCorrupt,
+    StoreUnavailable,
+)
+from midwatch.home import Home
+from midwatch.session import Message, Session, gate_key
+from midwatch.store import Store
+from midwatch.stores import sqlite, transfer
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.stores.transfer import SqliteSide
+from records import CLOCK, fence, progress, put, running
+
+PROCESS = ("host", "pgid", "pgid_mark")
+
+
+def quiet(table: str, rows: int) -> None: ...
+
+
+def contents(path: Path) -> dict[str, list[tuple]]:
+    """Every row of every table, without what a restore forgets on purpose."""
+    connection = sqlite3.connect(path)
+    try:
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'instances'")
+        found = {}
+        for (name,) in names.fetchall():
+            columns = [row[1] for row in connection.execute(f"PRAGMA table_info({name})") if row[1] not in PROCESS]
+            found[name] = sorted(connection.execute(f"SELECT {', '.join(columns)} FROM {name}"), key=repr)
+        return found
+    finally:
+        connection.close()
+
+
+async def fill(store: Store) -> None:
+    """Something in every table: tasks in all states, a log that begins late, a conversation, a question, a notice."""
+    now = CLOCK.now()
+    held = await running(store, session_key="chat:1", idempotency_key="k-1", timeout_seconds=1.5, on_crash="rerun")
+    session = Session(key="chat:1", agent="demo", gate_key=gate_key("chat:1"), created_at=now, updated_at=now)
+    said = Message(session_key="chat:1", role="user", text="héllo 👍\nworld", time=now, task_id=held.id)
+    asked = Approval(
+        id="a_1", task_id=held.id, attempt=1, session_key="chat:1", agent="demo", question="?", choices=("yes", "no"),
+        created_at=now, expires_at=now + 10**12,
+    )  # fmt: skip
+    notice = Delivery(
+        id="d_1", task_id=held.id, channel="console", notice="started", text="it started", due_at=now, created_at=now
+    )
+    await store.apply(
+        Changes(
+            fence=fence(held), sessions=(session,), messages=(said, replace(said, role="agent", task_id=None)),
+            records=(asked,), deliveries=(notice,), events=(progress(held, "half"),),
+        )
+    )  # fmt: skip
+    await put(store, prompt="wait", due_at=now + 10**12)
+
+
+@pytest.fixture
+async def filled(home: Path) -> Settings:
+    settings = Settings.load(home)
+    place = Home(home)
+    place.prepare()
+    store = await SqliteStore.open(place.database)
+    await fill(store)
+    await store.close()
+    return settings
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "backup.db"
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Settings:
+    """A home where nothing is yet."""
+    return Settings.load(tmp_path / "other")
+
+
+def left(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+# -- what is copied ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_backup_has_everything_and_is_restored_as_it_was(filled: Settings, file: Path, other: Settings) -> None:
+    made = await backup(filled, file, quiet)
+    assert all(made.rows.values())  # a table that nobody fills would prove nothing
+    assert left(file.parent) == {"home", file.name}
+    assert file.stat().st_mode & 0o777 == 0o600
+    before = contents(filled.home / "midwatch.db")
+    assert contents(file) == before
+    assert made.rows == {name: len(rows) for name, rows in before.items()}
+    assert await restore(other, file, quiet) == made
+    assert contents(other.home / "midwatch.db") == before
+    assert made.last_seq == len(before["events"])
+
+
+async def test_restored_work_goes_on_but_what_it_started_elsewhere_is_left_alone(
+    filled: Settings, file: Path, other: Settings
+) -> None:
+    await backup(filled, file, quiet)
+    await restore(other, file, quiet)
+    store = await SqliteStore.open(other.home / "midwatch.db")
+    (held,) = await store.running_tasks()
+    assert (held.host, held.pgid, held.pgid_mark) == (None, None, None)
+    assert held.lease_owner  # nobody's here, so it is rescued at the next start
+    replayed = await put(store, session_key="chat:1", idempotency_key="k-1")
+    assert replayed.id == held.id
+    await put(store)
+    events = await store.read_events(0)
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    await store.close()
+
+
+async def test_a_backup_is_one_moment_while_others_write(filled: Settings, file: Path) -> None:
+    writer = await SqliteStore.open(filled.home / "midwatch.db")
+    loop = asyncio.get_running_loop()
+    before = contents(filled.home / "midwatch.db")
+
+    def write(table: str, rows: int) -> None:
+        asyncio.run_coroutine_threadsafe(put(writer), loop).result(10)
+
+    made = await backup(filled, file, write)
+    await writer.close()
+    assert contents(file) == before
+    assert contents(filled.home / "midwatch.db")["event_head"] != before["event_head"]
+    assert made.rows["tasks"] == len(before["tasks"])
+
+
+async def test_a_log_that_was_pruned_begins_where_it_began(filled: Settings, file: Path, other: Settings) -> None:
+    store = await SqliteStore.open(filled.home / "midwatch.db")
+    for _ in range(20):
+        await put(store, status="done", completed_at=1)
+    await store.prune_tasks(CLOCK.now(), 0)
+    await store.prune_events(CLOCK.now(), 5)
+    bounds = await store.log_bounds()
+    await store.close()
+    assert bounds.oldest_seq > 1
+    await backup(filled, file, quiet)
+    await restore(other, file, quiet)
+    store = await SqliteStore.open(other.home / "midwatch.db")
+    assert await store.log_bounds() == bounds
+    await store.close()
+
+
+async def test_a_backup_of_an_older_schema_is_restored_to_the_newest(
+    filled: Settings, file: Path, other: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await backup(filled, file, quiet)
+    sealed = file.read_bytes()
+    newer = [*sqlite.migrations(), (2, "ALTER TABLE tasks ADD COLUMN colour TEXT DEFAULT 'blue';\n")]
+    for module in (sqlite, transfer):
+        monkeypatch.setattr(module, "migrations", lambda: newer)
+    assert (await restore(other, file, quiet)).rows == made.rows
+    assert file.read_bytes() == sealed
+    database = sqlite3.connect(other.home / "midwatch.db")
+    assert database.execute("SELECT DISTINCT colour FROM tasks").fetchall() == [("blue",)]
+    database.close()
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_file_that_exists_is_replaced_only_by_force(filled: Settings, file: Path) -> None:
+    file.write_text("precious")
+    with pytest.raises(Conflict, match="--force"):
+        await backup(filled, file, quiet)
+    assert file.read_text() == "precious"
+    await backup(filled, file, quiet, force=True)
+    assert contents(file) == contents(filled.home / "midwatch.db")
+
+
+@pytest.mark.parametrize("place", ["missing/backup.db", "file/backup.db", "folder"])
+async def test_a_place_that_cannot_be_written_is_told(filled: Settings, tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StoreUnavailable, match="cannot be written"):
+        await backup(filled, tmp_path / place, quiet, force=True)
+    assert left(tmp_path) == {"file", "folder", "home"}
+
+
+async def test_a_name_that_is_too_long_is_told(filled: Settings, tmp_path: Path) -> None:
+    for act in (backup, restore):
+        with pytest.raises(StoreUnavailable, match="too long"):
+            await act(filled, tmp_path / ("x" * 300), quiet)
+
+
+async def test_a_home_without_a_database_has_nothing_to_back_up(other: Settings, file: Path) -> None:
+    with pytest.raises(HomeUnusable, match="MIDWATCH_HOME"):
+        await backup(other, file, quiet)
+    assert not other.home.exists()
+
+
+def text(file: Path) -> None:
+    file.write_text("this is no database " * 500)
+
+
+def empty(file: Path) -> None:
+    file.touch()
+
+
+def foreign(file: Path) -> None:
+    database = sqlite3.connect(file)
+    database.execute("CREATE TABLE tasks (id)")
+    database.close()
+
+
+@pytest.mark.parametrize("make", [text, empty, foreign])
+async def test_what_is_no_backup_is_not_restored(make: Callable[[Path], None], file: Path, other: Settings) -> None:
+    make(file)
+    before = file.read_bytes()
+    with pytest.raises(StoreCorrupt, match="not a backup"):
+        await restore(other, file, quiet, force=True)
+    assert file.read_bytes() == before
+    assert not other.home.exists()
+
+
+async def test_a_missing_backup_is_told(file: Path, other: Settings) -> None:
+    with pytest.raises(NotFound, match="no backup"):
+        await restore(other, file, quiet)
+
+
+async def test_a_damaged_backup_is_not_restored(filled: Settings, file: Path, other: Settings) -> None:
+    await backup(filled, file, quiet)
+    whole = file.read_bytes()
+    page = int.from_bytes(whole[16:18], "big")
+    file.write_bytes(whole[: 3 * page] + b"\xff" * (len(whole) - 3 * page))
+    with pytest.raises(StoreCorrupt, match="damaged"):
+        await restore(other, file, quiet)
+    assert not (other.home / "midwatch.db").exists()
+
+
+async def test_a_backup_of_a_newer_midwatch_is_not_restored(filled: Settings, file: Path, other: Settings) -> None:
+    await backup(filled, file, quiet)
+    database = sqlite3.connect(file)
+    database.execute("PRAGMA user_version = 999")
+    database.close()
+    with pytest.raises(SchemaTooNew, match="999"):
+        await restore(other, file, quiet)
+
+
+async def test_data_is_replaced_only_by_force_and_kept_aside(filled: Settings, file: Path, tmp_path: Path) -> None:
+    await backup(filled, file, quiet)
+    store = await SqliteStore.open(filled.home / "midwatch.db")
+    await put(store)
+    await store.close()
+    before = contents(filled.home / "midwatch.db")
+    with pytest.raises(Conflict, match="--force"):
+        await restore(filled, file, quiet)
+    assert contents(filled.home / "midwatch.db") == before
+    made = await restore(filled, file, quiet, force=True)
+    assert made.aside is not None
+    assert contents(made.aside) == before
+    assert contents(filled.home / "midwatch.db") == contents(file)
+
+
+async def test_a_damaged_database_is_replaced_by_force(filled: Settings, file: Path) -> None:
+    await backup(filled, file, quiet)
+    database = filled.home / "midwatch.db"
+    database.write_bytes(b"this is no database" * 1000)
+    with pytest.raises(StoreCorrupt, match="--force"):
+        await restore(filled, file, quiet)
+    made = await restore(filled, file, quiet, force=True)
+    assert made.aside is not None
+    assert made.aside.read_bytes() == b"this is no database" * 1000
+    assert contents(database) == contents(file)
+
+
+@pytest.mark.parametrize("lock", ["up", "i_somebody", "leader"])
+@pytest.mark.parametrize("force", [True, False])
+async def test_nothing_is_restored_beneath_a_process(filled: Settings, file: Path, lock: str, force: bool) -> None:
+    await backup(filled, file, quiet)
+    before = contents(filled.home / "midwatch.db")
+    held = Home(filled.home).lock(lock)
+    assert held.acquire()
+    with pytest.raises(AlreadyRunning):
+        await restore(filled, file, quiet, force=force)
+    held.release()
+    assert contents(filled.home / "midwatch.db") == before
+
+
+# -- when something goes wrong -----------------------------------------------------------------------------------------
+
+
+async def test_a_row_that_does_not_arrive_is_noticed(
+    filled: Settings, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = SqliteSide.fill
+
+    def careless(side: SqliteSide, table: str, columns: tuple[str, ...], rows) -> None:
+        kept = list(rows)
+        whole(side, table, columns, kept[:-1] if table == "events" else kept)
+
+    monkeypatch.setattr(SqliteSide, "fill", careless)
+    with pytest.raises(StoreCorrupt, match="table events"):
+        await backup(filled, file, quiet)
+    assert left(file.parent) == {"home"}
+
+
+async def test_a_value_that_arrives_changed_is_noticed(
+    filled: Settings, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = SqliteSide.fill
+
+    def careless(side: SqliteSide, table: str, columns: tuple[str, ...], rows) -> None:
+        changed = (tuple(v + 1 if n == "revision" else v for n, v in zip(columns, row, strict=True)) for row in rows)
+        whole(side, table, columns, changed)
+
+    monkeypatch.setattr(SqliteSide, "fill", careless)
+    with pytest.raises(StoreCorrupt, match="table sessions"):
+        await backup(filled, file, quiet)
+
+
+@pytest.mark.parametrize("act", [backup, restore])
+async def test_a_copy_that_nobody_waits_for_ends_and_leaves_nothing(
+    filled: Settings, file: Path, other: Settings, act: Callable[..., Awaitable[object]]
+) -> None:
+    if act is restore:
+        await backup(filled, file, quiet)
+    begun, go_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(table: str, rows: int) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert go_on.wait(10)
+
+    copying = asyncio.ensure_future(act(filled if act is backup else other, file, slow))
+    await begun.wait()
+    copying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await copying
+    go_on.set()
+    await loop.shutdown_default_executor()  # as the end of the program does
+    assert file.exists() == (act is restore)
+    assert left(file.parent) <= {"home", "other", file.name}
+    if act is restore:
+        assert not (other.home / "midwatch.db").exists()
+        assert not [name for name in left(other.home) if name.startswith(".midwatch")]
