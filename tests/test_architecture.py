@@ -17,7 +17,7 @@ ROOT = SOURCE.parent.parent
 ORDER = (
     "errors", "clock", "event", "session", "channel", "change", "submission", "task", "agent", "approval", "engine",
     "store", "home", "slots", "turn", "worker", "courier", "watchdog", "bus", "stores", "engines", "agents", "channels",
-    "config", "runtime", "testing", "api", "client", "cli",
+    "config", "runtime", "backup", "testing", "api", "client", "cli",
 )  # fmt: skip
 """Reading order. A module imports only from names that stand before its own."""
 

@@ -162,6 +162,29 @@ class AgentInfo(TypedDict, total=False):
     target: str
 
 
+class ProcessInfo(TypedDict):
+    """A process that runs tasks, as JSON. Where processes live by file locks they have no heartbeat."""
+
+    id: str
+    role: str
+    host: str
+    pid: int
+    agents: list[str]
+    slots: int
+    started_at: str
+    running: int
+    live: bool
+    heartbeat_age: float | None
+    leader: bool
+
+
+class ClusterInfo(TypedDict):
+    """The processes on a store, oldest first, and facts about the store."""
+
+    store: dict[str, Any]
+    processes: list[ProcessInfo]
+
+
 class Health(TypedDict):
     """What the server says about itself."""
 
@@ -350,6 +373,10 @@ class Client:
     async def agents(self) -> Sequence[AgentInfo]:
         """All agents, by name."""
         return cast(Sequence[AgentInfo], (await self._get("/agents"))["agents"])
+
+    async def cluster(self) -> ClusterInfo:
+        """Which processes run tasks."""
+        return cast(ClusterInfo, await self._get("/cluster"))
 
     async def health(self) -> Health:
         """Whether the server answers."""

@@ -6,6 +6,7 @@ Nested settings are written with two underscores in the environment: `MIDWATCH_R
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,6 +34,15 @@ def _duration(value: Any) -> Any:
 Seconds = Annotated[float, BeforeValidator(_duration)]
 """A duration: a number of seconds, or text such as 90s, 10m, 1h30m, 2d."""
 
+
+def _database(value: Any) -> Any:
+    """Refused here without a word about its content, which may hold a password."""
+    if isinstance(value, str) and value and not re.match(r"postgres(ql)?://|\w+ *=", value):
+        raise ValueError("it is not the address of a PostgreSQL, such as postgresql://user:password@host:5432/name")
+    return value
+
+
+Database = Annotated[str, BeforeValidator(_database)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 
 
@@ -88,7 +98,7 @@ class Settings(BaseSettings):
     )
 
     home: Path = Field(Path("~/.midwatch"), description="Where midwatch keeps everything. Only from the environment.")
-    db: str | None = Field(
+    db: Database | None = Field(
         None, description="Address of a shared PostgreSQL, postgresql://user@host/name. Default: SQLite in the home."
     )
     host: str = Field("127.0.0.1", description="Address the server listens on.")
@@ -134,7 +144,8 @@ class Settings(BaseSettings):
         except ValidationError as problem:
             first = problem.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"])
-            raise BadConfig(f"setting {where}: {first['msg']}. Look at {file} and at MIDWATCH_* variables.") from None
+            told = first["msg"].removeprefix("Value error, ").rstrip(".")
+            raise BadConfig(f"setting {where}: {told}. Look at {file} and at MIDWATCH_* variables.") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
             raise BadConfig(f"{file} is not valid TOML: {problem}.") from None
         except SettingsError as problem:

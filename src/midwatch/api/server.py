@@ -59,13 +59,20 @@ class Server(uvicorn.Server):
 
 def serve(settings: Settings, started: Callable[[ServerInfo, Runtime], None]) -> None:
     """Serve a home until SIGTERM, SIGINT or SIGHUP. `started` is called once requests are answered."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=settings.log_level.upper())
+    write_log(settings)
     home = Home(settings.home)
     home.prepare()
     if home.lock("up").taken():
         home.claim_up().release()  # tells who serves this home, which is more helpful than a port in use
     with listen(settings.host, settings.port) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, home, listener, started))
+
+
+def write_log(settings: Settings) -> None:
+    """Log to standard error. What the job queue does for itself is told only to those who look for a mistake."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=settings.log_level.upper())
+    if settings.log_level == "info":
+        logging.getLogger("procrastinate").setLevel(logging.WARNING)
 
 
 async def _serve(

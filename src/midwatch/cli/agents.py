@@ -15,6 +15,7 @@ def agents(as_json: AsJson = False) -> None:
     async def act() -> None:
         async with connect() as desk:
             found = await desk.client.agents()
+            served = await desk.served()
         if as_json:
             emit({"agents": found})
             return
@@ -25,7 +26,7 @@ def agents(as_json: AsJson = False) -> None:
             row = (agent["name"], agent.get("kind"), state, agent.get("slots"), span(agent.get("timeout")))
             rows.append((*row, line(told, COMMAND_SHOWN)))
         table(("NAME", "KIND", "STATE", "SLOTS", "TIMEOUT", "WHAT"), rows)
-        if desk.server is None:
+        if not served:
             say("No server runs, so none of them is at work; start one with `midwatch up`.")
 
     run(act())

@@ -9,10 +9,11 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from midwatch.errors import HomeUnusable, NotRunning
+from midwatch.errors import BadConfig, HomeUnusable, MidwatchError, NotRunning
 
 if TYPE_CHECKING:
     from midwatch.client import Client, EventInfo
+    from midwatch.config import Settings
     from midwatch.home import Home, ServerInfo
     from midwatch.runtime import Runtime
 
@@ -31,6 +32,12 @@ class Desk:
         self.home = home
         self.server = server
         self.runtime = runtime
+
+    async def served(self) -> bool:
+        """Whether some process takes tasks: the server of this home, or on a shared database any other."""
+        if self.runtime is None:
+            return True
+        return any(one.role != "run" for one in await self.runtime.living())
 
     async def follow(
         self, after: int, *, kinds: tuple[str, ...] = (), task_id: str | None = None, live: bool = False
@@ -51,6 +58,13 @@ class Desk:
 def home_path() -> Path:
     """Where midwatch keeps everything."""
     return Path(os.environ.get("MIDWATCH_HOME") or "~/.midwatch").expanduser().absolute()
+
+
+def settings(**overrides: object) -> Settings:
+    """The settings of this home; what was said on the command line wins."""
+    from midwatch.config import Settings
+
+    return Settings.load(home_path(), **{name: value for name, value in overrides.items() if value is not None})
 
 
 def live_server() -> ServerInfo | None:
@@ -92,6 +106,21 @@ async def answers(client: Client) -> bool:
     except (NotRunning, TimeoutError):
         return False
     return True
+
+
+async def check_same_database(wanted: Settings) -> None:
+    """BadConfig when the live server of this home keeps its data elsewhere than the settings say."""
+    from midwatch.client import Client
+
+    try:
+        async with Client.for_home(wanted.home) as client:
+            if not await answers(client):
+                return
+            store = (await client.cluster())["store"]
+    except MidwatchError:
+        return  # none runs, it is stopping, or it is of another version: the settings are all there is to go by
+    if (store["kind"] == "postgres") != bool(wanted.db):
+        raise BadConfig(f"the server of this home uses {store['path']}; say so with the setting db or MIDWATCH_DB.")
 
 
 @asynccontextmanager

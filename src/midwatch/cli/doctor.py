@@ -5,24 +5,24 @@ from __future__ import annotations
 import shutil
 import stat
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import typer
 
 from midwatch import __version__
-from midwatch.cli.desk import answers, home_path, live_server, run
+from midwatch.cli.desk import answers, check_same_database, home_path, live_server, run
 from midwatch.cli.options import AsJson
-from midwatch.cli.output import STATUS_COLOUR, emit, paint, say
+from midwatch.cli.output import STATUS_COLOUR, emit, paint, say, span
 from midwatch.errors import BadConfig, MidwatchError
 
 if TYPE_CHECKING:
     from midwatch.config import Settings
-    from midwatch.engine import Instance
     from midwatch.home import Home
     from midwatch.runtime import Runtime
 
 LOW_SPACE, NO_SPACE = 1_000_000_000, 50_000_000
+MOST_SKEW = 1.0
+"""Seconds by which this machine's clock may differ from the database's."""
 
 
 class Finding(NamedTuple):
@@ -74,6 +74,10 @@ async def examine() -> AsyncIterator[Finding]:
         yield Finding("bad", "configuration", str(problem), "correct that line")
         return
     yield configuration(home, settings)
+    try:
+        await check_same_database(settings)
+    except BadConfig as problem:
+        yield Finding("bad", "configuration", str(problem))
     async for finding in inside():
         yield finding
 
@@ -138,28 +142,73 @@ async def inside() -> AsyncIterator[Finding]:
                 yield finding
             for name, channel in sorted(runtime.settings.channels.items()):
                 yield Finding("ok", f"channel {name}", channel.kind)
-            for instance in await runtime.store.list_instances():
-                yield process(runtime.home, instance)
+            for finding in await processes(runtime):
+                yield finding
     except BadConfig as problem:
         yield Finding("bad", "configuration", str(problem))
     except MidwatchError as problem:
         yield Finding("bad", "database", str(problem))
 
 
-def process(home: Home, instance: Instance) -> Finding:
+async def processes(runtime: Runtime) -> list[Finding]:
+    """Whether the processes that run tasks still live, and on a shared database whether one leads."""
+    from midwatch.api.cluster import processes as known
+
+    found = await known(runtime)
+    if not runtime.settings.db:
+        return [process(one) for one in found]
+    leader = next((one["id"] for one in found if one["leader"]), None)
+    if leader:
+        led = Finding("ok", "leader", leader)
+    elif any(one["live"] for one in found):
+        led = Finding("warn", "leader", "nobody leads", "look again in a few seconds; then look at the logs")
+    else:
+        led = Finding("warn", "leader", "no process runs tasks", "start `midwatch up`, or `midwatch worker` anywhere")
+    return [*(process(one) for one in found), led]
+
+
+def process(one: dict[str, Any]) -> Finding:
     """Whether a process that runs tasks still lives."""
-    told = f"{instance.role}, pid {instance.pid} on {instance.host}, {instance.slots} slots"
-    if home.lock(instance.id).taken():
-        return Finding("ok", f"process {instance.id}", told)
-    return Finding("warn", f"process {instance.id}", f"{told}; it has ended", "the next server takes over its tasks")
+    told = f"{one['role']}, pid {one['pid']} on {one['host']}, {one['slots']} slots, {one['running']} running"
+    if one["heartbeat_age"] is not None:
+        told += f", heartbeat {span(one['heartbeat_age'])} ago"
+    if one["live"]:
+        return Finding("ok", f"process {one['id']}", told)
+    return Finding("warn", f"process {one['id']}", f"{told}; it has ended", "the leader or next server takes its tasks")
 
 
 async def database(runtime: Runtime) -> AsyncIterator[Finding]:
     """Whether the database is sound."""
     facts = await runtime.store.describe()
-    yield Finding("ok", "database", ", ".join(f"{name} {value}" for name, value in facts.items()))
+    if runtime.settings.db:
+        async for finding in shared_database(runtime, facts):
+            yield finding
+    else:
+        yield Finding("ok", "database", ", ".join(f"{name} {value}" for name, value in facts.items()))
     for problem in await runtime.store.check():
-        yield Finding("bad", "database", problem, f"copy {Path(runtime.home.path)} aside before anything else")
+        yield Finding("bad", "database", problem, "make a backup of what there is before anything else")
+
+
+async def shared_database(runtime: Runtime, facts: dict[str, object]) -> AsyncIterator[Finding]:
+    """Which PostgreSQL it is, how far away, whether it keeps what it accepts, and whether the clocks agree."""
+    from midwatch.stores.cluster import database_clock
+
+    store: Any = runtime.store
+    clock = await database_clock(store)
+    major, minor = divmod(int(str(facts["server"])), 10_000)
+    size = int(str(facts["bytes"])) / 1e6
+    told = f"PostgreSQL {major}.{minor} at {facts['path']}, schema {facts['schema']}, {size:.1f} MB"
+    yield Finding("ok", "database", f"{told}, answers in {clock.round_trip * 1000:.1f} ms")
+    if facts["synchronous"] == "off":
+        remedy = "set synchronous_commit = on for this database"
+        yield Finding("warn", "durability", "synchronous_commit is off: a crash may lose accepted tasks", remedy)
+    apart = f"this machine's clock is {abs(clock.ahead):.3f} s {'behind' if clock.ahead > 0 else 'ahead'}"
+    if abs(clock.ahead) > MOST_SKEW + clock.round_trip / 2:
+        yield Finding(
+            "warn", "clock", apart, "let NTP set the clocks of all machines; delays and ages are wrong by this"
+        )
+    else:
+        yield Finding("ok", "clock", apart)
 
 
 def agents(runtime: Runtime) -> list[Finding]:

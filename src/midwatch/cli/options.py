@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+Db = Annotated[str | None, typer.Option("--db", metavar="URL", help="Shared PostgreSQL. Default: the setting db.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="Id of the task.")]
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="Id of the question.")]

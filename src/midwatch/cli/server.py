@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from midwatch.cli.desk import answers, home_path, live_server, run
-from midwatch.cli.options import AsJson
+from midwatch.cli.desk import answers, home_path, live_server, run, settings
+from midwatch.cli.options import AsJson, Db
 from midwatch.cli.output import emit, note, say
 from midwatch.errors import AlreadyRunning, HomeUnusable, MidwatchError, NotRunning
 
@@ -34,15 +34,12 @@ Port = Annotated[int | None, typer.Option("--port", help="Port to listen on; 0 t
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")]
 
 
-def up(port: Port = None, detach: Detach = False, as_json: AsJson = False) -> None:
+def up(port: Port = None, db: Db = None, detach: Detach = False, as_json: AsJson = False) -> None:
     """Start the server: it runs tasks and answers requests until it is stopped."""
     if detach:
-        detached(port, as_json)
+        detached(port, db, as_json)
         return
     from midwatch.api.server import serve
-    from midwatch.config import Settings
-
-    overrides = {} if port is None else {"port": port}
 
     def started(info: ServerInfo, runtime: Runtime) -> None:
         if as_json:
@@ -51,13 +48,17 @@ def up(port: Port = None, detach: Detach = False, as_json: AsJson = False) -> No
             welcome(info, runtime)
         sys.stdout.flush()
 
-    serve(Settings.load(home_path(), **overrides), started)
+    serve(settings(port=port, db=db), started)
 
 
 def welcome(info: ServerInfo, runtime: Runtime) -> None:
     """What to do next."""
     ready = [name for name, agent in runtime.agents.items() if not agent.describe().get("problem")]
     say(f"midwatch {info.version} listens on {info.url}, home {runtime.home.path}")
+    if runtime.settings.db:
+        from midwatch.stores.postgres import shown as without_password
+
+        say(f"Database: {without_password(runtime.settings.db)}")
     say(f"Agents: {', '.join(sorted(ready)) or 'none'}")
     say("Next, in another terminal:")
     say(f'  midwatch run "hello" --agent {runtime.settings.default_agent}')
@@ -71,7 +72,7 @@ def shown(info: ServerInfo) -> dict[str, object]:
     return {"url": info.url, "pid": info.pid, "version": info.version}
 
 
-def detached(port: int | None, as_json: bool) -> None:
+def detached(port: int | None, db: str | None, as_json: bool) -> None:
     """Start the server in the background and wait until it answers."""
     from midwatch.home import Home
 
@@ -82,7 +83,7 @@ def detached(port: int | None, as_json: bool) -> None:
             f"a midwatch server already serves {home.path} (pid {other.pid}, {other.url}); "
             "stop it with `midwatch down`, or set MIDWATCH_HOME."
         )
-    begun, child = spawn(home, port)
+    begun, child = spawn(home, port, db)
     info = run(awaited(home, child))
     if info is None:
         said = last_line(home.log_file, begun)
@@ -95,9 +96,10 @@ def detached(port: int | None, as_json: bool) -> None:
         say(f"Log: {home.log_file}. Stop it with `midwatch down`.")
 
 
-def spawn(home: Home, port: int | None) -> tuple[int, subprocess.Popen[bytes]]:
+def spawn(home: Home, port: int | None, db: str | None) -> tuple[int, subprocess.Popen[bytes]]:
     """Start the server as a process of its own; returns where its part of the log begins."""
     command = [sys.executable, "-m", "midwatch.cli.main", "up"]
+    env = {**os.environ, "MIDWATCH_DB": db} if db else None  # not an argument: everybody can read those
     if port is not None:
         command += ["--port", str(port)]
     try:
@@ -105,7 +107,9 @@ def spawn(home: Home, port: int | None) -> tuple[int, subprocess.Popen[bytes]]:
             home.log_file.replace(home.log_file.with_suffix(".log.1"))
         with home.log_file.open("ab") as log:
             begun = log.tell()
-            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            child = subprocess.Popen(
+                command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
     except OSError as problem:
         raise HomeUnusable(f"the log {home.log_file} cannot be written: {problem.strerror}.") from None
     return begun, child

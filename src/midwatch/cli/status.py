@@ -23,7 +23,8 @@ def status(as_json: AsJson = False) -> None:
     async def act() -> None:
         async with connect() as desk:
             counts = await desk.client.summary()
-            attention = await needs(desk)
+            served = await desk.served()
+            attention = await needs(desk, served)
         server = {"pid": desk.server.pid, "url": desk.server.url} if desk.server else None
         if as_json:
             emit({**counts, "server": server, "attention": attention})
@@ -31,6 +32,8 @@ def status(as_json: AsJson = False) -> None:
         say("  ".join(f"{name} {count}" for name, count in counts.items()))
         if server:
             say(f"Server: {server['url']} (pid {server['pid']})")
+        elif served:
+            say("No server runs here; processes elsewhere take tasks (midwatch cluster).")
         else:
             waiting = f" and {counts['pending']} pending tasks wait" if counts["pending"] else ""
             say(paint(f"No server runs{waiting}; start one with `midwatch up`.", "yellow"))
@@ -40,13 +43,13 @@ def status(as_json: AsJson = False) -> None:
     run(act())
 
 
-async def needs(desk: Desk) -> dict[str, list[dict[str, Any]]]:
+async def needs(desk: Desk, served: bool) -> dict[str, list[dict[str, Any]]]:
     """What a person should look at."""
     since = (datetime.now(UTC) - RECENT).isoformat()
     failed = (await desk.client.list(status=["failed"], limit=50))["tasks"]
     questions = await desk.client.approvals()
     deliveries = await desk.client.deliveries("failed")
-    orphans = [task for task in await pending(desk) if task["wait"] == "agent"] if desk.server else []
+    orphans = [task for task in await pending(desk) if task["wait"] == "agent"] if served else []
     return {
         "failed": [brief(t, "outcome", "error") for t in failed if (t["completed_at"] or "") > since],
         "questions": [{"id": a["id"], "task_id": a["task_id"], "question": a["question"]} for a in questions],

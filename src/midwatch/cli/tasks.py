@@ -61,7 +61,7 @@ def submit(
         async with connect() as desk:
             task = await desk.client.submit(text, wish)
             told(task, as_json, f"{task['id']} submitted to {task['agent']}")
-            if desk.server is None and task["status"] == "pending":
+            if task["status"] == "pending" and not await desk.served():
                 note("No server runs, so nothing runs this task yet; start one with `midwatch up`.")
 
     run(act())
@@ -180,7 +180,7 @@ async def hints(desk: Desk, task: TaskInfo) -> list[str]:
             f"It asks: {clean(a['question'])}\nAnswer: midwatch approve {a['id']} | midwatch deny {a['id']}"
             for a in asked
         ]
-    if task["status"] == "pending" and desk.server is None:
+    if task["status"] == "pending" and not await desk.served():
         return ["No server runs; start one with `midwatch up`."]
     return []
 
@@ -217,7 +217,7 @@ def retry(task_id: TaskId, as_json: AsJson = False) -> None:
         async with connect() as desk:
             task = await desk.client.retry(task_id)
             told(task, as_json, f"{task['id']} submitted to {task['agent']}, as a retry of {task['retry_of']}")
-            if desk.server is None:
+            if not await desk.served():
                 note("No server runs, so nothing runs this task yet; start one with `midwatch up`.")
 
     run(act())

@@ -1,0 +1,53 @@
+"""Routes of processes: who runs tasks on this store."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from fastapi import APIRouter
+
+from midwatch.api.desk import Desk
+from midwatch.api.reply import Json
+from midwatch.runtime import Runtime
+
+router = APIRouter()
+
+
+@router.get("/cluster")
+async def cluster(desk: Desk) -> Json:
+    """The processes that made themselves known, oldest first, and facts about the store."""
+    return Json({"store": await desk.store.describe(), "processes": await processes(desk)})
+
+
+async def processes(desk: Runtime) -> list[dict[str, Any]]:
+    """Each process as JSON: what it offers, what it runs, and whether it lives and leads."""
+    known = await desk.store.list_instances()
+    living = {one.id for one in await desk.living()}
+    running = Counter(task.lease_owner for task in await desk.store.running_tasks())
+    ages, leader = await _by_database(desk) if desk.settings.db else ({}, _by_lock(desk, living))
+    return [
+        {
+            **one.snapshot(),
+            "running": running[one.id],
+            "live": one.id in living,
+            "heartbeat_age": ages.get(one.id),
+            "leader": one.id == leader,
+        }
+        for one in known
+    ]
+
+
+async def _by_database(desk: Runtime) -> tuple[dict[str, float], str | None]:
+    """The age of every heartbeat, and who leads."""
+    from midwatch.stores.cluster import seen
+
+    store: Any = desk.store
+    found = await seen(store)
+    leader = next((name for name, one in found.items() if one.leads), None)
+    return {name: round(one.heartbeat_age, 3) for name, one in found.items()}, leader
+
+
+def _by_lock(desk: Runtime, living: set[str]) -> str | None:
+    """Who leads. A lock does not tell who holds it, so only of a process that lives alone this is known."""
+    return next(iter(living)) if len(living) == 1 and desk.home.lock("leader").taken() else None

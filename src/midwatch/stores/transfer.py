@@ -1,0 +1,280 @@
+"""Copy everything from one database into another, as one transaction, and compare what arrived row by row.
+
+A side is an open transaction. What is read from it is one moment of its database; what is written to it is kept at the
+end of the block, or not at all. One of the two sides is always SQLite: it says which tables and columns there are.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from midwatch.errors import SchemaTooNew, StoreCorrupt, StoreError
+from midwatch.stores.sqlite import APPLICATION_ID, migrations, open_database, translate
+from midwatch.stores.verbs.tx import Row
+
+if TYPE_CHECKING:
+    from midwatch.stores.postgres import Connection
+
+Tables = Mapping[str, tuple[str, ...]]
+"""The columns of each table."""
+Told = Callable[[str, int], None]
+"""Hears how many rows of a table were copied so far."""
+
+LEFT_OUT = frozenset({"instances"})
+"""Processes are known only where they run."""
+HEAD = "event_head"
+TOLD_EVERY = 1000
+FETCHED = 100
+"""Rows fetched from PostgreSQL at a time; a row may have megabytes."""
+MASK = 2**64 - 1
+
+
+class Tally(NamedTuple):
+    """How many rows a table has, and a checksum of all their values, in whatever order they came."""
+
+    rows: int
+    mark: int
+
+
+class Side(ABC):
+    """An open transaction on one database."""
+
+    @abstractmethod
+    def rows(self, table: str, columns: tuple[str, ...]) -> Iterator[Row]:
+        """All rows, fetched as they are read."""
+
+    @abstractmethod
+    def fill(self, table: str, columns: tuple[str, ...], rows: Iterable[Row]) -> None:
+        """Add rows."""
+
+    @abstractmethod
+    def run(self, statement: str) -> list[Row]:
+        """Run a statement without parameters; the rows it gives, if any."""
+
+    def fit(self, row: Row) -> Row:
+        """A row as this database takes it."""
+        return row
+
+    def empty(self, tables: Tables) -> bool:
+        """Whether nobody has used this database yet."""
+        filled = (self.run(f"SELECT 1 FROM {name} LIMIT 1") for name in tables if name != HEAD)  # noqa: S608
+        return self.last_seq() == 0 and not any(filled)
+
+    def clear(self, tables: Tables) -> None:
+        """Remove all rows."""
+        for name in tables:
+            self.run(f"DELETE FROM {name}")  # noqa: S608 - names from our own schema
+
+    def last_seq(self) -> int:
+        """Where the log ends."""
+        return int(self.run("SELECT last_seq FROM event_head")[0][0])
+
+    def forget_processes(self) -> None:
+        """Keep nobody from running what was running: whoever starts finds its processes gone, and touches none, as
+        they may still be at work where this was copied from."""
+        self.run("UPDATE tasks SET host = NULL, pgid = NULL, pgid_mark = NULL WHERE status = 'running'")
+
+
+class SqliteSide(Side):
+    """A SQLite file."""
+
+    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+        self._connection = connection
+        self._path = path
+
+    def tables(self) -> Tables:
+        """What there is to copy."""
+        names = [row[0] for row in self.run("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+        kept = [name for name in names if name not in LEFT_OUT and not name.startswith("sqlite_")]
+        return {name: tuple(row[1] for row in self.run(f"PRAGMA table_info({name})")) for name in kept}
+
+    def rows(self, table: str, columns: tuple[str, ...]) -> Iterator[Row]:
+        try:
+            yield from self._connection.execute(f"SELECT {', '.join(columns)} FROM {table}")  # noqa: S608
+        except sqlite3.Error as problem:
+            raise translate(problem, self._path) from None
+
+    def fill(self, table: str, columns: tuple[str, ...], rows: Iterable[Row]) -> None:
+        marks = ", ".join("?" for _ in columns)
+        self._connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)  # noqa: S608
+
+    def run(self, statement: str) -> list[Row]:
+        return self._connection.execute(statement).fetchall()
+
+
+class PostgresSide(Side):
+    """A PostgreSQL database."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def rows(self, table: str, columns: tuple[str, ...]) -> Iterator[Row]:
+        with self._connection.cursor("transfer") as cursor:
+            cursor.itersize = FETCHED
+            cursor.execute(f"SELECT {', '.join(columns)} FROM {table}".encode())  # noqa: S608
+            yield from cursor
+
+    def fill(self, table: str, columns: tuple[str, ...], rows: Iterable[Row]) -> None:
+        statement = f"COPY {table} ({', '.join(columns)}) FROM STDIN".encode()
+        with self._connection.cursor() as cursor, cursor.copy(statement) as copying:
+            for row in rows:
+                copying.write_row(row)
+
+    def run(self, statement: str) -> list[Row]:
+        cursor = self._connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+    def fit(self, row: Row) -> Row:
+        return tuple(_without_nul(value) for value in row)
+
+    def lock(self, tables: Tables) -> None:
+        """Let nobody else write until the end."""
+        self.run(f"LOCK TABLE {', '.join(tables)} IN EXCLUSIVE MODE")
+
+
+def _without_nul(value: Any) -> Any:
+    """As the store itself writes it."""
+    return value.replace("\0", "\ufffd") if isinstance(value, str) and "\0" in value else value
+
+
+@contextmanager
+def sqlite_side(path: str, *, alone: bool) -> Iterator[SqliteSide]:
+    """A SQLite file, on the newest schema; `alone` keeps others from writing meanwhile, and is needed to write."""
+    connection = open_database(path)
+    try:
+        connection.execute("BEGIN IMMEDIATE" if alone else "BEGIN")
+        yield SqliteSide(connection, path)
+        connection.execute("COMMIT")
+    except sqlite3.Error as problem:
+        raise translate(problem, path) from None
+    finally:
+        connection.close()
+
+
+@contextmanager
+def sealed_side(file: Path) -> Iterator[SqliteSide]:
+    """A backup that was made earlier. It is looked at and never written; StoreCorrupt when it is no backup."""
+    with _reading(file) as connection:
+        yield SqliteSide(connection, str(file))
+
+
+def seal(path: str) -> None:
+    """Make the file complete without the others that SQLite keeps beside one in use."""
+    connection = open_database(path)
+    try:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as problem:
+        raise translate(problem, path) from None
+    finally:
+        connection.close()
+
+
+def unseal(file: Path, path: str) -> None:
+    """A copy of a backup at `path`, found to be sound and brought to the newest schema."""
+    with _reading(file) as connection:
+        target = sqlite3.connect(path)
+        try:
+            connection.backup(target)
+            if target.execute("PRAGMA quick_check(1)").fetchall() != [("ok",)]:
+                raise _no_backup(file)
+        finally:
+            target.close()
+    open_database(path).close()
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    except sqlite3.Error as problem:
+        raise StoreError(f"{file} cannot be read: {problem}.") from None
+    try:
+        mark, version = (connection.execute(f"PRAGMA {n}").fetchone()[0] for n in ("application_id", "user_version"))
+        newest = migrations()[-1][0]
+        if mark == APPLICATION_ID and version > newest:
+            raise SchemaTooNew(
+                f"{file} was made by a newer midwatch (schema {version}, this one knows {newest}); upgrade midwatch."
+            )
+        if mark != APPLICATION_ID:
+            raise _no_backup(file)
+        yield connection
+    except sqlite3.DatabaseError as problem:
+        told = translate(problem, str(file))
+        raise (_no_backup(file) if isinstance(told, StoreCorrupt) else told) from None
+    finally:
+        connection.close()
+
+
+def _no_backup(file: Path) -> StoreCorrupt:
+    return StoreCorrupt(f"{file} is not a backup made by midwatch, or it is damaged; choose another file.")
+
+
+@contextmanager
+def postgres_side(url: str, *, writes: bool) -> Iterator[PostgresSide]:
+    """A PostgreSQL database that has our tables; without `writes` it is looked at as it is in this moment."""
+    import psycopg
+
+    from midwatch.stores.postgres import CONNECTION_OPTIONS, explain
+
+    patient = {**CONNECTION_OPTIONS, "options": "-c idle_in_transaction_session_timeout=0 -c lock_timeout=10000"}
+    try:
+        with psycopg.connect(url, **patient) as connection:
+            if not writes:
+                connection.read_only = True
+                connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            yield PostgresSide(connection)
+    except psycopg.Error as problem:
+        raise explain(problem, url) from None
+
+
+def copy(source: Side, target: Side, tables: Tables, told: Told) -> dict[str, Tally]:
+    """Replace everything in `target` by what `source` has; StoreCorrupt when something else arrived."""
+    target.clear(tables)
+    copied = {}
+    for table, columns in tables.items():
+        counter = _Counter(table, told)
+        target.fill(table, columns, counter.over(map(target.fit, source.rows(table, columns))))
+        copied[table] = counter.tally()
+    compare(target, tables, copied)
+    return copied
+
+
+def compare(side: Side, tables: Tables, wanted: Mapping[str, Tally]) -> None:
+    """StoreCorrupt unless the tables of `side` hold just these rows."""
+    for table, columns in tables.items():
+        counter = _Counter(table, lambda _table, _rows: None)
+        for _ in counter.over(side.rows(table, columns)):
+            pass
+        if counter.tally() != wanted[table]:
+            raise StoreCorrupt(
+                f"table {table} did not arrive as it was ({counter.rows} of {wanted[table].rows} rows); "
+                "nothing was kept, so try again."
+            )
+
+
+class _Counter:
+    """Counts and marks rows that pass."""
+
+    def __init__(self, table: str, told: Told) -> None:
+        self.rows = 0
+        self._mark = 0
+        self._table = table
+        self._told = told
+
+    def over(self, rows: Iterable[Row]) -> Iterator[Row]:
+        for row in rows:
+            self.rows += 1
+            self._mark = (self._mark + hash(row)) & MASK
+            if self.rows % TOLD_EVERY == 0:
+                self._told(self._table, self.rows)
+            yield row
+        if self.rows % TOLD_EVERY or not self.rows:
+            self._told(self._table, self.rows)
+
+    def tally(self) -> Tally:
+        return Tally(self.rows, self._mark)

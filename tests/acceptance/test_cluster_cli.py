@@ -1,0 +1,479 @@
+"""Many machines as people use them: servers and workers as processes, each with its own home, on one PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+import pytest
+import typer
+import yaml
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from midwatch.cli import doctor
+from midwatch.cli.main import app, outcome
+from midwatch.stores import cluster, postgres
+from postgres import Cluster
+from servers import PROGRAM, environment, free_port
+
+ROOT = Path(__file__).parents[2]
+CONFIG = """
+port = 0
+detect_agents = false
+shutdown_grace = "1s"
+
+[agents.shell]
+kind = "command"
+argv = ["sh", "-c", "{prompt}"]
+on_crash = "rerun"
+"""
+SECRET = "s3cr3t/of@the:house"
+PATIENCE = 60.0
+
+
+def address(conninfo: str, **other: str) -> str:
+    """A database's address as people write it, with a password that must never be seen again."""
+    parts = {**conninfo_to_dict(conninfo), "password": SECRET, **other}
+    user, password = quote(str(parts["user"]), safe=""), quote(str(parts["password"]), safe="")
+    return f"postgresql://{user}:{password}@{parts['host']}:{parts['port']}/{parts['dbname']}"
+
+
+@pytest.fixture
+def url(database: str) -> str:
+    return address(database)
+
+
+class Machine:
+    """A home and the commands run on it. What they say never holds the password."""
+
+    def __init__(self, home: Path, db: str | None = None) -> None:
+        self.home = home
+        home.mkdir(parents=True)
+        (home / "midwatch.toml").write_text(CONFIG)
+        self.env = environment(home, **({"MIDWATCH_DB": db} if db else {}))
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [PROGRAM, *arguments], env=self.env, cwd=self.home, capture_output=True, text=True, timeout=PATIENCE
+        )
+        assert SECRET not in done.stdout + done.stderr
+        assert quote(SECRET, safe="") not in done.stdout + done.stderr
+        return done
+
+    def json(self, *arguments: str) -> Any:
+        done = self(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def refused(self, status: int, *arguments: str) -> str:
+        done = self(*arguments)
+        assert (done.returncode, done.stdout) == (status, ""), done
+        return one_line(done.stderr)
+
+    @contextmanager
+    def process(self, *arguments: str) -> Iterator[dict[str, Any]]:
+        """A server or worker; what it says when it has started, as JSON. It is ended by SIGTERM and must end well."""
+        with (self.home / "process.log").open("w+") as log:
+            started = subprocess.Popen(
+                [PROGRAM, *arguments, "--json"], env=self.env, cwd=self.home, stdout=subprocess.PIPE, stderr=log,
+                text=True,
+            )  # fmt: skip
+            try:
+                assert started.stdout is not None
+                said = started.stdout.readline()
+                assert said, (self.home / "process.log").read_text()
+                yield json.loads(said)
+            finally:
+                started.send_signal(signal.SIGTERM)
+                left, _ = started.communicate(timeout=PATIENCE)
+            log.seek(0)
+            told = said + left + log.read()
+            assert started.returncode == 0, told
+            assert SECRET not in told and quote(SECRET, safe="") not in told
+            assert "Traceback" not in told
+
+    def ended(self, task_id: str) -> dict[str, Any]:
+        return until(lambda: self.json("show", task_id), lambda task: task["status"] not in ("pending", "running"))
+
+
+def one_line(said: str) -> str:
+    assert said.startswith("midwatch: ")
+    assert said.count("\n") == 1
+    assert said.rstrip().endswith(".")
+    return said
+
+
+def until(look: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while not good(found := look()):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found
+
+
+# -- servers and workers -----------------------------------------------------------------------------------------------
+
+
+def test_a_server_and_a_worker_share_the_work(url: str, tmp_path: Path) -> None:
+    one, two, three = Machine(tmp_path / "one"), Machine(tmp_path / "two", url), Machine(tmp_path / "three", url)
+    with ExitStack() as running:
+        server = running.enter_context(one.process("up", "--db", url))
+        worker = running.enter_context(two.process("worker", "--agents", "shell", "--slots", "3"))
+        assert (worker["role"], worker["agents"], worker["slots"]) == ("worker", ["shell"], 3)
+        assert not (two.home / "run" / "server.json").exists()  # it serves nothing
+        listed = until(lambda: three.json("cluster"), lambda found: any(p["leader"] for p in found["processes"]))
+        check_cluster(listed, server["pid"], worker)
+        assert one.json("cluster")["processes"][0]["pid"] == server["pid"]  # over HTTP it is the same
+        shown = three("cluster").stdout
+        assert "leader" in shown and "0/3" in shown and " ago" in shown
+
+        submitted = three("submit", "echo $MIDWATCH_HOME", "--agent", "shell", "--json")
+        assert submitted.stderr == ""  # no server runs on that machine, but somewhere
+        ran_in = three.ended(json.loads(submitted.stdout)["id"])["result"].strip()
+        assert ran_in in (str(one.home), str(two.home))
+        assert "elsewhere" in three("status").stdout
+        check_doctor(three, worker["id"])
+        busy_on_another_database(one, tmp_path)
+    assert three.json("cluster")["processes"] == []
+    assert "No process runs tasks" in three("cluster").stdout
+    warned = {one["what"]: one for one in three.json("doctor")["checks"] if one["state"] == "warn"}
+    assert "midwatch worker" in warned["leader"]["remedy"]
+
+
+def check_cluster(listed: dict[str, Any], server_pid: int, worker: dict[str, Any]) -> None:
+    assert listed["store"]["kind"] == "postgres"
+    found = {process["id"]: process for process in listed["processes"]}
+    assert len(found) == 2
+    mine = found[worker["id"]]
+    assert {name: mine[name] for name in ("role", "agents", "slots", "running", "live", "host", "pid")} == {
+        "role": "worker", "agents": ["shell"], "slots": 3, "running": 0, "live": True, "host": worker["host"],
+        "pid": worker["pid"],
+    }  # fmt: skip
+    (other,) = [process for process in found.values() if process["id"] != worker["id"]]
+    assert (other["role"], other["pid"], other["agents"]) == ("up", server_pid, ["demo", "shell"])
+    assert all(0 <= process["heartbeat_age"] < 8 for process in found.values())
+    assert sum(process["leader"] for process in found.values()) == 1
+
+
+def check_doctor(machine: Machine, worker_id: str) -> None:
+    told = {one["what"]: one for one in machine.json("doctor")["checks"]}
+    assert told["database"]["told"].startswith("PostgreSQL 1")
+    assert "schema 1" in told["database"]["told"]
+    assert (told["clock"]["state"], told["leader"]["state"]) == ("ok", "ok")
+    assert "heartbeat" in told[f"process {worker_id}"]["told"]
+    assert told[f"process {worker_id}"]["state"] == "ok"
+
+
+def busy_on_another_database(machine: Machine, tmp_path: Path) -> None:
+    """A server that was told of the database on its command line only: other commands notice."""
+    assert "MIDWATCH_DB" in machine.refused(2, "backup", str(tmp_path / "wrong.db"))
+    checked = machine("doctor")
+    assert checked.returncode == 1
+    assert "MIDWATCH_DB" in checked.stdout
+
+
+def test_a_task_moves_on_when_its_worker_is_stopped(url: str, tmp_path: Path) -> None:
+    one, two = (Machine(tmp_path / name, url) for name in ("one", "two"))
+    marks = tmp_path / "marks"
+    script = f"echo $MIDWATCH_HOME >> {marks}; test $(wc -l < {marks}) -gt 1 || exec sleep 300"
+    with one.process("worker"):
+        task_id = one.json("submit", script, "--agent", "shell")["id"]
+        until(lambda: marks.exists() and marks.read_text(), bool)
+        held = one.json("cluster")["processes"]
+        assert [process["running"] for process in held] == [1]
+    assert one.json("show", task_id)["status"] == "pending"
+    with two.process("worker"):
+        assert two.ended(task_id)["status"] == "done"
+    assert marks.read_text().split() == [str(one.home), str(two.home)]
+
+
+def test_a_detached_server_does_not_show_the_password(url: str, tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "home")
+    pid = machine.json("up", "--detach", "--db", url)["pid"]
+    try:
+        said = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
+        assert "midwatch" in said and "postgresql" not in said
+        assert machine.json("cluster")["store"]["kind"] == "postgres"
+    finally:
+        machine("down")
+    assert "Database: postgresql://" not in (machine.home / "log" / "midwatch.log").read_text().partition("Agents")[2]
+
+
+def test_a_dead_worker_is_told_from_a_live_one(url: str, tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "home", url)
+    machine.json("cluster")  # makes the tables
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "INSERT INTO instances VALUES ('i_old', 'worker', 'gone', '', 7, '[\"demo\"]', 2, 0, "
+            "clock_timestamp() - interval '1 minute')"
+        )
+        connection.execute("UPDATE leader SET instance = 'i_old', renewed = clock_timestamp() - interval '1 minute'")
+    (old,) = machine.json("cluster")["processes"]
+    assert (old["live"], old["leader"]) == (False, False)
+    assert old["heartbeat_age"] >= 60
+    assert "dead" in machine("cluster").stdout
+    assert "it has ended" in machine("doctor").stdout
+
+
+def test_on_sqlite_there_is_one_server_and_no_worker(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "home")
+    told = machine.refused(2, "worker")
+    assert "--db" in told and "midwatch migrate" in told
+    with machine.process("up") as server:
+        (only,) = machine.json("cluster")["processes"]
+        assert (only["pid"], only["live"], only["leader"], only["heartbeat_age"]) == (server["pid"], True, True, None)
+        assert "by lock" in machine("cluster").stdout
+    assert machine.json("cluster")["processes"] == []
+
+
+def test_unknown_agents_and_impossible_slots_are_refused(url: str, tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "home", url)
+    assert "'nobody'" in machine.refused(2, "worker", "--agents", "shell,nobody")
+    assert "--slots" in machine.refused(2, "worker", "--slots", "0")
+
+
+# -- moving, backing up, restoring -------------------------------------------------------------------------------------
+
+
+def test_a_desk_moves_to_postgres_and_its_backup_comes_back(url: str, tmp_path: Path) -> None:
+    machine, small = Machine(tmp_path / "home"), Machine(tmp_path / "small")
+    done = json.loads(machine("run", "echo before", "--agent", "shell", "--json").stdout)
+    waiting = machine.json("submit", "echo after", "--agent", "shell", "--key", "k")
+    with machine.process("up"):
+        assert machine.ended(waiting["id"])["status"] == "done"
+        later = machine.json("submit", "echo later", "--agent", "shell", "--delay", "1s")["id"]
+        told = machine.refused(4, "migrate", "--to", url)
+        assert "midwatch down" in told
+    moved = machine("migrate", "--to", url)
+    assert moved.returncode == 0, moved.stderr
+    assert 'db = "postgresql://' in moved.stdout
+    assert "3 tasks" in moved.stdout
+    assert machine.json("tasks")["tasks"][0]["id"] == later  # the file was left as it was
+    machine.env["MIDWATCH_DB"] = url
+    log = machine("events", "--json").stdout
+    with machine.process("up"):
+        assert machine.ended(later)["result"].strip() == "later"
+        assert machine.json("show", done["id"])["result"].strip() == "before"
+        backed_up = machine.json("backup", str(tmp_path / "backup.db"))
+        assert "exists already" in machine.refused(4, "backup", str(tmp_path / "backup.db"))
+        assert "midwatch down" in machine.refused(4, "restore", str(tmp_path / "backup.db"), "--force")
+    assert "holds data" in machine.refused(4, "migrate", "--to", url)
+    assert backed_up["rows"]["tasks"] == 3
+    restored = small("restore", str(tmp_path / "backup.db"))
+    assert "3 tasks" in restored.stdout
+    assert small.json("show", later)["result"].strip() == "later"
+    told = [json.loads(line)["seq"] for line in small("events", "--json").stdout.splitlines()]
+    assert told == list(range(1, backed_up["last_seq"] + 1))
+    assert small("events", "--json").stdout.startswith(log)
+    assert "--force" in small.refused(4, "restore", str(tmp_path / "backup.db"))
+    again = small("restore", str(tmp_path / "backup.db"), "--force")
+    assert str(small.home / "midwatch.db.") in again.stdout
+
+
+def test_progress_goes_to_standard_error(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "home")
+    machine.json("status")
+    long_log(machine.home / "midwatch.db", 10_000)
+    made = machine("backup", str(tmp_path / "backup.db"))
+    assert made.stderr == "events: 10000 rows so far\n"
+    assert "the log up to seq 10000" in made.stdout
+    assert machine("backup", str(tmp_path / "quiet.db"), "--json").stderr == ""
+
+
+def long_log(database: Path, events: int) -> None:
+    connection = sqlite3.connect(database)
+    rows = ((n, f"e_{n}", "task_progress", n, 1, "{}") for n in range(1, events + 1))
+    connection.executemany("INSERT INTO events (seq, id, kind, time, version, payload) VALUES (?, ?, ?, ?, ?, ?)", rows)
+    connection.execute("UPDATE event_head SET last_seq = ?", (events,))
+    connection.commit()
+    connection.close()
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+class Here:
+    """Runs commands in this process, for the many that fail early."""
+
+    def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.home = home
+        self._patch = monkeypatch
+        self._capsys = capsys
+        for name in list(os.environ):
+            if name.startswith("MIDWATCH_"):
+                monkeypatch.delenv(name)
+        monkeypatch.setenv("MIDWATCH_HOME", str(home))
+
+    def refused(self, status: int, command: str, db: str) -> str:
+        if "{url}" in command:
+            self._patch.delenv("MIDWATCH_DB", raising=False)
+        else:
+            self._patch.setenv("MIDWATCH_DB", db)
+        got = outcome([part.format(url=db) for part in shlex.split(command)])
+        said = self._capsys.readouterr()
+        assert (got, said.out) == (status, ""), said
+        assert SECRET not in said.err and quote(SECRET, safe="") not in said.err and "s3cr3t" not in said.err
+        return one_line(said.err)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
+    made = Here(tmp_path / "home", monkeypatch, capsys)
+    assert outcome(["submit", "wait"]) == 0  # there is something to move
+    capsys.readouterr()
+    return made
+
+
+COMMANDS = ("up --port 0 --db {url}", "worker --db {url}", "worker", "migrate --to {url}", "status", "backup b.db")
+
+
+def every(here: Here, status: int, db: str, says: str, commands: tuple[str, ...] = COMMANDS) -> None:
+    for command in commands:
+        assert says in here.refused(status, command, db), command
+
+
+@pytest.mark.parametrize(
+    ("db", "says"),
+    [
+        (f"mysql://u:{SECRET}@127.0.0.1/x", "not the address of a PostgreSQL"),
+        (SECRET, "not the address of a PostgreSQL"),
+        (f"postgresql://u:{SECRET}@127.0.0.1/x", "special characters"),
+        ("postgresql://u:s3cr3t@127.0.0.1:port/x", "special characters"),
+        ("postgresql://u:s3cr3t@127.0.0.1/x?colour=blue", "special characters"),
+    ],
+)
+def test_what_is_no_address_is_told(here: Here, db: str, says: str) -> None:
+    every(here, 2, db, says)
+
+
+def test_an_address_nobody_answers_at_is_told(here: Here) -> None:
+    for place in (f"127.0.0.1:{free_port()}", "nowhere.invalid:5432"):
+        every(here, 7, f"postgresql://u:{quote(SECRET, safe='')}@{place}/x", "cannot be reached")
+
+
+def test_a_database_that_does_not_exist_and_an_unknown_user_are_told(here: Here, database: str) -> None:
+    every(here, 7, address(database, dbname="nothing"), '"nothing" does not exist')
+    every(here, 7, address(database, user="stranger"), '"stranger"', COMMANDS[:1])
+
+
+def test_a_wrong_password_is_told_without_it(here: Here, postgres: Cluster | str, database: str) -> None:
+    if isinstance(postgres, str):
+        pytest.skip("needs a cluster whose rules of access can be changed")
+    rules = postgres.folder / "data" / "pg_hba.conf"
+    before = rules.read_text()
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute("CREATE ROLE guarded LOGIN PASSWORD 'another'")
+        rules.write_text("host all guarded 127.0.0.1/32 scram-sha-256\n" + before)
+        admin.execute("SELECT pg_reload_conf()")
+        try:
+            until(lambda: refuses(database), bool)
+            every(here, 7, address(database, user="guarded"), "password authentication failed")
+        finally:
+            rules.write_text(before)
+            admin.execute("SELECT pg_reload_conf()")
+            admin.execute("DROP ROLE guarded")
+
+
+def refuses(database: str) -> bool:
+    """Whether the new rules hold."""
+    try:
+        psycopg.connect(make_conninfo(database, user="guarded", password="wrong")).close()
+    except psycopg.OperationalError:
+        return True
+    return False
+
+
+def test_a_user_without_rights_is_told(here: Here, database: str) -> None:
+    role = f"guest_{os.getpid()}"
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {role} LOGIN")
+        admin.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+        try:
+            every(here, 7, address(database, user=role), "no permission")
+            here_tables(here, database)
+            every(here, 7, address(database, user=role), "no permission", ("status", "backup b.db"))
+        finally:
+            admin.execute(f"DROP OWNED BY {role}")
+            admin.execute(f"DROP ROLE {role}")
+
+
+def here_tables(here: Here, database: str) -> None:
+    """Have the tables made by one who may."""
+    here._patch.setenv("MIDWATCH_DB", database)
+    assert outcome(["status"]) == 0
+    here._capsys.readouterr()
+
+
+def test_a_newer_schema_is_told_and_left_alone(here: Here, database: str) -> None:
+    here_tables(here, database)
+    with psycopg.connect(database) as connection:
+        connection.execute("UPDATE midwatch_schema SET version = 999")
+    every(here, 7, address(database), "schema 999")
+
+
+def test_an_older_postgres_is_told(here: Here, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "OLDEST_SERVER", 990000)
+    every(here, 7, address(database), "needs 14 or newer")
+
+
+def test_files_that_cannot_be_used_are_told(here: Here, database: str, tmp_path: Path) -> None:
+    no_backup = tmp_path / "notes.txt"
+    no_backup.write_text("nothing of the kind")
+    db = address(database)
+    assert "not a backup" in here.refused(7, f"restore {no_backup}", db)
+    assert "no backup" in here.refused(3, f"restore {tmp_path / 'missing'}", db)
+    assert "cannot be written" in here.refused(7, f"backup {no_backup}/b.db", db)
+    assert "cannot be written" in here.refused(7, "backup /proc/b.db", db)
+
+
+def test_a_clock_that_is_wrong_is_told(
+    here: Here, database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cluster, "NOW", cluster.NOW.replace("clock_timestamp()", "clock_timestamp() + interval '5 s'"))
+    monkeypatch.setenv("MIDWATCH_DB", database)
+    assert outcome(["doctor", "--json"]) == 0
+    (clock,) = [one for one in json.loads(capsys.readouterr().out)["checks"] if one["what"] == "clock"]
+    assert clock["state"] == "warn"
+    assert "is 5.0" in clock["told"] and "behind" in clock["told"]
+    assert doctor.MOST_SKEW == 1.0
+
+
+# -- containers --------------------------------------------------------------------------------------------------------
+
+
+def test_the_compose_file_starts_a_database_a_server_and_two_workers() -> None:
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    assert set(services) == {"database", "server", "worker"}
+    assert services["worker"]["deploy"]["replicas"] == 2
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for name in ("server", "worker"):
+        service = services[name]
+        command, *options = service["command"]
+        commands[command].make_context(command, options)  # raises for what does not exist
+        assert service["depends_on"]["database"]["condition"] == "service_healthy"
+        assert service["environment"]["MIDWATCH_DB"].endswith("@database:5432/midwatch")
+    assert "healthcheck" in services["database"]
+    assert services["server"]["ports"] == ["127.0.0.1:7171:7171"]  # reached from this machine only
+    for mounted in (*services["database"]["volumes"], *services["server"]["volumes"]):
+        assert mounted.partition(":")[0] in yaml.safe_load((ROOT / "compose.yaml").read_text())["volumes"]
+
+
+def test_the_image_has_the_program_and_a_home() -> None:
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    words = {line.split()[0] for line in lines if line and line[0].isupper()}
+    assert {"FROM", "COPY", "RUN", "USER", "ENV", "VOLUME", "ENTRYPOINT", "CMD"} <= words
+    for line in lines:
+        if line.startswith("COPY"):
+            assert all((ROOT / name).exists() for name in line.split()[1:-1])
+    assert '.[postgres]' in (ROOT / "Dockerfile").read_text()  # fmt: skip

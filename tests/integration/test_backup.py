@@ -1,0 +1,305 @@
+"""Moving to PostgreSQL, and backups of it: real databases on both sides."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from midwatch.backup import backup, migrate, restore
+from midwatch.change import Changes
+from midwatch.config import Settings
+from midwatch.engine import Instance
+from midwatch.errors import AlreadyRunning, BadConfig, Conflict, HomeUnusable, StoreCorrupt
+from midwatch.home import Home
+from midwatch.runtime import open_store
+from midwatch.session import Message
+from midwatch.store import Store
+from midwatch.stores import transfer
+from midwatch.stores.postgres import PostgresStore
+from midwatch.stores.sqlite import SqliteStore
+from records import CLOCK, fence, progress, put, running
+
+Rows = dict[str, list[tuple]]
+
+
+def quiet(table: str, rows: int) -> None: ...
+
+
+def in_file(path: Path) -> Rows:
+    """All rows of a SQLite store or a backup."""
+    with closing(sqlite3.connect(path)) as connection:
+        return contents(connection, transfer.SqliteSide(connection, str(path)).tables())
+
+
+def in_database(url: str) -> Rows:
+    """All rows of a PostgreSQL store, with the columns in the order of the SQLite schema."""
+    with closing(model()) as other, psycopg.connect(url) as connection:
+        return contents(connection, transfer.SqliteSide(other, "").tables())
+
+
+def contents(connection: Any, tables: transfer.Tables) -> Rows:
+    """Without what a restore forgets on purpose: where tasks ran."""
+    found = {}
+    for table, columns in tables.items():
+        kept = ", ".join(name for name in columns if name not in ("host", "pgid", "pgid_mark"))
+        found[table] = sorted(connection.execute(f"SELECT {kept} FROM {table}"), key=repr)
+    return found
+
+
+def model() -> sqlite3.Connection:
+    """An empty SQLite store."""
+    made = sqlite3.connect(":memory:")
+    for _, script in transfer.migrations():
+        made.executescript(script)
+    return made
+
+
+async def fill(store: Store) -> None:
+    now = CLOCK.now()
+    done = await running(store, session_key="chat:1", idempotency_key="k-1", prompt="nul \0 and\ttab \\N \u2028 é👍")
+    said = Message(session_key="chat:1", role="user", text="one\ntwo", time=now, task_id=done.id)
+    await store.apply(Changes(fence=fence(done), messages=(said,), events=(progress(done, "half \\x 'q'"),)))
+    await put(store, due_at=now + 10**12, timeout_seconds=0.1, priority=-5, usage={"tokens": 3})
+
+
+@pytest.fixture
+async def settings(home: Path) -> Settings:
+    """A home with a SQLite store that a process has left in the middle of things."""
+    place = Home(home)
+    place.prepare()
+    store = await SqliteStore.open(place.database)
+    await fill(store)
+    await store.close()
+    return Settings.load(home)
+
+
+@pytest.fixture
+def shared(settings: Settings, database: str) -> Settings:
+    return settings.model_copy(update={"db": database})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "backup.db"
+
+
+async def stored(settings: Settings, act: Callable) -> object:
+    """What `act` says of the store."""
+    store = await open_store(settings, Home(settings.home))
+    try:
+        return await act(store)
+    finally:
+        await store.close()
+
+
+def without_nul(rows: Rows) -> Rows:
+    def fit(value: object) -> object:
+        return value.replace("\0", "\ufffd") if isinstance(value, str) else value
+
+    return {table: [tuple(map(fit, row)) for row in found] for table, found in rows.items()}
+
+
+def test_both_schemas_have_the_same_tables_and_columns(database: str) -> None:
+    from midwatch.stores.postgres import prepare
+
+    prepare(database)
+    with closing(model()) as other, psycopg.connect(database) as connection:
+        ours = transfer.SqliteSide(other, "").tables()
+        asked = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public'"
+        theirs: dict[str, set[str]] = {}
+        for table, column in connection.execute(asked):
+            theirs.setdefault(table, set()).add(column)
+    assert theirs.keys() - ours.keys() == {"instances", "leader", "midwatch_schema"}
+    assert {table: set(columns) for table, columns in ours.items()} == {table: theirs[table] for table in ours}
+
+
+# -- moving ------------------------------------------------------------------------------------------------------------
+
+
+async def test_everything_moves_as_it_was(settings: Settings, shared: Settings, database: str) -> None:
+    told: list[tuple[str, int]] = []
+    made = await migrate(settings, database, lambda table, rows: told.append((table, rows)))
+    source = in_file(settings.home / "midwatch.db")
+    assert in_database(database) == without_nul(source)
+    assert made.rows == {table: len(rows) for table, rows in source.items()}
+    assert dict(told) == made.rows
+
+    async def goes_on(store: PostgresStore) -> None:
+        assert (await store.log_bounds()).last_seq == made.last_seq
+        before = {task.id for task in await store.running_tasks()}
+        assert before == set()
+        await put(store)
+        seqs = [event.seq for event in await store.read_events(0)]
+        assert seqs == list(range(1, made.last_seq + 2))
+        kept = await put(store, idempotency_key="k-1", session_key="chat:1")
+        assert kept.attempt == 1
+        assert await store.check() == []
+
+    await stored(shared, goes_on)
+
+
+async def test_tasks_of_a_dead_process_are_rescued_first(settings: Settings, shared: Settings, database: str) -> None:
+    store = await SqliteStore.open(settings.home / "midwatch.db")
+    rerun, failed = [await running(store, on_crash=rule) for rule in ("rerun", "fail")]
+    await store.add_instance(an_instance())
+    await store.close()
+    await migrate(settings, database, quiet)
+
+    async def look(store: PostgresStore) -> None:
+        assert await store.running_tasks() == []
+        assert await store.list_instances() == []
+        waits, ended = await store.get_task(rerun.id), await store.get_task(failed.id)
+        assert waits is not None and ended is not None
+        assert (waits.status, waits.rescues, waits.lease_owner) == ("pending", 1, None)
+        assert (ended.status, ended.outcome) == ("failed", "lost")
+
+    await stored(shared, look)
+
+
+def an_instance(**more: object) -> Instance:
+    base = {"id": "i_1", "role": "worker", "host": "elsewhere", "boot_id": "", "pid": 7, "agents": ("demo",)}
+    return Instance(**{**base, "slots": 1, "started_at": 1, **more})
+
+
+async def test_a_failure_on_the_way_leaves_the_database_empty(
+    settings: Settings, shared: Settings, database: str
+) -> None:
+    def stumble(table: str, rows: int) -> None:
+        if table == "tasks":
+            raise RuntimeError("the lights went out")
+
+    with pytest.raises(RuntimeError):
+        await migrate(settings, database, stumble)
+
+    async def look(store: PostgresStore) -> tuple[int, int]:
+        return (await store.count_tasks()).total, (await store.log_bounds()).last_seq
+
+    assert await stored(shared, look) == (0, 0)
+    await migrate(settings, database, quiet)
+    assert await stored(shared, look) != (0, 0)
+
+
+async def test_only_an_empty_database_is_moved_to(settings: Settings, shared: Settings, database: str) -> None:
+    kept = await stored(shared, lambda store: put(store))
+    before = in_file(settings.home / "midwatch.db")
+    with pytest.raises(Conflict, match="use an empty one"):
+        await migrate(settings, database, quiet)
+    assert in_file(settings.home / "midwatch.db") == before  # nothing was rescued for nothing
+
+    async def look(store: PostgresStore) -> int:
+        return (await store.count_tasks()).total
+
+    assert kept is not None
+    assert await stored(shared, look) == 1
+
+
+async def test_a_database_of_another_program_is_left_alone(settings: Settings, database: str) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute("CREATE TABLE tasks (id INT)")
+    with pytest.raises(StoreCorrupt, match="another program"):
+        await migrate(settings, database, quiet)
+
+
+@pytest.mark.parametrize("lock", ["up", "i_somebody", "leader"])
+async def test_nothing_moves_while_a_process_runs(settings: Settings, database: str, lock: str) -> None:
+    held = Home(settings.home).lock(lock)
+    assert held.acquire()
+    with pytest.raises(AlreadyRunning):
+        await migrate(settings, database, quiet)
+    held.release()
+
+
+async def test_there_must_be_something_to_move_and_somewhere_to_go(tmp_path: Path, settings: Settings) -> None:
+    with pytest.raises(HomeUnusable):
+        await migrate(Settings.load(tmp_path / "nothing"), "postgresql://127.0.0.1/x", quiet)
+    with pytest.raises(BadConfig):
+        await migrate(settings, "mysql://127.0.0.1/x", quiet)
+
+
+# -- backups -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_backup_goes_from_one_kind_of_store_to_the_other_and_back(
+    settings: Settings, shared: Settings, database: str, file: Path, tmp_path: Path
+) -> None:
+    await migrate(settings, database, quiet)
+    await stored(shared, lambda store: running(store, on_crash="rerun"))
+    made = await backup(shared, file, quiet)
+    rows = in_file(file)
+    assert in_database(database) == rows
+    assert made.rows == {table: len(found) for table, found in rows.items()}
+
+    small = Settings.load(tmp_path / "small")
+    assert await restore(small, file, quiet) == made
+    again = tmp_path / "again.db"
+    assert await backup(small, again, quiet) == made
+    assert await restore(shared, again, quiet, force=True) == made
+    assert in_database(database) == rows
+
+
+async def test_a_backup_of_postgres_is_one_moment_while_others_write(
+    settings: Settings, shared: Settings, database: str, file: Path
+) -> None:
+    await migrate(settings, database, quiet)
+    before = without_nul(in_file(settings.home / "midwatch.db"))
+    loop = asyncio.get_running_loop()
+
+    async def with_writer(store: PostgresStore) -> None:
+        def write(table: str, rows: int) -> None:
+            asyncio.run_coroutine_threadsafe(put(store), loop).result(10)
+
+        await backup(shared, file, write)
+        assert (await store.count_tasks()).total > len(before["tasks"])
+
+    await stored(shared, with_writer)
+    assert in_file(file) == before
+
+
+async def test_postgres_data_is_replaced_only_by_force(shared: Settings, database: str, file: Path) -> None:
+    await backup(shared.model_copy(update={"db": None}), file, quiet)
+    await stored(shared, lambda store: put(store, id="t_newer"))
+    with pytest.raises(Conflict, match="--force"):
+        await restore(shared, file, quiet)
+    made = await restore(shared, file, quiet, force=True)
+
+    async def look(store: PostgresStore) -> tuple[object, int]:
+        return await store.get_task("t_newer"), (await store.log_bounds()).last_seq
+
+    assert await stored(shared, look) == (None, made.last_seq)
+
+
+@pytest.mark.parametrize("force", [True, False])
+async def test_nothing_is_put_beneath_a_process_whose_heart_beats(
+    settings: Settings, shared: Settings, database: str, file: Path, force: bool
+) -> None:
+    await backup(settings, file, quiet)
+    await stored(shared, lambda store: store.add_instance(an_instance()))
+    with pytest.raises(AlreadyRunning, match="pid 7 on elsewhere"):
+        await restore(shared, file, quiet, force=force)
+    with pytest.raises(AlreadyRunning, match="pid 7 on elsewhere"):
+        await migrate(settings, database, quiet)
+    with psycopg.connect(database) as connection:
+        connection.execute("UPDATE instances SET heartbeat = clock_timestamp() - interval '9 seconds'")
+    assert (await restore(shared, file, quiet)).rows["tasks"] == 2
+
+
+async def test_two_restores_at_once_do_not_mix(
+    settings: Settings, shared: Settings, file: Path, tmp_path: Path
+) -> None:
+    made = await backup(settings, file, quiet)
+    await stored(shared, lambda store: store.check())
+    homes = [shared.model_copy(update={"home": tmp_path / name}) for name in ("one", "two")]
+    ended = await asyncio.gather(*(restore(one, file, quiet) for one in homes), return_exceptions=True)
+    assert sorted(type(end).__name__ for end in ended) == ["Conflict", "Copied"]
+
+    async def look(store: PostgresStore) -> int:
+        return (await store.count_tasks()).total
+
+    assert await stored(shared, look) == made.rows["tasks"]
