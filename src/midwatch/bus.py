@@ -119,7 +119,7 @@ class Bus:
 
     async def _fetch(self) -> None:
         while self._foreign or self._head < self._wanted:
-            self._foreign = False
+            self._foreign, wanted = False, self._wanted
             try:
                 page = await self._store.read_events(self._head, EVERYTHING, PAGE)
             except StoreError as problem:
@@ -131,7 +131,7 @@ class Bus:
                 self._publish(page)
                 self._foreign = self._foreign or len(page) == PAGE
             else:
-                self._head = max(self._head, self._wanted)  # what it was told of has been pruned
+                self._head = max(self._head, wanted)  # what it was told of has been pruned
                 self._tail.clear()
                 self._ring()
 

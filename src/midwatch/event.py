@@ -362,8 +362,8 @@ class EventLog(Protocol):
         ...
 
     async def prune_events(self, before: int, keep: int) -> int:
-        """Remove events older than `before`, and the oldest beyond `keep`, never those of an open task nor any
-        event after one that stays, so the log never has holes. Returns how many went."""
+        """Remove events older than `before`, and the oldest beyond `keep`, never those of an open task: these stay
+        readable below `oldest_seq`, from where on the log has no holes. Returns how many went."""
         ...
 
 

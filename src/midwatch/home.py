@@ -114,7 +114,7 @@ class Home:
         with suppress(FileNotFoundError):
             if found := self.token_file.read_text().strip():
                 return found
-            self.token_file.unlink()  # an empty one would let everybody in
+            self.token_file.rename(self.token_file.with_name(".token.empty"))  # it would let everybody in
         made = secrets.token_urlsafe(32)
         scratch = self.token_file.with_name(f".token.{os.getpid()}.{made[:8]}")
         fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

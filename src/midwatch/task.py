@@ -497,9 +497,7 @@ class Tasks:
         if task.status == "done":
             return task.result or ""
         if task.open:
-            raise NotFinished(
-                task.id, task.status, f"wait for it with `midwatch run` or look with `midwatch show {task.id}`."
-            )
+            raise NotFinished(task.id, task.status, f"look at it with `midwatch show {task.id}` and try again later.")
         raise NotFinished(
             task.id, task.status, f"{task.error or task.outcome}. Try again with `midwatch retry {task.id}`."
         )

@@ -106,7 +106,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.xfail(reason="now and then, as in the next test", strict=False)
 @pytest.mark.parametrize("attempt", range(3))
 def test_processes_that_open_a_new_file_at_once_migrate_it_once(file: Path, attempt: int) -> None:
     with program(OPEN, file, count=4) as racing:
@@ -125,7 +124,6 @@ def test_processes_that_open_a_new_file_at_once_migrate_it_once(file: Path, atte
         look.close()
 
 
-@pytest.mark.xfail(reason="_version reads its facts one by one, so it may see half of another's migration", strict=True)
 def test_a_file_that_is_migrated_while_it_is_looked_at_is_not_taken_for_somebody_elses(file: Path) -> None:
     class Watched:
         """A connection whose file another process migrates between two looks at it."""

@@ -378,9 +378,11 @@ def _migrate(connection: sqlite3.Connection, path: str) -> None:
 
 
 def _version(connection: sqlite3.Connection, path: str, newest: int) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    # In this order: another process may be making the file meanwhile, tables and mark in one transaction.
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     mark = connection.execute("PRAGMA application_id").fetchone()[0]
-    if mark != APPLICATION_ID and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if mark != APPLICATION_ID and tables:
         raise StoreCorrupt(f"{path} is not a midwatch database; move it away, or choose another home.")
     if version > newest:
         raise SchemaTooNew(
