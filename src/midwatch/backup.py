@@ -11,7 +11,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -66,8 +66,6 @@ async def restore(settings: Settings, file: Path, told: Told, *, force: bool = F
     with _alone(home):
         if settings.db:
             await _look_at_target(settings, home, used_is_fine=force)
-        elif not force:
-            _refuse_filled(home)
         return await _in_thread(partial(_restore, settings, home, file, force), told)
 
 
@@ -75,6 +73,7 @@ async def migrate(settings: Settings, url: str, told: Told) -> Copied:
     """Copy the SQLite store of a home to an empty PostgreSQL. The file stays where it is."""
     home = Home(settings.home)
     _need_database(home)
+    home.prepare()
     wanted = Settings.load(home.path, db=url)
     with _alone(home):
         await _look_at_target(wanted, home)
@@ -130,17 +129,6 @@ async def _used(store: Store) -> bool:
 
 def _in_use(where: str) -> Conflict:
     return Conflict(f"{where} holds data of midwatch already; use an empty one (only `restore --force` replaces data).")
-
-
-def _refuse_filled(home: Home) -> None:
-    """Conflict or StoreCorrupt when the home's database holds something, whatever it is."""
-    if home.database.exists():
-        try:
-            with transfer.sqlite_side(str(home.database), alone=False) as found:
-                if not found.empty(found.tables()):
-                    raise _in_use(str(home.database))
-        except StoreCorrupt as problem:
-            raise StoreCorrupt(f"{problem} `midwatch restore FILE --force` moves it away.") from None
 
 
 async def _rescue(home: Home) -> None:
@@ -211,13 +199,30 @@ def _restore(settings: Settings, home: Home, file: Path, force: bool, told: Told
         with transfer.sqlite_side(unpacked, alone=False) as source:
             if settings.db:
                 return _into_postgres(source, settings.db, told, force=force)
-            made = folder / "midwatch.db"
-            with transfer.sqlite_side(str(made), alone=True) as target:
-                copied = _refill(source, target, told)
-        transfer.seal(str(made))
-        aside = _set_aside(home.database) if force else None
-        _put(made, home.database)
-    return copied._replace(aside=aside)
+            return _into_home(source, home.database, folder / "before.db", told, force=force)
+
+
+def _into_home(source: SqliteSide, database: Path, before: Path, told: Told, *, force: bool) -> Copied:
+    """Into the SQLite file of a home. What it held is kept in another file beside it."""
+    tables = source.tables()
+    aside = database.with_name(f"{database.name}.{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    if not transfer.is_sound(str(database)):
+        if not force:
+            raise StoreCorrupt(f"{database} is damaged; `midwatch restore FILE --force` moves it away.")
+        for end in ("-wal", "-shm", ""):
+            with suppress(FileNotFoundError):
+                Path(f"{database}{end}").rename(f"{aside}{end}")
+    with transfer.sqlite_side(str(database), alone=True) as target:
+        if not target.empty(tables):
+            if not force:
+                raise _in_use(str(database))
+            with transfer.sqlite_side(str(before), alone=True) as kept:
+                transfer.copy(target, kept, tables, told)
+            transfer.seal(str(before))
+        copied = _refill(source, target, told)
+    if before.exists():
+        _put(before, aside)
+    return copied._replace(aside=aside if aside.exists() else None)
 
 
 def _migrate(home: Home, url: str, told: Told) -> Copied:
@@ -270,15 +275,3 @@ def _sync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _set_aside(database: Path) -> Path | None:
-    """Keep a database that is to be replaced under another name."""
-    if not database.exists():
-        return None
-    aside = database.with_name(f"{database.name}.{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
-    for end in ("-wal", "-shm", ""):
-        old = Path(f"{database}{end}")
-        if old.exists():
-            old.rename(f"{aside}{end}")
-    return aside

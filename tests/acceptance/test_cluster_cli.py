@@ -240,6 +240,7 @@ def test_on_sqlite_there_is_one_server_and_no_worker(tmp_path: Path) -> None:
 def test_unknown_agents_and_impossible_slots_are_refused(url: str, tmp_path: Path) -> None:
     machine = Machine(tmp_path / "home", url)
     assert "'nobody'" in machine.refused(2, "worker", "--agents", "shell,nobody")
+    assert "names nobody" in machine.refused(2, "worker", "--agents", ", ")
     assert "--slots" in machine.refused(2, "worker", "--slots", "0")
 
 
@@ -281,14 +282,23 @@ def test_a_desk_moves_to_postgres_and_its_backup_comes_back(url: str, tmp_path: 
     assert str(small.home / "midwatch.db.") in again.stdout
 
 
-def test_progress_goes_to_standard_error(tmp_path: Path) -> None:
+def test_progress_goes_to_standard_error_and_an_interrupted_backup_leaves_nothing(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "home")
     machine.json("status")
-    long_log(machine.home / "midwatch.db", 10_000)
+    long_log(machine.home / "midwatch.db", 120_000)
     made = machine("backup", str(tmp_path / "backup.db"))
-    assert made.stderr == "events: 10000 rows so far\n"
-    assert "the log up to seq 10000" in made.stdout
-    assert machine("backup", str(tmp_path / "quiet.db"), "--json").stderr == ""
+    assert made.stderr == "events: 50000 rows so far\nevents: 100000 rows so far\n"
+    assert "the log up to seq 120000" in made.stdout
+    cut = subprocess.Popen(
+        [PROGRAM, "backup", str(tmp_path / "cut.db")], env=machine.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert cut.stderr is not None
+    assert "50000" in cut.stderr.readline()
+    cut.send_signal(signal.SIGINT)
+    said, _ = cut.communicate(timeout=PATIENCE)
+    assert (cut.returncode, said) == (130, "")
+    assert {path.name for path in tmp_path.iterdir()} == {"home", "backup.db"}
 
 
 def long_log(database: Path, events: int) -> None:

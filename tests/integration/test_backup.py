@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -184,6 +184,42 @@ async def test_a_failure_on_the_way_leaves_the_database_empty(
     assert await stored(shared, look) == (0, 0)
     await migrate(settings, database, quiet)
     assert await stored(shared, look) != (0, 0)
+
+
+async def test_what_did_not_arrive_as_it_was_is_not_kept(
+    settings: Settings, shared: Settings, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = transfer.PostgresSide.fill
+
+    def careless(side: transfer.PostgresSide, table: str, columns: tuple[str, ...], rows: Iterable[tuple]) -> None:
+        whole(side, table, columns, (tuple("" if v == "héllo" else v for v in row) for row in rows))
+
+    store = await SqliteStore.open(settings.home / "midwatch.db")
+    await put(store, prompt="héllo")
+    await store.close()
+    monkeypatch.setattr(transfer.PostgresSide, "fill", careless)
+    with pytest.raises(StoreCorrupt, match="table tasks"):
+        await migrate(settings, database, quiet)
+    assert all(len(rows) == (table == "event_head") for table, rows in in_database(database).items())
+
+
+async def test_nobody_else_writes_on_either_side_meanwhile(settings: Settings, database: str) -> None:
+    refused = []
+
+    def write(table: str, rows: int) -> None:
+        with psycopg.connect(database, options="-c lock_timeout=50") as there:
+            try:
+                there.execute("UPDATE event_head SET last_seq = 7")
+            except psycopg.errors.LockNotAvailable:
+                refused.append("there")
+        with closing(sqlite3.connect(settings.home / "midwatch.db", timeout=0.01)) as here:
+            try:
+                here.execute("UPDATE event_head SET last_seq = 7")
+            except sqlite3.OperationalError:
+                refused.append("here")
+
+    made = await migrate(settings, database, write)
+    assert refused == ["there", "here"] * len(made.rows)
 
 
 async def test_only_an_empty_database_is_moved_to(settings: Settings, shared: Settings, database: str) -> None:

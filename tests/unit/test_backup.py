@@ -242,11 +242,16 @@ async def test_a_missing_backup_is_told(file: Path, other: Settings) -> None:
         await restore(other, file, quiet)
 
 
-async def test_a_damaged_backup_is_not_restored(filled: Settings, file: Path, other: Settings) -> None:
+@pytest.mark.parametrize("part", ["events", "tasks_gate"])
+async def test_a_damaged_backup_is_not_restored(filled: Settings, file: Path, other: Settings, part: str) -> None:
     await backup(filled, file, quiet)
-    whole = file.read_bytes()
-    page = int.from_bytes(whole[16:18], "big")
-    file.write_bytes(whole[: 3 * page] + b"\xff" * (len(whole) - 3 * page))
+    database = sqlite3.connect(file)
+    (page,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (part,)).fetchone()
+    (size,) = database.execute("PRAGMA page_size").fetchone()
+    database.close()
+    with file.open("r+b") as damaged:
+        damaged.seek((page - 1) * size)
+        damaged.write(b"\xff" * size)
     with pytest.raises(StoreCorrupt, match="damaged"):
         await restore(other, file, quiet)
     assert not (other.home / "midwatch.db").exists()

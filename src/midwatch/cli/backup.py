@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from midwatch.backup import Copied
 
-TOLD_EVERY = 10_000
+TOLD_EVERY = 50_000
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 To = Annotated[str, typer.Option("--to", metavar="URL", help="An empty PostgreSQL: postgresql://user@host/name.")]

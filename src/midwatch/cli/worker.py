@@ -11,7 +11,7 @@ import typer
 from midwatch.cli.desk import settings
 from midwatch.cli.options import AsJson, Db
 from midwatch.cli.output import emit, say
-from midwatch.errors import BadConfig
+from midwatch.errors import BadConfig, InvalidInput
 
 if TYPE_CHECKING:
     from midwatch.config import Settings
@@ -39,6 +39,8 @@ def worker(db: Db = None, agents: Agents = None, slots: Slots = None, as_json: A
     if not wanted.db:
         raise BadConfig(ALONE)
     only = None if agents is None else [name.strip() for name in agents.split(",") if name.strip()]
+    if only == []:
+        raise InvalidInput("--agents names nobody; name one or more, separated by commas.", field="agents")
     write_log(wanted)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(work(wanted, only, as_json))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,7 +45,7 @@ class Side(ABC):
     """An open transaction on one database."""
 
     @abstractmethod
-    def rows(self, table: str, columns: tuple[str, ...]) -> Iterator[Row]:
+    def rows(self, table: str, columns: tuple[str, ...]) -> Generator[Row, None, None]:
         """All rows, fetched as they are read."""
 
     @abstractmethod
@@ -93,7 +93,7 @@ class SqliteSide(Side):
         kept = [name for name in names if name not in LEFT_OUT and not name.startswith("sqlite_")]
         return {name: tuple(row[1] for row in self.run(f"PRAGMA table_info({name})")) for name in kept}
 
-    def rows(self, table: str, columns: tuple[str, ...]) -> Iterator[Row]:
+    def rows(self, table: str, columns: tuple[str, ...]) -> Generator[Row, None, None]:
         try:
             yield from self._connection.execute(f"SELECT {', '.join(columns)} FROM {table}")  # noqa: S608
         except sqlite3.Error as problem:
@@ -113,7 +113,7 @@ class PostgresSide(Side):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def rows(self, table: str, columns: tuple[str, ...]) -> Iterator[Row]:
+    def rows(self, table: str, columns: tuple[str, ...]) -> Generator[Row, None, None]:
         with self._connection.cursor("transfer") as cursor:
             cursor.itersize = FETCHED
             cursor.execute(f"SELECT {', '.join(columns)} FROM {table}".encode())  # noqa: S608
@@ -161,6 +161,20 @@ def sealed_side(file: Path) -> Iterator[SqliteSide]:
     """A backup that was made earlier. It is looked at and never written; StoreCorrupt when it is no backup."""
     with _reading(file) as connection:
         yield SqliteSide(connection, str(file))
+
+
+def is_sound(path: str) -> bool:
+    """Whether SQLite finds no fault with the file; one that is not there has none."""
+    try:
+        connection = open_database(path)
+    except StoreCorrupt:
+        return False
+    try:
+        return connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
+    except sqlite3.DatabaseError:
+        return False
+    finally:
+        connection.close()
 
 
 def seal(path: str) -> None:
@@ -238,7 +252,8 @@ def copy(source: Side, target: Side, tables: Tables, told: Told) -> dict[str, Ta
     copied = {}
     for table, columns in tables.items():
         counter = _Counter(table, told)
-        target.fill(table, columns, counter.over(map(target.fit, source.rows(table, columns))))
+        with closing(source.rows(table, columns)) as rows:
+            target.fill(table, columns, counter.over(map(target.fit, rows)))
         copied[table] = counter.tally()
     compare(target, tables, copied)
     return copied
@@ -248,8 +263,9 @@ def compare(side: Side, tables: Tables, wanted: Mapping[str, Tally]) -> None:
     """StoreCorrupt unless the tables of `side` hold just these rows."""
     for table, columns in tables.items():
         counter = _Counter(table, lambda _table, _rows: None)
-        for _ in counter.over(side.rows(table, columns)):
-            pass
+        with closing(side.rows(table, columns)) as rows:
+            for _ in counter.over(rows):
+                pass
         if counter.tally() != wanted[table]:
             raise StoreCorrupt(
                 f"table {table} did not arrive as it was ({counter.rows} of {wanted[table].rows} rows); "
