@@ -11,83 +11,33 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from datetime import UTC, datetime
-from typing import Any, Protocol
 
 import procrastinate
-from procrastinate import exceptions, jobs
 
-from midwatch.clock import SECOND, Clock, SystemClock
-from midwatch.engine import DEAD_SECONDS, Instance, Pulse
+from midwatch.change import Changes, Update
+from midwatch.clock import SECOND, Clock
+from midwatch.engine import Instance, Pulse
+from midwatch.engines.chores import Chores, SharedStore
 from midwatch.engines.heart import Heart
-from midwatch.errors import MidwatchError, StoreError
-from midwatch.store import Store
-from midwatch.task import ClaimRequest
-from midwatch.worker import Worker
+from midwatch.engines.jobs import AWAY, LOOK, Jobs, look_for, queue_app, queue_of, reason
+from midwatch.engines.jobs import Hinter as Hinter
+from midwatch.engines.jobs import prepare as prepare
+from midwatch.errors import Conflict, StoreError
+from midwatch.event import TaskInterrupted, event
+from midwatch.task import ClaimRequest, Task, end, meta, owned
+from midwatch.worker import RELEASED, Worker
 
 log = logging.getLogger("midwatch.engine")
 
-LOOK = "midwatch.look"
 POLL_SECONDS = 0.5
-CHORE_SECONDS = 5.0
-STATISTICS_SECONDS = 60.0
-STALLED_SECONDS = 30.0
-NO_SLOT_SECONDS = 0.5
-"""A process without a free slot puts the job back for this long, for others to take."""
+AGAIN_SECONDS = 0.5
+"""A job that finds no room is put back for this long; a claim that failed is tried again after it."""
 BACKOFF_SECONDS = (0.2, 0.5, 1.0, 2.0)
-JOB_TABLES = ("procrastinate_jobs", "procrastinate_events")
+STEADY_SECONDS = 10.0
+STOP_SECONDS = 5.0
 
-
-class SharedStore(Store, Protocol):
-    """What this engine needs of a store beyond the port."""
-
-    async def pending_agents(self, now: int) -> list[str]:
-        """Agents that have a task to be taken now."""
-        ...
-
-    async def refresh_statistics(self, tables: Iterable[str]) -> None:
-        """Keep what the planner knows of these tables fresh."""
-        ...
-
-
-def queue_of(agent: str) -> str:
-    """The queue whose jobs are about an agent's tasks."""
-    return f"agent.{agent}"
-
-
-class Hinter:
-    """Defers jobs on the store's own connection, in the transaction of what they tell of.
-
-    The app here is never opened: an async one refuses the store's connection, and this one needs none of its own.
-    """
-
-    def __init__(self) -> None:
-        app = procrastinate.App(connector=procrastinate.SyncPsycopgConnector())
-        self._look = app.task(name=LOOK)(_nothing)
-
-    def __call__(self, connection: Any, agent: str, due_at: int) -> None:
-        due = datetime.fromtimestamp(due_at / SECOND, UTC) if due_at > SystemClock().now() else None
-        self._look.configure(queue=queue_of(agent), schedule_at=due, connection=connection).defer()
-
-
-async def _nothing() -> None:
-    """Stands for the job where jobs are only deferred."""
-
-
-async def prepare(url: str) -> None:
-    """Make procrastinate's tables where they are missing."""
-    async with _app(url).open_async() as app:
-        if await app.check_connection_async():
-            return
-        try:
-            await app.schema_manager.apply_schema_async()
-        except exceptions.ConnectorException:
-            if not await app.check_connection_async():  # it was not another process that was faster
-                raise
-
-
-def _app(url: str) -> procrastinate.App:
-    return procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=url, min_size=1, max_size=4))
+Slot = asyncio.Future[None]
+"""Done when a turn has given its slot back."""
 
 
 class ProcrastinateEngine:
@@ -107,11 +57,15 @@ class ProcrastinateEngine:
         self._clock = clock
         self._worker = worker
         self._instance = instance
-        self._app = _app(url)
-        self._chore_app = _app(url)  # opened now and then, while the other one's worker runs
+        self._app = queue_app(url)
+        self._app.job_manager = Jobs(self._app.connector, self._room)
         self._app.task(name=LOOK, pass_context=True)(self._handle)
+        self._chores = Chores(store, url, clock, self.leads)
         self._taking = False
-        self._claims: set[asyncio.Task[asyncio.Future[None] | None]] = set()
+        self._wishes: list[asyncio.Future[Slot | None]] = []
+        self._looking = 0
+        self._claiming: asyncio.Task[None] | None = None
+        self._unsure = False
         self._looks: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._heart = Heart(pulse, clock, worker, on_lead, lambda: store.add_instance(instance))
@@ -120,7 +74,7 @@ class ProcrastinateEngine:
         await self._store.add_instance(self._instance)
         self._taking = True
         self._heart.start()
-        self._loops = [asyncio.create_task(self._chores())]
+        self._loops = [asyncio.create_task(self._chores.run())]
         if self._instance.role != "run":  # which takes only what it submits, and must not take others' jobs
             self._loops.append(asyncio.create_task(self._listen_to_jobs()))
 
@@ -128,23 +82,23 @@ class ProcrastinateEngine:
         self._taking = False
         for loop in self._loops:
             loop.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
+        if self._loops:
+            await asyncio.wait(self._loops, timeout=STOP_SECONDS)
         for look in self._looks:
             look.cancel()
-        while self._claims:  # a claim under way is finished, and what it took is started, never dropped
-            await asyncio.wait(set(self._claims))
+        if self._claiming is not None:  # a claim under way is finished, and what it took is started, never dropped
+            await asyncio.wait({self._claiming})
 
     async def stop(self) -> None:
         await self._heart.stop()
-        with suppress(StoreError):
-            await self._store.remove_instances([self._instance.id])
+        if self._heart.connected():
+            with suppress(StoreError):
+                await self._store.remove_instances([self._instance.id])
 
     def wake(self) -> None:
         """Jobs wake it, except for a process that runs only its own tasks."""
-        if self._instance.role == "run" and self._taking:
-            look = asyncio.create_task(self._look())
-            self._looks.add(look)
-            look.add_done_callback(self._looks.discard)
+        if self._instance.role == "run" and not self._wishes:
+            self._start_look()
 
     def leads(self) -> bool:
         return self._heart.leads()
@@ -154,46 +108,97 @@ class ProcrastinateEngine:
 
     # -- looking for work ----------------------------------------------------------------------------------------
 
+    def _room(self, queue: str) -> bool:
+        """Whether a task of this queue's agent could start here now, besides those that are looked for already."""
+        free = self._worker.slots.free()
+        by_agent = {queue_of(agent): room for agent, room in self._worker.slots.free_by_agent().items()}
+        return self._taking and self._heart.sound() and min(free, by_agent.get(queue, 0)) > self._looking
+
     async def _handle(self, context: procrastinate.JobContext) -> None:
-        """A job: look, unless there is no room here; then leave it to others."""
-        if self._worker.slots.free() > 0:
-            await self._look()
+        """A job: look, unless the room it was fetched for is gone; then leave it to others."""
+        if self._room(context.job.queue):
+            await asyncio.shield(self._start_look())
         elif self._taking:
-            later = {"milliseconds": int(NO_SLOT_SECONDS * 1000)}
-            await self._app.configure_task(LOOK, queue=context.job.queue, schedule_in=later).defer_async()
+            later = look_for(context.job.queue, self._clock.now() + int(AGAIN_SECONDS * SECOND))
+            with suppress(*AWAY):
+                await self._app.job_manager.defer_job_async(later)
+
+    def _start_look(self) -> asyncio.Task[None]:
+        look = asyncio.create_task(self._look())
+        self._looks.add(look)
+        look.add_done_callback(self._looks.discard)
+        return look
+
+    def _look_around(self) -> None:
+        """As after a job for every free slot: jobs may have been lost, or fetched by others before this one came."""
+        for _ in range(self._worker.slots.free() - self._looking):
+            self._start_look()
 
     async def _look(self) -> None:
         """Take a task, wait until its slot is free again, and so on until there is nothing to take."""
         while self._taking:
-            claiming = asyncio.create_task(self._claim())
-            self._claims.add(claiming)
-            claiming.add_done_callback(self._claims.discard)
-            slot_given = await asyncio.shield(claiming)
-            if slot_given is None:
+            wish: asyncio.Future[Slot | None] = asyncio.get_running_loop().create_future()
+            self._wishes.append(wish)
+            self._looking += 1
+            if self._claiming is None:
+                self._claiming = asyncio.create_task(self._claim_all())
+            try:
+                slot = await wish
+            finally:
+                self._looking -= 1
+            if slot is None:
                 return
-            await asyncio.shield(slot_given)
+            await asyncio.shield(slot)
 
-    async def _claim(self) -> asyncio.Future[None] | None:
-        """Claim one task and start it."""
+    async def _claim_all(self) -> None:
+        """Claim for everybody who looks, one claim at a time: they would only wait for each other in the database."""
+        try:
+            while self._wishes:
+                wishes, self._wishes = self._wishes, []
+                slots = iter(await self._claim(len(wishes)) if self._taking and self._heart.sound() else ())
+                for wish in wishes:
+                    if not wish.done():
+                        wish.set_result(next(slots, None))
+        finally:
+            self._claiming = None
+
+    async def _claim(self, wanted: int) -> list[Slot]:
+        """Claim some tasks and start them."""
         request = ClaimRequest(
             owner=self._instance.id,
             host=self._instance.host,
-            free=min(1, self._worker.slots.free()),
+            free=min(wanted, self._worker.slots.free()),
             agents=self._worker.slots.free_by_agent(),
             own_only=self._instance.role == "run",
         )
         try:
+            if self._unsure:
+                await self._give_back()
             claims = await self._store.claim(request, self._clock.now())
         except StoreError as problem:
             log.warning("no task could be taken: %s", problem)
-            return None
-        return self._worker.start(claims.taken[0]) if claims.taken else None
+            self._unsure = True
+            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._start_look)
+            return []
+        return [self._worker.start(claim) for claim in claims.taken]
+
+    async def _give_back(self) -> None:
+        """A claim whose answer was lost may have taken tasks that nobody has begun."""
+        for task in await self._store.running_tasks(self._instance.id):
+            run = self._worker.running.get(task.id)
+            if run is None or run.task.attempt != task.attempt:
+                with suppress(Conflict):
+                    await self._store.apply(_given_back(task, self._clock.now()))
+        self._unsure = False
 
     async def _listen_to_jobs(self) -> None:
         """Run the queue's worker, again and again: any database error ends it."""
         failures = 0
-        while True:
-            began = self._clock.monotonic()
+        while self._taking:
+            while not self._heart.connected():  # noqa: ASYNC110 - it is found out in another thread, every two seconds
+                await asyncio.sleep(0.05)
+            began, why = self._clock.monotonic(), "its worker ended"
+            self._look_around()
             try:
                 async with self._app.open_async():
                     await self._app.run_worker_async(
@@ -206,32 +211,15 @@ class ProcrastinateEngine:
                         install_signal_handlers=False,
                     )
             except Exception as problem:
-                log.warning("the job queue is away: %s", " ".join(str(problem.__cause__ or problem).split()))
-            failures = 0 if self._clock.monotonic() - began > DEAD_SECONDS else failures + 1
-            await asyncio.sleep(BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1])
+                why = reason(problem)
+            if self._taking:
+                failures = 1 if self._clock.monotonic() - began > STEADY_SECONDS else failures + 1
+                log.warning("the job queue is away: %s", why)
+                await asyncio.sleep(BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1])
 
-    # -- what the leader sees to ---------------------------------------------------------------------------------
 
-    async def _chores(self) -> None:
-        statistics_at = 0.0
-        while True:
-            await asyncio.sleep(CHORE_SECONDS)
-            if not self.leads():
-                continue
-            try:
-                async with self._chore_app.open_async() as app:
-                    await self._defer_again(app)
-                    for stalled in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=STALLED_SECONDS):
-                        await app.job_manager.finish_job(stalled, jobs.Status.FAILED, delete_job=True)
-                if self._clock.monotonic() >= statistics_at:
-                    statistics_at = self._clock.monotonic() + STATISTICS_SECONDS
-                    await self._store.refresh_statistics(JOB_TABLES)
-            except (MidwatchError, exceptions.ProcrastinateException) as problem:
-                log.warning("the leader's chores have to wait: %s", problem)
-
-    async def _defer_again(self, app: procrastinate.App) -> None:
-        """A job for every agent that has work and no job: one may have been lost with the process that had it."""
-        for agent in await self._store.pending_agents(self._clock.now()):
-            waiting = await app.job_manager.list_jobs_async(queue=queue_of(agent), status=jobs.Status.TODO.value)
-            if not any(job.scheduled_at is None for job in waiting):
-                await app.configure_task(LOOK, queue=queue_of(agent)).defer_async()
+def _given_back(task: Task, now: int) -> Changes:
+    if task.stop_requested == "cancel":
+        return end(task, now, outcome="cancelled")[1]
+    told = event(TaskInterrupted(reason="unstarted"), now, **meta(task))
+    return Changes(updates=(Update("task", task.id, RELEASED, owned(task)),), events=(told,))

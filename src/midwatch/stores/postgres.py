@@ -1,4 +1,4 @@
-"""The PostgreSQL store: the same verbs on a pool of connections, each in a thread of its own.
+"""The PostgreSQL store: the same verbs in a few threads, each with a connection of its own.
 
 Event numbers come from one row that every transaction locks with its last statements, so they are given in the order
 of commits and without holes. Other processes hear of a commit by NOTIFY.
@@ -8,42 +8,47 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
+import os
+import select
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import resources
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
-import psycopg_pool
 from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict
 
+from midwatch.change import Changes
 from midwatch.engine import DEAD_SECONDS, Instance
 from midwatch.errors import Conflict, MidwatchError, SchemaTooNew, StoreCorrupt, StoreError, StoreUnavailable
-from midwatch.event import Event
 from midwatch.store import EVERY_TOPIC, Commit
 from midwatch.stores.base import VerbStore
-from midwatch.stores.sql import POSTGRES, dumps, load
-from midwatch.stores.verbs.event import PAYLOAD
-from midwatch.stores.verbs.tx import Params, Row
+from midwatch.stores.postgres_tx import CHANNEL, Hint, statements
+from midwatch.stores.postgres_tx import Connection as Connection
+from midwatch.stores.postgres_tx import PostgresTx as PostgresTx
+from midwatch.stores.verbs import change, look, task
+from midwatch.task import ClaimRequest, Claims
 
 T = TypeVar("T")
-Connection = psycopg.Connection[Row]
-Hint = Callable[[Connection, str, int], None]
 log = logging.getLogger("midwatch.store")
 
-CONNECTIONS = 8
+GROUPERS, WRITERS, READERS = 2, 3, 3
+GROUP = 32
 TRIES = 5
 OLDEST_SERVER = 140000
-CHANNEL = "midwatch"
-CLAIM_LOCK, SCHEMA_LOCK = 7_305_001, 7_305_002
-CLAIM_STEP = 100
-"""Rows a claim reads at a time."""
+SCHEMA_LOCK = 7_305_002
 RECONNECT_SECONDS = 0.5
-LISTEN_SECONDS = 1.0
+LISTEN_SECONDS = 5.0
+UNSURE_SECONDS = 15.0
+"""How long it is tried to find out whether a commit took place whose answer was lost."""
+PAUSE_SECONDS = 0.005
+"""Others' commits that come faster than this are told together."""
 CONNECTION_OPTIONS: Mapping[str, Any] = {
     "options": "-c idle_in_transaction_session_timeout=2000 -c lock_timeout=10000",
     "connect_timeout": 5,
@@ -59,92 +64,37 @@ AGAIN = (pg.UniqueViolation, pg.SerializationFailure, pg.DeadlockDetected)
 """Somebody else was faster: with their commit visible the same verb gives the right answer."""
 
 
-def translate(statement: str) -> str:
-    """A statement as psycopg takes it."""
-    return re.sub(r"(?<![:\w]):(\w+)", r"%(\1)s", statement.replace("%", "%%")).replace("?", "%s")
+def connect(url: str) -> Connection:
+    """A connection that does what it is told at once; every statement is prepared when it is first used."""
+    return psycopg.connect(url, autocommit=True, prepare_threshold=0, **CONNECTION_OPTIONS)
 
 
-NEXT_IN_GATE = """
-SELECT agent, due_at FROM tasks
-WHERE status = 'pending' AND gate_key = (SELECT gate_key FROM tasks WHERE id = %s)
-ORDER BY rank, due_at, id LIMIT 1
-"""
-
-
-class PostgresTx:
-    """An open transaction on one connection."""
-
-    def __init__(self, connection: Connection, statements: Mapping[str, str], hint: Hint | None) -> None:
-        self.connection = connection
-        self.events: list[Event] = []
-        self.topics: set[str] = set()
-        self._statements = statements
-        self._hint = hint
-
-    def rows(self, name: str, params: Mapping[str, Any]) -> Iterable[Row]:
-        if name != "task.claimable":
-            return self.connection.execute(self._statements[name], clean(params))
-        self.connection.execute("SELECT pg_advisory_xact_lock(%s)", (CLAIM_LOCK,))
-        return self._stream(name, params)
-
-    def _stream(self, name: str, params: Mapping[str, Any]) -> Iterator[Row]:
-        """Rows as they are needed: a claim seldom looks at more than a few."""
-        with self.connection.cursor("claim") as cursor:
-            cursor.itersize = CLAIM_STEP
-            cursor.execute(self._statements[name], clean(params))
-            yield from cursor
-
-    def row(self, name: str, params: Mapping[str, Any]) -> Row | None:
-        return self.connection.execute(self._statements[name], clean(params)).fetchone()
-
-    def run(self, name: str, params: Mapping[str, Any]) -> int:
-        if name == "session.say":  # numbers within a session are given one after the other
-            lock = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
-            self.connection.execute(lock, (params["session_key"],))
-        return self.connection.execute(self._statements[name], clean(params)).rowcount
-
-    def run_many(self, name: str, params: Iterable[Params]) -> None:
-        with self.connection.cursor() as cursor:
-            cursor.executemany(self._statements[name], [clean(one) for one in params])
-
-    def statement(self, sql: str, params: Params) -> int:
-        return self.connection.execute(translate(sql), clean(params)).rowcount
-
-    def hint(self, agent: str, due_at: int) -> None:
-        if self._hint is not None:
-            self._hint(self.connection, agent, due_at)
-
-    def unblocked(self, task_id: str) -> None:
-        if self._hint is not None:
-            for agent, due_at in self.connection.execute(NEXT_IN_GATE, (task_id,)).fetchall():
-                self._hint(self.connection, agent, due_at)
-
-
-SEQ = Event._fields.index("seq")
-_OTHERS = tuple(name for name in Event._fields if name != "seq")
-APPEND = (
-    f"INSERT INTO events (seq, {', '.join(_OTHERS)}) "  # noqa: S608 - names of our own record
-    f"VALUES ((SELECT last_seq FROM event_head) - %s, {', '.join('%s' for _ in _OTHERS)})"
-)
-
-
-def _event_row(made: Event) -> Row:
-    values = (*made[:PAYLOAD], dumps(made.payload), *made[PAYLOAD + 1 :])
-    return (*values[:SEQ], *values[SEQ + 1 :])
-
-
-def clean(params: Params) -> Any:
-    """Values as PostgreSQL takes them: its texts hold no NUL."""
-    if isinstance(params, tuple):
-        return tuple(_clean(value) for value in params)
-    return {name: _clean(value) for name, value in params.items()}
-
-
-def _clean(value: Any) -> Any:
-    return value.replace("\0", "\ufffd") if isinstance(value, str) and "\0" in value else value
-
-
+KEPT = "SELECT 1 FROM events WHERE seq > %s AND id = %s"
 ALIVE = "SELECT id FROM instances WHERE heartbeat > clock_timestamp() - make_interval(secs => %(dead)s)"
+
+
+class _Op(NamedTuple):
+    verb: Callable[..., Any]
+    args: tuple[Any, ...]
+    future: asyncio.Future[Any]
+
+
+class _Answer(NamedTuple):
+    op: _Op
+    result: Any
+    problem: BaseException | None
+
+
+class _Attempt:
+    """One try of a transaction."""
+
+    def __init__(self, tx: PostgresTx, last_seq: int) -> None:
+        self.tx = tx
+        self.last_seq = last_seq
+        """Its events come after this one."""
+        self.answers: list[_Answer] = []
+        self.committing = False
+        """Whether the commit may have been sent: after that nobody but the database knows how it ended."""
 
 
 class PostgresStore(VerbStore):
@@ -155,36 +105,27 @@ class PostgresStore(VerbStore):
         self.url = url
         self.id = uuid.uuid4().hex[:12]
         self._loop = loop
-        self._statements = {name: translate(text) for name, text in load(POSTGRES).items()}
+        self._statements = statements()
         self._hint: Hint | None = None
         self._closed = threading.Event()
-        self._threads = ThreadPoolExecutor(CONNECTIONS, "midwatch-store")
-        self._pool: psycopg_pool.ConnectionPool[Connection] = psycopg_pool.ConnectionPool(
-            url,
-            min_size=1,
-            max_size=CONNECTIONS,
-            open=False,
-            timeout=8.0,
-            kwargs={**CONNECTION_OPTIONS, "autocommit": True},
-            check=psycopg_pool.ConnectionPool.check_connection,
-        )
+        self._waiting: deque[_Op] = deque()
+        self._groupers = ThreadPoolExecutor(GROUPERS, "midwatch-grouper")
+        self._writers = ThreadPoolExecutor(WRITERS, "midwatch-writer")
+        self._readers = ThreadPoolExecutor(READERS, "midwatch-reader")
+        self._local = threading.local()
+        self._connections: set[Connection] = set()
+        self._last_seq = 0
+        self._bell, self._ringer = os.pipe()
         self._listener = threading.Thread(target=self._listen, name="midwatch-listen", daemon=True)
 
     @classmethod
     async def open(cls, url: str) -> PostgresStore:
         """Connect, making or upgrading the tables as needed; StoreError when it cannot be used."""
-        made = cls(url, asyncio.get_running_loop())
         try:
             await asyncio.to_thread(prepare, url)
-            await asyncio.to_thread(made._pool.open, True, 8.0)
-        except (psycopg.Error, psycopg_pool.PoolTimeout) as problem:
-            made._pool.close()
-            made._threads.shutdown()
+        except psycopg.Error as problem:
             raise explain(problem, url) from None
-        except MidwatchError:
-            made._pool.close()
-            made._threads.shutdown()
-            raise
+        made = cls(url, asyncio.get_running_loop())
         made._listener.start()
         return made
 
@@ -192,134 +133,232 @@ class PostgresStore(VerbStore):
         if self._closed.is_set():
             return
         self._closed.set()
-        await asyncio.to_thread(self._wake_listener)
-        await asyncio.to_thread(self._listener.join)
-        await asyncio.to_thread(self._threads.shutdown)
-        await asyncio.to_thread(self._pool.close)
+        await asyncio.to_thread(self._let_go)
+
+    def _let_go(self) -> None:
+        os.write(self._ringer, b"x")
+        self._listener.join()
+        os.close(self._bell)
+        os.close(self._ringer)
+        for threads in (self._groupers, self._writers, self._readers):
+            threads.shutdown()
+        for connection in self._connections:
+            connection.close()
 
     def set_hint(self, hint: Hint) -> None:
         """Have the engine told, in the same transaction, of every task that may be taken."""
         self._hint = hint
 
     async def write(self, verb: Callable[..., T], *args: Any) -> T:
-        return await self._in_thread(self._write, verb, args)
+        """Verbs of tasks that wait together are committed together: commits with events go one after the other."""
+        op = self._op(verb, args)
+        if _alone(op):
+            self._writers.submit(self._serve, [op])
+        else:
+            self._waiting.append(op)
+            self._groupers.submit(self._serve_waiting)
+        result: T = await op.future
+        return result
 
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
-        return await self._in_thread(self._read, verb, args)
+        op = self._op(verb, args)
+        self._readers.submit(self._look, op)
+        result: T = await op.future
+        return result
 
-    async def _in_thread(self, run: Callable[..., T], *args: Any) -> T:
+    async def claim(self, request: ClaimRequest, now: int) -> Claims:
+        return await self.write(_claim, request, now)
+
+    def _op(self, verb: Callable[..., Any], args: tuple[Any, ...]) -> _Op:
         if self._closed.is_set():
             raise StoreUnavailable("the store is closed.")
-        return await self._loop.run_in_executor(self._threads, run, *args)
+        return _Op(verb, args, self._loop.create_future())
 
     # -- in the threads ------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def connection(self) -> Iterator[Connection]:
-        """A connection of the pool; database errors become StoreErrors."""
+    def _connection(self) -> tuple[Connection, bool]:
+        """This thread's own connection, and whether it is new."""
+        found: Connection | None = getattr(self._local, "connection", None)
+        if found is not None:
+            return found, False
         try:
-            with self._pool.connection() as connection:
-                yield connection
-        except AGAIN:
-            raise
-        except (psycopg.Error, psycopg_pool.PoolTimeout, psycopg_pool.PoolClosed) as problem:
+            made = self._local.connection = connect(self.url)
+        except psycopg.Error as problem:
             raise explain(problem, self.url) from problem
+        self._connections.add(made)
+        return made, True
 
-    def _read(self, verb: Callable[..., T], args: tuple[Any, ...]) -> T:
-        with self.connection() as connection:
-            return verb(PostgresTx(connection, self._statements, None), *args)
+    def _drop(self, connection: Connection) -> bool:
+        """Let go of a connection that is not to be trusted; whether it was lost."""
+        lost = connection.closed
+        connection.close()
+        self._connections.discard(connection)
+        self._local.connection = None
+        return lost
 
-    def _write(self, verb: Callable[..., T], args: tuple[Any, ...]) -> T:
-        for _ in range(TRIES):
-            try:
-                with self.connection() as connection:
-                    result, commit = self._transaction(connection, verb, args)
-                self._tell(commit)
-                return result
-            except AGAIN as problem:
-                last = problem
-        raise Conflict(f"another record is in the way ({last.diag.constraint_name or last}); look again.") from last
-
-    def _transaction(self, connection: Connection, verb: Callable[..., T], args: tuple[Any, ...]) -> tuple[T, Commit]:
-        tx = PostgresTx(connection, self._statements, self._hint)
-        connection.execute("BEGIN")
+    def _look(self, op: _Op) -> None:
         try:
-            result = verb(tx, *args)
-            return result, self._finish(connection, tx)
-        except BaseException:
-            with suppress(psycopg.Error):
-                connection.execute("ROLLBACK")
-            raise
+            self._tell([_Answer(op, self._read(op), None)], None)
+        except BaseException as problem:
+            self._tell([_Answer(op, None, problem)], None)
 
-    def _finish(self, connection: Connection, tx: PostgresTx) -> Commit:
-        """Number and store the events, tell the others, commit: in one round trip, for the numbers lock everybody."""
-        count = len(tx.events)
-        with connection.pipeline():
-            head = None
-            if count:
-                take = "UPDATE event_head SET last_seq = last_seq + %s RETURNING last_seq"
-                head = connection.execute(take, (count,))
-                for place, made in enumerate(tx.events):
-                    connection.execute(APPEND, clean((count - 1 - place, *_event_row(made))))
-            if count or tx.topics:
-                said = f"{self.id} {','.join(sorted(tx.topics))}"
-                connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, said))
-            connection.execute("COMMIT")
+    def _read(self, op: _Op) -> Any:
+        while True:
+            connection, fresh = self._connection()
+            try:
+                return op.verb(PostgresTx(connection, self._statements), *op.args)
+            except psycopg.Error as problem:
+                if not self._drop(connection) or fresh:
+                    raise explain(problem, self.url) from problem
+
+    def _serve_waiting(self) -> None:
+        group: list[_Op] = []
+        with suppress(IndexError):  # nothing waits any more
+            while len(group) < GROUP:
+                group.append(self._waiting.popleft())
+        if group:
+            self._serve(sorted(group, key=_task_id))
+
+    def _serve(self, group: list[_Op]) -> None:
+        try:
+            answers, commit = self._write(group)
+        except BaseException as problem:
+            if len(group) > 1 and not isinstance(problem, StoreUnavailable):
+                for op in group:  # one of them troubles the others
+                    self._serve([op])
+                return
+            answers, commit = [_Answer(op, None, problem) for op in group], None
+        self._tell(answers, commit)
+
+    def _write(self, group: list[_Op]) -> tuple[list[_Answer], Commit]:
+        """Run verbs in a transaction; again where somebody was faster, or an old connection turned out lost."""
+        for left in reversed(range(TRIES)):
+            connection, fresh = self._connection()
+            attempt = _Attempt(PostgresTx(connection, self._statements), self._last_seq)
+            try:
+                return attempt.answers, self._transaction(attempt, group)
+            except AGAIN as problem:
+                self._drop(connection)
+                if len(group) > 1:
+                    raise
+                if not left:
+                    name = problem.diag.constraint_name or problem
+                    raise Conflict(f"another record is in the way ({name}); look again.") from problem
+            except psycopg.Error as problem:
+                lost = self._drop(connection)
+                if lost and attempt.committing and self._kept(attempt, problem):
+                    return attempt.answers, Commit(EVERY_TOPIC, (), foreign=True)
+                if fresh or not lost or not left:
+                    raise explain(problem, self.url) from problem
+        raise AssertionError
+
+    def _transaction(self, attempt: _Attempt, group: list[_Op]) -> Commit:
+        """An error is kept out of the pipeline, which would log what else it meets on its way out."""
+        tx, head = attempt.tx, None
+        problem: BaseException | None = None
+        try:
+            with tx.connection.pipeline() as tx.pipeline:
+                tx.connection.execute("BEGIN")
+                try:
+                    attempt.answers += [_run(tx, op) for op in group]
+                    attempt.committing = True
+                    head = tx.commit(self.id, self._hint)
+                except BaseException as raised:
+                    problem = raised
+        except psycopg.Error as raised:
+            problem = problem or raised
+        if problem is not None:
+            if not isinstance(problem, psycopg.Error):
+                with suppress(psycopg.Error):
+                    tx.connection.execute("ROLLBACK")
+            raise problem
         if head is None:
             return Commit(frozenset(tx.topics), ())
         row = head.fetchone()
         assert row is not None
-        first = row[0] - count + 1
+        self._last_seq = max(self._last_seq, row[0])
+        first = row[0] - len(tx.events) + 1
         return Commit(frozenset(tx.topics), tuple(e._replace(seq=first + n) for n, e in enumerate(tx.events)))
+
+    def _kept(self, attempt: _Attempt, problem: psycopg.Error) -> bool:
+        """Whether a transaction whose commit was sent and not answered took place: its events tell. Without events it
+        is a write that can be repeated. Locking the head waits for whoever still commits."""
+        if not attempt.tx.events:
+            return False
+        deadline = time.monotonic() + UNSURE_SECONDS
+        while True:
+            try:
+                with connect(self.url) as connection, connection.transaction():
+                    connection.execute("SELECT 1 FROM event_head FOR UPDATE")
+                    found = connection.execute(KEPT, (attempt.last_seq, attempt.tx.events[0].id))
+                    return found.fetchone() is not None
+            except psycopg.Error:
+                if self._closed.wait(RECONNECT_SECONDS) or time.monotonic() > deadline:
+                    raise explain(problem, self.url) from problem
 
     # -- who hears of it -----------------------------------------------------------------------------------------
 
-    def _tell(self, commit: Commit) -> None:
-        if commit.topics or commit.events:
-            with suppress(RuntimeError):  # the loop is gone
-                self._loop.call_soon_threadsafe(self._heard, commit)
+    def _tell(self, answers: list[_Answer], commit: Commit | None) -> None:
+        for op, _, problem in answers:
+            if problem is not None and not isinstance(problem, MidwatchError):
+                log.error("verb %s failed", getattr(op.verb, "__name__", "?"), exc_info=problem)
+        with suppress(RuntimeError):  # the loop is gone
+            self._loop.call_soon_threadsafe(self._heard, answers, commit)
 
-    def _heard(self, commit: Commit) -> None:
-        for listener in self._listeners:
-            listener(commit)
+    def _heard(self, answers: list[_Answer], commit: Commit | None) -> None:
+        for op, result, problem in answers:
+            if op.future.done():
+                continue
+            if problem is None:
+                op.future.set_result(result)
+            else:
+                op.future.set_exception(problem)
+        if commit is not None and (commit.topics or commit.events or commit.foreign):
+            for listener in self._listeners:
+                listener(commit)
 
     def _listen(self) -> None:
         """Pass on other processes' commits. After a lost connection anything may have changed."""
         while not self._closed.is_set():
             try:
-                with psycopg.connect(self.url, **{**CONNECTION_OPTIONS, "autocommit": True}) as connection:
-                    connection.execute(f"LISTEN {CHANNEL}")
-                    self._tell(Commit(EVERY_TOPIC, (), foreign=True))
-                    while not self._closed.is_set():
-                        for heard in connection.notifies(timeout=LISTEN_SECONDS, stop_after=1):
-                            sender, _, topics = heard.payload.partition(" ")
-                            if sender != self.id:
-                                self._tell(Commit(frozenset(filter(None, topics.split(","))), (), foreign=True))
+                with connect(self.url) as connection:
+                    connection.execute(f"LISTEN {CHANNEL}", prepare=False)
+                    self._tell([], Commit(EVERY_TOPIC, (), foreign=True))
+                    while not self._closed.wait(PAUSE_SECONDS):
+                        select.select([connection.fileno(), self._bell], [], [], LISTEN_SECONDS)
+                        self._pass_on([heard.payload for heard in connection.notifies(timeout=0)])
             except psycopg.Error as problem:
-                log.warning("not hearing of other processes' commits: %s", problem)
+                log.warning("other processes' commits are not heard of: %s", explain(problem, self.url))
                 self._closed.wait(RECONNECT_SECONDS)
 
-    def _wake_listener(self) -> None:
-        """So that it sees that the store is closed, and not only after a second."""
-        with suppress(StoreError), self.connection() as connection:
-            connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, f"{self.id} "))
+    def _pass_on(self, heard: list[str]) -> None:
+        others = [topics for sender, _, topics in (said.partition(" ") for said in heard) if sender != self.id]
+        if others:
+            topics = frozenset(name for said in others for name in said.split(",") if name)
+            self._tell([], Commit(topics, (), foreign=True))
+
+    # -- beyond the port -----------------------------------------------------------------------------------------
 
     async def living(self) -> list[Instance]:
         """The processes whose heartbeat is young enough."""
-        alive = await self.read(lambda tx: {row[0] for row in tx.connection.execute(ALIVE, {"dead": DEAD_SECONDS})})
-        return [one for one in await self.list_instances() if one.id in alive]
 
-    async def pending_agents(self, now: int) -> list[str]:
-        """Agents that have a task to be taken now."""
-        asked = "SELECT DISTINCT agent FROM tasks WHERE status = 'pending' AND due_at <= %s"
-        return await self.read(lambda tx: [row[0] for row in tx.connection.execute(asked, (now,))])
+        def find(tx: PostgresTx) -> list[Instance]:
+            alive = {row[0] for row in tx.connection.execute(ALIVE, {"dead": DEAD_SECONDS})}
+            return [one for one in look.instances(tx) if one.id in alive]
+
+        return await self.read(find)
+
+    async def due_by_agent(self, now: int) -> dict[str, int]:
+        """How many tasks of each agent wait to be taken now."""
+        asked = "SELECT agent, count(*) FROM tasks WHERE status = 'pending' AND due_at <= %s GROUP BY agent"
+        return await self.read(lambda tx: dict(tx.connection.execute(asked, (now,)).fetchall()))
 
     async def refresh_statistics(self, tables: Iterable[str]) -> None:
         """Keep what the planner knows of small busy tables fresh; stale knowledge makes fetching a job slow."""
 
         def analyze(tx: PostgresTx) -> None:
             for table in tables:
-                tx.connection.execute(f'VACUUM ANALYZE "{table}"')
+                tx.connection.execute(f'VACUUM ANALYZE "{table}"', prepare=False)
 
         await self.read(analyze)
 
@@ -330,6 +369,43 @@ class PostgresStore(VerbStore):
         return await self.read(_check)
 
 
+def _run(tx: PostgresTx, op: _Op) -> _Answer:
+    """A verb that fails before it has written anything fails alone."""
+    written, events, hints, topics = tx.written, len(tx.events), len(tx.hints), set(tx.topics)
+    try:
+        return _Answer(op, op.verb(tx, *op.args), None)
+    except MidwatchError as problem:
+        if tx.written != written:
+            raise
+        del tx.events[events:], tx.hints[hints:]
+        tx.topics = topics
+        return _Answer(op, None, problem)
+
+
+def _alone(op: _Op) -> bool:
+    """Whether a verb has to be on its own: together, such locks could be taken in an order that locks up two groups."""
+    if op.verb is task.submit:
+        return op.args[0].cause == "message" or _speaks(op.args[1])
+    return op.verb is not change.apply or _speaks(op.args[0])
+
+
+def _speaks(changes: Changes) -> bool:
+    return bool(changes.messages or changes.sessions)
+
+
+def _task_id(op: _Op) -> str:
+    """Groups lock tasks in the order of their ids."""
+    if op.verb is task.submit:
+        return str(op.args[0].id)
+    changes: Changes = op.args[0]
+    return changes.fence.task_id if changes.fence else changes.updates[0].id if changes.updates else ""
+
+
+def _claim(tx: PostgresTx, request: ClaimRequest, now: int) -> Claims:
+    tx.wanted = request.free
+    return task.claim(tx, request, now)
+
+
 def explain(problem: Exception, url: str) -> StoreError:
     """What a database error means to a person, with the remedy. The password is never shown."""
     place = shown(url)
@@ -338,6 +414,10 @@ def explain(problem: Exception, url: str) -> StoreError:
         return StoreUnavailable(f"{place}: no permission ({text}); grant it, or use another user.")
     if isinstance(problem, pg.DiskFull):
         return StoreUnavailable(f"{place}: its disk is full; free some space. What was accepted before is safe.")
+    if isinstance(problem, pg.ReadOnlySqlTransaction):
+        return StoreUnavailable(f"{place} takes no writes; name the primary server.")
+    if isinstance(problem, pg.LockNotAvailable | pg.QueryCanceled):
+        return StoreUnavailable(f"{place} is busy: {text}. Try again.")
     if isinstance(problem, psycopg.ProgrammingError | psycopg.DataError):
         return StoreError(f"{place} did not understand midwatch: {text}. Is it a midwatch database of this version?")
     return StoreUnavailable(f"{place} cannot be reached: {text}. Check the address, the user and that it runs.")
@@ -345,7 +425,12 @@ def explain(problem: Exception, url: str) -> StoreError:
 
 def shown(url: str) -> str:
     """The address without its password."""
-    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
+    try:
+        known = conninfo_to_dict(url)
+    except psycopg.Error:
+        return "the database"
+    user, host, port, name = (known.get(part) for part in ("user", "host", "port", "dbname"))
+    return f"postgresql://{f'{user}@' if user else ''}{host or ''}{f':{port}' if port else ''}/{name or ''}"
 
 
 def migrations() -> list[tuple[int, str]]:
@@ -358,7 +443,7 @@ def migrations() -> list[tuple[int, str]]:
 def prepare(url: str) -> None:
     """Bring the database to the newest schema, step by step, each whole or not at all."""
     newest = migrations()[-1][0]
-    with psycopg.connect(url, **{**CONNECTION_OPTIONS, "autocommit": True}) as connection:
+    with connect(url) as connection:
         if connection.info.server_version < OLDEST_SERVER:
             version = connection.info.server_version // 10_000
             raise StoreUnavailable(f"{shown(url)} is PostgreSQL {version}; midwatch needs 14 or newer.")
@@ -374,7 +459,7 @@ def prepare(url: str) -> None:
                         "upgrade midwatch."
                     )
                 if version < number:
-                    connection.execute(script.encode())
+                    connection.execute(script.encode(), prepare=False)
                     connection.execute("DELETE FROM midwatch_schema")
                     connection.execute("INSERT INTO midwatch_schema VALUES (%s)", (number,))
 

@@ -12,7 +12,7 @@ import psycopg
 
 from midwatch.change import Fence
 from midwatch.engine import DEAD_SECONDS, Beat
-from midwatch.stores.postgres import ALIVE, CONNECTION_OPTIONS, Connection, explain
+from midwatch.stores.postgres import ALIVE, Connection, connect, explain
 
 BEAT = "UPDATE instances SET heartbeat = clock_timestamp() WHERE id = %(id)s RETURNING id"
 LEAD = """
@@ -56,7 +56,7 @@ class PostgresPulse:
     def _connected(self) -> Iterator[Connection]:
         try:
             if self._connection is None:
-                self._connection = psycopg.connect(self._url, **{**CONNECTION_OPTIONS, "autocommit": True})
+                self._connection = connect(self._url)
             yield self._connection
         except psycopg.Error as problem:
             self.close()

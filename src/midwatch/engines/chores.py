@@ -1,0 +1,83 @@
+"""What the leader sees to on a shared database: no task waits without a job, and the job queue stays quick."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import procrastinate
+from procrastinate import jobs
+
+from midwatch.clock import Clock
+from midwatch.engine import Instance
+from midwatch.engines.jobs import AWAY, look_for, queue_app, queue_of, reason
+from midwatch.errors import MidwatchError
+from midwatch.store import Store
+
+log = logging.getLogger("midwatch.engine")
+
+CHORE_SECONDS = 5.0
+STATISTICS_SECONDS = 60.0
+STALLED_SECONDS = 30.0
+MOST_DEFERRED = 32
+JOB_TABLES = ("procrastinate_jobs", "procrastinate_events")
+
+
+class SharedStore(Store, Protocol):
+    """What the cluster needs of a store beyond the port."""
+
+    async def living(self) -> list[Instance]:
+        """The processes that live now."""
+        ...
+
+    async def due_by_agent(self, now: int) -> dict[str, int]:
+        """How many tasks of each agent wait to be taken now."""
+        ...
+
+    async def refresh_statistics(self, tables: Iterable[str]) -> None:
+        """Keep what the planner knows of these tables fresh."""
+        ...
+
+
+class Chores:
+    """Done every few seconds by whoever leads."""
+
+    def __init__(self, store: SharedStore, url: str, clock: Clock, leads: Callable[[], bool]) -> None:
+        self._store = store
+        self._url = url
+        self._clock = clock
+        self._leads = leads
+        self._statistics_at = 0.0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(CHORE_SECONDS)
+            if self._leads():
+                try:
+                    await self.do()
+                except (MidwatchError, *AWAY) as problem:
+                    log.warning("the leader's chores have to wait: %s", reason(problem))
+
+    async def do(self) -> None:
+        """Once."""
+        async with queue_app(self._url).open_async() as app:
+            await self._defer_again(app)
+            for left in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=STALLED_SECONDS):
+                await app.job_manager.finish_job(left, jobs.Status.FAILED, delete_job=True)
+        if self._clock.monotonic() >= self._statistics_at:
+            self._statistics_at = self._clock.monotonic() + STATISTICS_SECONDS
+            await self._store.refresh_statistics(JOB_TABLES)
+
+    async def _defer_again(self, app: procrastinate.App) -> None:
+        """At least one job for every agent that has work: some may have been lost with the process that had them."""
+        due = await self._store.due_by_agent(self._clock.now())
+        if not due:
+            return
+        served = {agent for one in await self._store.living() for agent in one.agents}
+        waiting = {queue["name"]: queue["todo"] for queue in await app.job_manager.list_queues_async()}
+        for agent in due.keys() & served:
+            missing = min(due[agent] - waiting.get(queue_of(agent), 0), MOST_DEFERRED)
+            await app.job_manager.batch_defer_jobs_async([look_for(queue_of(agent))] * max(1, missing))

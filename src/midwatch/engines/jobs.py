@@ -1,0 +1,139 @@
+"""The job queue: procrastinate, set up so that its jobs mean "look" and nothing else.
+
+Jobs are deferred in the store's own transactions, fetched only where there is room, and deleted when they are done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import procrastinate
+import psycopg
+import psycopg_pool
+from procrastinate import exceptions, jobs, manager
+from psycopg.types.json import Jsonb
+
+from midwatch.clock import SECOND, SystemClock
+from midwatch.errors import StoreUnavailable
+
+LOOK = "midwatch.look"
+POOL_SECONDS = 5.0
+CONNECTION = {
+    "connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
+    "tcp_user_timeout": 10_000, "application_name": "midwatch jobs",
+}  # fmt: skip
+AWAY = (exceptions.ConnectorException, psycopg.Error)
+"""What the queue raises when its database is away."""
+
+for noisy in ("procrastinate", "psycopg.pool"):  # the engine says itself that the queue is away, once and in one line
+    if logging.getLogger(noisy).level == logging.NOTSET:
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)
+
+
+def reason(problem: BaseException) -> str:
+    """What went wrong, in one line."""
+    return " ".join(str(problem.__cause__ or problem).split()) or type(problem).__name__
+
+
+def queue_of(agent: str) -> str:
+    """The queue whose jobs are about an agent's tasks."""
+    return f"agent.{agent}"
+
+
+class Unanswered(procrastinate.SyncPsycopgConnector):
+    """Sends a statement on the caller's connection and does not wait for the answer: nobody wants to know job ids."""
+
+    def execute_query_all_with_connection(self, connection: Any, query: Any, **arguments: Any) -> list[dict[str, Any]]:
+        rows = [one._replace(args=Jsonb(one.args)) for one in arguments["jobs"]]
+        connection.execute(query, {"jobs": rows})
+        return [{"id": -1} for _ in rows]
+
+
+class Hinter:
+    """Defers jobs on the store's own connection, in the transaction of what they tell of.
+
+    The app here is never opened: an async one refuses the store's connection, and this one needs none of its own.
+    """
+
+    def __init__(self) -> None:
+        self._jobs = procrastinate.App(connector=Unanswered()).job_manager
+
+    def __call__(self, connection: Any, due: Iterable[tuple[str, int]]) -> None:
+        now = SystemClock().now()
+        self._jobs.batch_defer_jobs(
+            [look_for(queue_of(agent), when if when > now else None) for agent, when in due], connection
+        )
+
+
+def look_for(queue: str, when: int | None = None) -> jobs.Job:
+    """A job for those who listen to `queue`, now or at a time in microseconds."""
+    at = datetime.fromtimestamp(when / SECOND, UTC) if when is not None else None
+    return jobs.Job(queue=queue, task_name=LOOK, lock=None, queueing_lock=None, scheduled_at=at)
+
+
+class Jobs(manager.JobManager):
+    """The queue's worker gets only jobs there is room for, and one it cannot finish does not trouble it: the leader
+    deletes what is left. A job that comes while none is found is not left until the next poll."""
+
+    def __init__(self, connector: Any, room: Callable[[str], bool]) -> None:
+        super().__init__(connector)
+        self._room = room
+        self._news = False
+
+    async def listen_for_jobs(
+        self, *, on_notification: manager.NotificationCallback, queues: Iterable[str] | None = None
+    ) -> None:
+        async def noted(*, channel: str, notification: jobs.Notification) -> None:
+            self._news = True
+            await on_notification(channel=channel, notification=notification)
+
+        await super().listen_for_jobs(on_notification=noted, queues=queues)
+
+    async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> jobs.Job | None:
+        while wanted := [queue for queue in queues or () if self._room(queue)]:
+            self._news = False
+            job = await super().fetch_job(wanted, worker_id)
+            if job is not None or not self._news:
+                return job
+        return None
+
+    async def finish_job(self, job: jobs.Job, status: jobs.Status, delete_job: bool) -> None:
+        with suppress(*AWAY):
+            await super().finish_job(job, status, delete_job)
+
+
+async def _at_once(connection: Any) -> None:
+    await connection.set_autocommit(True)
+
+
+def _pool(check: object = None, **options: Any) -> psycopg_pool.AsyncConnectionPool[Any]:
+    """Without the question before each use whether the connection works: an error makes a new worker and pool."""
+    return psycopg_pool.AsyncConnectionPool(**options)
+
+
+def queue_app(url: str) -> procrastinate.App:
+    """An app that is to be opened; it does everything at once and for good."""
+    connector = procrastinate.PsycopgConnector(
+        pool_factory=_pool, conninfo=url, min_size=1, max_size=4, timeout=POOL_SECONDS, configure=_at_once,
+        kwargs=CONNECTION,
+    )  # fmt: skip
+    return procrastinate.App(connector=connector)
+
+
+async def prepare(url: str) -> None:
+    """Make procrastinate's tables where they are missing."""
+    try:
+        async with queue_app(url).open_async() as app:
+            if await app.check_connection_async():
+                return
+            try:
+                await app.schema_manager.apply_schema_async()
+            except exceptions.ConnectorException:
+                if not await app.check_connection_async():  # it was not another process that was faster
+                    raise
+    except AWAY as problem:
+        raise StoreUnavailable(f"the job queue cannot be used: {reason(problem)}. Check the user's rights.") from None
