@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
@@ -140,12 +140,25 @@ def resolve(
     )
 
 
+class Alive(Protocol):
+    """A process that lives."""
+
+    @property
+    def id(self) -> str:
+        """Its id, as leases name it."""
+        ...
+
+
+Living = Callable[[], Awaitable[Sequence[Alive]]]
+
+
 class Approvals:
     """Service: the inbox."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, living: Living | None = None) -> None:
         self._store = store
         self._clock = clock
+        self._living = living
 
     async def list(self, status: Status | None = "pending", limit: int = 50) -> list[Approval]:
         """Open questions, or those with another status; None lists all. Newest first."""
@@ -171,6 +184,7 @@ class Approvals:
         found = await self.get(approval_id)
         if found.status != "pending":
             raise Conflict(f"approval {found.id} is already {found.status}; the first answer counts.")
+        await self._check_asker(found)
         if choice is None and grant is None:
             raise InvalidInput(f"say yes or no, or one of: {', '.join(found.choices)}.", field="choice")
         if choice is None:
@@ -184,6 +198,17 @@ class Approvals:
         except Conflict as conflict:
             raise Conflict(f"approval {found.id} was answered meanwhile; the first answer counts.") from conflict
         return await self.get(approval_id)
+
+    async def _check_asker(self, approval: Approval) -> None:
+        """An answer nobody hears must not look like one that was heard."""
+        task = await self._store.get_task(approval.task_id)
+        waits = task is not None and task.status == "running" and task.attempt == approval.attempt
+        if waits and self._living is not None:
+            waits = task is not None and task.lease_owner in {one.id for one in await self._living()}
+        if not waits:
+            raise Conflict(
+                f"the agent that asked {approval.id} does not run any more; it asks again when it is run again."
+            )
 
     async def expire(self) -> int:
         """Expire what nobody answered in time. Returns how many."""

@@ -24,6 +24,12 @@ log = logging.getLogger("midwatch.bus")
 
 TAIL = 4096
 """Recent events kept in memory, so that followers who keep up never touch the database."""
+LARGE = 64 * 1024
+TEXTS = {
+    "task_submitted": "prompt", "turn_start": "user_message", "task_finished": "result", "message_update": "message",
+    "tool_exec_end": "result", "task_late": "result",
+}  # fmt: skip
+"""Where an event may hold a long text."""
 PAGE = 500
 LIVE_WAITING = 1000
 PAUSE_SECONDS = 0.5
@@ -107,11 +113,13 @@ class Bus:
         whole = events[-1].seq - events[0].seq + 1 == len(events)
         if whole and (not self._tail or events[0].seq == self._tail[-1].seq + 1):
             self._tail.extend(events)
-            return
-        for made in events:
-            if self._tail and made.seq != self._tail[-1].seq + 1:
-                self._tail.clear()
-            self._tail.append(made)
+        else:
+            for made in events:
+                if self._tail and made.seq != self._tail[-1].seq + 1:
+                    self._tail.clear()
+                self._tail.append(made)
+        if any(_large(made) for made in events):
+            self._tail.clear()  # a few long texts must not fill the memory; followers read the log for them
 
     def _ring(self) -> None:
         ringing, self._news = self._news, asyncio.Event()
@@ -209,6 +217,11 @@ class Bus:
                 waiting.remove(future)
                 if not waiting:
                     del self._waiting[task_id]
+
+
+def _large(made: Event) -> bool:
+    """Whether it holds a text that is too long to be kept in memory."""
+    return made.kind in TEXTS and len(made.payload.get(TEXTS[made.kind]) or "") > LARGE
 
 
 class _Watcher:

@@ -25,6 +25,8 @@ from midwatch.errors import BadConfig, InvalidInput
 
 
 def _duration(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("true and false are no durations; write 90s, 10m, 1h30m or 2d")
     try:
         return seconds(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else value
     except InvalidInput as problem:

@@ -91,10 +91,10 @@ class Runtime:
         self.instance: Instance | None = None
         self.channels = channels
         self.notifications = Notifications(store, self.channels)
-        self.approvals = Approvals(store, clock)
+        self.living = living_processes(settings, home, store)
+        self.approvals = Approvals(store, clock, self.living)
         self.sessions = Sessions(store)
         self.bus = Bus(store, clock)
-        self.living = living_processes(settings, home, store)
         self.roster = Roster(agents, settings.default_agent, self.living)
         self._id = new_id("i", now)
         self.tasks = Tasks(

@@ -448,13 +448,15 @@ class Tasks:
         key = wish.get("idempotency_key")
         now = self._clock.now()
         task_id = new_id("t", now)
+        origin = wish.get("origin_session")
+        origin = checked_key(origin, "origin_session") if origin else None
         session = wish.get("session_key")
         session = checked_key(session) if session else f"bg:{task_id}"
         task = Task(
             id=task_id, status="pending", prompt=prompt, agent=name, session_key=session, gate_key=gate_key(session),
             created_at=now, due_at=now + int(delay * SECOND), wait="delay" if delay else None,
             cause=wish.get("cause") or "submit", priority=wish.get("priority") or 0, creator=actor,
-            origin_channel=wish.get("origin_channel"), origin_session=wish.get("origin_session"),
+            origin_channel=wish.get("origin_channel"), origin_session=origin,
             route=self._check_route(route) if route else None, workdir=wish.get("workdir"),
             timeout_seconds=wish.get("timeout") or terms.timeout_seconds,
             on_crash=wish.get("on_crash") or terms.on_crash,
@@ -543,10 +545,13 @@ class Tasks:
         fresh = Task(
             id=new_id("t", now), status="pending", prompt=old.prompt, agent=old.agent, session_key=old.session_key,
             gate_key=old.gate_key, created_at=now, due_at=now, submitter=self._submitter,
-            retry_of=old.retry_of or old.id, creator=actor or old.creator,
+            retry_of=old.retry_of or old.id, creator=actor or old.creator, internal_key=f"retry:{old.id}",
             **{name: getattr(old, name) for name in KEPT_BY_RETRY},
         )  # fmt: skip
-        return await self._insert(fresh, None)
+        try:
+            return await self._insert(fresh, None)
+        except Conflict:
+            raise Conflict(f"task {old.id} was retried already; retry its newest try, see `midwatch tasks`.") from None
 
     async def summary(self) -> Summary:
         """Counts by status."""

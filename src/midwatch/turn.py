@@ -13,7 +13,7 @@ from midwatch.agent import Answer
 from midwatch.approval import Approval, ask
 from midwatch.change import Changes, Fence, Update
 from midwatch.clock import Clock
-from midwatch.errors import AgentError, LeaseLost, StoreUnavailable
+from midwatch.errors import AgentError, LeaseLost, StoreUnavailable, TransientError
 from midwatch.event import Event, Payload, ToolExecEnd, ToolExecStart, TurnEnd, TurnStart, event
 from midwatch.session import Message
 from midwatch.task import Claim, Task, TaskStore, conversation, meta
@@ -133,7 +133,10 @@ class LiveTurn:
 
     async def own_group(self, pgid: int) -> None:
         fields = {"pgid": pgid, "pgid_mark": await self._host.identify(pgid)}
-        await self._write(Changes(fence=self.fence, updates=(Update("task", self.task_id, fields),)))
+        try:
+            await self._write(Changes(fence=self.fence, updates=(Update("task", self.task_id, fields),)))
+        except StoreUnavailable as problem:  # nothing has been started yet, so nothing is repeated
+            raise TransientError(f"the program was not started: {problem}") from problem
 
     # -- for the worker ------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from midwatch.errors import (
 from midwatch.event import Event, TaskInterrupted, TaskLate, TaskWaiting, event
 from midwatch.session import Session, SessionStore
 from midwatch.slots import Slots
-from midwatch.task import Claim, Outcome, Task, TaskStore, conversation, end, meta, owned, retry_delay
+from midwatch.task import STATUS_OF, Claim, Outcome, Task, TaskStore, conversation, end, meta, owned, retry_delay
 from midwatch.turn import LiveTurn
 
 log = logging.getLogger("midwatch.worker")
@@ -134,6 +134,7 @@ class Worker:
         self._left: set[asyncio.Task[None]] = set()
         """Waiting for what could not be stopped."""
         self._young: list[LiveTurn] = []
+        self._stop_unseen = False
         self._stopping = False
 
     # -- from the engine and the loops ---------------------------------------------------------------------------
@@ -145,12 +146,17 @@ class Worker:
         run = Run(claim, claim.task, loop.create_future(), loop.create_future())
         self.running[claim.task.id] = run
         self._spawn(self._run(run))
+        if self._stop_unseen:  # it may have been meant for this task, which was claimed but not started yet
+            self._stop_unseen = False
+            self._spawn(self._look_for_stops())
         return run.slot_given
 
     def heard(self, topics: frozenset[str]) -> None:
         """Something was committed: stops and answers may be among it."""
-        if "stop" in topics and self.running:
-            self._spawn(self._look_for_stops())
+        if "stop" in topics:
+            self._stop_unseen = True
+            if self.running:
+                self._spawn(self._look_for_stops())
         if "approval" in topics and self._questions:
             self._spawn(self._look_for_answers())
 
@@ -187,12 +193,23 @@ class Worker:
             verdict = await self._work(run)
             stuck = await self._close(run, verdict)
             await self._conclude(run, verdict)
-        except Exception:
-            log.exception("task %s could not be brought to its end here", run.task.id)
+        except Exception as problem:
+            log.exception("task %s could not be brought to its end as it should", run.task.id)
+            await self._end_somehow(run, problem)
         finally:
             del self.running[run.task.id]
             if not stuck:
                 self._give_slot(run)
+
+    async def _end_somehow(self, run: Run, problem: Exception) -> None:
+        """A mistake of ours, or a result nobody thought of: the task fails, and does not stay running for ever."""
+        error = plain(f"its end could not be written: {type(problem).__name__}: {problem}")
+        with suppress(Exception):
+            current = await self.store.get_task(run.task.id)
+            if current is not None and current.status == "running" and current.attempt == run.task.attempt:
+                await self.store.apply(
+                    end(current, self.clock.now(), outcome="error", error=cut(error, ERROR_SHOWN))[1]
+                )
 
     async def _work(self, run: Run) -> Verdict:
         """The turn from start to end; every way it can fail becomes a verdict."""
@@ -206,7 +223,7 @@ class Worker:
             run.turn = turn
             turn.begin()
             self._write_soon(turn)
-            run.conversation = await agent.open(session)
+            run.conversation = await _opened(agent, session)
             if task.route is None:
                 return await self._turn(run, run.conversation, turn)
             async with self._notifications.typing(task.route):
@@ -530,11 +547,26 @@ async def _contained(talk: Conversation, turn: LiveTurn) -> TurnResult:
     """The agent's turn; what would end the process (SystemExit and the like) ends only the turn."""
     try:
         result = await talk.turn(turn)
-    except (KeyboardInterrupt, SystemExit, GeneratorExit) as problem:
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as problem:
         raise AgentError(f"the agent raised {type(problem).__name__}: {problem}") from problem
     if not isinstance(result, TurnResult):
         raise AgentError(f"the agent returned {type(result).__name__} instead of a TurnResult.")
+    if result.outcome not in STATUS_OF or not isinstance(result.text, str):
+        raise AgentError(
+            f"the agent returned an outcome {result.outcome!r} that does not exist, or a text that is none."
+        )
     return result
+
+
+async def _opened(agent: Agent, session: Session) -> Conversation:
+    try:
+        return await agent.open(session)
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as problem:
+        raise AgentError(f"the agent raised {type(problem).__name__}: {problem}") from problem
 
 
 def _failed(problem: Exception, task: Task) -> Verdict:

@@ -374,7 +374,7 @@ async def test_live_events_have_no_id(served: Served) -> None:
 
 async def test_a_silent_stream_shows_that_it_lives(served: Served, monkeypatch) -> None:
     monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.05)
-    async with served.http.stream("GET", "/events?after=1000") as reply:
+    async with served.http.stream("GET", "/events?after=0") as reply:
         heard = b""
         async for part in reply.aiter_raw():
             heard += part

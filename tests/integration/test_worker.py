@@ -11,7 +11,7 @@ import pytest
 
 from midwatch import Runtime, Settings, Task, TransientError, Turn, TurnResult, Usage
 from midwatch.change import Changes, Update
-from midwatch.errors import AlreadyFinished
+from midwatch.errors import AlreadyFinished, Conflict, StoreUnavailable
 from midwatch.event import EventFilter, ToolExecStart
 from midwatch.task import AgentTerms
 from midwatch.testing import (
@@ -531,3 +531,111 @@ async def test_a_process_group_is_committed_before_the_agent_goes_on(home: Path)
         task = await run(desk)
         assert [row.pgid for row in seen] == [4_000_000]
         assert task.pgid is None
+
+
+# -- what an attacker tried --------------------------------------------------------------------------------------
+
+
+class Doom(BaseException):
+    """Neither an Exception nor one of the interpreter's own."""
+
+
+def nested(depth: int) -> Any:
+    made: Any = "deep"
+    for _ in range(depth):
+        made = {"in": made}
+    return made
+
+
+async def odd_outcome(turn: Turn) -> TurnResult:
+    return TurnResult(text="x", outcome="weird")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("step", "status"),
+    [
+        (raise_(Doom("no")), "failed"),
+        (odd_outcome, "failed"),
+        (emit(ToolExecStart(tool="x", arguments=nested(400))), "done"),
+    ],
+    ids=["BaseException", "outcome", "nesting"],
+)
+async def test_an_odd_agent_ends_its_own_task_and_harms_no_neighbour(home: Path, step: Step, status: str) -> None:
+    agents = {"it": ScriptedAgent(step), "good": ScriptedAgent(tool("a"), result("ok"))}
+    async with Runtime.open(home, agents=agents) as desk:
+        tasks = [await desk.tasks.submit("x", agent=name) for name in ("it", "good") * 5]
+        async with asyncio.timeout(20):
+            ended = [await desk.tasks.wait(task.id) for task in tasks]
+        assert [task.status for task in ended] == [status, "done"] * 5
+
+
+async def test_a_clock_that_is_set_back_holds_up_no_task(home: Path) -> None:
+    clock = FakeClock()
+    go = asyncio.Event()
+    agent = ScriptedAgent(wait_for(go), result("ok"), terms=AgentTerms(slots=1))
+    async with Runtime.open(home, agents={"it": agent}, clock=clock) as desk:
+        first, second = [await desk.tasks.submit("x", agent="it") for _ in range(2)]
+        await until(status_is(desk, first, "running"))
+        clock.set(clock.now() - 20_000_000)
+        go.set()
+        await until(status_is(desk, second, "done"))
+
+
+async def test_long_results_are_not_kept_in_memory(home: Path) -> None:
+    async with Runtime.open(home, agents={"it": ScriptedAgent(result("x" * 1_000_000))}) as desk:
+        task = await run(desk)
+        assert sum(len(str(made.payload)) for made in desk.bus._tail) < 100_000
+        seen = []
+        async for made in desk.bus.follow(0, EventFilter(task_id=task.id)):
+            seen.append(made.kind)
+            if made.kind == "task_finished":
+                break
+        assert seen == await kinds(desk, task)
+
+
+async def test_a_server_leads_although_a_neighbour_led_before_it(home: Path) -> None:
+    async with Runtime.open(home) as library:
+        assert library._engine is not None and library._engine.leads()
+        async with Runtime.open(home, role="up") as server:
+            assert server._engine is not None and server._engine.leads()
+            assert not library._engine.leads()
+        await until(lambda: _true(library._engine.leads()))  # type: ignore[union-attr]
+
+
+async def test_an_answer_nobody_hears_is_refused(home: Path) -> None:
+    async with Runtime.open(home, agents={"it": ScriptedAgent(ask("Go?"))}) as desk:
+        task = await desk.tasks.submit("x", agent="it", on_crash="rerun")
+        (question,) = await until(lambda: _question(desk))
+        worker = desk._worker
+        assert worker is not None
+        for lost in list(worker._tasks):  # the process is abandoned
+            lost.cancel()
+        worker.running.clear()
+    async with Runtime.open(home, work=False) as looking:
+        with pytest.raises(Conflict, match="does not run any more"):
+            await looking.approvals.answer(question.id, grant=True)
+        assert (await looking.tasks.get(task.id)).status == "running"
+
+
+async def test_a_task_is_retried_once_however_many_ask(home: Path) -> None:
+    async with Runtime.open(home, agents={"it": ScriptedAgent(raise_(RuntimeError("x")))}) as desk:
+        failed = await run(desk)
+        made = await asyncio.gather(*(desk.tasks.retry(failed.id) for _ in range(10)), return_exceptions=True)
+        assert sum(isinstance(one, Task) for one in made) == 1
+        assert sum(isinstance(one, Conflict) for one in made) == 9
+
+
+async def test_a_database_that_was_taken_away_takes_no_more_tasks(home: Path) -> None:
+    async with Runtime.open(home, agents={"it": ScriptedAgent(result("x"))}) as desk:
+        await run(desk)
+        (home / "midwatch.db").rename(home / "elsewhere.db")
+
+        async def refused() -> bool:
+            try:
+                await desk.tasks.submit("x", agent="it", delay=60)
+            except StoreUnavailable as problem:
+                return "removed or replaced" in str(problem)
+            return False
+
+        await until(refused)
+        (home / "elsewhere.db").rename(home / "midwatch.db")

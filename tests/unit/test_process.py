@@ -469,7 +469,7 @@ async def test_reap_ends_the_group_and_the_strays_and_counts_them() -> None:
 
 async def test_where_there_is_no_proc_nothing_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(reaping, "PROC", tmp_path / "none")
-    monkeypatch.setattr(reaping, "BOOT", tmp_path / "none/boot")
+    monkeypatch.setattr(reaping, "boot_id", lambda: "")
     assert identify(os.getpid()) == ""
     assert await reap("t_none", 1, os.getpgid(0), identify(os.getpgid(0))) == 0
 

@@ -14,15 +14,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from midwatch.home import boot_id
+
 PROC = Path("/proc")
-BOOT = PROC / "sys/kernel/random/boot_id"
 PATIENCE = 2.0
 
 
 def identify(pgid: int) -> str:
     """What tells this group's leader from a later process with the same number; empty where the system cannot say."""
     try:
-        return f"{BOOT.read_text().strip()}:{_stat(pgid)[19].decode()}"
+        return f"{boot_id()}:{_stat(pgid)[19].decode()}"
     except OSError:
         return ""
 
@@ -35,12 +36,19 @@ async def reap(task_id: str, attempt: int, pgid: int | None, mark: str | None) -
 
 async def end_group(pgid: int, mark: str | None) -> int:
     """SIGKILL the group if it is still the one that was marked. Returns how many processes it had."""
-    if not mark or identify(pgid) != mark:
+    if not mark or not _is_marked(pgid, mark):
         return 0
     found = len(await asyncio.to_thread(members, pgid))
     signal_group(pgid, signal.SIGKILL)
     await _group_gone(pgid, PATIENCE)
     return found
+
+
+def _is_marked(pgid: int, mark: str) -> bool:
+    """Whether it is the group that was marked. Without its leader the boot decides: a number that is in use as a group
+    is not given to a new process."""
+    now = identify(pgid)
+    return now == mark or (not now and mark.partition(":")[0] == boot_id() and bool(members(pgid)))
 
 
 async def end_strays(task_id: str, attempt: int) -> int:

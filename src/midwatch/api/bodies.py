@@ -117,5 +117,5 @@ class SessionQuery(Strict):
 class MessageQuery(Strict):
     """Which messages of a session to read."""
 
-    after: int = Field(0, ge=0)
+    after: int = Field(0, ge=0, le=2**62)
     limit: int = Field(500, ge=1, le=1000)

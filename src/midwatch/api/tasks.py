@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Header, Query
 
 from midwatch.api.bodies import SubmitBody, TaskQuery
 from midwatch.api.desk import OWNER, Desk
 from midwatch.api.reply import Json
+from midwatch.channel import cut
 from midwatch.errors import InvalidInput
 from midwatch.submission import Submission
-from midwatch.task import TaskFilter
+from midwatch.task import Task, TaskFilter
+
+LISTED_TEXT = 2000
 
 router = APIRouter()
 
@@ -39,7 +42,16 @@ async def list_tasks(desk: Desk, asked: Annotated[TaskQuery, Query()]) -> Json:
     )  # fmt: skip
     found = await desk.tasks.list(which)
     following = found[-1].id if len(found) == asked.limit else None
-    return Json({"tasks": [task.snapshot() for task in found], "next": following})
+    return Json({"tasks": [listed(task) for task in found], "next": following})
+
+
+def listed(task: Task) -> dict[str, Any]:
+    """A task as a list shows it: long texts are cut, the task itself has them whole."""
+    shown = task.snapshot()
+    for name in ("prompt", "result", "error"):
+        if shown[name]:
+            shown[name] = cut(shown[name], LISTED_TEXT)
+    return shown
 
 
 @router.get("/tasks/{task_id}")

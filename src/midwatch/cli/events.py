@@ -64,6 +64,8 @@ def shown(event: EventInfo, as_json: bool) -> None:
         emit(event)
         return
     said = [f"{name}={line(value, 40)}" for name, value in event["payload"].items() if value is not None]
+    if (event.get("attempt") or 0) > 1:
+        said.insert(0, f"attempt={event['attempt']}")
     told = line(" ".join(said), PAYLOAD_SHOWN)
     seq = str(event["seq"] or "-").rjust(6)
     say(f"{seq}  {local(event['time'])}  {event['kind']:<18}  {event.get('task_id') or '-'}  {told}")

@@ -14,7 +14,7 @@ from midwatch import __version__
 from midwatch.cli import agents, approvals, backup, cluster, doctor, events, run, server, status, tasks, worker
 from midwatch.cli.desk import home_path
 from midwatch.cli.options import AsJson
-from midwatch.cli.output import emit, note, say
+from midwatch.cli.output import clean, emit, note, say
 from midwatch.errors import MidwatchError
 
 UNEXPECTED = 70
@@ -98,7 +98,7 @@ def failed(code: str, message: str, as_json: bool) -> None:
 
         note(json.dumps({"error": {"code": code, "message": message}}))
     else:
-        note(f"midwatch: {' '.join(message.split())}")
+        note(f"midwatch: {' '.join(clean(message).split())}")
 
 
 def unexpected(error: Exception, as_json: bool) -> int:

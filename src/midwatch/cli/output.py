@@ -67,8 +67,14 @@ def fields(pairs: Sequence[tuple[str, object]]) -> None:
 
 
 def clean(text: str) -> str:
-    """`text` without control characters, so that what an agent wrote cannot command the terminal."""
-    return "".join(char for char in text if char in "\n\t" or (char.isprintable() or ord(char) > 0x9F))
+    """`text` without control characters, so that what an agent wrote cannot command the terminal or reverse a line."""
+    return "".join(
+        char for char in text if char in "\n\t" or ((char.isprintable() or ord(char) > 0x9F) and char not in BIDI)
+    )
+
+
+BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that change the direction of what follows."""
 
 
 def line(value: object, length: int = SHOWN) -> str:

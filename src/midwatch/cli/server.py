@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,10 +62,11 @@ def welcome(info: ServerInfo, runtime: Runtime) -> None:
         say(f"Database: {without_password(runtime.settings.db)}")
     say(f"Agents: {', '.join(sorted(ready)) or 'none'}")
     say("Next, in another terminal:")
-    say(f'  midwatch run "hello" --agent {runtime.settings.default_agent}')
-    say("  midwatch status        what runs and what needs attention")
-    say("  midwatch events -f     everything as it happens")
-    say("Ctrl-C stops the server; what is unfinished goes on at the next start.")
+    program = "midwatch" if shutil.which("midwatch") else os.path.relpath(sys.argv[0])
+    say(f'  {program} run "hello" --agent {runtime.settings.default_agent}')
+    say(f"  {program} status        what runs and what needs attention")
+    say(f"  {program} events -f     everything as it happens")
+    say("Ctrl-C stops the server. Waiting tasks start at the next start; running ones follow their on_crash rule.")
 
 
 def shown(info: ServerInfo) -> dict[str, object]:

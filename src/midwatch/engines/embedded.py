@@ -81,6 +81,11 @@ class EmbeddedEngine:
         self._bell.set()
 
     def leads(self) -> bool:
+        if self._instance.role == "up":  # there is one, and it must not wait for a neighbour that was suspended
+            return True
+        if self._up.taken():
+            self._lead.release()
+            return False
         return self._lead.held or self._lead.acquire()
 
     def dead(self, owners: Iterable[str]) -> set[str]:

@@ -34,6 +34,7 @@ TABLES = {
 JSON_COLUMNS = frozenset({"progress", "budget", "usage", "trace", "choices", "agents"})
 
 EVENT_COLUMNS = Event._fields
+DEEPEST = 50
 TASK_JSON = 4
 """The last fields of a task are JSON."""
 
@@ -135,20 +136,29 @@ def tell(payload: Any) -> str:
     """JSON text of what an event tells. It is told in any case: what JSON cannot say is told as text."""
     try:
         return orjson.dumps(payload, default=_plain).decode()
-    except TypeError:
-        return orjson.dumps(_told(payload), default=_plain).decode()
+    except Exception:
+        return orjson.dumps(_told(payload)).decode()
 
 
-def _told(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return str(value)
-    if isinstance(value, Mapping):
-        return {_told(str(name)): _told(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_told(one) for one in value]
-    return value
+def _told(value: Any, depth: int = 0) -> Any:
+    """The value in what JSON can say for certain; what is nested too deeply, or is no data, as text."""
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return value
+    if isinstance(value, Mapping) and depth < DEEPEST:
+        return {_text(name): _told(one, depth + 1) for name, one in value.items()}
+    if isinstance(value, list | tuple) and depth < DEEPEST:
+        return [_told(one, depth + 1) for one in value]
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    try:
+        said = value if isinstance(value, str) else repr(value)
+    except Exception:
+        said = f"<{type(value).__name__}>"
+    return said.encode("utf-8", "replace").decode()
 
 
 def _plain(value: Any) -> Any:

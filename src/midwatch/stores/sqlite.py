@@ -114,6 +114,8 @@ class SqliteStore(VerbStore):
         self._readers = ThreadPoolExecutor(READERS, "midwatch-reader")
         self._reading: list[sqlite3.Connection] = []
         self._closed = False
+        self._identity = _identity(self.path)
+        self._gone = False
         self._thread.start()
 
     @classmethod
@@ -198,6 +200,7 @@ class SqliteStore(VerbStore):
                 return
             if time.monotonic() - looked >= LOOK_SECONDS:
                 looked = time.monotonic()
+                self._gone = self._identity is not None and _identity(self.path) != self._identity
                 version = self._data_version()
                 if version != seen:
                     seen = version
@@ -224,6 +227,13 @@ class SqliteStore(VerbStore):
             return -1
 
     def _commit(self, group: list[_Op]) -> None:
+        if self._gone:
+            error = StoreUnavailable(f"{self.path} was removed or replaced; stop this process and look at its home.")
+            self._tell([_Answer(op, None, error) for op in group], None)
+            return
+        self._commit_group(group)
+
+    def _commit_group(self, group: list[_Op]) -> None:
         """All in one transaction. Savepoints cost two statements a verb, so they are used only once a verb failed
         after it had written something: then everything is rolled back and run again with them."""
         try:
@@ -314,6 +324,15 @@ def translate(problem: sqlite3.Error, path: str) -> StoreError:
     if isinstance(problem, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text):
         return StoreCorrupt(f"{path} is damaged ({text}); restore a backup, or move the file away to start empty.")
     return StoreUnavailable(f"{path} did not take it: {text}. Check its disk, then try again.")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file it is; None for one in memory or none at all."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _connect(path: str) -> sqlite3.Connection:

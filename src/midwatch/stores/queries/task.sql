@@ -15,7 +15,7 @@ WHERE gate_key = :gate AND status = 'running' AND stop_requested IS NULL
 
 -- claimable: due tasks of these agents whose gate is free, in claim order
 SELECT {task} FROM tasks {by:tasks_claim}
-WHERE status = 'pending' AND due_at <= :now
+WHERE status = 'pending' AND (wait IS NULL OR due_at <= :now)
   AND agent IN {list:agents}
   AND (submitter = :owner OR (NOT CAST(:own_only AS BOOLEAN) AND agent NOT IN {list:leave}))
   AND NOT EXISTS (SELECT 1 FROM tasks held WHERE held.gate_key = tasks.gate_key AND held.status = 'running')
