@@ -50,7 +50,7 @@ UNSURE_SECONDS = 15.0
 PAUSE_SECONDS = 0.005
 """Others' commits that come faster than this are told together."""
 CONNECTION_OPTIONS: Mapping[str, Any] = {
-    "options": "-c idle_in_transaction_session_timeout=2000 -c lock_timeout=10000",
+    "options": "-c idle_in_transaction_session_timeout=2000 -c lock_timeout=10000 -c jit=off",
     "connect_timeout": 5,
     "keepalives": 1,
     "keepalives_idle": 5,
@@ -449,9 +449,10 @@ def prepare(url: str) -> None:
             raise StoreUnavailable(f"{shown(url)} is PostgreSQL {version}; midwatch needs 14 or newer.")
         if schema_version(connection) == newest:
             return
+        # Before the transaction, not in it: a lock that is waited for inside sees the tables as they were before.
+        connection.execute("SELECT pg_advisory_lock(%s)", (SCHEMA_LOCK,))
         for number, script in migrations():
             with connection.transaction():
-                connection.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
                 version = schema_version(connection)
                 if version > newest:
                     raise SchemaTooNew(

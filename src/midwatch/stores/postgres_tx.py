@@ -32,22 +32,27 @@ def translate(statement: str) -> str:
 
 def statements() -> dict[str, str]:
     """All statements; where transactions run side by side some have to lock what they look at."""
-    found = {name: translate(text) for name, text in load(POSTGRES).items()}
+    found = load(POSTGRES)
     found["task.fenced"] += " FOR NO KEY UPDATE"
-    body, order, _ = found["task.claimable"].partition("ORDER BY")
-    as_arrays = re.sub(r"(NOT )?IN \((SELECT jsonb_array_elements_text[^)]*\)\))\)", _any_of, body)
-    after = " AND (rank, due_at, id) > (%(rank)s, %(due_at)s, %(id)s) "
+    found["task.claim"] = found["task.claim"].removesuffix(" AND status = 'pending'")  # it was locked when it was seen
+    body, order, by = found["task.claimable"].partition("ORDER BY")
+    after = "AND (rank, due_at, id) > (:rank, :due_at, :id)"
     found["task.claimable"] = (
-        f"{as_arrays}{after}{order} rank, due_at, id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED"
+        f"{LISTED.sub(_any_of, body)} {after} {order}{by} LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED"
     )
-    return found
+    return {name: translate(text) for name, text in found.items()}
+
+
+LISTED = re.compile(r"(NOT )?IN \((SELECT jsonb_array_elements_text\(CAST\(:\w+ AS jsonb\)\))\)")
 
 
 def _any_of(found: re.Match[str]) -> str:
-    """A list is compared as an array: a join would make the planner sort all pending tasks first."""
+    """A list is compared as an array: joined, the planner would sort all pending tasks first."""
     return f"{'<> ALL' if found[1] else '= ANY'} (ARRAY({found[2]}))"
 
 
+IN_CLAIM_ORDER = "set_config('enable_sort', 'off', true)"
+"""A claim streams an index, whatever the planner believes about how many tasks there are."""
 NEXT_IN_GATE = """
 SELECT agent, due_at FROM tasks
 WHERE status = 'pending' AND gate_key = (SELECT gate_key FROM tasks WHERE id = %s)
@@ -156,8 +161,8 @@ class PostgresTx:
     def _send(self, name: str, params: Params) -> psycopg.Cursor[Row]:
         return self.connection.execute(self._statements[name], clean(params))
 
-    def _lock(self, number: str, value: object) -> None:
-        self.connection.execute(f"SELECT pg_advisory_xact_lock({number})", (value,))
+    def _lock(self, number: str, value: object, *more: str) -> None:
+        self.connection.execute(f"SELECT {', '.join((f'pg_advisory_xact_lock({number})', *more))}", (value,))
 
     def _touched(self, sent: psycopg.Cursor[Row], said: str) -> int:
         self.written += 1
@@ -181,7 +186,7 @@ class PostgresTx:
     def _claimable(self, params: Mapping[str, Any]) -> Iterator[Row]:
         """Rows as they are needed, locked: a claim seldom looks at more than it takes. Claims go one after the other,
         so that order, limits and gates are right."""
-        self._lock("%s", CLAIM_LOCK)
+        self._lock("%s", CLAIM_LOCK, IN_CLAIM_ORDER)
         known, after, limit = task.task_of, FIRST, min(self.wanted, CLAIM_STEP)
         while True:
             found = self._send("task.claimable", {**params, **after, "limit": limit}).fetchall()
