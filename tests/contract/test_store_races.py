@@ -1,0 +1,207 @@
+"""What every store promises when several processes use one database at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch.change import Changes, Update
+from midwatch.errors import Conflict, LeaseLost
+from midwatch.event import EventFilter, TaskLate, event
+from midwatch.session import Message
+from midwatch.store import Commit
+from midwatch.stores.postgres import PostgresStore
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.stores.verbs import change
+from midwatch.stores.verbs import task as verbs
+from midwatch.task import end, meta, owned
+from records import CLOCK, a_task, asking, fence, progress, put, running, submitted, take
+
+Several = Callable[[int], Awaitable[list[Any]]]
+WRITERS = 8
+
+
+@pytest.fixture(params=("sqlite", "postgres"))
+async def several(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Several]:
+    """Opens that many stores on one empty database, as so many processes do."""
+    opened: list[SqliteStore | PostgresStore] = []
+    url = request.getfixturevalue("database") if request.param == "postgres" else ""
+
+    async def open_(count: int) -> list[Any]:
+        while len(opened) < count:
+            opened.append(await (PostgresStore.open(url) if url else SqliteStore.open(tmp_path / "midwatch.db")))
+        return opened
+
+    yield open_
+    for store in opened:
+        await store.close()
+
+
+def slowly(verb: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+    """The verb, with its commit so much later than what it did."""
+
+    def late(tx: Any, *args: Any) -> Any:
+        done = verb(tx, *args)
+        time.sleep(seconds)
+        return done
+
+    return late
+
+
+async def test_a_follower_sees_every_number_in_order_while_many_write(several: Several) -> None:
+    """Commits come late, verbs fail in between, and still no number is missing when a later one is seen."""
+    stores = await several(3)
+    task = await running(stores[0])
+    rounds, rng = 12, random.Random(7)
+    seen: list[int] = [e.seq for e in await stores[2].read_events(0)]
+
+    async def write(number: int) -> None:
+        store = stores[number % 2]
+        for turn in range(rounds):
+            events = tuple(progress(task, f"{number}/{turn}/{n}") for n in range(rng.randint(1, 3)))
+            verb = slowly(change.apply, rng.uniform(0, 0.01)) if rng.random() < 0.4 else change.apply
+            await store.write(verb, Changes(events=events))
+            stale = Update("task", task.id, {"wait": "x"}, {"attempt": 9})
+            with pytest.raises(Conflict):
+                await store.apply(Changes(events=(progress(task, "never"),), updates=(stale,)))
+
+    async def follow() -> None:
+        while True:
+            page = [e.seq for e in await stores[2].read_events(seen[-1])]
+            assert page == list(range(seen[-1] + 1, seen[-1] + 1 + len(page)))
+            seen.extend(page)
+            await asyncio.sleep(0)
+
+    follower = asyncio.create_task(follow())
+    writers = asyncio.gather(*(write(n) for n in range(WRITERS)))
+    await asyncio.wait({follower, writers}, return_when=asyncio.FIRST_COMPLETED)
+    if follower.done():
+        writers.cancel()
+        await follower
+    await writers
+    follower.cancel()
+    await asyncio.gather(follower, return_exceptions=True)
+    last = (await stores[0].log_bounds()).last_seq
+    everything = await stores[2].read_events(0, limit=5000)
+    assert [e.seq for e in everything] == list(range(1, last + 1))
+    assert seen == list(range(1, len(seen) + 1)) and len(seen) > WRITERS
+    told = [e.payload["text"] for e in everything if e.kind == "task_progress"]
+    assert len(set(told)) == len(told) and "never" not in told
+    for number in range(WRITERS):
+        mine = [text for text in told if text.startswith(f"{number}/")]
+        order = [tuple(map(int, text.split("/"))) for text in mine]
+        assert order == sorted(order) and order[-1][1] == rounds - 1
+
+
+async def test_one_key_submitted_by_many_at_once_gives_one_task(several: Several) -> None:
+    stores = await several(WRITERS)
+    for turn in range(5):
+        wanted = [a_task(idempotency_key=f"k{turn}", body_hash="b", creator="me") for _ in stores]
+        made = await asyncio.gather(
+            *(store.submit(task, submitted(task), None) for store, task in zip(stores, wanted, strict=True))
+        )
+        assert len({one.task.id for one in made}) == 1
+        assert sum(one.created for one in made) == 1
+    assert (await stores[0].count_tasks()).total == 5
+    kinds = [e.kind for e in await stores[0].read_events(0)]
+    assert kinds == ["task_submitted"] * 5
+
+
+async def test_claims_raced_by_many_never_double_and_keep_gates_and_slots(several: Several) -> None:
+    stores = await several(WRITERS)
+    gates, each = 7, 6
+    tasks = [await put(stores[0], session_key=f"chat:{n % gates}|message:{n}") for n in range(gates * each)]
+    taken: list[str] = []
+    held: dict[str, str] = {}
+
+    async def work(number: int) -> None:
+        store = stores[number]
+        while len(taken) < len(tasks):
+            mine = await take(store, free=2, owner=f"i_{number}", agents={"demo": 2})
+            assert len(mine) <= 2
+            for task in mine:
+                assert task.gate_key not in held, f"{task.id} and {held[task.gate_key]} run in one gate"
+                held[task.gate_key] = task.id
+                taken.append(task.id)
+            for task in mine:
+                del held[task.gate_key]  # before it is let go of: others may have it from then on
+                await store.apply(end(task, CLOCK.now(), outcome="ok", result="")[1])
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(work(n) for n in range(WRITERS)))
+    assert sorted(taken) == sorted(task.id for task in tasks)
+    starts = [e.task_id for e in await stores[0].read_events(0, EventFilter(kinds=("task_started",)))]
+    assert sorted(str(one) for one in starts) == sorted(taken)
+
+
+async def test_messages_of_one_session_by_many_are_all_kept_and_numbered(several: Several) -> None:
+    stores = await several(WRITERS)
+    each = 12
+
+    async def say(number: int) -> None:
+        for turn in range(each):
+            said = Message(session_key="chat:1", role="notice", text=f"{number}/{turn}", time=1)
+            other = Message(session_key=f"chat:{number % 2 + 2}", role="notice", text="x", time=1)
+            await stores[number].apply(Changes(messages=(said, other)))
+
+    await asyncio.gather(*(say(n) for n in range(WRITERS)))
+    kept = await stores[0].read_messages("chat:1")
+    assert [m.number for m in kept] == list(range(1, WRITERS * each + 1))
+    assert {m.text for m in kept} == {f"{n}/{turn}" for n in range(WRITERS) for turn in range(each)}
+
+
+async def test_a_write_under_a_fence_never_lands_after_the_task_was_taken_away(several: Several) -> None:
+    """The fence is looked at before the commit; whoever takes the task away in between has to wait for it."""
+    mine, theirs = await several(2)
+    for turn in range(6):
+        task = await running(mine)
+        told = event(TaskLate(outcome="lost"), CLOCK.now(), **meta(task))
+        away = Changes(updates=(Update("task", task.id, {"status": "pending"}, owned(task)),), events=(told,))
+        fenced = Changes(fence=fence(task), events=(progress(task),))
+        first = asyncio.create_task(mine.write(slowly(change.apply, 0.05), fenced))
+        if turn % 2:
+            await asyncio.sleep(0.02)
+        second = asyncio.create_task(theirs.apply(away))
+        results = await asyncio.gather(first, second, return_exceptions=True)
+        kinds = [e.kind for e in await theirs.read_events(0, EventFilter(task_id=task.id))][2:]
+        assert results[1] is None
+        assert kinds == (["task_late"] if isinstance(results[0], LeaseLost) else ["task_progress", "task_late"])
+        (again,) = await take(mine)
+        await mine.apply(end(again, CLOCK.now(), outcome="ok")[1])
+
+
+async def test_a_message_makes_a_task_yield_that_is_just_being_claimed(several: Several) -> None:
+    mine, theirs = await several(2)
+    for turn in range(4):
+        key = f"chat:{turn}"
+        held = await put(mine, session_key=key, cause="automation", on_crash="rerun")
+        claiming = asyncio.create_task(mine.write(slowly(verbs.claim, 0.05), asking(), CLOCK.now()))
+        await asyncio.sleep(0.02)
+        await put(theirs, session_key=key, cause="message")
+        taken = [one.task for one in (await claiming).taken]
+        found = await theirs.get_task(held.id)
+        assert found is not None
+        if taken[0].id == held.id:
+            assert (found.status, found.stop_requested) == ("running", "yield")
+        else:
+            assert found.status == "pending"
+
+
+async def test_another_process_hears_of_a_commit(several: Several) -> None:
+    mine, theirs = await several(2)
+    heard: asyncio.Queue[Commit] = asyncio.Queue()
+    theirs.on_commit(heard.put_nowait)
+    task = await running(mine)
+    await mine.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, owned(task)),)))
+    topics: set[str] = set()
+    async with asyncio.timeout(10):
+        while not topics >= {"task", "stop"}:
+            commit = await heard.get()
+            assert commit.foreign and not commit.events
+            topics |= commit.topics
