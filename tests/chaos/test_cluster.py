@@ -1,0 +1,266 @@
+"""Two servers and three workers on one PostgreSQL, killed, stopped and cut off under load.
+
+The oracle is the same as for one server: a file the agents write, the acknowledgements, and the log as it was followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+import uuid
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from postgres import Cluster, cluster
+from servers import PROGRAM, Server, environment, eventually, processes_with
+
+CLIENTS = 12
+MARK = f"MIDWATCH_CHAOS={uuid.uuid4().hex}"
+CONFIG = """
+db = "{url}"
+slots = 24
+max_open = 100000
+detect_agents = false
+shutdown_grace = 0
+
+[agents.once]
+kind = "command"
+argv = ["sh", "-c", '{script}', "agent", "{{prompt}}"]
+on_crash = "fail"
+slots = 8
+env = {{ MIDWATCH_CHAOS = "{mark}", ORACLE = "{oracle}" }}
+
+[agents.again]
+kind = "command"
+argv = ["sh", "-c", '{script}', "agent", "{{prompt}}"]
+on_crash = "rerun"
+slots = 8
+env = {{ MIDWATCH_CHAOS = "{mark}", ORACLE = "{oracle}" }}
+"""
+SAY = 'echo "$MIDWATCH_TASK %s $(date +%%s%%N)" >> "$ORACLE"'
+SCRIPT = f'{SAY % "start"}; sleep "$1"; {SAY % "end"}; echo ok'
+
+
+class WorkerProcess:
+    """A real `midwatch worker` that can be killed and started again."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self.home.parent / f"{self.home.name}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [PROGRAM, "worker"], env=environment(self.home), stdout=log, stderr=log, start_new_session=True
+            )
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+
+    async def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        assert self.process is not None
+        await asyncio.to_thread(self.process.wait)
+
+    async def stop(self) -> None:
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGTERM)
+        await asyncio.to_thread(self.process.wait, 40)
+
+
+class Desk:
+    """All processes of the test."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.oracle = folder / "oracle"
+        self.oracle.touch()
+        homes = [folder / name for name in ("s1", "s2", "w1", "w2", "w3")]
+        text = CONFIG.format(url=url, script=SCRIPT, oracle=self.oracle, mark=MARK.partition("=")[2])
+        for home in homes:
+            home.mkdir()
+            (home / "midwatch.toml").write_text(text)
+        self.servers = [Server(home) for home in homes[:2]]
+        self.workers = [WorkerProcess(home) for home in homes[2:]]
+        self.stopped: WorkerProcess | None = None
+        self.done: Counter[str] = Counter()
+
+    async def start(self) -> None:
+        for server in self.servers:
+            await server.start()
+        for worker in self.workers:
+            worker.start()
+
+    async def stop(self) -> None:
+        for process in (*self.workers, *self.servers):
+            await process.stop()
+
+    async def harm(self, rng: random.Random, elapsed: float, seconds: float, database: Cluster) -> None:
+        """Something bad, chosen by chance; a long stop and a restart of the database happen once each."""
+        if not self.done["stops"] and elapsed > seconds * 0.2:
+            self.done["stops"] += 1
+            self.stopped = rng.choice(self.workers)
+            self.stopped.signal(signal.SIGSTOP)
+            asyncio.get_running_loop().call_later(20, self.stopped.signal, signal.SIGCONT)
+        elif not self.done["restarts"] and elapsed > seconds * 0.5:
+            self.done["restarts"] += 1
+            await asyncio.to_thread(database.stop, "fast")
+            await asyncio.sleep(1)
+            await asyncio.to_thread(database.start)
+        elif rng.random() < 0.6:
+            self.done["worker kills"] += 1
+            worker = rng.choice([one for one in self.workers if one is not self.stopped])
+            await worker.kill()
+            worker.start()
+        else:
+            self.done["server kills"] += 1
+            server = rng.choice(self.servers)
+            await server.kill()
+            await server.start()
+
+
+async def client(
+    desk: Desk, number: int, until: float, accepted: dict[str, dict[str, Any]], rng: random.Random
+) -> None:
+    """Submit tasks to either server, each with a key, trying again until it is acknowledged."""
+    count = 0
+    while time.monotonic() < until:
+        count += 1
+        agent = rng.choice(("once", "again"))
+        body = {"prompt": f"{rng.uniform(0.3, 2.0):.2f}", "agent": agent, "idempotency_key": f"{number}-{count}"}
+        if rng.random() < 0.3:
+            body["session_key"] = f"chat:{rng.randrange(4)}"
+        while True:
+            try:
+                async with rng.choice(desk.servers).client() as http:
+                    answer = await http.post("/tasks", json=body)
+            except httpx2.HTTPError:
+                await asyncio.sleep(0.2)
+                continue
+            if answer.status_code == 503:
+                await asyncio.sleep(0.2)
+                continue
+            assert answer.status_code == 201, answer.text
+            accepted[answer.json()["id"]] = body
+            break
+        await asyncio.sleep(rng.uniform(0.5, 2.0))
+
+
+async def follow(desk: Desk, seen: list[dict[str, Any]], stop: asyncio.Event) -> None:
+    """Follow the log at whichever server answers, resuming by id."""
+    turn = 0
+    while not stop.is_set():
+        turn += 1
+        after = {"Last-Event-ID": str(seen[-1]["seq"])} if seen else {}
+        try:
+            async with (
+                desk.servers[turn % 2].client() as http,
+                http.stream("GET", "/events", headers=after, timeout=httpx2.Timeout(5, read=20)) as stream,
+            ):
+                async for line in stream.aiter_lines():
+                    if line.startswith("data:"):
+                        seen.append(json.loads(line[5:]))  # noqa: PERF401 - each must be there when the stream breaks
+        except httpx2.HTTPError:
+            await asyncio.sleep(0.1)
+
+
+async def all_ended(desk: Desk) -> None:
+    """Wait until nothing is open."""
+    async with desk.servers[0].client() as http:
+        while True:
+            counts = (await http.get("/summary")).json()
+            if counts["pending"] + counts["running"] == 0:
+                return
+            await asyncio.sleep(0.2)
+
+
+def runs(oracle: Path) -> dict[str, dict[int, dict[str, int]]]:
+    """By task and attempt: when its agent started and ended."""
+    found: dict[str, dict[int, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+    for line in oracle.read_text().splitlines():
+        who, what, when = line.split()
+        task, attempt = who.split("/")
+        assert what not in found[task][int(attempt)], f"{who} {what} twice"
+        found[task][int(attempt)][what] = int(when)
+    return found
+
+
+def check(desk: Desk, accepted: dict[str, Any], seen: list[dict[str, Any]], tasks: dict[str, Any]) -> None:
+    """Everything that must hold, judged from outside."""
+    seqs = [event["seq"] for event in seen]
+    assert seqs == list(range(1, len(seqs) + 1)), "the followed log has holes or repeats"
+    ended = Counter(e["task_id"] for e in seen if e["kind"] == "task_finished")
+    assert set(ended) >= set(accepted), "an accepted task never ended"
+    assert set(ended.values()) == {1}, "a task ended more than once"
+    written = runs(desk.oracle)
+    held: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for task_id, body in accepted.items():
+        attempts, task = written.get(task_id, {}), tasks[task_id]
+        if body["agent"] == "once":
+            assert len(attempts) <= 1, f"{task_id} ran twice under on_crash = fail"
+        if task["status"] == "done":
+            run = attempts[task["attempt"]]
+            assert set(run) == {"start", "end"}, f"{task_id} is done but its agent did not end"
+            if "session_key" in body:
+                held[body["session_key"]].append((run["start"], run["end"]))
+        else:
+            assert task["status"] == "failed", task
+            assert body["agent"] == "once" or task["rescues"] >= 5 or task["outcome"] == "error", task
+    for gate, spans in held.items():
+        spans.sort()
+        for (_, end), (start, _) in itertools.pairwise(spans):
+            assert end <= start, f"two agents worked at once in {gate} and both got a result in"
+
+
+@pytest.mark.timeout(3600)
+async def test_many_processes_killed_stopped_and_cut_off(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    seconds = float(pytestconfig.getoption("--chaos-seconds"))
+    rng = random.Random(seed := random.randrange(10**6))
+    accepted: dict[str, dict[str, Any]] = {}
+    seen: list[dict[str, Any]] = []
+    stop = asyncio.Event()
+    with cluster() as database:
+        desk = Desk(tmp_path, database.url)
+        await desk.start()
+        began = time.monotonic()
+        until = began + seconds
+        follower = asyncio.create_task(follow(desk, seen, stop))
+        clients = [
+            asyncio.create_task(client(desk, n, until, accepted, random.Random(seed + n))) for n in range(CLIENTS)
+        ]
+        try:
+            while time.monotonic() < until:
+                await asyncio.sleep(rng.uniform(2.0, 6.0))
+                await desk.harm(rng, time.monotonic() - began, seconds, database)
+            await asyncio.gather(*clients)
+            await asyncio.wait_for(all_ended(desk), 180)
+            async with desk.servers[0].client() as http:
+                tasks = {i: (await http.get(f"/tasks/{i}")).json() for i in accepted}
+                last = (await http.get("/events", params={"after": 0}, headers={"Accept": "application/json"})).json()
+            assert await eventually(lambda: bool(seen) and seen[-1]["seq"] >= last["last_seq"], 40)
+        finally:
+            stop.set()
+            follower.cancel()
+            for one in clients:
+                one.cancel()
+            await asyncio.gather(follower, *clients, return_exceptions=True)
+            await desk.stop()
+    outcomes = Counter(f"{task['status']}:{task['outcome']}" for task in tasks.values())
+    print(
+        f"\ncluster chaos: seed {seed}, {seconds:.0f} s, {len(accepted)} accepted, {dict(outcomes)}, {dict(desk.done)}"
+    )
+    print(f"cluster chaos: {len(seen)} events followed, {sum(t['rescues'] for t in tasks.values())} rescues")
+    check(desk, accepted, seen, tasks)
+    assert await eventually(lambda: not processes_with(MARK)), "an agent outlived its process"
