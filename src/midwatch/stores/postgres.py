@@ -60,13 +60,15 @@ CONNECTION_OPTIONS: Mapping[str, Any] = {
     "application_name": "midwatch",
 }
 """A process that is stopped in the middle of a transaction holds its locks for two seconds at most."""
+OURS = "midwatch verbs"
 AGAIN = (pg.UniqueViolation, pg.SerializationFailure, pg.DeadlockDetected)
 """Somebody else was faster: with their commit visible the same verb gives the right answer."""
 
 
 def connect(url: str) -> Connection:
     """A connection that does what it is told at once; every statement is prepared when it is first used."""
-    return psycopg.connect(url, autocommit=True, prepare_threshold=0, **CONNECTION_OPTIONS)
+    options = {**CONNECTION_OPTIONS, "application_name": OURS}
+    return psycopg.connect(url, autocommit=True, prepare_threshold=0, **options)
 
 
 KEPT = "SELECT 1 FROM events WHERE seq > %s AND id = %s"
@@ -258,8 +260,8 @@ class PostgresStore(VerbStore):
         problem: BaseException | None = None
         try:
             with tx.connection.pipeline() as tx.pipeline:
-                tx.connection.execute("BEGIN")
                 try:
+                    tx.connection.execute("BEGIN")
                     attempt.answers += [_run(tx, op) for op in group]
                     attempt.committing = True
                     head = tx.commit(self.id, self._hint)
@@ -409,7 +411,7 @@ def _claim(tx: PostgresTx, request: ClaimRequest, now: int) -> Claims:
 def explain(problem: Exception, url: str) -> StoreError:
     """What a database error means to a person, with the remedy. The password is never shown."""
     place = shown(url)
-    text = " ".join(str(problem).split()) or type(problem).__name__
+    text = " ".join(str(problem).split()).rstrip(".") or type(problem).__name__
     if isinstance(problem, pg.InsufficientPrivilege):
         return StoreUnavailable(f"{place}: no permission ({text}); grant it, or use another user.")
     if isinstance(problem, pg.DiskFull):

@@ -9,9 +9,8 @@ from typing import Any
 import psycopg
 
 from midwatch.event import Event
-from midwatch.stores.sql import POSTGRES, dumps, load
+from midwatch.stores.sql import POSTGRES, load, tell
 from midwatch.stores.verbs import task
-from midwatch.stores.verbs.event import PAYLOAD
 from midwatch.stores.verbs.tx import Params, Row
 from midwatch.task import OPEN
 
@@ -59,19 +58,28 @@ WHERE status = 'pending' AND gate_key = (SELECT gate_key FROM tasks WHERE id = %
 ORDER BY rank, due_at, id LIMIT 1
 """
 FIRST = {"rank": -(2**31), "due_at": 0, "id": ""}
-SEQ = Event._fields.index("seq")
-_OTHERS = tuple(name for name in Event._fields if name != "seq")
-TAKE_SEQS = "UPDATE event_head SET last_seq = last_seq + %s RETURNING last_seq"
-APPEND = (
-    f"INSERT INTO events (seq, {', '.join(_OTHERS)}) "  # noqa: S608 - names of our own record
-    f"VALUES ((SELECT last_seq FROM event_head) - %s, {', '.join('%s' for _ in _OTHERS)})"
+COLUMNS = tuple(name for name in Event._fields if name != "seq")
+NUMBERS = frozenset({"time", "version", "attempt", "iteration"})
+APPEND = f"""
+WITH head AS (UPDATE event_head SET last_seq = last_seq + %(count)s RETURNING last_seq),
+stored AS (
+  INSERT INTO events (seq, {", ".join(COLUMNS)})
+  SELECT head.last_seq - %(count)s + made.place, {", ".join(f"made.{name}" for name in COLUMNS)}
+  FROM head, json_to_recordset(%(events)s)
+    AS made (place BIGINT, {", ".join(f"{name} {'BIGINT' if name in NUMBERS else 'TEXT'}" for name in COLUMNS)})
 )
+SELECT last_seq, pg_notify(%(channel)s, %(said)s) FROM head
+"""  # noqa: S608 - names of our own record
 NOTIFY = "SELECT pg_notify(%s, %s)"
 
 
-def _event_row(made: Event) -> Row:
-    values = (*made[:PAYLOAD], dumps(made.payload), *made[PAYLOAD + 1 :])
-    return (*values[:SEQ], *values[SEQ + 1 :])
+def _rows(events: list[Event]) -> str:
+    """Events as APPEND takes them."""
+    made = []
+    for place, one in enumerate(events, 1):
+        row = {name: _clean(value) for name, value in one._asdict().items() if value is not None}
+        made.append({**row, "place": place, "payload": tell(one.payload)})
+    return tell(made)
 
 
 def clean(params: Params) -> Any:
@@ -108,10 +116,10 @@ class PostgresTx:
         self._ended_alone: set[str] = set()
 
     def rows(self, name: str, params: Mapping[str, Any]) -> Iterable[Row]:
-        return self._claimable(params) if name == "task.claimable" else self._send(name, params)
+        return self._claimable(params) if name == "task.claimable" else self._ask(name, params)
 
     def row(self, name: str, params: Mapping[str, Any]) -> Row | None:
-        return self._send(name, params).fetchone()
+        return self._ask(name, params).fetchone()
 
     def run(self, name: str, params: Mapping[str, Any]) -> int:
         if name == "session.say":  # numbers within a session are given one after the other
@@ -145,21 +153,32 @@ class PostgresTx:
     def commit(self, sender: str, hint: Hint | None) -> psycopg.Cursor[Row] | None:
         """Defer the hints, number and store the events, tell the others, commit. From the numbers on in one go, for
         they lock everybody. The answer has the last number, if there are any."""
-        self.hints += [due for found in self._gates for due in found.fetchall()]
+        if self._gates:
+            self._wait()
+            self.hints += [due for found in self._gates for due in found.fetchall()]
         if self.hints and hint is not None:
             hint(self.connection, self.hints)
-        head = None
-        if count := len(self.events):
-            head = self.connection.execute(TAKE_SEQS, (count,))
-            for place, made in enumerate(self.events):
-                self.connection.execute(APPEND, clean((count - 1 - place, *_event_row(made))))
-        if self.events or self.topics:
-            self.connection.execute(NOTIFY, (CHANNEL, f"{sender} {','.join(sorted(self.topics))}"))
+        head, said = None, f"{sender} {','.join(sorted(self.topics))}"
+        if self.events:
+            told = {"count": len(self.events), "events": _rows(self.events), "channel": CHANNEL, "said": said}
+            head = self.connection.execute(APPEND, told)
+        elif self.topics:
+            self.connection.execute(NOTIFY, (CHANNEL, said))
         self.connection.execute("COMMIT")
         return head
 
     def _send(self, name: str, params: Params) -> psycopg.Cursor[Row]:
         return self.connection.execute(self._statements[name], clean(params))
+
+    def _ask(self, name: str, params: Params) -> psycopg.Cursor[Row]:
+        sent = self._send(name, params)
+        self._wait()
+        return sent
+
+    def _wait(self) -> None:
+        """For all answers. It leaves the transaction idle in the eyes of the server, which ends one that stays so."""
+        if self.pipeline is not None:
+            self.pipeline.sync()
 
     def _lock(self, number: str, value: object, *more: str) -> None:
         self.connection.execute(f"SELECT {', '.join((f'pg_advisory_xact_lock({number})', *more))}", (value,))
@@ -168,15 +187,16 @@ class PostgresTx:
         self.written += 1
         if said.startswith("INSERT"):  # nobody asks how many; a conflict is heard of before the commit
             return 1
-        if self.pipeline is not None:
-            self.pipeline.sync()
+        self._wait()
         if sent.rowcount == 0:
             self.written -= 1
         return sent.rowcount
 
     def _update_task(self, said: str, params: Params) -> int:
         """Notes whether a task has ended that nothing can have waited for: a private session is its gate alone."""
-        found = self.connection.execute(f"{said} RETURNING gate_key", clean(params)).fetchall()
+        sent = self.connection.execute(f"{said} RETURNING gate_key", clean(params))
+        self._wait()
+        found = sent.fetchall()
         assert isinstance(params, Mapping)
         if params.get("status", "pending") not in OPEN and found == [(f"bg:{params['id']}",)]:
             self._ended_alone.add(params["id"])
@@ -189,7 +209,7 @@ class PostgresTx:
         self._lock("%s", CLAIM_LOCK, IN_CLAIM_ORDER)
         known, after, limit = task.task_of, FIRST, min(self.wanted, CLAIM_STEP)
         while True:
-            found = self._send("task.claimable", {**params, **after, "limit": limit}).fetchall()
+            found = self._ask("task.claimable", {**params, **after, "limit": limit}).fetchall()
             yield from found
             if len(found) < limit:
                 return

@@ -12,15 +12,28 @@ import psycopg
 
 from midwatch.change import Fence
 from midwatch.engine import DEAD_SECONDS, Beat
-from midwatch.stores.postgres import ALIVE, Connection, connect, explain
+from midwatch.stores.postgres import ALIVE, OURS, Connection, connect, explain
 
-BEAT = "UPDATE instances SET heartbeat = clock_timestamp() WHERE id = %(id)s RETURNING id"
+BEAT = """
+UPDATE instances SET heartbeat = clock_timestamp()
+FROM (SELECT id, heartbeat FROM instances WHERE id = %(id)s FOR UPDATE) AS before
+WHERE instances.id = before.id
+RETURNING before.heartbeat > clock_timestamp() - make_interval(secs => %(dead)s)
+"""
 LEAD = """
 UPDATE leader SET instance = %(id)s, renewed = clock_timestamp()
 WHERE instance = %(id)s OR instance IS NULL OR renewed < clock_timestamp() - make_interval(secs => %(dead)s)
 RETURNING instance
 """
 LEASES = "SELECT id, attempt FROM tasks WHERE status = 'running' AND lease_owner = %(id)s"
+FREE = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = %(ours)s AND state = 'active'
+  AND wait_event = 'ClientRead' AND xact_start < clock_timestamp() - make_interval(secs => %(stopped)s)
+"""
+"""A process that was stopped between two statements may hold locks that everybody needs. Its transaction is ended; the
+server does that itself only where it has been asked for answers."""
+STOPPED_SECONDS = 2.0
 
 
 class PostgresPulse:
@@ -32,12 +45,12 @@ class PostgresPulse:
         self._connection: Connection | None = None
 
     def beat(self) -> Beat:
-        me = {"id": self._id, "dead": DEAD_SECONDS}
+        me = {"id": self._id, "dead": DEAD_SECONDS, "ours": OURS, "stopped": STOPPED_SECONDS}
         with self._connected() as connection:
-            with connection.pipeline():
-                beaten, led, owned, living = (connection.execute(said, me) for said in (BEAT, LEAD, LEASES, ALIVE))
+            connection.execute(FREE, me)
+            beaten, led, owned, living = (connection.execute(said, me) for said in (BEAT, LEAD, LEASES, ALIVE))
             return Beat(
-                known=beaten.fetchone() is not None,
+                known=beaten.fetchone() == (True,),  # others may be about to forget one that is late
                 leases=frozenset(Fence(*row) for row in owned.fetchall()),
                 leads=led.fetchone() is not None,
                 alive=frozenset(row[0] for row in living.fetchall()),
@@ -57,6 +70,7 @@ class PostgresPulse:
         try:
             if self._connection is None:
                 self._connection = connect(self._url)
+                self._connection.execute("SET synchronous_commit = off")  # a beat has no time to wait for the disk
             yield self._connection
         except psycopg.Error as problem:
             self.close()

@@ -1,0 +1,434 @@
+"""The PostgreSQL store where it meets the world: servers that refuse, connections that break, texts that are odd."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from midwatch.change import Changes, Update
+from midwatch.clock import SECOND
+from midwatch.engine import DEAD_SECONDS, Instance
+from midwatch.errors import Conflict, SchemaTooNew, StoreCorrupt, StoreUnavailable
+from midwatch.session import Session
+from midwatch.store import EVERY_TOPIC, Commit
+from midwatch.stores import postgres as module
+from midwatch.stores.postgres import PostgresStore, shown
+from midwatch.stores.pulse import PostgresPulse
+from midwatch.stores.verbs import change
+from midwatch.task import end, owned
+from proxy import Proxy
+from records import CLOCK, a_task, asking, fence, progress, put, running, submitted, take
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[PostgresStore]:
+    store = await PostgresStore.open(url)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def through(url: str, proxy: Proxy) -> str:
+    """The database's address by way of the proxy."""
+    return make_conninfo(url, host="127.0.0.1", port=proxy.port)
+
+
+def port_of(url: str) -> int:
+    return int(conninfo_to_dict(url)["port"])
+
+
+# -- servers that cannot be used ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("part", "value"), [("port", "1"), ("dbname", "nowhere"), ("host", "nowhere.invalid"), ("user", "nobody")]
+)
+async def test_an_address_where_nothing_answers_is_one_line_without_the_password(
+    database: str, part: str, value: str
+) -> None:
+    url = make_conninfo(database, password="s3cret", **{part: value})
+    with pytest.raises(StoreUnavailable) as caught:
+        await PostgresStore.open(url)
+    told = str(caught.value)
+    assert "\n" not in told and "s3cret" not in told
+    assert "Check the address" in told
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("postgresql://me:s3cret@host:5432/name", "postgresql://me@host:5432/name"),
+        ("postgresql://me:p%40s3cret@host/name?password=s3cret", "postgresql://me@host/name"),
+        ("host=h user=me password=s3cret dbname=d", "postgresql://me@h/d"),
+        ("postgresql:///local", "postgresql:///local"),
+        ("no address, s3cret", "the database"),
+    ],
+)
+def test_an_address_is_shown_without_its_password(url: str, told: str) -> None:
+    assert shown(url) == told
+
+
+async def test_a_user_without_rights_is_told_so(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+        admin.execute("DROP ROLE IF EXISTS midwatch_guest")
+        admin.execute("CREATE ROLE midwatch_guest LOGIN")
+        try:
+            with pytest.raises(StoreUnavailable, match="no permission") as caught:
+                await PostgresStore.open(make_conninfo(database, user="midwatch_guest"))
+            assert "\n" not in str(caught.value)
+        finally:
+            admin.execute("DROP ROLE midwatch_guest")
+
+
+async def test_a_database_of_a_newer_midwatch_is_left_alone(database: str) -> None:
+    async with opened(database) as store:
+        await put(store)
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute("UPDATE midwatch_schema SET version = 99")
+    with pytest.raises(SchemaTooNew, match=r"schema 99.*upgrade midwatch"):
+        await PostgresStore.open(database)
+
+
+async def test_a_database_of_another_program_is_left_alone(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute("CREATE TABLE tasks (id int)")
+    with pytest.raises(StoreCorrupt, match="another program"):
+        await PostgresStore.open(database)
+
+
+async def test_an_older_schema_is_upgraded_by_one_of_many(
+    database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    async with opened(database):
+        pass
+    known = module.migrations()
+    extra = (known[-1][0] + 1, "CREATE TABLE once (n int); INSERT INTO once VALUES (1)")
+    monkeypatch.setattr(module, "migrations", lambda: [*known, extra])
+    stores = await asyncio.gather(*(PostgresStore.open(database) for _ in range(6)))
+    assert {(await store.describe())["schema"] for store in stores} == {extra[0]}
+    for store in stores:
+        await store.close()
+    with psycopg.connect(database) as connection:
+        assert connection.execute("SELECT * FROM once").fetchall() == [(1,)]
+
+
+async def test_an_old_server_is_refused(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OLDEST_SERVER", 990_000)
+    with pytest.raises(StoreUnavailable, match="midwatch needs 14 or newer"):
+        await PostgresStore.open(database)
+
+
+async def test_a_server_that_takes_no_writes_says_so(database: str) -> None:
+    async with opened(database) as store:
+        with psycopg.connect(database, autocommit=True) as admin:
+            name = conninfo_to_dict(database)["dbname"]
+            admin.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+            end_connections(admin)
+        with pytest.raises(StoreUnavailable, match="takes no writes"):
+            await put(store)
+
+
+# -- connections that break --------------------------------------------------------------------------------------
+
+
+def end_connections(admin: Any) -> None:
+    admin.execute(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+
+
+async def test_connections_that_were_lost_meanwhile_are_replaced_unnoticed(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "psycopg")
+    async with opened(database) as store:
+        tasks = await asyncio.gather(*(put(store) for _ in range(12)))
+        for _ in range(3):
+            with psycopg.connect(database, autocommit=True) as admin:
+                end_connections(admin)
+            more = await asyncio.gather(*(put(store) for _ in range(12)))
+            assert len(await take(store, free=100, agents={"demo": 100})) == len(tasks) + len(more)
+            assert len(await store.running_tasks()) >= len(more)
+            tasks = []
+        last = (await store.log_bounds()).last_seq
+        assert [e.seq for e in await store.read_events(0)] == list(range(1, last + 1))
+    assert not [one for one in caplog.records if one.name.startswith("psycopg")]
+
+
+async def test_a_commit_whose_answer_was_lost_is_looked_up_and_not_repeated(database: str) -> None:
+    """The proxy swallows the answer to COMMIT, then the line goes dead. The write has happened, once."""
+    with Proxy(port_of(database)) as proxy:
+        async with opened(through(database, proxy)) as store:
+            task = await running(store)
+
+            def then_silence(tx: Any, changes: Changes) -> None:
+                change.apply(tx, changes)
+                proxy.answers.clear()
+
+            async def hang_up() -> None:
+                with psycopg.connect(database, autocommit=True) as admin:
+                    asked = "SELECT count(*) FROM events WHERE kind = 'task_progress'"
+                    while admin.execute(asked).fetchone() != (1,):
+                        await asyncio.sleep(0.01)
+                proxy.drop()
+                proxy.answers.set()
+
+            hanging_up = asyncio.create_task(hang_up())
+            async with asyncio.timeout(20):
+                await store.write(then_silence, Changes(fence=fence(task), events=(progress(task),)))
+            await hanging_up
+            kinds = [e.kind for e in await store.read_events(0)]
+            assert kinds == ["task_submitted", "task_started", "task_progress"]
+
+
+async def test_a_transaction_cut_off_before_its_commit_is_run_again(database: str) -> None:
+    with Proxy(port_of(database)) as proxy:
+        async with opened(through(database, proxy)) as store:
+            task = await running(store)
+            runs: list[int] = []
+
+            def cut_off(tx: Any, changes: Changes) -> None:
+                runs.append(1)
+                change.apply(tx, changes)
+                if len(runs) == 1:
+                    proxy.drop()
+
+            await store.write(cut_off, Changes(fence=fence(task), events=(progress(task),)))
+            kinds = [e.kind for e in await store.read_events(0)]
+            assert (len(runs), kinds) == (2, ["task_submitted", "task_started", "task_progress"])
+
+
+async def test_without_a_database_every_verb_says_so_and_then_works_again(database: str) -> None:
+    with Proxy(port_of(database)) as proxy:
+        async with opened(through(database, proxy)) as store:
+            task = await running(store)
+            heard: asyncio.Queue[Commit] = asyncio.Queue()
+            store.on_commit(heard.put_nowait)
+            proxy.cut()
+            verbs: list[Callable[[], Any]] = [
+                lambda: put(store),
+                lambda: take(store),
+                lambda: store.get_task(task.id),
+                lambda: store.apply(Changes(fence=fence(task), events=(progress(task),))),
+            ]
+            for verb in verbs:
+                with pytest.raises(StoreUnavailable) as caught:
+                    await verb()
+                assert "\n" not in str(caught.value)
+            proxy.mend()
+            async with asyncio.timeout(10):
+                while (await heard.get()) != Commit(EVERY_TOPIC, (), foreign=True):  # anything may have changed
+                    pass
+            await store.apply(Changes(fence=fence(task), events=(progress(task),)))
+            async with opened(database) as other:
+                await put(other)
+            async with asyncio.timeout(10):
+                while "task" not in (await heard.get()).topics:
+                    pass
+
+
+async def test_closing_is_quick_also_without_a_database(database: str) -> None:
+    with Proxy(port_of(database)) as proxy:
+        store = await PostgresStore.open(through(database, proxy))
+        await put(store)
+        proxy.cut()
+        began = time.monotonic()
+        await store.close()
+        await store.close()
+        assert time.monotonic() - began < 5
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await put(store)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_stopped_process_does_not_hold_up_the_others_for_long(database: str, asked: bool) -> None:
+    """It is stopped while it holds a lock: after an answer, or in the middle of what it sends."""
+    async with opened(database) as store, opened(database) as other:
+        await store.add_instance(instance("i_other"))
+        pulse = PostgresPulse(database, "i_other")
+        waits = threading.Event()
+
+        def stop(tx: Any) -> None:
+            tx.run("session.touch", vars_of(Session(key="chat:1", agent="a", gate_key="chat:1")))
+            if asked:
+                tx.row("session.get", {"key": "chat:1"})
+            if not waits.is_set():
+                waits.set()
+                time.sleep(6)
+
+        stopped = asyncio.create_task(store.write(stop))
+        await asyncio.to_thread(waits.wait)
+        began = time.monotonic()
+        going_on = asyncio.create_task(
+            other.apply(Changes(sessions=(Session(key="chat:1", agent="b", gate_key="chat:1"),)))
+        )
+        while not going_on.done():
+            await asyncio.to_thread(pulse.beat)
+            await asyncio.wait({going_on}, timeout=0.5)
+        await going_on
+        assert time.monotonic() - began < 5
+        pulse.close()
+        await stopped  # it comes back, finds its connection lost and does it again
+        found = await other.get_session("chat:1")
+        assert found is not None and found.agent == "a"
+
+
+def vars_of(record: Any) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+# -- what is special here ----------------------------------------------------------------------------------------
+
+
+async def test_a_text_may_hold_what_this_database_cannot(database: str) -> None:
+    async with opened(database) as store:
+        task = await put(store, prompt="a\0b")
+        found = await store.get_task(task.id)
+        assert found is not None and found.prompt == "a\ufffdb"
+        (made,) = await take(store)
+        await store.apply(Changes(fence=fence(made), events=(progress(made, "x\0y"),)))
+        assert (await store.read_events(0))[-1].payload["text"] == "x\0y"
+
+
+async def test_verbs_that_wait_together_fail_alone(database: str) -> None:
+    """They share a transaction; one that has written something before it fails is repeated without the others."""
+    async with opened(database) as store:
+        tasks = [await running(store) for _ in range(10)]
+
+        def step(number: int) -> Changes:
+            task = tasks[number]
+            wrong = (Update("task", task.id, {"wait": "y"}, {"attempt": 9}),) if number % 3 == 0 else ()
+            right = Update("task", task.id, {"wait": "x"}, owned(task))
+            return Changes(updates=(right, *wrong), events=(progress(task, str(number)),))
+
+        for _ in range(5):
+            results = await asyncio.gather(*(store.apply(step(n)) for n in range(10)), return_exceptions=True)
+            assert [type(r) for r in results] == [Conflict if n % 3 == 0 else type(None) for n in range(10)]
+        told = [int(e.payload["text"]) for e in await store.read_events(0) if e.kind == "task_progress"]
+        assert sorted(told) == sorted([n for n in range(10) if n % 3] * 5)
+        waits = [(await store.get_task(task.id)).wait for task in tasks]  # type: ignore[union-attr]
+        assert waits == [None if n % 3 == 0 else "x" for n in range(10)]
+
+
+async def test_hints_are_part_of_the_transaction(database: str) -> None:
+    """Whoever defers them gets the connection: what fails leaves none, and each tells of an agent and a time."""
+    async with opened(database) as store:
+        with psycopg.connect(database, autocommit=True) as admin:
+            admin.execute("CREATE TABLE hints (agent text, due bigint)")
+
+            def hint(connection: Any, due: list[tuple[str, int]]) -> None:
+                for one in due:
+                    connection.execute("INSERT INTO hints VALUES (%s, %s)", one)
+
+            def hints() -> list[tuple[str, int]]:
+                return admin.execute("DELETE FROM hints RETURNING agent, due").fetchall()
+
+            store.set_hint(hint)
+            first = await put(store, session_key="chat:1")
+            second = await put(store, session_key="chat:1", agent="other", due_at=first.due_at + 5)
+            alone = await put(store)
+            assert sorted(hints()) == sorted((t.agent, t.due_at) for t in (first, second, alone))
+            with pytest.raises(Conflict):
+                doubled = a_task(internal_key="k")
+                await store.submit(doubled, submitted(doubled), None)
+                twice = a_task(internal_key="k")
+                await store.submit(twice, submitted(twice), None)
+            assert hints() == [("demo", doubled.due_at)]
+            taken = {t.id: t for t in await take(store, agents={"demo": 9, "other": 9})}
+            assert hints() == []
+            await store.apply(end(taken[alone.id], CLOCK.now(), outcome="ok")[1])
+            assert hints() == []  # nothing can have waited for a session of its own
+            await store.apply(end(taken[first.id], CLOCK.now(), outcome="ok")[1])
+            assert hints() == [("other", second.due_at)]
+            later = CLOCK.now() + 60 * SECOND
+            back = {"status": "pending", "wait": "backoff", "due_at": later}
+            await store.apply(Changes(updates=(Update("task", doubled.id, back, owned(taken[doubled.id])),)))
+            assert hints() == [("demo", later)]
+
+
+async def test_a_claim_is_quick_whatever_the_planner_believes(database: str) -> None:
+    """Statistics of an empty table, then ten thousand tasks: the index is streamed, nothing is sorted."""
+    async with opened(database) as store:
+        await store.refresh_statistics(["tasks"])
+        for _ in range(10):
+            await asyncio.gather(*(put(store) for _ in range(400)))
+        took = []
+        for _ in range(10):
+            began = time.perf_counter()
+            assert len((await store.claim(asking(1), CLOCK.now())).taken) == 1
+            took.append(time.perf_counter() - began)
+        print(f"claim with 4000 pending: {sorted(took)[5] * 1e3:.2f} ms")
+        sql, params = store._statements["task.claimable"], {"rank": -9999, "due_at": 0, "id": "", "limit": 1}
+        params |= {"now": CLOCK.now(), "owner": "x", "own_only": False, "agents": '["demo"]', "leave": "[]"}
+        with psycopg.connect(database) as admin:
+            admin.execute("SET enable_sort = off")
+            plan = "\n".join(row[0] for row in admin.execute(f"EXPLAIN {sql}", params))
+        assert "Index Scan using tasks_claim" in plan and "Sort" not in plan
+
+
+# -- the pulse ---------------------------------------------------------------------------------------------------
+
+
+def instance(name: str) -> Instance:
+    return Instance(id=name, role="worker", host="h", boot_id="b", pid=1, agents=("a",), slots=1, started_at=1)
+
+
+def age(url: str, name: str, seconds: float) -> None:
+    """Make a heartbeat, and the lead if it has it, that much older."""
+    with psycopg.connect(url, autocommit=True) as admin:
+        older = (seconds, name)
+        admin.execute("UPDATE instances SET heartbeat = heartbeat - make_interval(secs => %s) WHERE id = %s", older)
+        admin.execute("UPDATE leader SET renewed = renewed - make_interval(secs => %s) WHERE instance = %s", older)
+
+
+async def test_a_beat_tells_who_lives_who_leads_and_what_is_owned(database: str) -> None:
+    async with opened(database) as store:
+        one, two = PostgresPulse(database, "i_one"), PostgresPulse(database, "i_two")
+        assert not one.beat().known  # it has not made itself known
+        one.resign()
+        await store.add_instance(instance("i_one"))
+        await store.add_instance(instance("i_two"))
+        task = await running(store)
+        first, second = one.beat(), two.beat()
+        assert (first.known, first.leads, first.leases) == (True, True, {fence(task)})
+        assert (second.known, second.leads, second.leases) == (True, False, frozenset())
+        assert first.alive == second.alive == {"i_one", "i_two"}
+        age(database, "i_one", DEAD_SECONDS + 1)
+        later = two.beat()
+        assert later.leads and later.alive == {"i_two"}
+        assert [i.id for i in await store.living()] == ["i_two"]
+        late = one.beat()
+        assert (late.known, late.leads) == (False, False)  # it was late, and others may have taken it for dead
+        assert one.beat().known
+        two.resign()
+        assert one.beat().leads
+        await store.remove_instances(["i_one"])
+        assert not one.beat().known
+        one.close()
+        two.close()
+
+
+async def test_a_pulse_comes_back_after_its_connection_was_lost(database: str) -> None:
+    async with opened(database) as store:
+        await store.add_instance(instance("i_one"))
+        with Proxy(port_of(database)) as proxy:
+            pulse = PostgresPulse(through(database, proxy), "i_one")
+            assert pulse.beat().known
+            proxy.cut()
+            with pytest.raises(StoreUnavailable):
+                pulse.beat()
+            proxy.mend()
+            assert pulse.beat().known
+            pulse.close()
