@@ -106,7 +106,7 @@ class Heart:
 
     def _beaten(self, beat: Beat | None, owned: set[Fence], number: int, began: float) -> None:
         """`owned` is what ran here before the beat: what is not leased any more is somebody else's."""
-        led = self.leads()
+        before = self._beat
         self._beat, self._number = beat, number
         if beat is None:
             self._connected_since = None
@@ -114,7 +114,7 @@ class Heart:
         if self._connected_since is None or began - self._beaten_at > DEAD_SECONDS:
             self._connected_since = began
         self._beaten_at = began
-        if beat.leads and not led:
+        if beat.leads and (before is None or not before.leads or before.alive - beat.alive):
             self._on_lead()
         if not beat.known and not self._ended:
             log.warning("this process was taken for dead; it makes itself known again")
