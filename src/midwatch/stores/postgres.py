@@ -50,7 +50,8 @@ UNSURE_SECONDS = 15.0
 PAUSE_SECONDS = 0.005
 """Others' commits that come faster than this are told together."""
 CONNECTION_OPTIONS: Mapping[str, Any] = {
-    "options": "-c idle_in_transaction_session_timeout=2000 -c lock_timeout=10000 -c jit=off",
+    "options": "-c idle_in_transaction_session_timeout=2000 -c lock_timeout=10000 -c jit=off "
+    "-c enable_seqscan=off -c enable_sort=off",
     "connect_timeout": 5,
     "keepalives": 1,
     "keepalives_idle": 5,
@@ -59,7 +60,8 @@ CONNECTION_OPTIONS: Mapping[str, Any] = {
     "tcp_user_timeout": 10_000,
     "application_name": "midwatch",
 }
-"""A process that is stopped in the middle of a transaction holds its locks for two seconds at most."""
+"""A process that is stopped in the middle of a transaction holds its locks for two seconds at most. Our statements are
+made for our indexes, whatever the planner believes about tables that have just grown."""
 OURS = "midwatch verbs"
 AGAIN = (pg.UniqueViolation, pg.SerializationFailure, pg.DeadlockDetected)
 """Somebody else was faster: with their commit visible the same verb gives the right answer."""
@@ -344,11 +346,7 @@ class PostgresStore(VerbStore):
     async def living(self) -> list[Instance]:
         """The processes whose heartbeat is young enough."""
 
-        def find(tx: PostgresTx) -> list[Instance]:
-            alive = {row[0] for row in tx.connection.execute(ALIVE, {"dead": DEAD_SECONDS})}
-            return [one for one in look.instances(tx) if one.id in alive]
-
-        return await self.read(find)
+        return await self.read(_living)
 
     async def due_by_agent(self, now: int) -> dict[str, int]:
         """How many tasks of each agent wait to be taken now."""
@@ -401,6 +399,11 @@ def _task_id(op: _Op) -> str:
         return str(op.args[0].id)
     changes: Changes = op.args[0]
     return changes.fence.task_id if changes.fence else changes.updates[0].id if changes.updates else ""
+
+
+def _living(tx: PostgresTx) -> list[Instance]:
+    alive = {row[0] for row in tx.connection.execute(ALIVE, {"dead": DEAD_SECONDS})}
+    return [one for one in look.instances(tx) if one.id in alive]
 
 
 def _claim(tx: PostgresTx, request: ClaimRequest, now: int) -> Claims:

@@ -50,8 +50,6 @@ def _any_of(found: re.Match[str]) -> str:
     return f"{'<> ALL' if found[1] else '= ANY'} (ARRAY({found[2]}))"
 
 
-IN_CLAIM_ORDER = "set_config('enable_sort', 'off', true)"
-"""A claim streams an index, whatever the planner believes about how many tasks there are."""
 NEXT_IN_GATE = """
 SELECT agent, due_at FROM tasks
 WHERE status = 'pending' AND gate_key = (SELECT gate_key FROM tasks WHERE id = %s)
@@ -180,8 +178,8 @@ class PostgresTx:
         if self.pipeline is not None:
             self.pipeline.sync()
 
-    def _lock(self, number: str, value: object, *more: str) -> None:
-        self.connection.execute(f"SELECT {', '.join((f'pg_advisory_xact_lock({number})', *more))}", (value,))
+    def _lock(self, number: str, value: object) -> None:
+        self.connection.execute(f"SELECT pg_advisory_xact_lock({number})", (value,))
 
     def _touched(self, sent: psycopg.Cursor[Row], said: str) -> int:
         self.written += 1
@@ -206,7 +204,7 @@ class PostgresTx:
     def _claimable(self, params: Mapping[str, Any]) -> Iterator[Row]:
         """Rows as they are needed, locked: a claim seldom looks at more than it takes. Claims go one after the other,
         so that order, limits and gates are right."""
-        self._lock("%s", CLAIM_LOCK, IN_CLAIM_ORDER)
+        self._lock("%s", CLAIM_LOCK)
         known, after, limit = task.task_of, FIRST, min(self.wanted, CLAIM_STEP)
         while True:
             found = self._ask("task.claimable", {**params, **after, "limit": limit}).fetchall()
