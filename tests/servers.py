@@ -86,6 +86,36 @@ class Server:
         )
 
 
+class WorkerProcess:
+    """A real `midwatch worker` that can be killed and started again."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self.home.parent / f"{self.home.name}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [PROGRAM, "worker"], env=environment(self.home), stdout=log, stderr=log, start_new_session=True
+            )
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+
+    async def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        assert self.process is not None
+        await asyncio.to_thread(self.process.wait)
+
+    async def stop(self) -> None:
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGTERM)
+        await asyncio.to_thread(self.process.wait, 40)
+
+
 def processes_with(mark: str) -> list[int]:
     """Processes whose environment holds `mark`."""
     found = []

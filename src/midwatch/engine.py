@@ -6,8 +6,8 @@ same under every engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from midwatch.change import Fence
@@ -30,6 +30,8 @@ class Instance:
     agents: tuple[str, ...]
     slots: int
     started_at: int
+    terms: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """The terms of its agents by name, for processes that hand in tasks for agents they do not have themselves."""
 
     def snapshot(self) -> dict[str, Any]:
         """As JSON shows it."""

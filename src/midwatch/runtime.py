@@ -65,6 +65,12 @@ class Roster:
     def known(self) -> frozenset[str]:
         return frozenset(self._agents)
 
+    async def advertised(self, agent: str) -> AgentTerms | None:
+        for one in await self._living():
+            if agent in one.agents:
+                return AgentTerms(*one.terms.get(agent, ()))
+        return None
+
     async def live(self) -> frozenset[str]:
         return frozenset(name for one in await self._living() for name in one.agents)
 
@@ -169,6 +175,7 @@ class Runtime:
             agents=tuple(sorted(self.agents)),
             slots=settings.slots,
             started_at=self.clock.now(),
+            terms={name: tuple(agent.terms) for name, agent in self.agents.items()},
         )
         self._worker = Worker(
             self.store,

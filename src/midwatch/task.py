@@ -409,6 +409,10 @@ class Agents(Protocol):
         """Names of the agents configured in this process."""
         ...
 
+    async def advertised(self, agent: str) -> AgentTerms | None:
+        """The terms of an agent that only another live process has, or None."""
+        ...
+
     async def live(self) -> frozenset[str]:
         """Names of the agents that some live process can run now."""
         ...
@@ -579,10 +583,10 @@ class Tasks:
         terms = self._agents.terms(agent)
         if terms is not None:
             return terms
-        live = await self._agents.live()
-        if agent not in live:
-            raise UnknownAgent(agent, sorted(live | self._agents.known()))
-        return AgentTerms()
+        terms = await self._agents.advertised(agent)
+        if terms is None:
+            raise UnknownAgent(agent, sorted(await self._agents.live() | self._agents.known()))
+        return terms
 
 
 KEPT_BY_RETRY = (

@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 import random
 import signal
-import subprocess
 import time
 import uuid
 from collections import Counter, defaultdict
@@ -22,7 +20,7 @@ import httpx2
 import pytest
 
 from postgres import Cluster, cluster
-from servers import PROGRAM, Server, environment, eventually, processes_with
+from servers import Server, WorkerProcess, eventually, processes_with
 
 CLIENTS = 12
 MARK = f"MIDWATCH_CHAOS={uuid.uuid4().hex}"
@@ -49,36 +47,6 @@ env = {{ MIDWATCH_CHAOS = "{mark}", ORACLE = "{oracle}" }}
 """
 SAY = 'echo "$MIDWATCH_TASK %s $(date +%%s%%N)" >> "$ORACLE"'
 SCRIPT = f'{SAY % "start"}; sleep "$1"; {SAY % "end"}; echo ok'
-
-
-class WorkerProcess:
-    """A real `midwatch worker` that can be killed and started again."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with (self.home.parent / f"{self.home.name}.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [PROGRAM, "worker"], env=environment(self.home), stdout=log, stderr=log, start_new_session=True
-            )
-
-    def signal(self, number: int) -> None:
-        assert self.process is not None
-        os.kill(self.process.pid, number)
-
-    async def kill(self) -> None:
-        self.signal(signal.SIGKILL)
-        assert self.process is not None
-        await asyncio.to_thread(self.process.wait)
-
-    async def stop(self) -> None:
-        assert self.process is not None
-        if self.process.poll() is None:
-            self.signal(signal.SIGCONT)
-            self.signal(signal.SIGTERM)
-        await asyncio.to_thread(self.process.wait, 40)
 
 
 class Desk:

@@ -483,7 +483,17 @@ async def test_approvals_are_asked_answered_once_and_expire(store: Store) -> Non
 
 
 async def test_instances_come_and_go(store: Store) -> None:
-    one = Instance(id="i_1", role="up", host="h", boot_id="b", pid=1, agents=("a", "b"), slots=4, started_at=1)
+    one = Instance(
+        id="i_1",
+        role="up",
+        host="h",
+        boot_id="b",
+        pid=1,
+        agents=("a", "b"),
+        slots=4,
+        started_at=1,
+        terms={"a": [1.5, "rerun", 3, 4]},
+    )
     await store.add_instance(one)
     await store.add_instance(replace(one, id="i_2", started_at=2))
     assert await store.list_instances() == [one, replace(one, id="i_2", started_at=2)]

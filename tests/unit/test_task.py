@@ -67,6 +67,9 @@ class Roster:
     def known(self) -> frozenset[str]:
         return frozenset()
 
+    async def advertised(self, agent: str) -> AgentTerms | None:
+        return AgentTerms() if agent in await self.live() else None
+
     async def live(self) -> frozenset[str]:
         return frozenset(self.alive)
 

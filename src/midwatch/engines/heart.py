@@ -56,7 +56,8 @@ class Heart:
         """End, and leave the lead to others."""
         self._ended = True
         self._bell.set()
-        await asyncio.to_thread(self._thread.join)
+        if self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join)
         if self._beat is not None:
             with suppress(StoreError):
                 await asyncio.to_thread(self._pulse.resign)

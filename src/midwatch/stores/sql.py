@@ -31,7 +31,7 @@ TABLES = {
     "session": "sessions",
     "instance": "instances",
 }
-JSON_COLUMNS = frozenset({"progress", "budget", "usage", "trace", "choices", "agents"})
+JSON_COLUMNS = frozenset({"progress", "budget", "usage", "trace", "choices", "agents", "terms"})
 
 EVENT_COLUMNS = Event._fields
 DEEPEST = 50

@@ -93,4 +93,7 @@ def remove_instances(tx: Tx, ids: Iterable[str]) -> None:
 
 def instances(tx: Tx) -> list[Instance]:
     found = (dict(zip(RECORDS["instance"], row, strict=True)) for row in tx.rows("engine.list", {}))
-    return [Instance(**{**values, "agents": tuple(loads(values["agents"]))}) for values in found]
+    return [
+        Instance(**{**values, "agents": tuple(loads(values["agents"])), "terms": loads(values["terms"])})
+        for values in found
+    ]

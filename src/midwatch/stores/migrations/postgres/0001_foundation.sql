@@ -159,6 +159,7 @@ CREATE TABLE instances (
   boot_id TEXT NOT NULL,
   pid BIGINT NOT NULL,
   agents TEXT NOT NULL,
+  terms TEXT NOT NULL,
   slots BIGINT NOT NULL,
   started_at BIGINT NOT NULL,
   -- Written every two seconds while the process lives, by this database's clock.

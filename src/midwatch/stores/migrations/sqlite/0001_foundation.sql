@@ -154,6 +154,7 @@ CREATE TABLE instances (
   boot_id TEXT NOT NULL,
   pid INTEGER NOT NULL,
   agents TEXT NOT NULL,
+  terms TEXT NOT NULL,
   slots INTEGER NOT NULL,
   started_at INTEGER NOT NULL
 );

@@ -1,0 +1,184 @@
+"""Several processes on one PostgreSQL: who runs what, how fast a cancel travels, who takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from midwatch import Runtime, Settings
+from midwatch.event import EventFilter
+from midwatch.testing import ScriptedAgent, result, wait_for
+from servers import WorkerProcess, eventually, processes_with
+
+CONFIG = """
+db = "{url}"
+detect_agents = false
+shutdown_grace = 0
+[agents.shell]
+kind = "command"
+argv = ["sh", "-c", "{{prompt}}"]
+on_crash = "rerun"
+"""
+
+
+def desk(folder: Path, name: str, url: str, **wish: Any) -> Any:
+    """A runtime with a home of its own."""
+    return Runtime.open(settings=Settings.load(folder / name, db=url, detect_agents=False, shutdown_grace=0), **wish)
+
+
+@asynccontextmanager
+async def worker_processes(folder: Path, url: str, count: int) -> AsyncIterator[dict[int, WorkerProcess]]:
+    """Real workers by pid, once all are known to each other."""
+    made = [WorkerProcess(folder / f"w{n}") for n in range(count)]
+    for one in made:
+        one.home.mkdir()
+        (one.home / "midwatch.toml").write_text(CONFIG.format(url=url))
+        one.start()
+    try:
+        async with desk(folder, "look", url, work=False) as looking:
+            async with asyncio.timeout(30):
+                while len(await looking.living()) < count:
+                    await asyncio.sleep(0.05)
+        yield {one.process.pid: one for one in made if one.process is not None}
+    finally:
+        for one in made:
+            await one.stop()
+
+
+async def owner(looking: Runtime, task_id: str, attempt: int) -> Any:
+    """The process that runs this attempt, once it does."""
+    which = EventFilter(task_id=task_id, kinds=("task_started",))
+    async for started in looking.bus.follow(0, which):
+        if started.attempt == attempt:
+            known = {one.id: one for one in await looking.store.list_instances()}
+            return known.get(started.payload["owner"])
+    raise AssertionError("the log ended")
+
+
+async def test_tasks_go_only_where_their_agent_is(database: str, tmp_path: Path) -> None:
+    one, two = ScriptedAgent(result("by one")), ScriptedAgent(result("by two"))
+    async with (
+        desk(tmp_path, "a", database, agents={"one": one}, role="worker"),
+        desk(tmp_path, "b", database, agents={"two": two}, role="worker"),
+        desk(tmp_path, "c", database, work=False) as client,
+    ):
+        tasks = [await client.tasks.submit("x", agent=name) for name in ("one", "two") * 5]
+        async with asyncio.timeout(30):
+            ended = [await client.tasks.wait(task.id) for task in tasks]
+        assert [task.result for task in ended] == ["by one", "by two"] * 5
+
+
+async def test_a_task_whose_agent_left_says_so_and_starts_when_it_comes(database: str, tmp_path: Path) -> None:
+    agents = {"rare": ScriptedAgent(result("at last"))}
+    async with desk(tmp_path, "c", database, work=False) as client:
+        async with desk(tmp_path, "a", database, agents=agents, role="worker"):
+            task = await client.tasks.submit("x", agent="rare", delay=1)
+        async with desk(tmp_path, "b", database, role="worker"), asyncio.timeout(30):
+            while (await client.tasks.get(task.id)).wait != "agent":
+                await asyncio.sleep(0.1)
+        async with desk(tmp_path, "d", database, agents=agents, role="worker"), asyncio.timeout(30):
+            assert (await client.tasks.wait(task.id)).result == "at last"
+
+
+async def test_a_cancel_reaches_an_agent_in_another_process(database: str, tmp_path: Path) -> None:
+    agent = ScriptedAgent(wait_for(asyncio.Event()))
+    async with (
+        desk(tmp_path, "a", database, agents={"it": agent}, role="worker"),
+        desk(tmp_path, "c", database, work=False) as client,
+        asyncio.timeout(30),
+    ):
+        task = await client.tasks.submit("x", agent="it")
+        await owner(client, task.id, 1)
+        began = time.monotonic()
+        await client.tasks.cancel(task.id)
+        assert (await client.tasks.wait(task.id)).status == "cancelled"
+        spent = time.monotonic() - began
+        print(f"a cancel took {spent:.3f} s across processes")
+        assert spent < 2.0
+
+
+async def test_slots_and_gates_hold_over_all_processes(database: str, tmp_path: Path) -> None:
+    running: list[str] = []
+    overlaps = 0
+
+    async def work(turn: Any) -> str:
+        nonlocal overlaps
+        overlaps += turn.session_key in running
+        running.append(turn.session_key)
+        await asyncio.sleep(0.01)
+        running.remove(turn.session_key)
+        return "ok"
+
+    agents = {"it": ScriptedAgent(work)}
+    async with (
+        desk(tmp_path, "a", database, agents=agents, role="worker"),
+        desk(tmp_path, "b", database, agents=agents, role="worker"),
+        desk(tmp_path, "c", database, work=False) as client,
+        asyncio.timeout(60),
+    ):
+        tasks = [await client.tasks.submit("x", agent="it", session_key=f"chat:{n % 3}") for n in range(30)]
+        ended = [await client.tasks.wait(task.id) for task in tasks]
+        assert {task.status for task in ended} == {"done"}
+        assert overlaps == 0
+
+
+@pytest.mark.timeout(180)
+async def test_a_killed_worker_s_task_runs_elsewhere_and_the_lead_is_taken(database: str, tmp_path: Path) -> None:
+    async with (
+        worker_processes(tmp_path, database, 2) as workers,
+        desk(tmp_path, "c", database, work=False) as client,
+        asyncio.timeout(120),
+    ):
+        await asyncio.sleep(9)  # only who has been connected for eight seconds may judge others
+        task = await client.tasks.submit("sleep 60", agent="shell", workdir=str(tmp_path))
+        first = await owner(client, task.id, 1)
+        led = leader(database) == first.id
+        await workers.pop(first.pid).kill()
+        began = time.monotonic()
+        second = await owner(client, task.id, 2)
+        spent = time.monotonic() - began
+        print(f"the task ran elsewhere after {spent:.1f} s (its worker led: {led})")
+        assert second.pid in workers
+        assert spent < 20.0
+        assert leader(database) == second.id
+        await client.tasks.cancel(task.id)
+        assert (await client.tasks.wait(task.id)).status == "cancelled"
+        assert await eventually(lambda: not processes_with(f"MIDWATCH_TASK={task.id}/1"))
+
+
+@pytest.mark.timeout(180)
+async def test_a_stopped_worker_that_comes_back_has_lost_its_task(database: str, tmp_path: Path) -> None:
+    async with (
+        worker_processes(tmp_path, database, 2) as workers,
+        desk(tmp_path, "c", database, work=False) as client,
+        asyncio.timeout(120),
+    ):
+        await asyncio.sleep(9)
+        task = await client.tasks.submit("sleep 60", agent="shell", workdir=str(tmp_path))
+        first = await owner(client, task.id, 1)
+        workers[first.pid].signal(signal.SIGSTOP)
+        second = await owner(client, task.id, 2)
+        assert second.pid != first.pid
+        workers[first.pid].signal(signal.SIGCONT)
+        assert await eventually(lambda: not processes_with(f"MIDWATCH_TASK={task.id}/1"), 15)
+        found = await client.tasks.get(task.id)
+        assert (found.status, found.attempt) == ("running", 2)
+        again = await client.tasks.submit("echo back", agent="shell", workdir=str(tmp_path))
+        assert (await client.tasks.wait(again.id)).result == "back"
+        await client.tasks.cancel(task.id)
+        assert (await client.tasks.wait(task.id)).status == "cancelled"
+
+
+def leader(url: str) -> str | None:
+    """The process that leads."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute("SELECT instance FROM leader").fetchone()
+        return row[0] if row else None
