@@ -5,6 +5,7 @@ Jobs are deferred in the store's own transactions, fetched only where there is r
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -22,6 +23,8 @@ from midwatch.errors import StoreUnavailable
 
 LOOK = "midwatch.look"
 POOL_SECONDS = 5.0
+LISTEN_AGAIN_SECONDS = 0.5
+SIGN_OFF_SECONDS = 1.0
 CONNECTION = {
     "connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
     "tcp_user_timeout": 10_000, "application_name": "midwatch jobs",
@@ -29,9 +32,9 @@ CONNECTION = {
 AWAY = (exceptions.ConnectorException, psycopg.Error)
 """What the queue raises when its database is away."""
 
-for noisy in ("procrastinate", "psycopg.pool"):  # the engine says itself that the queue is away, once and in one line
+for noisy in ("procrastinate", "psycopg.pool"):  # the engine says itself, in one line, when the queue is away
     if logging.getLogger(noisy).level == logging.NOTSET:
-        logging.getLogger(noisy).setLevel(logging.CRITICAL)
+        logging.getLogger(noisy).setLevel(logging.ERROR)
 
 
 def reason(problem: BaseException) -> str:
@@ -76,13 +79,22 @@ def look_for(queue: str, when: int | None = None) -> jobs.Job:
 
 
 class Jobs(manager.JobManager):
-    """The queue's worker gets only jobs there is room for, and one it cannot finish does not trouble it: the leader
-    deletes what is left. A job that comes while none is found is not left until the next poll."""
+    """Gives the queue's worker only jobs there is room for. What it does beside fetching never fails, so that an error
+    of the database is heard of once; a job that cannot be finished is left to the leader."""
 
     def __init__(self, connector: Any, room: Callable[[str], bool]) -> None:
         super().__init__(connector)
         self._room = room
         self._news = False
+
+    async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> jobs.Job | None:
+        """Looks again when a job came while none was found; the worker would not until its next poll."""
+        while wanted := [queue for queue in queues or () if self._room(queue)]:
+            self._news = False
+            job = await super().fetch_job(wanted, worker_id)
+            if job is not None or not self._news:
+                return job
+        return None
 
     async def listen_for_jobs(
         self, *, on_notification: manager.NotificationCallback, queues: Iterable[str] | None = None
@@ -91,19 +103,25 @@ class Jobs(manager.JobManager):
             self._news = True
             await on_notification(channel=channel, notification=notification)
 
-        await super().listen_for_jobs(on_notification=noted, queues=queues)
-
-    async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> jobs.Job | None:
-        while wanted := [queue for queue in queues or () if self._room(queue)]:
-            self._news = False
-            job = await super().fetch_job(wanted, worker_id)
-            if job is not None or not self._news:
-                return job
-        return None
+        while True:
+            with suppress(*AWAY):
+                await super().listen_for_jobs(on_notification=noted, queues=queues)
+            await asyncio.sleep(LISTEN_AGAIN_SECONDS)
 
     async def finish_job(self, job: jobs.Job, status: jobs.Status, delete_job: bool) -> None:
         with suppress(*AWAY):
             await super().finish_job(job, status, delete_job)
+
+    async def update_heartbeat(self, worker_id: int) -> None:
+        with suppress(*AWAY):
+            await super().update_heartbeat(worker_id)
+
+    async def unregister_worker(self, worker_id: int) -> None:
+        with suppress(*AWAY, TimeoutError):
+            await asyncio.wait_for(super().unregister_worker(worker_id), SIGN_OFF_SECONDS)
+
+    async def list_jobs_to_abort_async(self, queue: str | None = None) -> Iterable[int]:
+        return ()  # nobody asks for that
 
 
 async def _at_once(connection: Any) -> None:

@@ -47,7 +47,7 @@ RECONNECT_SECONDS = 0.5
 LISTEN_SECONDS = 5.0
 UNSURE_SECONDS = 15.0
 """How long it is tried to find out whether a commit took place whose answer was lost."""
-PAUSE_SECONDS = 0.005
+PAUSE_SECONDS = 0.01
 """Others' commits that come faster than this are told together."""
 CONNECTION_OPTIONS: Mapping[str, Any] = {
     "options": "-c idle_in_transaction_session_timeout=2000 -c lock_timeout=10000 -c jit=off "
@@ -323,16 +323,20 @@ class PostgresStore(VerbStore):
 
     def _listen(self) -> None:
         """Pass on other processes' commits. After a lost connection anything may have changed."""
+        deaf = False
         while not self._closed.is_set():
             try:
                 with connect(self.url) as connection:
                     connection.execute(f"LISTEN {CHANNEL}", prepare=False)
                     self._tell([], Commit(EVERY_TOPIC, (), foreign=True))
+                    deaf = False
                     while not self._closed.wait(PAUSE_SECONDS):
                         select.select([connection.fileno(), self._bell], [], [], LISTEN_SECONDS)
                         self._pass_on([heard.payload for heard in connection.notifies(timeout=0)])
             except psycopg.Error as problem:
-                log.warning("other processes' commits are not heard of: %s", explain(problem, self.url))
+                if not deaf:
+                    log.warning("other processes' commits are not heard of: %s", explain(problem, self.url))
+                deaf = True
                 self._closed.wait(RECONNECT_SECONDS)
 
     def _pass_on(self, heard: list[str]) -> None:
