@@ -180,17 +180,17 @@ class PostgresStore(VerbStore):
 
     # -- in the threads ------------------------------------------------------------------------------------------
 
-    def _connection(self) -> tuple[Connection, bool]:
-        """This thread's own connection, and whether it is new."""
+    def _connection(self) -> Connection:
+        """This thread's own."""
         found: Connection | None = getattr(self._local, "connection", None)
         if found is not None:
-            return found, False
+            return found
         try:
             made = self._local.connection = connect(self.url)
         except psycopg.Error as problem:
             raise explain(problem, self.url) from problem
         self._connections.add(made)
-        return made, True
+        return made
 
     def _drop(self, connection: Connection) -> bool:
         """Let go of a connection that is not to be trusted; whether it was lost."""
@@ -207,13 +207,14 @@ class PostgresStore(VerbStore):
             self._tell([_Answer(op, None, problem)], None)
 
     def _read(self, op: _Op) -> Any:
-        while True:
-            connection, fresh = self._connection()
+        for left in reversed(range(TRIES)):
+            connection = self._connection()
             try:
                 return op.verb(PostgresTx(connection, self._statements), *op.args)
             except psycopg.Error as problem:
-                if not self._drop(connection) or fresh:
+                if not self._drop(connection) or not left:
                     raise explain(problem, self.url) from problem
+        raise AssertionError
 
     def _serve_waiting(self) -> None:
         group: list[_Op] = []
@@ -235,9 +236,9 @@ class PostgresStore(VerbStore):
         self._tell(answers, commit)
 
     def _write(self, group: list[_Op]) -> tuple[list[_Answer], Commit]:
-        """Run verbs in a transaction; again where somebody was faster, or an old connection turned out lost."""
+        """Run verbs in a transaction; again where somebody was faster, or the connection was lost before the commit."""
         for left in reversed(range(TRIES)):
-            connection, fresh = self._connection()
+            connection = self._connection()
             attempt = _Attempt(PostgresTx(connection, self._statements), self._last_seq)
             try:
                 return attempt.answers, self._transaction(attempt, group)
@@ -252,7 +253,7 @@ class PostgresStore(VerbStore):
                 lost = self._drop(connection)
                 if lost and attempt.committing and self._kept(attempt, problem):
                     return attempt.answers, Commit(EVERY_TOPIC, (), foreign=True)
-                if fresh or not lost or not left:
+                if not lost or not left:
                     raise explain(problem, self.url) from problem
         raise AssertionError
 
