@@ -1,0 +1,455 @@
+"""The procrastinate engine: jobs that are lost, doubled or late, rooms that are full, a database that goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from midwatch import Runtime, Settings
+from midwatch.clock import SystemClock
+from midwatch.engine import DEAD_SECONDS, Beat, Instance
+from midwatch.engines.chores import STALLED_SECONDS, Chores
+from midwatch.engines.heart import BEAT_SECONDS, SOUND_SECONDS, Heart
+from midwatch.engines.jobs import LOOK, queue_of
+from midwatch.engines.procrastinate import Hinter, ProcrastinateEngine, prepare
+from midwatch.errors import StoreUnavailable
+from midwatch.event import EventFilter
+from midwatch.stores.postgres import PostgresStore
+from midwatch.task import AgentTerms
+from midwatch.testing import FakeClock, ScriptedAgent, ask, result, wait_for
+from proxy import Proxy
+from records import put, take
+
+
+def desk(folder: Path, name: str, url: str, **wish: Any) -> Any:
+    """A runtime with a home of its own."""
+    settings = Settings.load(folder / name, db=url, detect_agents=False, shutdown_grace=0, slots=wish.pop("slots", 8))
+    return Runtime.open(settings=settings, **{"role": "worker", **wish})
+
+
+def scripted(*steps: Any, slots: int = 4, on_crash: Any = "rerun") -> ScriptedAgent:
+    return ScriptedAgent(*steps, terms=AgentTerms(timeout_seconds=60.0, on_crash=on_crash, slots=slots))
+
+
+async def until(look: Callable[[], Any], seconds: float = 20.0) -> None:
+    """Wait until `look()`, or what it gives when awaited, is true."""
+    async with asyncio.timeout(seconds):
+        while True:
+            found = look()
+            if await found if asyncio.iscoroutine(found) else found:
+                return
+            await asyncio.sleep(0.02)
+
+
+def jobs(url: str) -> list[tuple[str, str]]:
+    with psycopg.connect(url, autocommit=True) as admin:
+        return admin.execute("SELECT queue_name, status FROM procrastinate_jobs ORDER BY id").fetchall()
+
+
+async def started_by(runtime: Runtime, task_id: str) -> list[str]:
+    """Who began it, attempt by attempt."""
+    found = await runtime.store.read_events(0, EventFilter(task_id=task_id, kinds=("task_started",)))
+    return [one.payload["owner"] for one in found]
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_is_deferred_in_the_transaction_that_makes_work_and_only_there(database: str) -> None:
+    store = await PostgresStore.open(database)
+    await prepare(database)
+    await prepare(database)
+    store.set_hint(Hinter())
+    try:
+        task = await put(store, session_key="chat:1")
+        await put(store, session_key="chat:1", due_at=task.due_at + 3_600_000_000, agent="other")
+        with psycopg.connect(database, autocommit=True) as admin:
+            made = admin.execute("SELECT queue_name, scheduled_at, task_name, lock, args FROM procrastinate_jobs")
+            first, second = made.fetchall()
+        assert first == (queue_of("demo"), None, LOOK, None, {})
+        assert second[0] == queue_of("other") and second[1].timestamp() == pytest.approx(
+            task.due_at / 1e6 + 3600, abs=1
+        )
+    finally:
+        await store.close()
+
+
+async def test_jobs_are_deleted_when_they_are_done(database: str, tmp_path: Path) -> None:
+    async with desk(tmp_path, "a", database, agents={"it": scripted(result("ok"))}) as runtime:
+        tasks = [await runtime.tasks.submit("x", agent="it") for _ in range(20)]
+        for task in tasks:
+            assert (await runtime.tasks.wait(task.id)).status == "done"
+        await until(lambda: jobs(database) == [])
+
+
+async def test_work_without_a_job_is_found_at_the_start_and_by_the_leader(database: str, tmp_path: Path) -> None:
+    store = await PostgresStore.open(database)  # it has no engine, so that nobody is told
+    try:
+        before = [await put(store, agent="it") for _ in range(3)]
+        agents = {"it": scripted(result("ok"))}
+        async with desk(tmp_path, "a", database, agents=agents) as runtime:
+            for task in before:
+                assert (await runtime.tasks.wait(task.id)).status == "done"
+            await until(lambda: runtime._engine.leads())
+            later = await put(store, agent="it")
+            async with asyncio.timeout(20):
+                assert (await runtime.tasks.wait(later.id)).status == "done"
+    finally:
+        await store.close()
+
+
+async def test_the_leader_defers_as_many_jobs_as_are_missing_and_deletes_what_is_left(database: str) -> None:
+    store = await PostgresStore.open(database)
+    await prepare(database)
+    chores = Chores(store, database, SystemClock(), lambda: True)
+    try:
+        for _ in range(3):
+            await put(store, agent="it")
+        await put(store, agent="nobody")
+        await chores.do()
+        assert jobs(database) == []  # nobody is there to look
+        await store.add_instance(instance("i_1", "it"))
+        await chores.do()
+        assert jobs(database) == [(queue_of("it"), "todo")] * 3
+        await chores.do()
+        assert len(jobs(database)) == 4  # one more in any case: some may be for later
+        with psycopg.connect(database, autocommit=True) as admin:
+            old = "SELECT procrastinate_register_worker_v1()"
+            (gone,) = admin.execute(old).fetchone() or (None,)
+            (alive,) = admin.execute(old).fetchone() or (None,)
+            stale = "UPDATE procrastinate_workers SET last_heartbeat = now() - make_interval(secs => %s) WHERE id = %s"
+            admin.execute(stale, (STALLED_SECONDS + 5, gone))
+            admin.execute("UPDATE procrastinate_jobs SET status = 'doing', worker_id = %s", (gone,))
+            newest = "(SELECT max(id) FROM procrastinate_jobs)"
+            admin.execute(f"UPDATE procrastinate_jobs SET worker_id = %s WHERE id = {newest}", (alive,))
+        await take(store, agents={"it": 10, "nobody": 10})
+        await chores.do()
+        assert jobs(database) == [(queue_of("it"), "doing")]
+    finally:
+        await store.close()
+
+
+def instance(name: str, *agents: str) -> Instance:
+    return Instance(id=name, role="worker", host="h", boot_id="b", pid=1, agents=agents, slots=1, started_at=1)
+
+
+async def test_a_full_process_leaves_jobs_to_those_with_room(database: str, tmp_path: Path) -> None:
+    """The first has room for other agents, and would fetch this one's jobs for nothing."""
+    go_on = asyncio.Event()
+    agents = {"it": scripted(wait_for(go_on), result("ok"), slots=1), "other": scripted(result("ok"))}
+    async with desk(tmp_path, "a", database, agents=agents) as first:
+        busy = await first.tasks.submit("x", agent="it")
+        await until(lambda: first.running == 1)
+        async with desk(tmp_path, "b", database, agents={"it": scripted(result("quick"), slots=1)}) as second:
+            await until(lambda: second._engine._heart.connected())
+            spent = []
+            for _ in range(10):
+                began = time.monotonic()
+                task = await first.tasks.submit("x", agent="it")
+                assert (await first.tasks.wait(task.id)).result == "quick"
+                spent.append(time.monotonic() - began)
+            print(f"beside a full process: {sorted(spent)[5] * 1e3:.0f} ms, at most {max(spent) * 1e3:.0f} ms")
+            assert sorted(spent)[5] < 1.0
+            go_on.set()
+            assert (await first.tasks.wait(busy.id)).result == "ok"
+
+
+async def test_a_turn_that_waits_for_an_answer_gives_its_slot_to_the_next(database: str, tmp_path: Path) -> None:
+    agents = {"asks": scripted(ask("Go on?"), result("ok"), slots=1)}
+    async with desk(tmp_path, "a", database, agents=agents, slots=1) as runtime:
+        tasks = [await runtime.tasks.submit("x", agent="asks") for _ in range(4)]
+        await until(lambda: _pending(runtime, 4))
+        for one in await runtime.approvals.list("pending"):
+            await runtime.approvals.answer(one.id, "yes")
+        for task in tasks:
+            assert (await runtime.tasks.wait(task.id)).status == "done"
+
+
+async def _pending(runtime: Runtime, count: int) -> bool:
+    return len(await runtime.approvals.list("pending")) == count
+
+
+async def test_a_run_takes_only_what_it_submitted(database: str, tmp_path: Path) -> None:
+    agents = {"it": scripted(result("by the run"))}
+    store = await PostgresStore.open(database)
+    try:
+        async with desk(tmp_path, "a", database, agents=agents, role="run") as run:
+            foreign = await put(store, agent="it")
+            mine = await run.tasks.submit("x", agent="it")
+            assert (await run.tasks.wait(mine.id)).result == "by the run"
+            found = await store.get_task(foreign.id)
+            assert found is not None and found.status == "pending"
+    finally:
+        await store.close()
+
+
+async def test_stopping_ends_turns_and_leaves_nothing(database: str, tmp_path: Path) -> None:
+    agents = {"it": scripted(wait_for(asyncio.Event()))}
+    async with desk(tmp_path, "a", database, agents=agents) as runtime:
+        task = await runtime.tasks.submit("x", agent="it")
+        await until(lambda: runtime.running == 1)
+        began = time.monotonic()
+    print(f"stopping with a turn took {time.monotonic() - began:.2f} s")
+    assert time.monotonic() - began < 5
+    store = await PostgresStore.open(database)
+    try:
+        found = await store.get_task(task.id)
+        assert found is not None and (found.status, found.interruptions) == ("pending", 1)
+        assert await store.list_instances() == []
+        with psycopg.connect(database) as admin:
+            assert admin.execute("SELECT instance FROM leader").fetchone() == (None,)
+            assert admin.execute("SELECT count(*) FROM procrastinate_workers").fetchone() == (0,)
+    finally:
+        await store.close()
+
+
+# -- a database that goes away -----------------------------------------------------------------------------------
+
+
+def end_connections(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+async def test_lost_connections_stop_no_agent_and_make_no_noise(
+    database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(turn: Any) -> str:
+        await asyncio.sleep(0.3)
+        return "ok"
+
+    agents = {"it": scripted(work, on_crash="fail")}
+    async with desk(tmp_path, "a", database, agents=agents) as runtime:
+        tasks = []
+        for _ in range(6):
+            tasks += [await runtime.tasks.submit("x", agent="it") for _ in range(3)]
+            await asyncio.to_thread(end_connections, database)
+        async with asyncio.timeout(30):
+            ended = [await runtime.tasks.wait(task.id) for task in tasks]
+        assert {(task.status, task.attempt) for task in ended} == {("done", 1)}
+        await until(lambda: jobs(database) == [], 60)
+        last = (await runtime.store.log_bounds()).last_seq
+        kinds = [one.kind for one in await runtime.store.read_events(0)]
+        assert len(kinds) == last == 5 * len(tasks)
+    gc.collect()  # a task whose exception nobody took speaks up when it is collected
+    loud = [one for one in caplog.records if one.levelno >= logging.ERROR or one.name.startswith("asyncio")]
+    assert [one.getMessage() for one in loud] == []
+
+
+@pytest.mark.timeout(120)
+async def test_a_database_away_for_long_pauses_work_and_fails_none(database: str, tmp_path: Path) -> None:
+    """Longer than it takes to be held for dead: everybody was away, so nobody is judged."""
+    go_on = asyncio.Event()
+    agents = {"it": scripted(wait_for(go_on), result("ok"), on_crash="fail"), "quick": scripted(result("ok"))}
+    with Proxy(int(conninfo_to_dict(database)["port"])) as proxy:
+        url = make_conninfo(database, host="127.0.0.1", port=proxy.port)
+        async with desk(tmp_path, "a", url, agents=agents) as one, desk(tmp_path, "b", url, agents=agents) as two:
+            tasks = [await one.tasks.submit("x", agent="it") for _ in range(6)]
+            await until(lambda: one.running + two.running == 6)
+            await until(lambda: one._engine.leads() or two._engine.leads())
+            proxy.cut()
+            await asyncio.sleep(DEAD_SECONDS / 2)
+            go_on.set()  # turns end while nothing can be written
+            with pytest.raises(StoreUnavailable):
+                await one.tasks.submit("x", agent="quick")
+            await asyncio.sleep(DEAD_SECONDS / 2 + 2 * BEAT_SECONDS)
+            proxy.mend()
+            began = time.monotonic()
+            async with asyncio.timeout(60):
+                ended = [await two.tasks.wait(task.id) for task in tasks]
+                print(f"ends were written {time.monotonic() - began:.1f} s after the database came back")
+                assert {(t.status, t.attempt, t.rescues) for t in ended} == {("done", 1, 0)}
+                fresh = await one.tasks.submit("x", agent="quick")
+                assert (await one.tasks.wait(fresh.id)).status == "done"
+                print(f"new work was done after {time.monotonic() - began:.1f} s")
+
+
+async def test_a_claim_whose_answer_was_lost_is_given_back(database: str, tmp_path: Path) -> None:
+    """The lease is ours, and no turn of it runs here: another attempt is made, although it must not be repeated."""
+    agents = {"it": scripted(result("ok"), on_crash="fail")}
+    async with desk(tmp_path, "a", database, agents=agents) as runtime:
+        engine = runtime._engine
+        assert isinstance(engine, ProcrastinateEngine)
+        await until(engine._heart.connected)
+        real, answers = runtime.store.claim, [StoreUnavailable("the answer was lost")]
+
+        async def claim(request: Any, now: int) -> Any:
+            made = await real(request, now)
+            if made.taken and answers:
+                raise answers.pop()
+            return made
+
+        runtime.store.claim = claim
+        task = await runtime.tasks.submit("x", agent="it")
+        async with asyncio.timeout(20):
+            ended = await runtime.tasks.wait(task.id)
+        assert (ended.status, ended.attempt) == ("done", 2)
+        assert len(await started_by(runtime, task.id)) == 2
+
+
+# -- the heart ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_process_that_was_removed_while_it_lives_makes_itself_known_again(
+    database: str, tmp_path: Path
+) -> None:
+    go_on = asyncio.Event()
+    agents = {"it": scripted(wait_for(go_on), result("ok"))}
+    async with desk(tmp_path, "a", database, agents=agents) as runtime:
+        task = await runtime.tasks.submit("x", agent="it")
+        await until(lambda: runtime.running == 1)
+        await runtime.store.remove_instances([runtime.instance.id])
+        assert await runtime.living() == []
+        await until(lambda: _lives(runtime))
+        assert not runtime._engine._heart.sound()  # for a while it takes nothing that could be taken from it
+        go_on.set()
+        assert (await runtime.tasks.wait(task.id)).attempt == 1
+        again = await runtime.tasks.submit("x", agent="it")
+        async with asyncio.timeout(20):
+            assert (await runtime.tasks.wait(again.id)).status == "done"
+
+
+async def _lives(runtime: Runtime) -> bool:
+    return [one.id for one in await runtime.living()] == [runtime.instance.id]
+
+
+async def test_a_lease_that_is_gone_ends_the_turn(database: str, tmp_path: Path) -> None:
+    agent = scripted(wait_for(asyncio.Event()))
+    async with desk(tmp_path, "a", database, agents={"it": agent}) as runtime:
+        task = await runtime.tasks.submit("x", agent="it")
+        await until(lambda: runtime.running == 1 and agent.turns)
+        with psycopg.connect(database, autocommit=True) as admin:  # as a leader does who takes this process for dead
+            admin.execute("UPDATE tasks SET status = 'failed', completed_at = 1 WHERE id = %s", (task.id,))
+        await until(lambda: runtime.running == 0)
+        assert agent.interrupts
+        late = await runtime.store.read_events(0, EventFilter(task_id=task.id, kinds=("task_late",)))
+        assert len(late) == 1
+
+
+class Pulses:
+    """A pulse whose beats are laid out by the test."""
+
+    def __init__(self, *beats: Beat | None) -> None:
+        self.beats = list(beats)
+        self.last = beats[-1]
+
+    def beat(self) -> Beat:
+        found = self.beats.pop(0) if self.beats else self.last
+        if found is None:
+            raise StoreUnavailable("away")
+        return found
+
+    def resign(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Nothing:
+    running: dict[str, Any] = {}  # noqa: RUF012
+
+
+def beat(*alive: str, known: bool = True, leads: bool = True) -> Beat:
+    return Beat(known=known, leases=frozenset(), leads=leads, alive=frozenset(alive))
+
+
+class Hearts:
+    """A heart whose beats are made by hand, on a clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.led = 0
+        self.introduced = 0
+        self.heart = Heart(Pulses(None), self.clock, Nothing(), self._leads, self._introduce)  # type: ignore[arg-type]
+
+    def _leads(self) -> None:
+        self.led += 1
+
+    async def _introduce(self) -> None:
+        self.introduced += 1
+
+    async def beat(self, found: Beat | None, after: float = BEAT_SECONDS) -> None:
+        await self.clock.advance(after)
+        self.heart._begun += 1
+        self.heart._beaten(found, set(), self.heart._begun, self.clock.monotonic())
+        await asyncio.sleep(0)
+
+
+async def test_somebody_is_dead_only_by_a_beat_that_began_after_the_question() -> None:
+    hearts = Hearts()
+    for _ in range(5):
+        await hearts.beat(beat("i_me"))
+    assert hearts.heart.dead({"i_new"}) == set()  # it may have come after the last beat
+    await hearts.beat(beat("i_me", "i_new"))
+    assert hearts.heart.dead({"i_new", "i_gone"}) == set()
+    await hearts.beat(beat("i_me", "i_new"))
+    assert hearts.heart.dead({"i_new", "i_gone"}) == {"i_gone"}
+    await hearts.beat(beat("i_me"))
+    assert hearts.heart.dead({"i_new", "i_gone"}) == {"i_new", "i_gone"}
+
+
+async def test_who_was_away_itself_judges_nobody_until_it_has_been_back_for_long_enough() -> None:
+    hearts = Hearts()
+    for _ in range(6):
+        hearts.heart.dead({"i_gone"})
+        await hearts.beat(beat("i_me"))
+    assert hearts.heart.dead({"i_gone"}) == {"i_gone"}
+    await hearts.beat(None)
+    assert hearts.heart.dead({"i_gone"}) == set() and not hearts.heart.leads() and not hearts.heart.connected()
+    for _ in range(4):
+        await hearts.beat(beat("i_me"))
+        assert hearts.heart.dead({"i_gone"}) == set()
+    await hearts.beat(beat("i_me"))
+    assert hearts.heart.dead({"i_gone"}) == {"i_gone"}
+    await hearts.clock.advance(SOUND_SECONDS + 1)  # it was stopped: what it knows is old
+    assert hearts.heart.dead({"i_gone"}) == set()
+    await hearts.beat(beat("i_me"), after=DEAD_SECONDS)
+    assert hearts.heart.dead({"i_gone"}) == set()
+
+
+async def test_a_process_that_missed_beats_takes_nothing_until_it_is_certainly_known() -> None:
+    hearts = Hearts()
+    await hearts.beat(beat("i_me"))
+    assert hearts.heart.sound()
+    await hearts.clock.advance(SOUND_SECONDS + 1)
+    assert not hearts.heart.sound()
+    await hearts.beat(beat("i_me", known=False))
+    assert hearts.introduced == 1 and not hearts.heart.sound()
+    await hearts.beat(beat("i_me"))
+    assert not hearts.heart.sound()
+    await hearts.beat(beat("i_me"))
+    assert hearts.heart.sound()
+
+
+async def test_the_loops_are_woken_when_the_lead_comes_and_when_somebody_is_gone() -> None:
+    hearts = Hearts()
+    await hearts.beat(beat("i_me", leads=False))
+    assert hearts.led == 0
+    await hearts.beat(beat("i_me", "i_other"))
+    assert hearts.led == 1
+    await hearts.beat(beat("i_me", "i_other"))
+    assert hearts.led == 1
+    await hearts.beat(beat("i_me"))
+    assert hearts.led == 2
+
+
+async def test_claims_of_a_process_that_is_not_sound_are_left_to_others(database: str, tmp_path: Path) -> None:
+    agents = {"it": scripted(result("ok"))}
+    async with desk(tmp_path, "a", database, agents=agents) as first:
+        heart = first._engine._heart
+        await until(heart.connected)
+        heart._sound_from = first.clock.monotonic() + 60
+        task = await first.tasks.submit("x", agent="it")
+        async with desk(tmp_path, "b", database, agents=agents) as second, asyncio.timeout(20):
+            assert (await first.tasks.wait(task.id)).status == "done"
+            assert await started_by(first, task.id) == [second.instance.id]
