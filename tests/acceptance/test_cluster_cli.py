@@ -215,7 +215,7 @@ def test_a_dead_worker_is_told_from_a_live_one(url: str, tmp_path: Path) -> None
     machine.json("cluster")  # makes the tables
     with psycopg.connect(url) as connection:
         connection.execute(
-            "INSERT INTO instances VALUES ('i_old', 'worker', 'gone', '', 7, '[\"demo\"]', 2, 0, "
+            "INSERT INTO instances VALUES ('i_old', 'worker', 'gone', '', 7, '[\"demo\"]', '{}', 2, 0, "
             "clock_timestamp() - interval '1 minute')"
         )
         connection.execute("UPDATE leader SET instance = 'i_old', renewed = clock_timestamp() - interval '1 minute'")

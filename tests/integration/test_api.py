@@ -384,7 +384,7 @@ async def test_a_silent_stream_shows_that_it_lives(served: Served, monkeypatch) 
 
 
 async def test_streams_end_cleanly_when_the_server_stops(served: Served) -> None:
-    async with served.http.stream("GET", "/events?after=1000") as reply:
+    async with served.http.stream("GET", "/events?after=0") as reply:
         parts = reply.aiter_raw()
         await anext(parts)
         served.stopping.set()

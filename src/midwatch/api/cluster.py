@@ -9,6 +9,7 @@ from fastapi import APIRouter
 
 from midwatch.api.desk import Desk
 from midwatch.api.reply import Json
+from midwatch.engine import Instance
 from midwatch.runtime import Runtime
 
 router = APIRouter()
@@ -25,7 +26,11 @@ async def processes(desk: Runtime) -> list[dict[str, Any]]:
     known = await desk.store.list_instances()
     living = {one.id for one in await desk.living()}
     running = Counter(task.lease_owner for task in await desk.store.running_tasks())
-    ages, leader = await _by_database(desk) if desk.settings.db else ({}, _by_lock(desk, living))
+    ages, leader = (
+        await _by_database(desk)
+        if desk.settings.db
+        else ({}, _by_lock(desk, [one for one in known if one.id in living]))
+    )
     return [
         {
             **one.snapshot(),
@@ -48,6 +53,9 @@ async def _by_database(desk: Runtime) -> tuple[dict[str, float], str | None]:
     return {name: round(one.heartbeat_age, 3) for name, one in found.items()}, leader
 
 
-def _by_lock(desk: Runtime, living: set[str]) -> str | None:
-    """Who leads. A lock does not tell who holds it, so only of a process that lives alone this is known."""
-    return next(iter(living)) if len(living) == 1 and desk.home.lock("leader").taken() else None
+def _by_lock(desk: Runtime, living: list[Instance]) -> str | None:
+    """Who leads: the server, or else who holds the lock. It does not tell who that is, unless one lives alone."""
+    servers = [one.id for one in living if one.role == "up"]
+    if servers:
+        return servers[0]
+    return living[0].id if len(living) == 1 and desk.home.lock("leader").taken() else None
