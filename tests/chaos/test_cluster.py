@@ -13,6 +13,7 @@ import signal
 import time
 import uuid
 from collections import Counter, defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from postgres import Cluster, cluster
 from servers import Server, WorkerProcess, eventually, processes_with
 
 CLIENTS = 12
+STOP_SECONDS = 20
 MARK = f"MIDWATCH_CHAOS={uuid.uuid4().hex}"
 CONFIG = """
 db = "{url}"
@@ -76,18 +78,19 @@ class Desk:
             await process.stop()
 
     async def harm(self, rng: random.Random, elapsed: float, seconds: float, database: Cluster) -> None:
-        """Something bad, chosen by chance; a long stop and a restart of the database happen once each."""
-        if not self.done["stops"] and elapsed > seconds * 0.2:
+        """Something bad, chosen by chance; a long stop and a restart of the database happen at least once each."""
+        chance = rng.random()
+        if self.stopped is None and (chance < 0.1 or (not self.done["stops"] and elapsed > seconds * 0.2)):
             self.done["stops"] += 1
             self.stopped = rng.choice(self.workers)
             self.stopped.signal(signal.SIGSTOP)
-            asyncio.get_running_loop().call_later(20, self.stopped.signal, signal.SIGCONT)
-        elif not self.done["restarts"] and elapsed > seconds * 0.5:
+            asyncio.get_running_loop().call_later(STOP_SECONDS, self._go_on)
+        elif chance > 0.9 or (not self.done["restarts"] and elapsed > seconds * 0.5):
             self.done["restarts"] += 1
-            await asyncio.to_thread(database.stop, "fast")
-            await asyncio.sleep(1)
+            await asyncio.to_thread(database.stop, rng.choice(("fast", "immediate")))
+            await asyncio.sleep(rng.uniform(0, 3))
             await asyncio.to_thread(database.start)
-        elif rng.random() < 0.6:
+        elif chance < 0.6:
             self.done["worker kills"] += 1
             worker = rng.choice([one for one in self.workers if one is not self.stopped])
             await worker.kill()
@@ -97,6 +100,12 @@ class Desk:
             server = rng.choice(self.servers)
             await server.kill()
             await server.start()
+
+    def _go_on(self) -> None:
+        assert self.stopped is not None
+        with suppress(ProcessLookupError):  # the test is over
+            self.stopped.signal(signal.SIGCONT)
+        self.stopped = None
 
 
 async def client(
@@ -186,6 +195,10 @@ def check(desk: Desk, accepted: dict[str, Any], seen: list[dict[str, Any]], task
         else:
             assert task["status"] == "failed", task
             assert body["agent"] == "once" or task["rescues"] >= 5 or task["outcome"] == "error", task
+    for family in ("turn", "tool_exec"):
+        starts = Counter(e["turn_id"] for e in seen if e["kind"] == f"{family}_start")
+        ends = Counter(e["turn_id"] for e in seen if e["kind"] == f"{family}_end")
+        assert starts == ends, f"{family} events are not balanced"
     for gate, spans in held.items():
         spans.sort()
         for (_, end), (start, _) in itertools.pairwise(spans):
