@@ -15,9 +15,9 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from midwatch import Runtime, Settings
-from midwatch.clock import SystemClock
+from midwatch.clock import SECOND, SystemClock
 from midwatch.engine import DEAD_SECONDS, Beat, Instance
-from midwatch.engines.chores import STALLED_SECONDS, Chores
+from midwatch.engines.chores import SPARE_JOBS, STALLED_SECONDS, Chores
 from midwatch.engines.heart import BEAT_SECONDS, SOUND_SECONDS, Heart
 from midwatch.engines.jobs import LOOK, queue_of
 from midwatch.engines.procrastinate import Hinter, ProcrastinateEngine, prepare
@@ -27,7 +27,7 @@ from midwatch.stores.postgres import PostgresStore
 from midwatch.task import AgentTerms
 from midwatch.testing import FakeClock, ScriptedAgent, ask, result, wait_for
 from proxy import Proxy
-from records import put, take
+from records import CLOCK, put, take
 
 
 def desk(folder: Path, name: str, url: str, **wish: Any) -> Any:
@@ -134,6 +134,25 @@ async def test_the_leader_defers_as_many_jobs_as_are_missing_and_deletes_what_is
         await take(store, agents={"it": 10, "nobody": 10})
         await chores.do()
         assert jobs(database) == [(queue_of("it"), "doing")]
+    finally:
+        await store.close()
+
+
+async def test_the_leader_deletes_jobs_that_have_no_work_left(database: str) -> None:
+    store = await PostgresStore.open(database)
+    await prepare(database)
+    try:
+        await store.add_instance(instance("i_1", "it"))
+        store.set_hint(Hinter())
+        for _ in range(SPARE_JOBS + 20):
+            await put(store, agent="it")
+        later = await put(store, agent="it", due_at=CLOCK.now() + 3600 * SECOND, wait="delay")
+        await take(store, free=SPARE_JOBS + 15, agents={"it": SPARE_JOBS + 15})
+        await Chores(store, database, SystemClock(), lambda: True).do()
+        with psycopg.connect(database) as admin:
+            left = admin.execute("SELECT scheduled_at FROM procrastinate_jobs ORDER BY id").fetchall()
+        assert later.wait and sum(at is not None for (at,) in left) == 1
+        assert len(left) == SPARE_JOBS + 5 + 1 + 1  # spare ones, five tasks' own, one for later, one in any case
     finally:
         await store.close()
 

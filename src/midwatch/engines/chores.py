@@ -21,7 +21,7 @@ log = logging.getLogger("midwatch.engine")
 CHORE_SECONDS = 5.0
 STATISTICS_SECONDS = 60.0
 STALLED_SECONDS = 30.0
-MOST_DEFERRED = 32
+SPARE_JOBS = 32
 JOB_TABLES = ("procrastinate_jobs", "procrastinate_events")
 
 
@@ -34,6 +34,10 @@ class SharedStore(Store, Protocol):
 
     async def due_by_agent(self, now: int) -> dict[str, int]:
         """How many tasks of each agent wait to be taken now."""
+        ...
+
+    async def drop_jobs(self, queue: str, keep: int) -> int:
+        """Delete the oldest due jobs of a queue but for so many; how many went."""
         ...
 
     async def refresh_statistics(self, tables: Iterable[str]) -> None:
@@ -72,12 +76,15 @@ class Chores:
             await self._store.refresh_statistics(JOB_TABLES)
 
     async def _defer_again(self, app: procrastinate.App) -> None:
-        """At least one job for every agent that has work: some may have been lost with the process that had them."""
+        """At least one job for every agent that has work: some may have been lost with the process that had them. And
+        not many more than there is work: a process that goes on from task to task leaves the jobs of the later ones."""
         due = await self._store.due_by_agent(self._clock.now())
-        if not due:
-            return
-        served = {agent for one in await self._store.living() for agent in one.agents}
         waiting = {queue["name"]: queue["todo"] for queue in await app.job_manager.list_queues_async()}
-        for agent in due.keys() & served:
-            missing = min(due[agent] - waiting.get(queue_of(agent), 0), MOST_DEFERRED)
-            await app.job_manager.batch_defer_jobs_async([look_for(queue_of(agent))] * max(1, missing))
+        served = {agent for one in await self._store.living() for agent in one.agents}
+        for agent in served:
+            queue, count = queue_of(agent), due.get(agent, 0)
+            if waiting.get(queue, 0) > count + SPARE_JOBS:
+                await self._store.drop_jobs(queue, count + SPARE_JOBS)
+            if count:
+                missing = min(count - waiting.get(queue, 0), SPARE_JOBS)
+                await app.job_manager.batch_defer_jobs_async([look_for(queue)] * max(1, missing))

@@ -47,7 +47,7 @@ RECONNECT_SECONDS = 0.5
 LISTEN_SECONDS = 5.0
 UNSURE_SECONDS = 15.0
 """How long it is tried to find out whether a commit took place whose answer was lost."""
-PAUSE_SECONDS = 0.01
+PAUSE_SECONDS = 0.003
 """Others' commits that come faster than this are told together."""
 CONNECTION_OPTIONS: Mapping[str, Any] = {
     "options": "-c idle_in_transaction_session_timeout=2000 -c lock_timeout=10000 -c jit=off "
@@ -74,6 +74,13 @@ def connect(url: str) -> Connection:
 
 
 KEPT = "SELECT 1 FROM events WHERE seq > %s AND id = %s"
+DROP_JOBS = """
+DELETE FROM procrastinate_jobs WHERE id IN (
+  SELECT id FROM procrastinate_jobs
+  WHERE queue_name = %(queue)s AND status = 'todo' AND (scheduled_at IS NULL OR scheduled_at <= now())
+  ORDER BY id DESC OFFSET %(keep)s FOR UPDATE SKIP LOCKED
+)
+"""
 ALIVE = "SELECT id FROM instances WHERE heartbeat > clock_timestamp() - make_interval(secs => %(dead)s)"
 
 
@@ -366,6 +373,10 @@ class PostgresStore(VerbStore):
                 tx.connection.execute(f'VACUUM ANALYZE "{table}"', prepare=False)
 
         await self.read(analyze)
+
+    async def drop_jobs(self, queue: str, keep: int) -> int:
+        """Delete the oldest due jobs of a queue but for so many; how many went."""
+        return await self.read(lambda tx: tx.connection.execute(DROP_JOBS, {"queue": queue, "keep": keep}).rowcount)
 
     async def describe(self) -> dict[str, object]:
         return await self.read(_describe, self.url)
