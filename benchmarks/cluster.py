@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
+import logging
 import os
 import signal
 import statistics
@@ -16,8 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ import psycopg
 from tests import postgres
 
 import midwatch
+from benchmarks.harness import NOISY_CORES, busy_seconds, json_line, print_table, sync_milliseconds
 from midwatch.event import EventFilter
 
 IN_FLIGHT = 32
@@ -59,7 +60,7 @@ BARE = """
 import asyncio, sys
 import procrastinate
 
-app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=sys.argv[1], max_size=4))
+app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=sys.argv[1]))
 
 @app.task(name="noop")
 async def noop():
@@ -150,7 +151,7 @@ async def bare(url: str, processes: int, count: int) -> float:
 
 
 async def latency(url: str, count: int) -> tuple[float, float]:
-    """Milliseconds from submit to start, one task at a time: p50 and p99. Also the idle CPU of the worker."""
+    """Milliseconds from submit to start, one task at a time, median; and the idle CPU of the worker in percent."""
     with workers(WORKER, url, 1) as (worker,):
         async with submitting(url) as desk:
             spent = []
@@ -188,43 +189,127 @@ async def takeover(url: str) -> float:
             return spent
 
 
-async def measure(url: str, count: int) -> dict[str, Any]:
+class Noise:
+    """How many cores others use: all that is busy but this process, its workers and the database."""
+
+    def __init__(self, postmaster: int) -> None:
+        self._ours = (psutil.Process(), psutil.Process(postmaster))
+
+    @contextmanager
+    def heard(self, into: list[float]) -> Iterator[None]:
+        """Adds what was heard while the block lasted."""
+        busy, own, began = busy_seconds(), self._own(), time.monotonic()
+        yield
+        others = busy_seconds() - busy - (self._own() - own)
+        into.append(max(0.0, others / (time.monotonic() - began)))
+
+    def _own(self) -> float:
+        """With those who have ended."""
+        spent = 0.0
+        for top in self._ours:
+            spent += sum(top.cpu_times()[:4])
+            for child in top.children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    spent += sum(child.cpu_times()[:2])
+        return spent
+
+
+CONTENDERS: dict[str, tuple[Callable[[str, int, int], Awaitable[float]], int]] = {
+    "procrastinate_tasks_per_s": (bare, 1),
+    "tasks_per_s": (ours, 1),
+    "procrastinate_tasks_per_s_4": (bare, 4),
+    "tasks_per_s_4": (ours, 4),
+}
+Rounds = dict[str, list[float]]
+
+
+async def throughput(fresh: Callable[[], str], rounds: int, count: int, noise: Noise) -> tuple[Rounds, Rounds]:
+    """Everybody in turn, forwards in one round and backwards in the next; and how noisy it was meanwhile."""
+    found: Rounds = {name: [] for name in CONTENDERS}
+    heard: Rounds = {name: [] for name in CONTENDERS}
+    for number in range(rounds):
+        order = list(CONTENDERS) if number % 2 == 0 else list(reversed(CONTENDERS))
+        for name in order:
+            run, processes = CONTENDERS[name]
+            print(f"round {number + 1}: {name} ...", file=sys.stderr)
+            with noise.heard(heard[name]):
+                found[name].append(await run(fresh(), processes, count))
+    return found, heard
+
+
+def ratio(found: Rounds, name: str, other: str) -> float:
+    """The median of the rounds' ratios: both sides of each were measured within the same minute."""
+    return statistics.median(a / b for a, b in zip(found[name], found[other], strict=True))
+
+
+async def measure(url: str, rounds: int, count: int, noise: Noise) -> dict[str, Any]:
     """All figures, each on a database of its own."""
 
-    def database() -> str:
+    def fresh() -> str:
         name = f"bench_{time.monotonic_ns()}"
         with psycopg.connect(url, autocommit=True) as admin:
             admin.execute(f'CREATE DATABASE "{name}"')
         return psycopg.conninfo.make_conninfo(url, dbname=name)
 
-    figures: dict[str, Any] = {}
-    figures["procrastinate_tasks_per_s"] = await bare(database(), 1, count)
-    figures["tasks_per_s"] = await ours(database(), 1, count)
-    figures["procrastinate_tasks_per_s_4"] = await bare(database(), 4, count)
-    figures["tasks_per_s_4"] = await ours(database(), 4, count)
-    figures["ratio"] = figures["tasks_per_s"] / figures["procrastinate_tasks_per_s"]
-    figures["ratio_4"] = figures["tasks_per_s_4"] / figures["procrastinate_tasks_per_s_4"]
-    figures["growth"] = figures["tasks_per_s_4"] / figures["tasks_per_s"]
-    figures["latency_p50_ms"], figures["idle_cpu_percent"] = await latency(database(), 60)
-    figures["takeover_s"] = await takeover(database())
+    found, heard = await throughput(fresh, rounds, count, noise)
+    rows = [
+        [name, f"{statistics.median(runs):.0f}", f"{min(runs):.0f} - {max(runs):.0f}",
+         f"{statistics.median(heard[name]):.2f}"]
+        for name, runs in found.items()
+    ]  # fmt: skip
+    print_table(["contender", "median", "min - max", "others' cores"], rows)
+    figures: dict[str, Any] = {name: statistics.median(runs) for name, runs in found.items()}
+    figures["ratio"] = ratio(found, "tasks_per_s", "procrastinate_tasks_per_s")
+    figures["ratio_4"] = ratio(found, "tasks_per_s_4", "procrastinate_tasks_per_s_4")
+    figures["growth"] = ratio(found, "tasks_per_s_4", "tasks_per_s")
+    figures["procrastinate_growth"] = ratio(found, "procrastinate_tasks_per_s_4", "procrastinate_tasks_per_s")
+    print("latency, idle CPU, takeover ...", file=sys.stderr)
+    figures["latency_p50_ms"], figures["idle_cpu_percent"] = await latency(fresh(), 60)
+    figures["takeover_s"] = await takeover(fresh())
+    figures["foreign_cores"] = max(statistics.median(runs) for runs in heard.values())
     return figures
+
+
+def tell(figures: Mapping[str, Any]) -> None:
+    """Each figure with its target, and a sentence for each that is missed."""
+    rows = [
+        [name, f"{figures[name]:.3g}", f"{'≥' if at_least else '≤'} {limit:g}",
+         "reached" if (figures[name] >= limit) == at_least or figures[name] == limit else "MISSED"]
+        for name, (limit, at_least) in TARGETS.items()
+    ]  # fmt: skip
+    print()
+    print_table(["figure", "value", "target", ""], rows)
+    for name, value, target, verdict in rows:
+        if verdict == "MISSED":
+            print(f"MISSED: {name} is {value}, the target is {target}.")
+    print(
+        f"From 1 to 4 worker processes: midwatch {figures['growth']:.2f} times, procrastinate "
+        f"{figures['procrastinate_growth']:.2f} times, on {psutil.cpu_count()} cores that clients and PostgreSQL share."
+    )
+    if figures["foreign_cores"] > NOISY_CORES:
+        print(f"DISTURBED: others used {figures['foreign_cores']:.2f} cores. Repeat this on a quiet machine.")
 
 
 def main() -> None:
     """Run it and print what was found."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="Measure the cluster beside bare procrastinate.")
     parser.add_argument("--count", type=int, default=1600, help="tasks in each throughput run")
+    parser.add_argument("--rounds", type=int, default=3, help="how often everybody runs")
+    parser.add_argument("--dir", type=Path, default=Path("/var/tmp"), help="a directory on the disk to measure on")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that workers and the database are cleaned up
+    logging.getLogger("procrastinate").setLevel(logging.ERROR)
+    tempfile.tempdir = str(asked.dir) if asked.dir.is_dir() else None
     postgres.SETTINGS.update(fsync="on", full_page_writes="on")
     with postgres.cluster() as made:
-        figures = asyncio.run(measure(made.url, asked.count))
-    for name, value in figures.items():
-        target = TARGETS.get(name)
-        print(f"{name:<30} {value:>10.3f}  {'' if target is None else f'target {target[0]}'}")
-    for name, (limit, at_least) in TARGETS.items():
-        if (figures[name] < limit) if at_least else (figures[name] > limit):
-            print(f"MISSED: {name} is {figures[name]:.3f}, the target is {limit}.")
-    print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
+        postmaster = int((made.folder / "data" / "postmaster.pid").read_text().split()[0])
+        print(
+            f"{psutil.cpu_count()} cores, Python {sys.version.split()[0]}, fsync on, 4 KiB to disk in "
+            f"{sync_milliseconds(Path(tempfile.gettempdir())):.3f} ms (median). {asked.rounds} round(s).\n"
+        )
+        figures = asyncio.run(measure(made.url, max(1, asked.rounds), asked.count, Noise(postmaster)))
+    tell(figures)
+    print(json_line(figures))
 
 
 if __name__ == "__main__":

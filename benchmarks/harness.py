@@ -58,7 +58,7 @@ def contend(module: str, *arguments: object, timeout: float = 180.0) -> dict[str
     `foreign_cores` is added: how many cores others used meanwhile.
     """
     command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
-    busy, own, begun = _busy_seconds(), _children_seconds(), time.monotonic()
+    busy, own, begun = busy_seconds(), _children_seconds(), time.monotonic()
     with process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         try:
             out, err = child.communicate(timeout=timeout)
@@ -68,7 +68,7 @@ def contend(module: str, *arguments: object, timeout: float = 180.0) -> dict[str
         said = err.strip().splitlines() or ["it said nothing"]
         raise Failed(f"{' '.join(command[1:])} failed: {said[-1]}")
     wall = time.monotonic() - begun
-    foreign = (_busy_seconds() - busy - (_children_seconds() - own)) / wall
+    foreign = (busy_seconds() - busy - (_children_seconds() - own)) / wall
     figures: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
     return {**figures, "foreign_cores": max(0.0, foreign)}
 
@@ -87,13 +87,13 @@ def _await_quiet() -> None:
     """Wait for others to become quiet, but not for long."""
     deadline = time.monotonic() + QUIET_SECONDS
     while time.monotonic() < deadline:
-        busy, begun = _busy_seconds(), time.monotonic()
+        busy, begun = busy_seconds(), time.monotonic()
         time.sleep(0.5)
-        if (_busy_seconds() - busy) / (time.monotonic() - begun) <= NOISY_CORES:
+        if (busy_seconds() - busy) / (time.monotonic() - begun) <= NOISY_CORES:
             return
 
 
-def _busy_seconds() -> float:
+def busy_seconds() -> float:
     """CPU time spent by everything on this machine, and stolen from it, since it started."""
     times = psutil.cpu_times()
     return sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
