@@ -255,7 +255,7 @@ async def test_lost_connections_stop_no_agent_and_make_no_noise(
         for _ in range(6):
             tasks += [await runtime.tasks.submit("x", agent="it") for _ in range(3)]
             await asyncio.to_thread(end_connections, database)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             ended = [await runtime.tasks.wait(task.id) for task in tasks]
         assert {(task.status, task.attempt) for task in ended} == {("done", 1)}
         await until(lambda: jobs(database) == [], 60)
