@@ -17,7 +17,7 @@ ROOT = SOURCE.parent.parent
 ORDER = (
     "errors", "clock", "event", "session", "channel", "change", "submission", "task", "agent", "approval", "engine",
     "store", "home", "slots", "turn", "worker", "courier", "watchdog", "bus", "stores", "engines", "agents", "channels",
-    "config", "runtime", "backup", "testing", "api", "client", "cli",
+    "config", "runtime", "backup", "testing", "wire", "api", "client", "cli",
 )  # fmt: skip
 """Reading order. A module imports only from names that stand before its own."""
 
@@ -36,7 +36,7 @@ NOUNS = (
 )
 LOOPS = ("courier", "watchdog")
 EDGES = ("stores", "engines", "agents", "channels")
-MEETING_PLACES = ("runtime", "testing", "api", "client", "cli")
+MEETING_PLACES = ("runtime", "testing", "wire", "api", "client", "cli")
 NAMELESS = (*NOUNS, "store", "slots", "turn", "worker", "bus", *LOOPS)
 """These work with any store and any engine, so they name none."""
 FORBIDDEN_WORDS = ("sqlite", "postgres", "psycopg", "procrastinate", "embedded")

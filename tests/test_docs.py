@@ -27,12 +27,13 @@ from midwatch.agents.profiles import PROFILES, TERMS
 from midwatch.api.app import create_app
 from midwatch.channels import KINDS as CHANNEL_KINDS
 from midwatch.cli.main import app
-from midwatch.client import Client, TaskInfo
+from midwatch.client import Client
 from midwatch.config import AgentSettings, ChannelSettings, Settings
 from midwatch.event import KINDS, VERSION, Event
 from midwatch.home import Home
 from midwatch.runtime import Runtime, build_agents, build_channels
 from midwatch.submission import PRIORITY, Submission
+from midwatch.wire import TaskInfo
 from records import a_task
 from servers import PROGRAM, environment, eventually
 from test_architecture import ORDER

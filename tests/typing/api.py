@@ -37,11 +37,11 @@ from midwatch import (
 from midwatch.agent import Interrupt
 from midwatch.agents.function import FunctionAgent
 from midwatch.channels.base import SendOnly
-from midwatch.client import Counts, EventInfo, TaskInfo, TaskPage
 from midwatch.event import TaskProgress
 from midwatch.submission import Submission
 from midwatch.task import AgentTerms, Outcome, Status
 from midwatch.testing import FakeClock, RecordingChannel, RecordingTurn, ScriptedAgent, result, say
+from midwatch.wire import Counts, EventInfo, TaskInfo, TaskPage
 
 
 async def the_library(home: str) -> None:

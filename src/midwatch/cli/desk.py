@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from midwatch.errors import BadConfig, HomeUnusable, MidwatchError, NotRunning
 
 if TYPE_CHECKING:
-    from midwatch.client import Client, EventInfo
+    from midwatch.client import Client
     from midwatch.config import Settings
     from midwatch.home import Home, ServerInfo
     from midwatch.runtime import Runtime
+    from midwatch.wire import EventInfo
 
 T = TypeVar("T")
 

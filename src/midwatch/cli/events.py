@@ -12,7 +12,7 @@ from midwatch.cli.options import AsJson
 from midwatch.cli.output import emit, line, local, note, say
 
 if TYPE_CHECKING:
-    from midwatch.client import EventInfo
+    from midwatch.wire import EventInfo
 
 PAYLOAD_SHOWN = 90
 

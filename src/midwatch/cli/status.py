@@ -10,7 +10,7 @@ from midwatch.cli.options import AsJson
 from midwatch.cli.output import emit, line, paint, say
 
 if TYPE_CHECKING:
-    from midwatch.client import TaskInfo
+    from midwatch.wire import TaskInfo
 
 RECENT = timedelta(days=1)
 SHOWN = 5

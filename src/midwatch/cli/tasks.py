@@ -27,8 +27,8 @@ from midwatch.cli.options import (
 from midwatch.cli.output import age, clean, emit, fields, line, local, note, say, span, table
 
 if TYPE_CHECKING:
-    from midwatch.client import TaskInfo
     from midwatch.submission import Submission
+    from midwatch.wire import TaskInfo
 
 SHOW_PROMPT = 50
 

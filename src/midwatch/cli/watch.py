@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from midwatch.cli.output import clean, line, note, paint, say, span
 
 if TYPE_CHECKING:
-    from midwatch.client import EventInfo, TaskInfo
+    from midwatch.wire import EventInfo, TaskInfo
 
 ARGUMENTS_SHOWN = 80
 

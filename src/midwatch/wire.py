@@ -1,0 +1,177 @@
+"""What the HTTP interface says, as types: the replies of the API, and what its client returns.
+
+Times are ISO 8601 in UTC; what is not known is null.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import TypedDict  # pydantic reads these for the API's description, also on 3.11
+
+
+class TaskInfo(TypedDict):
+    """A task as JSON; times are ISO 8601 in UTC."""
+
+    id: str
+    status: str
+    status_text: str
+    outcome: str | None
+    prompt: str
+    result: str | None
+    error: str | None
+    agent: str
+    session_key: str
+    origin_channel: str | None
+    origin_session: str | None
+    route: str | None
+    workdir: str | None
+    cause: str
+    cause_id: str | None
+    priority: int
+    creator: str | None
+    timeout_seconds: float | None
+    on_crash: str
+    attempt: int
+    failures: int
+    rescues: int
+    interruptions: int
+    max_attempts: int
+    stop_requested: str | None
+    wait: str | None
+    root_id: str | None
+    parent_id: str | None
+    retry_of: str | None
+    usage: dict[str, Any] | None
+    tokens_used: int | None
+    created_at: str
+    due_at: str
+    started_at: str | None
+    completed_at: str | None
+
+
+class TaskPage(TypedDict):
+    """Some tasks; `next` is the `before` of the following page."""
+
+    tasks: list[TaskInfo]
+    next: str | None
+
+
+class Counts(TypedDict):
+    """How many tasks there are, by status."""
+
+    total: int
+    pending: int
+    running: int
+    done: int
+    failed: int
+    cancelled: int
+
+
+class EventInfo(TypedDict, total=False):
+    """An event as JSON. Live ones have seq 0."""
+
+    seq: int
+    id: str
+    kind: str
+    time: str
+    version: int
+    task_id: str | None
+    agent_id: str
+    turn_id: str
+    parent_turn_id: str
+    session_key: str
+    attempt: int
+    actor: str
+    iteration: int
+    trace_id: str
+    span_id: str
+    trace_path: str
+    source: str
+    payload: dict[str, Any]
+
+
+class EventPage(TypedDict):
+    """Some stored events, and the first and last seq of the log."""
+
+    events: list[EventInfo]
+    oldest_seq: int
+    last_seq: int
+
+
+class ApprovalInfo(TypedDict):
+    """A question as JSON."""
+
+    id: str
+    task_id: str
+    session_key: str
+    agent: str
+    question: str
+    choices: list[str]
+    status: str
+    answer: str | None
+    why: str | None
+    answered_by: str | None
+    created_at: str
+    expires_at: str
+    resolved_at: str | None
+
+
+class DeliveryInfo(TypedDict):
+    """A delivery as JSON."""
+
+    id: str
+    task_id: str
+    channel: str
+    notice: str
+    text: str
+    status: str
+    attempts: int
+    due_at: str | None
+    sent_at: str | None
+    error: str | None
+
+
+class AgentInfo(TypedDict, total=False):
+    """An agent as JSON; of one that only another process knows just `name` and `live`."""
+
+    name: str
+    live: bool
+    kind: str
+    description: str
+    slots: int
+    timeout: float | None
+    on_crash: str
+    problem: str | None
+    command: str
+    target: str
+
+
+class ProcessInfo(TypedDict):
+    """A process that runs tasks, as JSON. Where processes live by file locks they have no heartbeat."""
+
+    id: str
+    role: str
+    host: str
+    pid: int
+    agents: list[str]
+    slots: int
+    started_at: str
+    running: int
+    live: bool
+    heartbeat_age: float | None
+    leader: bool
+
+
+class ClusterInfo(TypedDict):
+    """The processes on a store, oldest first, and facts about the store."""
+
+    store: dict[str, Any]
+    processes: list[ProcessInfo]
+
+
+class Health(TypedDict):
+    """What the server says about itself."""
+
+    status: str
+    version: str
