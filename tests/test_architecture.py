@@ -15,9 +15,9 @@ SOURCE = Path(midwatch.__file__).parent
 ROOT = SOURCE.parent.parent
 
 ORDER = (
-    "errors", "clock", "event", "session", "channel", "change", "submission", "task", "agent", "approval", "engine",
-    "store", "home", "slots", "turn", "worker", "courier", "watchdog", "bus", "stores", "engines", "agents", "channels",
-    "config", "runtime", "backup", "testing", "wire", "api", "client", "cli",
+    "errors", "clock", "event", "session", "channel", "change", "submission", "task", "agent", "approval", "identity",
+    "engine", "store", "home", "slots", "turn", "worker", "courier", "watchdog", "bus", "stores", "engines", "agents",
+    "channels", "config", "runtime", "backup", "testing", "wire", "api", "client", "cli",
 )  # fmt: skip
 """Reading order. A module imports only from names that stand before its own."""
 
@@ -32,6 +32,7 @@ NOUNS = (
     "task",
     "agent",
     "approval",
+    "identity",
     "engine",
 )
 LOOPS = ("courier", "watchdog")
@@ -139,7 +140,7 @@ def test_nothing_grows_large(path: Path) -> None:
 
 def test_ports_are_documented_method_by_method() -> None:
     """A protocol that others implement is a contract; a private one next to its user may be bare."""
-    for name in ("clock", "event", "session", "channel", "task", "agent", "approval", "engine", "store"):
+    for name in ("clock", "event", "session", "channel", "task", "agent", "approval", "identity", "engine", "store"):
         for node in ast.parse((SOURCE / f"{name}.py").read_text()).body:
             if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Protocol" for base in node.bases):
                 assert ast.get_docstring(node), f"{name}.{node.name}"

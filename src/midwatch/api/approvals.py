@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from midwatch.api.bodies import AnswerBody, ApprovalQuery
-from midwatch.api.desk import OWNER, Desk
+from midwatch.api.desk import Desk, Who
 from midwatch.api.reply import Json
 
 router = APIRouter()
@@ -27,17 +27,17 @@ async def show(desk: Desk, approval_id: str) -> Json:
 
 
 @router.post("/approvals/{approval_id}/approve")
-async def approve(desk: Desk, approval_id: str, body: AnswerBody | None = None) -> Json:
+async def approve(desk: Desk, who: Who, approval_id: str, body: AnswerBody | None = None) -> Json:
     """Say yes, or answer with a choice."""
     said = body or AnswerBody()
     grant = True if said.choice is None else None
-    answered = await desk.approvals.answer(approval_id, said.choice, grant=grant, why=said.why, actor=OWNER)
+    answered = await desk.approvals.answer(approval_id, said.choice, grant=grant, why=said.why, actor=who.name)
     return Json(answered.snapshot())
 
 
 @router.post("/approvals/{approval_id}/deny")
-async def deny(desk: Desk, approval_id: str, body: AnswerBody | None = None) -> Json:
+async def deny(desk: Desk, who: Who, approval_id: str, body: AnswerBody | None = None) -> Json:
     """Say no."""
     said = body or AnswerBody()
-    answered = await desk.approvals.answer(approval_id, said.choice, grant=False, why=said.why, actor=OWNER)
+    answered = await desk.approvals.answer(approval_id, said.choice, grant=False, why=said.why, actor=who.name)
     return Json(answered.snapshot())

@@ -6,10 +6,11 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from midwatch.identity import OWNER, Actor
 from midwatch.runtime import Runtime
 
-OWNER = "owner"
-"""The actor of every request: there is one token, and it is the owner's."""
+ACTOR = "midwatch.actor"
+"""Where the guard puts the actor into the scope of a request."""
 
 
 async def runtime_of(request: Request) -> Runtime:
@@ -17,4 +18,10 @@ async def runtime_of(request: Request) -> Runtime:
     return cast(Runtime, request.app.state.runtime)
 
 
+async def actor_of(request: Request) -> Actor:
+    """Who speaks."""
+    return cast(Actor, request.scope.get(ACTOR, OWNER))
+
+
 Desk = Annotated[Runtime, Depends(runtime_of)]
+Who = Annotated[Actor, Depends(actor_of)]

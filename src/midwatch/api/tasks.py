@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 from fastapi import APIRouter, Header, Query
 
 from midwatch.api.bodies import SubmitBody, TaskQuery
-from midwatch.api.desk import OWNER, Desk
+from midwatch.api.desk import Desk, Who
 from midwatch.api.reply import Json
 from midwatch.channel import cut
 from midwatch.errors import InvalidInput
@@ -20,7 +20,9 @@ router = APIRouter()
 
 
 @router.post("/tasks", status_code=201)
-async def submit(desk: Desk, body: SubmitBody, idempotency_key: Annotated[str | None, Header()] = None) -> Json:
+async def submit(
+    desk: Desk, who: Who, body: SubmitBody, idempotency_key: Annotated[str | None, Header()] = None
+) -> Json:
     """Accept a prompt. It is durable when the reply arrives."""
     if idempotency_key and body.idempotency_key not in (None, idempotency_key):
         raise InvalidInput(
@@ -29,7 +31,7 @@ async def submit(desk: Desk, body: SubmitBody, idempotency_key: Annotated[str | 
     said = body.model_dump(exclude_defaults=True, exclude={"prompt"})  # so that equal wishes make equal bodies
     if idempotency_key:
         said["idempotency_key"] = idempotency_key
-    task = await desk.tasks.submit(body.prompt, actor=OWNER, **cast(Submission, said))
+    task = await desk.tasks.submit(body.prompt, actor=who.name, **cast(Submission, said))
     return Json(task.snapshot(), 201, headers={"location": f"/api/v1/tasks/{task.id}"})
 
 
@@ -67,15 +69,15 @@ async def result(desk: Desk, task_id: str) -> Json:
 
 
 @router.post("/tasks/{task_id}/cancel")
-async def cancel(desk: Desk, task_id: str) -> Json:
+async def cancel(desk: Desk, who: Who, task_id: str) -> Json:
     """Stop a task. A running one ends when its agent has been stopped."""
-    return Json((await desk.tasks.cancel(task_id, actor=OWNER)).snapshot())
+    return Json((await desk.tasks.cancel(task_id, actor=who.name)).snapshot())
 
 
 @router.post("/tasks/{task_id}/retry", status_code=201)
-async def retry(desk: Desk, task_id: str) -> Json:
+async def retry(desk: Desk, who: Who, task_id: str) -> Json:
     """Submit a failed or cancelled task again, as a new task."""
-    task = await desk.tasks.retry(task_id, actor=OWNER)
+    task = await desk.tasks.retry(task_id, actor=who.name)
     return Json(task.snapshot(), 201, headers={"location": f"/api/v1/tasks/{task.id}"})
 
 
