@@ -15,7 +15,7 @@ SOURCE = Path(midwatch.__file__).parent
 ROOT = SOURCE.parent.parent
 
 ORDER = (
-    "errors", "clock", "event", "session", "channel", "change", "submission", "task", "agent", "approval", "identity",
+    "errors", "clock", "event", "session", "channel", "change", "submission", "task", "tasks", "agent", "approval", "identity",
     "engine", "store", "home", "slots", "turn", "worker", "courier", "watchdog", "bus", "stores", "engines", "agents",
     "channels", "config", "runtime", "backup", "testing", "wire", "api", "client", "cli",
 )  # fmt: skip
@@ -30,6 +30,7 @@ NOUNS = (
     "change",
     "submission",
     "task",
+    "tasks",
     "agent",
     "approval",
     "identity",

@@ -36,7 +36,8 @@ from midwatch.session import Sessions
 from midwatch.slots import Slots
 from midwatch.store import Commit, Store
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.task import AgentTerms, Limits, Task, Tasks
+from midwatch.task import AgentTerms, Task
+from midwatch.tasks import Limits, Tasks
 from midwatch.watchdog import Watchdog
 from midwatch.worker import Worker
 

@@ -33,18 +33,17 @@ from midwatch.task import (
     TRANSITIONS,
     TRIES,
     AgentTerms,
-    Limits,
     Outcome,
     Status,
     Stop,
     Task,
     TaskFilter,
-    Tasks,
     end,
     owned,
     retry_delay,
     start_notice,
 )
+from midwatch.tasks import Limits, Tasks
 from records import CLOCK, a_task, asking, fence, running, take
 
 NOW = 1_700_000_000 * SECOND

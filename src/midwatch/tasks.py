@@ -1,0 +1,222 @@
+"""The task service: hand in work, look at it, stop it, have it again. What a task is stands in `midwatch.task`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, Unpack
+
+from midwatch.change import Changes, Update
+from midwatch.clock import SECOND, Clock, iso, new_id
+from midwatch.errors import AlreadyFinished, Conflict, InvalidInput, NotFinished, NotFound, UnknownAgent
+from midwatch.event import InterruptReceived, TaskSubmitted, event
+from midwatch.session import checked_key, gate_key
+from midwatch.submission import MAX_PROMPT, Submission, body_hash, check
+from midwatch.task import OUTSIDE, TRIES, AgentTerms, Summary, Task, TaskFilter, TaskStore, end, meta, owned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of the task service."""
+
+    max_open: int = 1000
+    max_prompt: int = MAX_PROMPT
+
+
+class Agents(Protocol):
+    """What the task service asks about agents."""
+
+    default: str
+
+    def terms(self, agent: str) -> AgentTerms | None:
+        """The configured terms of `agent`, or None when this process does not know it."""
+        ...
+
+    def known(self) -> frozenset[str]:
+        """Names of the agents configured in this process."""
+        ...
+
+    async def advertised(self, agent: str) -> AgentTerms | None:
+        """The terms of an agent that only another live process has, or None."""
+        ...
+
+    async def live(self) -> frozenset[str]:
+        """Names of the agents that some live process can run now."""
+        ...
+
+
+class Tasks:
+    """Service: hand in work, look at it, stop it, have it again."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        clock: Clock,
+        agents: Agents,
+        check_route: Callable[[str], str],
+        limits: Limits | None = None,
+        submitter: str | None = None,
+        wait_finished: Callable[[str], Awaitable[None]] | None = None,
+        default_route: str | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._agents = agents
+        self._check_route = check_route
+        self._limits = limits or Limits()
+        self._submitter = submitter
+        self._wait_finished = wait_finished
+        self._default_route = default_route
+
+    async def submit(self, prompt: str, *, actor: str | None = None, **wish: Unpack[Submission]) -> Task:
+        """Accept a prompt for an agent; `Submission` lists what else can be said. When this returns the task is
+        durable and will run. The same `idempotency_key` with the same wishes returns the first task."""
+        check(prompt, wish, self._limits.max_prompt)
+        name = wish.get("agent") or self._agents.default
+        terms = await self._terms(name)
+        route = wish.get("route") or self._default_route
+        delay = wish.get("delay") or 0
+        key = wish.get("idempotency_key")
+        now = self._clock.now()
+        task_id = new_id("t", now)
+        origin = wish.get("origin_session")
+        origin = checked_key(origin, "origin_session") if origin else None
+        session = wish.get("session_key")
+        session = checked_key(session) if session else f"bg:{task_id}"
+        task = Task(
+            id=task_id, status="pending", prompt=prompt, agent=name, session_key=session, gate_key=gate_key(session),
+            created_at=now, due_at=now + int(delay * SECOND), wait="delay" if delay else None,
+            cause=wish.get("cause") or "submit", priority=wish.get("priority") or 0, creator=actor,
+            origin_channel=wish.get("origin_channel"), origin_session=origin,
+            route=self._check_route(route) if route else None, workdir=wish.get("workdir"),
+            timeout_seconds=wish.get("timeout") or terms.timeout_seconds,
+            on_crash=wish.get("on_crash") or terms.on_crash,
+            max_attempts=wish.get("max_attempts") or terms.max_attempts, submitter=self._submitter,
+            root_id=task_id, idempotency_key=key,
+            body_hash=body_hash(prompt, wish) if key else None, budget=wish.get("budget"),
+        )  # fmt: skip
+        return await self._insert(task, self._limits.max_open)
+
+    async def get(self, task_id: str) -> Task:
+        """The task, with what it waits for worked out, or NotFound."""
+        task = await self._get(task_id)
+        if task.status != "pending" or task.waits_until(self._clock.now()):
+            return task
+        if task.agent not in await self._agents.live():
+            return task._replace(wait="agent")
+        held = await self._store.gate_holder(task.gate_key)
+        return task._replace(wait="session" if held else "slot")
+
+    status = get
+    """Another name for `get`."""
+
+    async def list(self, which: TaskFilter | None = None) -> list[Task]:
+        """Tasks that match, newest first, at most 500 at a time."""
+        which = which or TaskFilter()
+        if not 1 <= which.limit <= 500:
+            raise InvalidInput("limit is 1 to 500.", field="limit")
+        found = await self._store.list_tasks(which)
+        waiting = {task.agent for task in found if task.status == "pending"}
+        missing = waiting - await self._agents.live() if waiting else set()
+        now = self._clock.now()
+        return [
+            t._replace(wait="agent") if t.status == "pending" and t.agent in missing and not t.waits_until(now) else t
+            for t in found
+        ]
+
+    async def result(self, task_id: str) -> str:
+        """The whole text of a task that is done."""
+        task = await self._get(task_id)
+        if task.status == "done":
+            return task.result or ""
+        if task.open:
+            raise NotFinished(task.id, task.status, f"look at it with `midwatch show {task.id}` and try again later.")
+        raise NotFinished(
+            task.id, task.status, f"{task.error or task.outcome}. Try again with `midwatch retry {task.id}`."
+        )
+
+    async def wait(self, task_id: str) -> Task:
+        """Return the task once it has ended."""
+        if self._wait_finished is None:
+            raise InvalidInput("this process does not follow the log, so it cannot wait.")
+        await self._wait_finished(task_id)
+        return await self._get(task_id)
+
+    async def cancel(self, task_id: str, *, actor: str | None = None) -> Task:
+        """Stop it. A pending task ends now; a running one when its agent has been stopped."""
+        for _ in range(TRIES):
+            task = await self._get(task_id)
+            if not task.open:
+                raise AlreadyFinished(task.id, task.status)
+            if task.stop_requested == "cancel":
+                return task
+            if task.status == "pending":
+                after, changes = end(task, self._clock.now(), outcome="cancelled", actor=actor)
+            else:
+                after = task._replace(stop_requested="cancel")
+                told = event(InterruptReceived(reason="cancel"), self._clock.now(), **meta(task, actor))
+                stop = Update("task", task.id, {"stop_requested": "cancel"}, owned(task))
+                changes = Changes(updates=(stop,), events=(told,))
+            try:
+                await self._store.apply(changes)
+            except Conflict:
+                continue
+            return after
+        raise Conflict(f"task {task_id} keeps changing; try again.")
+
+    async def retry(self, task_id: str, *, actor: str | None = None) -> Task:
+        """Submit a failed or cancelled task again, as a new task that continues from the old one's progress."""
+        old = await self._get(task_id)
+        if old.open:
+            raise Conflict(f"task {old.id} is still {old.status}; cancel it first with `midwatch cancel {old.id}`.")
+        if old.status == "done":
+            raise Conflict(f"task {old.id} is done; submit the prompt again instead.")
+        await self._terms(old.agent)
+        now = self._clock.now()
+        fresh = Task(
+            id=new_id("t", now), status="pending", prompt=old.prompt, agent=old.agent, session_key=old.session_key,
+            gate_key=old.gate_key, created_at=now, due_at=now, submitter=self._submitter,
+            retry_of=old.retry_of or old.id, creator=actor or old.creator, internal_key=f"retry:{old.id}",
+            **{name: getattr(old, name) for name in KEPT_BY_RETRY},
+        )  # fmt: skip
+        try:
+            return await self._insert(fresh, None)
+        except Conflict:
+            raise Conflict(f"task {old.id} was retried already; retry its newest try, see `midwatch tasks`.") from None
+
+    async def summary(self) -> Summary:
+        """Counts by status."""
+        return await self._store.count_tasks()
+
+    async def active_count(self) -> int:
+        """How many are pending or running."""
+        return (await self._store.count_tasks()).active
+
+    async def _insert(self, task: Task, max_open: int | None) -> Task:
+        told = TaskSubmitted(
+            prompt=task.prompt, agent=task.agent, cause=task.cause, priority=task.priority,
+            due_at=iso(task.due_at) if task.wait else None, retry_of=task.retry_of,
+        )  # fmt: skip
+        changes = Changes(events=(event(told, task.created_at, **meta(task)),))
+        return (await self._store.submit(task, changes, max_open if task.cause in OUTSIDE else None)).task
+
+    async def _get(self, task_id: str) -> Task:
+        found = await self._store.get_task(task_id)
+        if found is None:
+            raise NotFound("task", task_id)
+        return found
+
+    async def _terms(self, agent: str) -> AgentTerms:
+        terms = self._agents.terms(agent)
+        if terms is not None:
+            return terms
+        terms = await self._agents.advertised(agent)
+        if terms is None:
+            raise UnknownAgent(agent, sorted(await self._agents.live() | self._agents.known()))
+        return terms
+
+
+KEPT_BY_RETRY = (
+    "cause", "cause_id", "priority", "origin_channel", "origin_session", "route", "workdir", "timeout_seconds",
+    "on_crash", "max_attempts", "root_id", "parent_id", "progress", "budget", "trace",
+)  # fmt: skip
