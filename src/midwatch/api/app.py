@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from midwatch import __version__
-from midwatch.api import agents, approvals, cluster, deliveries, events, sessions, tasks
+from midwatch.api import agents, approvals, cluster, deliveries, events, sessions, tasks, web
 from midwatch.api.guard import Guard
 from midwatch.api.reply import Json, Problem, invalid, problem
 from midwatch.api.sse import Streams
@@ -42,6 +42,7 @@ def create_app(runtime: Runtime) -> FastAPI:
         app.include_router(routes, prefix=PREFIX)
     for routes in (deliveries.router, cluster.router):
         app.include_router(routes, prefix=PREFIX)
+    web.mount(app)
     app.add_middleware(Guard, token=runtime.home.token())
     app.add_exception_handler(MidwatchError, refused)
     app.add_exception_handler(RequestValidationError, not_valid)

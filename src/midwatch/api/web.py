@@ -1,0 +1,88 @@
+"""The web console: its files, read once into memory, and the headers that keep them harmless.
+
+The files hold nothing secret and need no token; everything they show comes from the API, which asks for one.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+FOLDER = Path(__file__).parent / "web"
+PAGES = (
+    "/", "/tasks", "/tasks/new", "/tasks/{id}", "/sessions", "/sessions/{key:path}", "/events", "/agents", "/settings",
+    "/sign-in",
+)  # fmt: skip
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "cache-control": "no-cache",
+}
+
+
+class Asset(NamedTuple):
+    """A file as it is sent."""
+
+    body: bytes
+    type: str
+    etag: str
+
+
+def load(folder: Path = FOLDER) -> dict[str, Asset]:
+    """All files by their name below the folder. Only these names are served, so no path leads elsewhere."""
+    found = sorted(path for path in folder.rglob("*") if path.suffix in TYPES and path.is_file())
+    return {path.relative_to(folder).as_posix(): asset(path) for path in found}
+
+
+def asset(path: Path) -> Asset:
+    """One file, named by its content."""
+    body = path.read_bytes()
+    return Asset(body, TYPES[path.suffix], f'"{sha256(body).hexdigest()[:20]}"')
+
+
+def mount(app: FastAPI) -> None:
+    """Serve the console: `index.html` at every page's address, the rest under /web."""
+    assets = load()
+
+    async def page(request: Request) -> Response:
+        return reply(request, assets["index.html"])
+
+    async def file(request: Request) -> Response:
+        wanted = assets.get(request.path_params["name"])
+        if wanted is None:
+            raise HTTPException(404, "Not Found")
+        return reply(request, wanted)
+
+    for address in PAGES:
+        app.add_route(address, page, methods=["GET"], include_in_schema=False)
+    app.add_route("/web/{name:path}", file, methods=["GET"], include_in_schema=False)
+
+
+def reply(request: Request, wanted: Asset) -> Response:
+    """The file, or word that the browser's copy is still good."""
+    headers = {**HEADERS, "etag": wanted.etag}
+    known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
+    if wanted.etag in known:
+        return Response(status_code=304, headers=headers)
+    return Response(wanted.body, headers={**headers, "content-type": wanted.type})
