@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -22,6 +23,7 @@ from pydantic_settings import (
 
 from midwatch.clock import seconds
 from midwatch.errors import BadConfig, InvalidInput
+from midwatch.identity import Role
 
 
 def _duration(value: Any) -> Any:
@@ -44,6 +46,30 @@ def _database(value: Any) -> Any:
     return value
 
 
+def _networks(value: list[str]) -> list[str]:
+    for one in value:
+        try:
+            ip_network(one, strict=False)
+        except ValueError:
+            raise ValueError(f"{one!r} is no address or network, such as 10.0.0.5 or 10.0.0.0/8") from None
+    return value
+
+
+def _hosts(value: list[str]) -> list[str]:
+    for one in value:
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}", one):
+            raise ValueError(f"{one!r} is no host name; write it without scheme and port")
+    return [one.lower() for one in value]
+
+
+def _origins(value: list[str]) -> list[str]:
+    for one in value:
+        if not re.fullmatch(r"https?://[A-Za-z0-9._-]{1,253}(:\d{1,5})?", one):
+            raise ValueError(f"{one!r} is no origin, such as https://desk.example.org")
+    return [one.lower() for one in value]
+
+
+Header = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,60}$")]
 Database = Annotated[str, BeforeValidator(_database)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 
@@ -105,10 +131,29 @@ class Settings(BaseSettings):
     )
     host: str = Field("127.0.0.1", description="Address the server listens on.")
     port: int = Field(7171, ge=0, le=65535, description="Port the server listens on; 0 takes a free one.")
+    expose: bool = Field(False, description="Listen beyond loopback; without it `host` must be a loopback address.")
+    hosts: Annotated[list[str], AfterValidator(_hosts)] = Field(
+        default_factory=list, description="Names the server may be called by, beside localhost and the machine's own."
+    )
+    origins: Annotated[list[str], AfterValidator(_origins)] = Field(
+        default_factory=list,
+        description="Other web sites whose pages may use the interface with a token.",
+    )
+    proxy_header: Header | None = Field(None, description="Header in which a trusted proxy names the actor.")
+    proxy_addresses: Annotated[list[str], AfterValidator(_networks)] = Field(
+        ["127.0.0.0/8", "::1"], description="Addresses and networks of trusted proxies."
+    )
+    proxy_role: Role = Field("operator", description="What whom a proxy names may do.")
     slots: int = Field(64, ge=1, le=10_000, description="Tasks that may run at once in one process, over all agents.")
     default_agent: str = Field("demo", description="Agent of a task that names none.")
     notify: str | None = Field(None, description="Route of a task that names none: `channel` or `channel:target`.")
     max_open: int = Field(1000, ge=1, description="Open tasks accepted from outside before submitting is refused.")
+    max_open_per_actor: int | None = Field(
+        None, ge=1, description="Of these, those of one actor. Default: as many as `max_open` allows."
+    )
+    max_running_per_actor: int | None = Field(
+        None, ge=1, description="Tasks of one actor that may run at once in one process. Default: slots are shared."
+    )
     max_waiting: int = Field(1000, ge=1, description="Tasks that may wait for an answer at once.")
     approval_expiry: Seconds = Field(12 * 3600.0, gt=0, description="A question nobody answers expires after this.")
     shutdown_grace: Seconds = Field(5.0, ge=0, description="Time running tasks get to end by themselves on shutdown.")

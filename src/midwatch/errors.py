@@ -2,7 +2,8 @@
 
 MidwatchError
 ├── InvalidInput            what was asked for makes no sense; names the field
-│   └── UnknownAgent        no configuration and no live process offers that agent
+│   ├── UnknownAgent        no configuration and no live process offers that agent
+│   └── UnsupportedMedia    the body is not declared as JSON
 ├── NotFound                no such task, approval, session, ...
 ├── Conflict                the record is not in a state that allows this, or changed meanwhile
 │   ├── AlreadyFinished     the task has ended
@@ -10,6 +11,9 @@ MidwatchError
 │   └── KeyReused           an idempotency key was used before with another body
 ├── LimitReached            too much open work; try again later
 ├── Unauthorized            no token, or a wrong one
+├── Forbidden               the role does not allow this
+│   ├── ForeignOrigin       a web page of another site asks
+│   └── WrongHost           the server was called by a name that is not its own
 ├── LeaseLost               this attempt no longer owns its task; its writes are refused
 ├── StoreError
 │   ├── StoreUnavailable    the database did not take the write (busy, full disk, ...)
@@ -63,6 +67,12 @@ class UnknownAgent(InvalidInput):
             "Add it under [agents.NAME] in midwatch.toml, or list them with `midwatch agents`.",
             field="agent",
         )
+
+
+class UnsupportedMedia(InvalidInput):
+    """The body is not declared as JSON."""
+
+    code = "unsupported_media_type"
 
 
 class NotFound(MidwatchError):
@@ -126,6 +136,25 @@ class Unauthorized(MidwatchError):
 
     code = "unauthorized"
     exit_status = 6
+
+
+class Forbidden(MidwatchError):
+    """The role does not allow this."""
+
+    code = "forbidden"
+    exit_status = 6
+
+
+class ForeignOrigin(Forbidden):
+    """A web page of another site asks."""
+
+    code = "foreign_origin"
+
+
+class WrongHost(Forbidden):
+    """The server was called by a name that is not its own."""
+
+    code = "wrong_host"
 
 
 class LeaseLost(MidwatchError):

@@ -177,6 +177,8 @@ class MessageUpdate(Payload):
     message_id: str
     role: str
     message: str
+    number: int | None = None
+    """Its place in the conversation, given by the store."""
 
 
 @kind("message_delta", live=True)
@@ -186,6 +188,45 @@ class MessageDelta(Payload):
     message_id: str
     offset: int
     text: str
+
+
+@kind("status_change")
+class StatusChange(Payload):
+    """What the conversation does now: idle, busy, asking, closed or lost; `agent_type` is its agent."""
+
+    status: str
+    agent_type: str
+
+
+@kind("screen_update", live=True)
+class ScreenUpdate(Payload):
+    """The whole screen of a terminal agent, as it stands."""
+
+    screen: str
+
+
+@kind("agent_error")
+class AgentFault(Payload):
+    """A turn of the conversation failed (`error`) or is tried again (`warning`)."""
+
+    message: str
+    level: str
+
+
+@kind("session_opened")
+class SessionOpened(Payload):
+    """A conversation was opened, or opened again."""
+
+    agent: str
+    workdir: str | None = None
+    title: str | None = None
+
+
+@kind("session_closed")
+class SessionClosed(Payload):
+    """A conversation was closed; what was open in it was cancelled."""
+
+    reason: str
 
 
 # -- the task ----------------------------------------------------------------------------------------------------
@@ -307,6 +348,40 @@ class DeliveryFailed(Payload):
     error: str
 
 
+# -- identity ----------------------------------------------------------------------------------------------------
+
+
+@kind("token_created")
+class TokenCreated(Payload):
+    """A token was made: `token_kind` is api or link, `for_actor` is whom it lets in; the envelope's `actor` made it."""
+
+    token_id: str
+    token_kind: str
+    name: str
+    role: str
+    for_actor: str
+
+
+@kind("token_revoked")
+class TokenRevoked(Payload):
+    """A token was ended, or a browser signed out; the envelope's `actor` did it."""
+
+    token_id: str
+    token_kind: str
+    name: str
+    role: str
+
+
+@kind("signed_in")
+class SignedIn(Payload):
+    """A browser was signed in; the envelope's `actor` is who."""
+
+    token_id: str
+    token_kind: str
+    name: str
+    role: str
+
+
 # -- the stream itself -------------------------------------------------------------------------------------------
 
 
@@ -355,6 +430,10 @@ class EventLog(Protocol):
 
     async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
         """Up to `limit` matching events with seq > `after`, in order."""
+        ...
+
+    async def read_events_back(self, before: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
+        """The last `limit` matching events with seq < `before`, in order."""
         ...
 
     async def log_bounds(self) -> LogBounds:

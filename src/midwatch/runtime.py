@@ -32,7 +32,8 @@ from midwatch.engine import Engine, Instance, Role
 from midwatch.engines.embedded import EmbeddedEngine, dead_owners
 from midwatch.errors import BadConfig, UnknownAgent
 from midwatch.home import Home, boot_id
-from midwatch.session import Sessions
+from midwatch.identity import Tokens
+from midwatch.sessions import Sessions
 from midwatch.slots import Slots
 from midwatch.store import Commit, Store
 from midwatch.stores.sqlite import SqliteStore
@@ -100,7 +101,7 @@ class Runtime:
         self.notifications = Notifications(store, self.channels)
         self.living = living_processes(settings, home, store)
         self.approvals = Approvals(store, clock, self.living)
-        self.sessions = Sessions(store)
+        self.tokens = Tokens(store, clock, home.token())
         self.bus = Bus(store, clock)
         self.roster = Roster(agents, settings.default_agent, self.living)
         self._id = new_id("i", now)
@@ -109,11 +110,12 @@ class Runtime:
             clock,
             self.roster,
             self.notifications.check_route,
-            Limits(max_open=settings.max_open),
+            Limits(max_open=settings.max_open, max_open_per_actor=settings.max_open_per_actor),
             submitter=self._id,
             wait_finished=self.bus.finished,
             default_route=settings.notify,
         )
+        self.sessions = Sessions(store, clock, self.tasks)
         self._worker: Worker | None = None
         self._engine: Engine | None = None
         self._courier: Courier | None = None
@@ -166,7 +168,7 @@ class Runtime:
                 up.release()
 
     async def _start(self, role: Role) -> None:
-        settings, slots = self.settings, Slots(self.settings.slots, {n: a.terms.slots for n, a in self.agents.items()})
+        settings, per_agent = self.settings, {name: agent.terms.slots for name, agent in self.agents.items()}
         self.instance = Instance(
             id=self._id,
             role=role,
@@ -184,7 +186,7 @@ class Runtime:
             self.agents,
             self.notifications,
             self.approvals,
-            slots,
+            Slots(settings.slots, per_agent, settings.max_running_per_actor),
             owner=self._id,
             show=self.bus.show,
             identify=identify,
@@ -231,7 +233,7 @@ class Runtime:
             worker, grace = self._worker, self.settings.shutdown_grace
             steps = [self._engine.stop_taking, lambda: worker.stop(grace), self._watchdog.stop, self._courier.stop]
             steps.append(self._engine.stop)
-        steps.append(self.bus.stop)
+        steps += [self.tokens.close, self.bus.stop]
         failed: list[BaseException] = []
         for step in steps:
             try:

@@ -9,7 +9,9 @@ from midwatch.approval import ApprovalStore
 from midwatch.channel import DeliveryStore
 from midwatch.engine import InstanceStore
 from midwatch.event import Event, EventLog
+from midwatch.identity import TokenStore
 from midwatch.session import SessionStore
+from midwatch.state import StateStore
 from midwatch.task import TaskStore
 
 
@@ -27,7 +29,9 @@ class Commit(NamedTuple):
 EVERY_TOPIC = frozenset({"task", "stop", "delivery", "approval"})
 
 
-class Store(TaskStore, SessionStore, DeliveryStore, ApprovalStore, InstanceStore, EventLog, Protocol):
+class Store(
+    TaskStore, SessionStore, DeliveryStore, ApprovalStore, TokenStore, InstanceStore, EventLog, StateStore, Protocol
+):
     """Port: durable state. Kinds of stores are in `midwatch.stores`; one suite of tests holds for all of them."""
 
     async def close(self) -> None:

@@ -11,20 +11,26 @@ from starlette.responses import Response
 
 from midwatch.errors import (
     Conflict,
+    Forbidden,
     InvalidInput,
     LimitReached,
     MidwatchError,
     NotFound,
     StoreError,
     Unauthorized,
+    UnsupportedMedia,
+    WrongHost,
 )
 
 STATUS: dict[type[MidwatchError], int] = {
     InvalidInput: 422,
+    UnsupportedMedia: 415,
     NotFound: 404,
     Conflict: 409,
     LimitReached: 429,
     Unauthorized: 401,
+    Forbidden: 403,
+    WrongHost: 421,
     StoreError: 503,
 }
 HEADERS: dict[int, dict[str, str]] = {

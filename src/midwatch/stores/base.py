@@ -13,9 +13,11 @@ from midwatch.channel import Delivery
 from midwatch.channel import Status as DeliveryStatus
 from midwatch.engine import Instance
 from midwatch.event import EVERYTHING, Event, EventFilter, LogBounds
-from midwatch.session import Message, Session
+from midwatch.identity import Token
+from midwatch.session import Message, Session, View
+from midwatch.state import DeskState, SessionState, TaskState
 from midwatch.store import Commit
-from midwatch.stores.verbs import change, event, look, task
+from midwatch.stores.verbs import change, event, look, state, task, token
 from midwatch.task import ClaimRequest, Claims, Submitted, Summary, Task, TaskFilter
 
 T = TypeVar("T")
@@ -35,6 +37,10 @@ class VerbStore(ABC):
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
         """Run `verb(tx, *args)`, which only looks, on everything committed so far."""
 
+    async def moment(self, verb: Callable[..., T], *args: Any) -> T:
+        """Like `read`; everything the verb looks at is of one moment."""
+        return await self.read(verb, *args)
+
     async def peek(self, verb: Callable[..., T], *args: Any) -> T:
         """Like `read`, for a look at one record by its key, which a store may do without leaving the event loop."""
         return await self.read(verb, *args)
@@ -42,8 +48,10 @@ class VerbStore(ABC):
     def on_commit(self, listener: Callable[[Commit], None]) -> None:
         self._listeners.append(listener)
 
-    async def submit(self, task_: Task, changes: Changes, max_open: int | None) -> Submitted:
-        return await self.write(task.submit, task_, changes, max_open)
+    async def submit(
+        self, task_: Task, changes: Changes, max_open: int | None, max_of_actor: int | None = None
+    ) -> Submitted:
+        return await self.write(task.submit, task_, changes, max_open, max_of_actor)
 
     async def claim(self, request: ClaimRequest, now: int) -> Claims:
         return await self.write(task.claim, request, now)
@@ -78,6 +86,9 @@ class VerbStore(ABC):
     async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
         return await self.read(event.read, after, which, limit)
 
+    async def read_events_back(self, before: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
+        return await self.read(event.read_back, before, which, limit)
+
     async def log_bounds(self) -> LogBounds:
         return await self.read(event.bounds)
 
@@ -87,8 +98,26 @@ class VerbStore(ABC):
     async def get_session(self, key: str) -> Session | None:
         return await self.peek(look.session, key)
 
-    async def list_sessions(self, limit: int = 50) -> list[Session]:
-        return await self.read(look.sessions, limit)
+    async def view_session(self, key: str) -> View | None:
+        return await self.read(look.view, key)
+
+    async def list_sessions(self, limit: int = 50, before: str | None = None) -> list[View]:
+        return await self.read(look.sessions, limit, before)
+
+    async def open_session(self, session: Session, events: tuple[Event, ...]) -> bool:
+        return await self.write(look.open_session, session, events)
+
+    async def close_session(self, key: str, now: int, events: tuple[Event, ...]) -> bool:
+        return await self.write(look.close_session, key, now, events)
+
+    async def state_of_task(self, task_id: str) -> TaskState | None:
+        return await self.moment(state.of_task, task_id)
+
+    async def state_of_session(self, key: str) -> SessionState | None:
+        return await self.moment(state.of_session, key)
+
+    async def state_of_desk(self) -> DeskState:
+        return await self.moment(state.of_desk)
 
     async def read_messages(self, key: str, after: int = 0, limit: int = 500) -> list[Message]:
         return await self.read(look.messages, key, after, limit)
@@ -121,6 +150,21 @@ class VerbStore(ABC):
 
     async def next_expiry(self) -> int | None:
         return await self.read(look.next_expiry)
+
+    async def token_of(self, hashed: str, now: int) -> Token | None:
+        return await self.peek(token.by_hash, hashed, now)
+
+    async def get_token(self, key: str) -> Token | None:
+        return await self.read(token.get, key)
+
+    async def list_tokens(self) -> list[Token]:
+        return await self.read(token.list_)
+
+    async def count_tokens(self, actor: str, now: int) -> int:
+        return await self.read(token.count, actor, now)
+
+    async def prune_tokens(self, before: int) -> int:
+        return await self.write(token.prune, before)
 
     async def add_instance(self, instance: Instance) -> None:
         await self.write(look.add_instance, instance)

@@ -20,15 +20,17 @@ from midwatch.channel import Delivery
 from midwatch.engine import Instance
 from midwatch.errors import InvalidInput
 from midwatch.event import Event
+from midwatch.identity import Token
 from midwatch.session import Message, Session
 from midwatch.task import Task
 
-NOUNS = ("task", "event", "session", "channel", "approval", "engine")
+NOUNS = ("task", "event", "session", "channel", "approval", "token", "engine")
 TABLES = {
     "task": "tasks",
     "approval": "approvals",
     "delivery": "deliveries",
     "session": "sessions",
+    "token": "tokens",
     "instance": "instances",
 }
 JSON_COLUMNS = frozenset({"progress", "budget", "usage", "trace", "choices", "agents", "terms"})
@@ -52,6 +54,7 @@ RECORDS: Mapping[str, tuple[str, ...]] = {
     "message": columns(Message),
     "delivery": columns(Delivery),
     "approval": columns(Approval),
+    "token": columns(Token),
     "instance": columns(Instance),
 }
 

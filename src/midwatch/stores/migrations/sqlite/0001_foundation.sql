@@ -51,6 +51,8 @@ CREATE TABLE tasks (
 );
 -- The order in which tasks are taken.
 CREATE INDEX tasks_claim ON tasks (rank, due_at, id) WHERE status = 'pending';
+-- The actors who wait, and the first task of each for an agent.
+CREATE INDEX tasks_actor ON tasks (coalesce(creator, ''), agent, rank, due_at, id) WHERE status = 'pending';
 -- The next task whose time has not come.
 CREATE INDEX tasks_later ON tasks (due_at) WHERE status = 'pending' AND wait IS NOT NULL;
 -- The lock: one running task per gate.
@@ -58,6 +60,8 @@ CREATE UNIQUE INDEX tasks_gate ON tasks (gate_key) WHERE status = 'running';
 -- Counts of ended tasks by status, and the oldest of them. Open ones are counted by the indexes above.
 CREATE INDEX tasks_ended ON tasks (status, completed_at) WHERE completed_at IS NOT NULL;
 CREATE UNIQUE INDEX tasks_key ON tasks (coalesce(creator, ''), idempotency_key) WHERE idempotency_key IS NOT NULL;
+-- What waits in a conversation; a task's private session is none.
+CREATE INDEX tasks_queue ON tasks (session_key) WHERE status = 'pending' AND substr(session_key, 1, 3) <> 'bg:';
 CREATE UNIQUE INDEX tasks_internal_key ON tasks (internal_key) WHERE internal_key IS NOT NULL;
 
 CREATE TABLE events (
@@ -81,6 +85,8 @@ CREATE TABLE events (
   payload TEXT NOT NULL
 );
 CREATE INDEX events_task ON events (task_id) WHERE task_id IS NOT NULL;
+-- Recent troubles of a conversation.
+CREATE INDEX events_fault ON events (session_key, seq) WHERE kind = 'agent_error';
 
 -- One row: the last seq given, and the first from which the log has no holes.
 CREATE TABLE event_head (one INTEGER PRIMARY KEY CHECK (one = 1), last_seq INTEGER NOT NULL, oldest_seq INTEGER NOT NULL);
@@ -90,7 +96,9 @@ CREATE TABLE sessions (
   key TEXT PRIMARY KEY,
   agent TEXT NOT NULL,
   gate_key TEXT NOT NULL,
-  status TEXT NOT NULL,
+  title TEXT NOT NULL,
+  creator TEXT,
+  status TEXT NOT NULL CHECK (status IN ('idle', 'closed')),
   thread_id TEXT,
   workdir TEXT,
   created_at INTEGER NOT NULL,
@@ -106,10 +114,12 @@ CREATE TABLE messages (
   text TEXT NOT NULL,
   time INTEGER NOT NULL,
   task_id TEXT,
+  id TEXT NOT NULL,
+  author TEXT,
   PRIMARY KEY (session_key, number)
 ) WITHOUT ROWID;
--- A task's prompt is one message, however often the task is tried.
-CREATE UNIQUE INDEX messages_prompt ON messages (task_id) WHERE role = 'user' AND task_id IS NOT NULL;
+-- A message that is told again, as a task's prompt is when the task is tried again, stays one message.
+CREATE UNIQUE INDEX messages_id ON messages (session_key, id) WHERE id <> '';
 
 CREATE TABLE deliveries (
   id TEXT PRIMARY KEY,
@@ -146,6 +156,22 @@ CREATE TABLE approvals (
 );
 CREATE INDEX approvals_open ON approvals (expires_at) WHERE status = 'pending';
 CREATE INDEX approvals_task ON approvals (task_id);
+
+CREATE TABLE tokens (
+  id TEXT PRIMARY KEY,
+  kind TEXT NOT NULL CHECK (kind IN ('api', 'browser', 'link')),
+  name TEXT NOT NULL,
+  actor TEXT NOT NULL,
+  role TEXT NOT NULL CHECK (role IN ('viewer', 'operator', 'owner')),
+  hash TEXT NOT NULL UNIQUE,
+  created_at INTEGER NOT NULL,
+  created_by TEXT NOT NULL,
+  expires_at INTEGER,
+  last_used_at INTEGER,
+  revoked_at INTEGER,
+  root TEXT
+);
+CREATE UNIQUE INDEX tokens_name ON tokens (name) WHERE kind = 'api' AND revoked_at IS NULL;
 
 CREATE TABLE instances (
   id TEXT PRIMARY KEY,

@@ -1,0 +1,21 @@
+-- by_hash: one token, unless what it was made with has ended
+SELECT {token} FROM tokens
+WHERE hash = :hash AND (root IS NULL OR EXISTS (
+  SELECT 1 FROM tokens made_with WHERE made_with.id = tokens.root AND made_with.revoked_at IS NULL
+    AND (made_with.expires_at IS NULL OR made_with.expires_at > :now)
+))
+
+-- get: one token
+SELECT {token} FROM tokens WHERE id = :key
+
+-- by_name: the live token of a program
+SELECT {token} FROM tokens WHERE name = :key AND kind = 'api' AND revoked_at IS NULL
+
+-- list: newest first
+SELECT {token} FROM tokens ORDER BY id DESC
+
+-- count: live links and browsers of an actor
+SELECT count(*) FROM tokens WHERE actor = :actor AND kind <> 'api' AND revoked_at IS NULL AND expires_at > :now
+
+-- prune: what ended before a time
+DELETE FROM tokens WHERE revoked_at < :before OR expires_at < :before
