@@ -1,68 +1,167 @@
-"""Slots: how many turns may run at once in this process, in all and per agent."""
+"""Slots: how many turns may run at once in this process, in all and per agent, and how actors share them.
+
+Free slots are given in claim order, whoever asks. Only the last one, of the process or of an agent, is kept from those
+who have some while another actor waits who has none: among several of these it is for the one who had a slot longest
+ago. So an actor alone on the desk uses every slot, and nobody's one task waits behind another's five hundred.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from midwatch.task import ClaimRequest, Shares, Task
+
+REMEMBERED = 1000
+"""Pairs of agent and actor whose latest start is known."""
+
+
+class Waiting(NamedTuple):
+    """A turn that wants its slot back."""
+
+    agent: str
+    actor: str
+    future: asyncio.Future[None]
 
 
 class Slots:
     """Counts turns. A turn that waits for a person gives its slot back and takes one again later."""
 
-    def __init__(self, total: int, per_agent: Mapping[str, int]) -> None:
+    def __init__(self, total: int, per_agent: Mapping[str, int], per_actor: int | None = None) -> None:
         self.total = total
         self._per_agent = dict(per_agent)
-        self._used: dict[str, int] = {}
+        self._per_actor = per_actor
+        self._used: Counter[str] = Counter()
         self._in_use = 0
-        self._returning: deque[tuple[str, asyncio.Future[None]]] = deque()
+        self._held: Counter[tuple[str, str]] = Counter()
+        self._started: dict[tuple[str, str], int] = {}
+        self._starts = 0
+        self._returning: deque[Waiting] = deque()
 
     def free(self) -> int:
-        """Slots for new tasks; turns that want theirs back, and could use one, come first."""
-        wanted: dict[str, int] = {}
-        for agent, future in self._returning:
-            if not future.done():
-                wanted[agent] = wanted.get(agent, 0) + 1
-        usable = sum(min(count, self._room(agent)) for agent, count in wanted.items())
-        return max(0, self.total - self._in_use - usable)
+        """Slots for new tasks. A turn that wants its own back is never kept from one it could use."""
+        return max(0, self.total - self._in_use)
 
     def free_by_agent(self) -> dict[str, int]:
         """Slots for new tasks of each agent."""
         return {agent: self._room(agent) for agent in self._per_agent}
 
-    def take(self, agent: str) -> None:
+    def shares(self, asked: int) -> Shares:
+        """Who has them now, for a claim that asks for some of the free ones."""
+        return Shares(dict(self._held), dict(self._started), self.free() - asked, self._per_actor)
+
+    def take(self, agent: str, actor: str = "") -> None:
         """Use one."""
-        self._used[agent] = self._used.get(agent, 0) + 1
+        pair = (agent, actor)
         self._in_use += 1
+        self._used[agent] += 1
+        self._held[pair] += 1
+        self._starts += 1
+        self._started.pop(pair, None)
+        self._started[pair] = self._starts
+        if len(self._started) > REMEMBERED:
+            del self._started[next(iter(self._started))]
 
-    def give(self, agent: str) -> None:
+    def give(self, agent: str, actor: str = "") -> None:
         """Give one back, to a turn that waits for it if there is one."""
-        self._used[agent] -= 1
+        pair = (agent, actor)
         self._in_use -= 1
+        self._used[agent] -= 1
+        self._held[pair] -= 1
+        if not self._held[pair]:
+            del self._held[pair]
         for waiting in list(self._returning):
-            name, future = waiting
-            if not future.done() and self._room(name) > 0 and self._in_use < self.total:
+            if not waiting.future.done() and self._fits(waiting.agent, waiting.actor):
                 self._returning.remove(waiting)
-                self.take(name)
-                future.set_result(None)
-                return
+                self.take(waiting.agent, waiting.actor)
+                waiting.future.set_result(None)
 
-    async def take_back(self, agent: str) -> None:
+    async def take_back(self, agent: str, actor: str = "") -> None:
         """Wait for a slot and use it; before any new task."""
-        if self._in_use < self.total and self._room(agent) > 0:
-            self.take(agent)
+        if self._fits(agent, actor):
+            self.take(agent, actor)
             return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = (agent, future)
+        waiting = Waiting(agent, actor, asyncio.get_running_loop().create_future())
         self._returning.append(waiting)
         try:
-            await future
+            await waiting.future
         except asyncio.CancelledError:
             if waiting in self._returning:
                 self._returning.remove(waiting)
             else:  # it was given one in the same moment
-                self.give(agent)
+                self.give(agent, actor)
             raise
 
+    def _fits(self, agent: str, actor: str) -> bool:
+        if self._per_actor is not None and _sum(self._held, actor=actor) >= self._per_actor:
+            return False
+        return self._in_use < self.total and self._room(agent) > 0
+
     def _room(self, agent: str) -> int:
-        return max(0, self._per_agent.get(agent, 0) - self._used.get(agent, 0))
+        return max(0, self._per_agent.get(agent, 0) - self._used[agent])
+
+
+class Room:
+    """What is left of a claim's slots while it takes one task after the other, and whose turn it is."""
+
+    def __init__(self, request: ClaimRequest) -> None:
+        self._free = request.free
+        self._left = dict(request.agents)
+        self._shares = request.shares
+        self._held = Counter(request.shares.held)
+
+    def agents(self) -> list[str]:
+        """Those a task could be taken of."""
+        return [agent for agent, left in self._left.items() if left > 0] if self._free > 0 else []
+
+    def take(self, task: Task) -> None:
+        """Use a slot."""
+        self._free -= 1
+        self._left[task.agent] -= 1
+        self._held[task.agent, task.actor] += 1
+
+    def full(self, actor: str) -> bool:
+        """Whether the actor may have no more, whoever else waits."""
+        return self._shares.most is not None and _sum(self._held, actor=actor) >= self._shares.most
+
+    def last(self, agent: str) -> bool:
+        """Whether a task of the agent would take its last slot, or the last of all."""
+        return self._last_of_all() or self._left[agent] == 1
+
+    def rivals(self, task: Task) -> list[str]:
+        """Agents whose tasks could have the slot that this one would take."""
+        return self.agents() if self._last_of_all() or self.full(task.actor) else [task.agent]
+
+    def fairest(self, heads: Sequence[Task]) -> Task | None:
+        """Of the first tasks of actors, in claim order, the one that is to be taken."""
+        heads = [task for task in heads if self._left.get(task.agent, 0) > 0 and not self.full(task.actor)]
+        if self._free <= 0 or not heads:
+            return None
+        if self._last_of_all():
+            return min(heads, key=lambda task: (self._turn(None, task.actor), self._turn(task.agent, task.actor)))
+        agent = heads[0].agent
+        return min((task for task in heads if task.agent == agent), key=lambda task: self._turn(agent, task.actor))
+
+    def _last_of_all(self) -> bool:
+        return self._free + self._shares.spare == 1
+
+    def _turn(self, agent: str | None, actor: str) -> tuple[bool, int]:
+        """An actor's place among those who wait for the last slot of an agent, or of all: first whoever has none, and
+        of these who had one longest ago. No places when it is not the last."""
+        if agent is not None and self._left[agent] > 1:
+            return False, 0
+        if _sum(self._held, agent=agent, actor=actor):
+            return True, 0
+        pairs = ((agent, actor),) if agent is not None else [pair for pair in self._shares.started if pair[1] == actor]
+        return False, max((self._shares.started.get(pair, 0) for pair in pairs), default=0)
+
+
+def _sum(held: Mapping[tuple[str, str], int], *, agent: str | None = None, actor: str | None = None) -> int:
+    """Slots in use by an agent, by an actor, or by both together."""
+    return sum(
+        count
+        for (one, other), count in held.items()
+        if (agent is None or one == agent) and (actor is None or other == actor)
+    )

@@ -10,13 +10,14 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from midwatch.change import Changes, Fence, Update
 from midwatch.channel import Delivery, Route, end_text, start_text
 from midwatch.clock import iso, new_id
-from midwatch.event import Event, TaskFinished, event
-from midwatch.session import Message
+from midwatch.event import AgentFault, Event, StatusChange, TaskFinished, event
+from midwatch.session import Message, Session, said
 from midwatch.submission import PRIORITY, Cause, OnCrash
 
 Status = Literal["pending", "running", "done", "failed", "cancelled"]
@@ -117,6 +118,11 @@ class Task(NamedTuple):
         return sum(known) if known else None
 
     @property
+    def actor(self) -> str:
+        """Who the slot it runs in is counted for."""
+        return self.creator or ""
+
+    @property
     def rank(self) -> int:
         """Claim order, lower first: a person's messages, then priority."""
         return (-10 * PRIORITY if self.cause == "message" else 0) - self.priority
@@ -200,6 +206,19 @@ class Summary(NamedTuple):
         return self.pending + self.running
 
 
+class Shares(NamedTuple):
+    """Who has the slots of a process, by agent and actor; work nobody asked for by name is the actor ''."""
+
+    held: Mapping[tuple[str, str], int] = MappingProxyType({})
+    """How many now."""
+    started: Mapping[tuple[str, str], int] = MappingProxyType({})
+    """Which start was the latest, in a count of all starts."""
+    spare: int = 0
+    """Slots that are free besides those that are asked for."""
+    most: int | None = None
+    """How many an actor may have, whoever else waits."""
+
+
 class ClaimRequest(NamedTuple):
     """What a process can take now: `free` slots in all, and per agent."""
 
@@ -210,6 +229,7 @@ class ClaimRequest(NamedTuple):
     own_only: bool = False
     leave: frozenset[str] = frozenset()
     """Agents another live process serves: of these only what `owner` itself submitted is taken."""
+    shares: Shares = Shares()
 
 
 class Claim(NamedTuple):
@@ -236,15 +256,19 @@ class Submitted(NamedTuple):
 class TaskStore(Protocol):
     """Port: tasks. Every verb is one business step in one transaction; it is durable when the call returns."""
 
-    async def submit(self, task: Task, changes: Changes, max_open: int | None) -> Submitted:
+    async def submit(
+        self, task: Task, changes: Changes, max_open: int | None, max_of_actor: int | None = None
+    ) -> Submitted:
         """Insert `task` with `changes`. With a key that its creator used before, return the first record instead, or
-        raise KeyReused if the body differs. LimitReached when `max_open` outside tasks are open (a replay succeeds
-        all the same). A person's message asks the holder of its gate to yield, where the holder may."""
+        raise KeyReused if the body differs. LimitReached when `max_open` outside tasks are open, or `max_of_actor` of
+        its creator's (a replay succeeds all the same). A person's message asks the holder of its gate to yield, where
+        the holder may."""
         ...
 
     async def claim(self, request: ClaimRequest, now: int) -> Claims:
         """Take due tasks in claim order, one per gate, within the request's slots: each becomes running with a new
-        attempt, owner and token, a `task_started` event and its start notice."""
+        attempt, owner and token, a `task_started` event and its start notice. For the last slot of the process or of
+        an agent, actors who have none come first; see `midwatch.slots.Room`."""
         ...
 
     async def apply(self, changes: Changes) -> None:
@@ -324,11 +348,33 @@ def end_messages(task: Task, now: int) -> tuple[Message, ...]:
     if text is None or task.outcome == "silent":
         return ()
     made = []
-    if conversation(task):
-        made.append(Message(session_key=task.session_key, role="agent", text=text, time=now, task_id=task.id))
+    about: dict[str, Any] = {"text": text, "time": now, "task_id": task.id, "author": task.agent}
+    if conversation(task) and task.attempt:
+        answer = f"{task.id}.{task.attempt}"
+        made.append(Message(session_key=task.session_key, role="agent", id=answer, **about))
     if task.origin_session and task.origin_session != task.session_key:
-        made.append(Message(session_key=task.origin_session, role="result", text=text, time=now, task_id=task.id))
+        made.append(Message(session_key=task.origin_session, role="result", id=f"{task.id}.result", **about))
     return tuple(made)
+
+
+def used(task: Task, now: int, thread_id: str | None = None) -> Session:
+    """The task's session as its use leaves it."""
+    return Session(
+        key=task.session_key, agent=task.agent, gate_key=task.gate_key, creator=task.creator, thread_id=thread_id,
+        workdir=task.workdir, created_at=now, updated_at=now,
+    )  # fmt: skip
+
+
+def changed_status(task: Task, status: str, now: int) -> tuple[Event, ...]:
+    """What its conversation does from now on; nothing to tell of a task's private session."""
+    if not conversation(task):
+        return ()
+    return (event(StatusChange(status=status, agent_type=task.agent), now, **meta(task)),)
+
+
+def trouble(task: Task, message: str, level: str, now: int) -> tuple[Event, ...]:
+    """What went wrong, for those who watch its conversation."""
+    return (event(AgentFault(message=message, level=level), now, **meta(task)),) if conversation(task) else ()
 
 
 def end(
@@ -348,11 +394,18 @@ def end(
     )  # fmt: skip
     fields = {name: getattr(ended, name) for name in ENDED_FIELDS}
     told = TaskFinished(status=ended.status, outcome=outcome, result=result, error=error, usage=ended.usage)
+    messages = end_messages(ended, now)
+    failed = trouble(task, error or outcome, "error", now) if ended.status == "failed" else ()
     return ended, Changes(
         updates=(Update("task", task.id, fields, owned(task)),),
-        messages=end_messages(ended, now),
+        messages=messages,
         deliveries=end_notice(ended, now),
-        events=(event(told, now, **meta(task, actor)),),
+        events=(
+            *(said(message, **meta(task, actor)) for message in messages),
+            *failed,
+            event(told, now, **meta(task, actor)),
+            *(changed_status(task, "idle", now) if task.status == "running" else ()),
+        ),
     )
 
 

@@ -20,6 +20,7 @@ class Limits:
     """Bounds of the task service."""
 
     max_open: int = 1000
+    max_open_per_actor: int | None = None
     max_prompt: int = MAX_PROMPT
 
 
@@ -95,7 +96,7 @@ class Tasks:
             root_id=task_id, idempotency_key=key,
             body_hash=body_hash(prompt, wish) if key else None, budget=wish.get("budget"),
         )  # fmt: skip
-        return await self._insert(task, self._limits.max_open)
+        return await self._insert(task, self._limits)
 
     async def get(self, task_id: str) -> Task:
         """The task, with what it waits for worked out, or NotFound."""
@@ -192,13 +193,20 @@ class Tasks:
         """How many are pending or running."""
         return (await self._store.count_tasks()).active
 
-    async def _insert(self, task: Task, max_open: int | None) -> Task:
+    async def _insert(self, task: Task, limits: Limits | None) -> Task:
         told = TaskSubmitted(
             prompt=task.prompt, agent=task.agent, cause=task.cause, priority=task.priority,
             due_at=iso(task.due_at) if task.wait else None, retry_of=task.retry_of,
         )  # fmt: skip
         changes = Changes(events=(event(told, task.created_at, **meta(task)),))
-        return (await self._store.submit(task, changes, max_open if task.cause in OUTSIDE else None)).task
+        most = (limits.max_open, limits.max_open_per_actor) if limits and task.cause in OUTSIDE else (None, None)
+        return (await self._store.submit(task, changes, *most)).task
+
+    async def known_agent(self, agent: str | None) -> str:
+        """The agent of that name, or the default one; UnknownAgent when nobody offers it."""
+        name = agent or self._agents.default
+        await self._terms(name)
+        return name
 
     async def _get(self, task_id: str) -> Task:
         found = await self._store.get_task(task_id)

@@ -137,6 +137,7 @@ class EmbeddedEngine:
             agents=self._worker.slots.free_by_agent(),
             own_only=instance.role == "run",
             leave=await self._served_elsewhere(),
+            shares=self._worker.slots.shares(free),
         )
 
     async def _served_elsewhere(self) -> frozenset[str]:

@@ -164,12 +164,14 @@ class ProcrastinateEngine:
 
     async def _claim(self, wanted: int) -> list[Slot]:
         """Claim some tasks and start them."""
+        free = min(wanted, self._worker.slots.free())
         request = ClaimRequest(
             owner=self._instance.id,
             host=self._instance.host,
-            free=min(wanted, self._worker.slots.free()),
+            free=free,
             agents=self._worker.slots.free_by_agent(),
             own_only=self._instance.role == "run",
+            shares=self._worker.slots.shares(free),
         )
         try:
             if self._unsure:

@@ -39,6 +39,7 @@ def statements() -> dict[str, str]:
     found["task.claimable"] = (
         f"{LISTED.sub(_any_of, body)} {after} {order}{by} LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED"
     )
+    found["task.heads"] = f"{LISTED.sub(_any_of, found['task.heads'])} FOR NO KEY UPDATE OF tasks SKIP LOCKED"
     return {name: translate(text) for name, text in found.items()}
 
 
@@ -117,11 +118,13 @@ class PostgresTx:
         return self._claimable(params) if name == "task.claimable" else self._ask(name, params)
 
     def row(self, name: str, params: Mapping[str, Any]) -> Row | None:
+        if name == "session.say":  # numbers within a session are given one after the other
+            self._lock("hashtextextended(%s, 0)", params["session_key"])
+        if name in ("session.say", "session.open"):
+            self.written += 1
         return self._ask(name, params).fetchone()
 
     def run(self, name: str, params: Mapping[str, Any]) -> int:
-        if name == "session.say":  # numbers within a session are given one after the other
-            self._lock("hashtextextended(%s, 0)", params["session_key"])
         if name == "task.ask_to_yield":  # the holder of the gate may be just about to be claimed
             self._lock("%s", CLAIM_LOCK)
         sent = self._send(name, params)

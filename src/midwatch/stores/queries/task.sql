@@ -8,6 +8,15 @@ SELECT count(*) FROM (
   LIMIT :most
 ) AS open_tasks
 
+-- count_outside_of: those of one actor
+SELECT count(*) FROM (
+  SELECT 1 FROM tasks {by:tasks_actor}
+  WHERE status = 'pending' AND coalesce(creator, '') = :actor AND cause IN ('submit', 'message')
+  UNION ALL SELECT 1 FROM tasks {by:tasks_gate}
+  WHERE status = 'running' AND coalesce(creator, '') = :actor AND cause IN ('submit', 'message')
+  LIMIT :most
+) AS open_tasks
+
 -- ask_to_yield: a person's message wants the gate its automation holds
 UPDATE tasks SET stop_requested = 'yield'
 WHERE gate_key = :gate AND status = 'running' AND stop_requested IS NULL
@@ -20,6 +29,32 @@ WHERE status = 'pending' AND (wait IS NULL OR due_at <= :now)
   AND (submitter = :owner OR (NOT CAST(:own_only AS BOOLEAN) AND agent NOT IN {list:leave}))
   AND NOT EXISTS (SELECT 1 FROM tasks held WHERE held.gate_key = tasks.gate_key AND held.status = 'running')
 ORDER BY rank, due_at, id
+
+-- waiting_actors: each once, found by jumping from one to the next
+WITH RECURSIVE waiting (actor) AS (
+  SELECT (
+    SELECT coalesce(creator, '') FROM tasks {by:tasks_actor}
+    WHERE status = 'pending' ORDER BY coalesce(creator, '') LIMIT 1
+  )
+  UNION ALL SELECT (
+    SELECT coalesce(creator, '') FROM tasks {by:tasks_actor}
+    WHERE status = 'pending' AND coalesce(creator, '') > waiting.actor ORDER BY coalesce(creator, '') LIMIT 1
+  ) FROM waiting WHERE waiting.actor IS NOT NULL
+)
+SELECT actor FROM waiting WHERE actor IS NOT NULL
+
+-- heads: the first claimable task of each of these actors for each of these agents
+WITH who (actor) AS {list:actors}, what (agent) AS {list:agents}, heads (head) AS (
+  SELECT (
+    SELECT id FROM tasks {by:tasks_actor}
+    WHERE status = 'pending' AND coalesce(creator, '') = who.actor AND agent = what.agent
+      AND (wait IS NULL OR due_at <= :now)
+      AND (submitter = :owner OR (NOT CAST(:own_only AS BOOLEAN) AND agent NOT IN {list:leave}))
+      AND NOT EXISTS (SELECT 1 FROM tasks held WHERE held.gate_key = tasks.gate_key AND held.status = 'running')
+    ORDER BY rank, due_at, id LIMIT 1
+  ) FROM who CROSS JOIN what
+)
+SELECT {task} FROM heads CROSS JOIN tasks WHERE id = head AND status = 'pending'
 
 -- claim: a task becomes running for a new attempt
 UPDATE tasks SET status = 'running', attempt = attempt + 1, lease_owner = :owner, host = :host, started_at = :now,

@@ -9,6 +9,7 @@ from collections import Counter
 from midwatch.change import Changes, Fence
 from midwatch.errors import KeyReused, LimitReached
 from midwatch.event import Event, TaskStarted, event
+from midwatch.slots import Room
 from midwatch.stores.sql import TASK_JSON, dumps, loads
 from midwatch.stores.verbs.change import add_deliveries, apply, insert
 from midwatch.stores.verbs.event import event_of
@@ -37,7 +38,7 @@ def task_of(row: Row) -> Task:
     return Task._make((*row[:-TASK_JSON], *decoded))
 
 
-def submit(tx: Tx, task: Task, changes: Changes, max_open: int | None) -> Submitted:
+def submit(tx: Tx, task: Task, changes: Changes, max_open: int | None, max_of_actor: int | None = None) -> Submitted:
     if task.idempotency_key is not None:
         row = tx.row("task.find_key", {"creator": task.creator or "", "key": task.idempotency_key})
         if row is not None:
@@ -47,6 +48,8 @@ def submit(tx: Tx, task: Task, changes: Changes, max_open: int | None) -> Submit
             return Submitted(first, created=False)
     if max_open is not None:
         _check_room(tx, max_open)
+    if max_of_actor is not None:
+        _check_actors_room(tx, task.actor, max_of_actor)
     insert(tx, task)
     if task.cause == "message" and tx.run("task.ask_to_yield", {"gate": task.gate_key}):
         tx.topics.add("stop")
@@ -62,27 +65,69 @@ def _check_room(tx: Tx, max_open: int) -> None:
         )
 
 
+def _check_actors_room(tx: Tx, actor: str, most: int) -> None:
+    row = tx.row("task.count_outside_of", {"actor": actor, "most": most})
+    if row is not None and row[0] >= most:
+        raise LimitReached(
+            f"{most} tasks of {actor or 'nobody by name'} are open already; wait until some have ended, cancel some, "
+            "or raise max_open_per_actor."
+        )
+
+
 def claim(tx: Tx, request: ClaimRequest, now: int) -> Claims:
-    left = {agent: free for agent, free in request.agents.items() if free > 0}
-    params = {
-        "now": now, "owner": request.owner, "own_only": request.own_only,
-        "agents": dumps(list(left)), "leave": dumps(list(request.leave)),
-    }  # fmt: skip
-    chosen: list[Task] = []
-    if request.free > 0 and left:
-        gates: set[str] = set()
-        for row in tx.rows("task.claimable", params):
-            task = task_of(row)
-            if task.gate_key in gates or not left[task.agent]:
-                continue
-            gates.add(task.gate_key)
-            left[task.agent] -= 1
-            chosen.append(task)
-            if len(chosen) >= request.free:
-                break
-    taken = [made for task in chosen if (made := _take(tx, task, request, now))]
+    search, taken = _Search(tx, request, now), list[Claim]()
+    while search.room.agents():
+        chosen, contested = search.in_order()
+        taken += [made for task in chosen if (made := _take(tx, task, request, now))]
+        if contested is None or (fairest := search.fairest(contested)) is None:
+            break
+        taken += [made] if (made := _take(tx, fairest, request, now)) else []
     later = tx.row("task.next_due", {"now": now}) if len(taken) < request.free else None
     return Claims(taken, later[0] if later else None)
+
+
+class _Search:
+    """Finds what a claim is to take. Claim order decides, until a slot is the last one and several actors wait."""
+
+    def __init__(self, tx: Tx, request: ClaimRequest, now: int) -> None:
+        self.room = Room(request)
+        self._tx = tx
+        self._terms = {
+            "now": now, "owner": request.owner, "own_only": request.own_only, "leave": dumps(list(request.leave)),
+        }  # fmt: skip
+        self._waiting: list[str] | None = None
+
+    def in_order(self) -> tuple[list[Task], Task | None]:
+        """Tasks in claim order, and the one at which it does not decide any more."""
+        room, chosen, gates = self.room, list[Task](), set[str]()
+        agents = room.agents()
+        for row in self._tx.rows("task.claimable", {**self._terms, "agents": dumps(agents)}):
+            task = task_of(row)
+            if task.gate_key in gates or task.agent not in agents:
+                continue
+            if room.full(task.actor) or (room.last(task.agent) and len(self._actors()) > 1):
+                return chosen, task
+            gates.add(task.gate_key)
+            room.take(task)
+            chosen.append(task)
+            if not (agents := room.agents()):
+                break
+        return chosen, None
+
+    def fairest(self, contested: Task) -> Task | None:
+        """Who gets the slot the contested task would take: it, or somebody's first one."""
+        actors = [actor for actor in self._actors() if not self.room.full(actor)]
+        params = {**self._terms, "actors": dumps(actors), "agents": dumps(self.room.rivals(contested))}
+        heads = [task_of(row) for row in self._tx.rows("task.heads", params)]
+        found = self.room.fairest(sorted(heads, key=lambda task: (task.rank, task.due_at, task.id)))
+        if found is not None:
+            self.room.take(found)
+        return found
+
+    def _actors(self) -> list[str]:
+        if self._waiting is None:
+            self._waiting = [row[0] for row in self._tx.rows("task.waiting_actors", {})]
+        return self._waiting
 
 
 def _take(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim | None:
