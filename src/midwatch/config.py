@@ -129,9 +129,10 @@ class Settings(BaseSettings):
     db: Database | None = Field(
         None, description="Address of a shared PostgreSQL, postgresql://user@host/name. Default: SQLite in the home."
     )
-    host: str = Field("127.0.0.1", description="Address the server listens on.")
+    host: str = Field("127.0.0.1", description="Address the server listens on; with `expose` all, unless it is set.")
     port: int = Field(7171, ge=0, le=65535, description="Port the server listens on; 0 takes a free one.")
     expose: bool = Field(False, description="Listen beyond loopback; without it `host` must be a loopback address.")
+    max_connections: int = Field(1000, ge=1, le=100_000, description="Connections the server holds open at once.")
     hosts: Annotated[list[str], AfterValidator(_hosts)] = Field(
         default_factory=list, description="Names the server may be called by, beside localhost and the machine's own."
     )

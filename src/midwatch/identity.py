@@ -13,7 +13,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
 
 from midwatch.change import Changes, Update
 from midwatch.clock import SECOND, Clock, iso, new_id
@@ -204,7 +204,7 @@ class Tokens:
             raise InvalidInput("a token's name has 1 to 63 letters, digits and . _ - signs.", field="name")
         if role not in ROLES:
             raise InvalidInput(f"a role is one of: {', '.join(ROLES)}.", field="role")
-        who = Actor(check_actor(name if actor is None else actor), cast(Role, role))
+        who = Actor(check_actor(name if actor is None else actor), role)
         made, secret = make("api", name, who, await self._tidy(), by=by.name)
         try:
             await self._store.apply(create(made))

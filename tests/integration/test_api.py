@@ -494,7 +494,7 @@ async def test_the_interface_describes_itself(served: Served) -> None:
 
 async def test_the_client_speaks_to_the_app_without_a_socket(tmp_path) -> None:
     async with Runtime.open(tmp_path / "home", work=False) as runtime:
-        transport = httpx2.ASGITransport(create_app(runtime))
+        transport = httpx2.ASGITransport(create_app(runtime, hosts=("midwatch",)))
         async with Client("http://midwatch", runtime.home.token(), transport=transport) as client:
             task = await client.submit("x", {"agent": "demo"})
             assert (await client.get(task["id"]))["status_text"] == "pending: no live process has agent 'demo'"

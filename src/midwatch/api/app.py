@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from midwatch import __version__
-from midwatch.api import agents, approvals, cluster, deliveries, events, sessions, tasks, web
-from midwatch.api.guard import Guard
+from midwatch.api import agents, approvals, cluster, deliveries, events, identity, sessions, tasks, web
+from midwatch.api.door import Door
+from midwatch.api.guard import HEADERS, Guard
 from midwatch.api.reply import Json, Problem, invalid, problem
 from midwatch.api.sse import Streams
 from midwatch.errors import InvalidInput, MidwatchError
@@ -26,8 +29,9 @@ async def health() -> Json:
     return Json({"status": "ok", "version": __version__})
 
 
-def create_app(runtime: Runtime) -> FastAPI:
-    """The HTTP interface of a runtime. `app.state.streams` holds the open event streams."""
+def create_app(runtime: Runtime, *, hosts: Collection[str] = ()) -> FastAPI:
+    """The HTTP interface of a runtime; `hosts` are further names it is called by. `app.state.streams` holds the open
+    event streams."""
     app = FastAPI(
         title="midwatch",
         version=__version__,
@@ -38,12 +42,13 @@ def create_app(runtime: Runtime) -> FastAPI:
     )
     app.state.runtime = runtime
     app.state.streams = Streams()
+    app.state.failures = identity.Failures(runtime.clock)
     for routes in (router, tasks.router, events.router, approvals.router, agents.router, sessions.router):
         app.include_router(routes, prefix=PREFIX)
-    for routes in (deliveries.router, cluster.router):
+    for routes in (identity.router, deliveries.router, cluster.router):
         app.include_router(routes, prefix=PREFIX)
     web.mount(app)
-    app.add_middleware(Guard, token=runtime.home.token())
+    app.add_middleware(Guard, tokens=runtime.tokens, door=Door(runtime.settings, hosts))
     app.add_exception_handler(MidwatchError, refused)
     app.add_exception_handler(RequestValidationError, not_valid)
     app.add_exception_handler(HTTPException, no_route)
@@ -76,4 +81,6 @@ async def no_route(request: Request, error: Exception) -> Response:
 
 async def unexpected(request: Request, error: Exception) -> Response:
     """A mistake of ours: the log has the details, the reply has none."""
-    return problem(MidwatchError("something went wrong inside; the server's log has the details."))
+    reply = problem(MidwatchError("something went wrong inside; the server's log has the details."))
+    reply.headers.update(HEADERS)  # it is made outside of the guard
+    return reply

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from midwatch import approval, channel
 from midwatch.config import Seconds
 from midwatch.event import KINDS
+from midwatch.identity import Role
 from midwatch.submission import OnCrash
 from midwatch.task import Status
 
@@ -61,6 +62,21 @@ class AnswerBody(Strict):
 
     choice: str | None = None
     why: str | None = Field(None, max_length=2000)
+
+
+class SignInBody(Strict):
+    """Proof of who signs in: one of the two."""
+
+    code: str | None = Field(None, max_length=200)
+    token: str | None = Field(None, max_length=200)
+
+
+class TokenBody(Strict):
+    """A token to make. Its actor has its name unless another is given."""
+
+    name: str = Field(max_length=63)
+    role: Role
+    actor: str | None = Field(None, max_length=100)
 
 
 class TaskQuery(Strict):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
-from midwatch.identity import OWNER, Actor
+from midwatch.api.door import Call
+from midwatch.errors import Forbidden
+from midwatch.identity import Actor
 from midwatch.runtime import Runtime
 
 ACTOR = "midwatch.actor"
-"""Where the guard puts the actor into the scope of a request."""
+CALL = "midwatch.call"
+"""Where the guard puts what it found out into the scope of a request."""
 
 
 async def runtime_of(request: Request) -> Runtime:
@@ -20,8 +24,34 @@ async def runtime_of(request: Request) -> Runtime:
 
 async def actor_of(request: Request) -> Actor:
     """Who speaks."""
-    return cast(Actor, request.scope.get(ACTOR, OWNER))
+    return cast(Actor, request.scope[ACTOR])
+
+
+async def owner_of(request: Request) -> Actor:
+    """Who speaks, if it is an owner; else Forbidden."""
+    actor = await actor_of(request)
+    if actor.role != "owner":
+        raise Forbidden(f"{actor.name} is {actor.role}; only an owner may do this.")
+    return actor
+
+
+async def call_of(request: Request) -> Call:
+    """What the request says about where it comes from."""
+    return cast(Call, request.scope[CALL])
+
+
+async def still_allowed(request: Request) -> Callable[[], Awaitable[bool]]:
+    """A look whether who speaks may still do so; a stream looks again and again."""
+    actor, tokens = await actor_of(request), (await runtime_of(request)).tokens
+
+    async def look() -> bool:
+        return await tokens.still_holds(actor)
+
+    return look
 
 
 Desk = Annotated[Runtime, Depends(runtime_of)]
 Who = Annotated[Actor, Depends(actor_of)]
+Owner = Annotated[Actor, Depends(owner_of)]
+FromWhere = Annotated[Call, Depends(call_of)]
+StillAllowed = Annotated[Callable[[], Awaitable[bool]], Depends(still_allowed)]

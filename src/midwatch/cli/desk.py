@@ -134,7 +134,7 @@ async def opened(role: Literal["run", "library"], *, work: bool) -> AsyncIterato
     from midwatch.runtime import Runtime
 
     async with Runtime.open(home_path(), role=role, work=work) as runtime:
-        transport = httpx2.ASGITransport(create_app(runtime))
+        transport = httpx2.ASGITransport(create_app(runtime, hosts=("midwatch",)))
         async with Client("http://midwatch", runtime.home.token(), transport=transport) as client:
             yield Desk(client, runtime.home, None, runtime)
 

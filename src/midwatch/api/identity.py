@@ -1,0 +1,111 @@
+"""Routes of identity: who am I, sign in and out, links for browsers, tokens for programs."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+from fastapi import APIRouter, Request
+
+from midwatch import __version__
+from midwatch.api.bodies import SignInBody, TokenBody
+from midwatch.api.desk import Desk, FromWhere, Owner, Who
+from midwatch.api.door import COOKIE
+from midwatch.api.reply import Json, problem
+from midwatch.clock import Clock, iso
+from midwatch.errors import InvalidInput, LimitReached, Unauthorized
+from midwatch.identity import LIVES_SECONDS
+
+MINUTE = 60.0
+MOST_OF_A_PEER, MOST_OF_ALL = 10, 100
+
+log = logging.getLogger("midwatch.guard")
+
+router = APIRouter()
+
+
+class Failures:
+    """Sign-ins that failed within the last minute."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._recent: deque[tuple[float, str]] = deque()
+
+    def add(self, peer: str) -> float | None:
+        """Count one more; None, or for how many seconds there were too many of them."""
+        now = self._clock.monotonic()
+        while self._recent and self._recent[0][0] <= now - MINUTE:
+            self._recent.popleft()
+        of_peer = [at for at, who in self._recent if who == peer]
+        if len(of_peer) >= MOST_OF_A_PEER or len(self._recent) >= MOST_OF_ALL:
+            first = of_peer[0] if len(of_peer) >= MOST_OF_A_PEER else self._recent[0][0]
+            return first + MINUTE - now
+        if not of_peer:
+            log.warning("a sign-in from %s failed", peer)
+        self._recent.append((now, peer))
+        return None
+
+
+@router.get("/me")
+async def me(desk: Desk, who: Who) -> Json:
+    """Who speaks, and to whom."""
+    home = str(desk.home.path) if who.role == "owner" else None
+    return Json({"actor": who.name, "role": who.role, "version": __version__, "home": home})
+
+
+@router.post("/sign-in")
+async def sign_in(desk: Desk, call: FromWhere, request: Request, body: SignInBody) -> Json:
+    """A cookie for the code of a link, or for a token. Needs no token."""
+    if (body.code is None) == (body.token is None):
+        raise InvalidInput("send either the code of a link or a token.", field="code")
+    try:
+        made, secret = await desk.tokens.sign_in(code=body.code, token=body.token)
+    except Unauthorized:
+        failures: Failures = request.app.state.failures
+        if (wait := failures.add(call.peer)) is None:
+            raise
+        too_many = problem(LimitReached("too many failed sign-ins; wait a minute, then try again with a new link."))
+        too_many.headers["retry-after"] = str(int(wait) + 1)
+        return too_many
+    reply = Json({"actor": made.actor, "role": made.role, "expires_at": iso(made.expires_at)})
+    lives = LIVES_SECONDS["browser"]
+    reply.set_cookie(
+        COOKIE, secret, max_age=int(lives or 0), path="/", secure=call.secure, httponly=True, samesite="strict"
+    )
+    return reply
+
+
+@router.post("/sign-out")
+async def sign_out(desk: Desk, who: Who, call: FromWhere) -> Json:
+    """End the browser's token and remove its cookie."""
+    if who.way == "cookie" and who.token is not None:
+        await desk.tokens.revoke(who.token.id, by=who)
+    reply = Json({"signed_out": True})
+    reply.delete_cookie(COOKIE, path="/", secure=call.secure, httponly=True, samesite="strict")
+    return reply
+
+
+@router.post("/links", status_code=201)
+async def make_link(desk: Desk, who: Who, call: FromWhere) -> Json:
+    """An address that signs one browser in, as the same actor with the same role; it works once, for ten minutes."""
+    made, code = await desk.tokens.link(who)
+    return Json({"url": f"{call.own_origin}/sign-in#{code}", "expires_at": iso(made.expires_at)}, 201)
+
+
+@router.get("/tokens")
+async def list_tokens(desk: Desk, who: Owner) -> Json:
+    """Tokens of programs and browsers, newest first."""
+    return Json({"tokens": [token.snapshot() for token in await desk.tokens.list()]})
+
+
+@router.post("/tokens", status_code=201)
+async def create_token(desk: Desk, who: Owner, body: TokenBody) -> Json:
+    """A token for a program. Its secret is in this reply and nowhere else."""
+    made, secret = await desk.tokens.create(body.name, body.role, actor=body.actor, by=who)
+    return Json({**made.snapshot(), "secret": secret}, 201)
+
+
+@router.delete("/tokens/{key}")
+async def revoke_token(desk: Desk, who: Owner, key: str) -> Json:
+    """End a token, by its id or name."""
+    return Json((await desk.tokens.revoke(key, by=who)).snapshot())
