@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
 from itertools import islice
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from midwatch.clock import Clock
 from midwatch.errors import NotFound, StoreError, StoreUnavailable
 from midwatch.event import EVERYTHING, Event, EventFilter, EventLog, Gap, event
+from midwatch.state import State
 from midwatch.store import Commit
 from midwatch.task import TaskStore
 
@@ -30,6 +31,10 @@ TEXTS = {
     "tool_exec_end": "result", "task_late": "result",
 }  # fmt: skip
 """Where an event may hold a long text."""
+ENDS = frozenset({"message_update", "turn_end", "task_finished", "session_closed"})
+"""Events after which something is not being written any more."""
+LONGEST_WRITTEN = 1_000_000
+MOST_WRITTEN = 1000
 PAGE = 500
 LIVE_WAITING = 1000
 PAUSE_SECONDS = 0.5
@@ -37,6 +42,23 @@ PAUSE_SECONDS = 0.5
 
 class Log(EventLog, TaskStore, Protocol):
     """What the bus needs of the store."""
+
+
+class Written(NamedTuple):
+    """A message that is being written, as far as it is."""
+
+    message_id: str
+    task_id: str | None
+    session_key: str | None
+    text: str
+
+
+class Shown(NamedTuple):
+    """What somebody who begins to watch is shown first: a moment of the store, and what is being written."""
+
+    state: State
+    partial: tuple[Written, ...]
+    screen: str | None
 
 
 class Bus:
@@ -50,6 +72,7 @@ class Bus:
         self._wanted = 0
         self._news = asyncio.Event()
         self._watchers: set[_Watcher] = set()
+        self._live = _Live()
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         self._open: set[str] = set()
         """Tasks seen submitted and not yet finished; of others the store is asked."""
@@ -85,12 +108,11 @@ class Bus:
             self._wanted = max(self._wanted, commit.events[-1].seq)
         if commit.events or commit.foreign:
             self._foreign = True
-            if self._pump is None:
-                self._pump = asyncio.get_running_loop().create_task(self._fetch())
-                self._pump.add_done_callback(self._fetched)
+            self._pump_on()
 
     def show(self, live: Event) -> None:
         """Show an event that is not stored to those who watch now."""
+        self._live.note(live)
         taken = [watcher.offer(live) for watcher in self._watchers]
         if any(taken):
             self._ring()
@@ -99,6 +121,8 @@ class Bus:
         self._remember(events)
         self._head = events[-1].seq
         for made in events:
+            if made.kind in ENDS:
+                self._live.forget(made)
             if made.kind == "task_submitted" and made.task_id:
                 self._open.add(made.task_id)
             elif made.kind == "task_finished" and made.task_id:
@@ -148,6 +172,10 @@ class Bus:
         if not pump.cancelled() and pump.exception() is not None:
             log.error("following the log failed", exc_info=pump.exception())
         elif (self._foreign or self._head < self._wanted) and self._head >= 0 and not pump.cancelled():
+            self._pump_on()
+
+    def _pump_on(self) -> None:
+        if self._pump is None:
             self._pump = asyncio.get_running_loop().create_task(self._fetch())
             self._pump.add_done_callback(self._fetched)
 
@@ -160,6 +188,63 @@ class Bus:
         watcher = _Watcher(which)
         if live:
             self._watchers.add(watcher)
+        async with aclosing(self._follow(after, which, watcher)) as found:
+            async for made in found:
+                yield made
+
+    async def watch(
+        self, which: EventFilter, look: Callable[[], Awaitable[State]], after: int | None = None
+    ) -> AsyncGenerator[Event | Shown, None]:
+        """The state `look` finds, then every event after it, live ones too. From `after` on what was missed comes
+        first. When events are gone that were not seen, a `gap` and the state again. No gap, no duplicate."""
+        watcher = _Watcher(which)
+        self._watchers.add(watcher)
+        try:
+            while self._head >= 0:
+                state = await look()
+                async with aclosing(self._missed(after, state.as_of_seq, which)) as missed:
+                    async for made in missed:
+                        yield made
+                await self._reach(state.as_of_seq)
+                watcher.take(0)  # what it holds is part of the texts shown now
+                yield Shown(state, self._live.texts(which), self._live.screens.get(which.session_key or ""))
+                async with aclosing(self._follow(state.as_of_seq, which, watcher)) as found:
+                    async for made in found:
+                        yield made
+                        if made.kind == "gap" and made.payload["oldest_seq"] is not None:
+                            break
+                after = None
+        finally:
+            self._watchers.discard(watcher)
+
+    async def _missed(self, after: int | None, upto: int, which: EventFilter) -> AsyncGenerator[Event, None]:
+        """The stored events between what a reader saw last and a state; a `gap` when some are gone."""
+        if after is None:
+            return
+        oldest = (await self._store.log_bounds()).oldest_seq
+        if (0 < after < oldest - 1 and which.task_id is None) or after > upto:
+            yield event(Gap(oldest_seq=oldest), self._clock.now())
+            return
+        while after < upto:
+            page = await self._store.read_events(after, which, PAGE)
+            for made in page:
+                if made.seq > upto:
+                    return
+                yield made
+            if len(page) < PAGE:
+                return
+            after = page[-1].seq
+
+    async def _reach(self, seq: int) -> None:
+        """Wait until this process has heard of everything up to `seq`."""
+        while 0 <= self._head < seq:
+            news = self._news
+            if self._head < seq:
+                self._wanted = max(self._wanted, seq)
+                self._pump_on()
+                await news.wait()
+
+    async def _follow(self, after: int, which: EventFilter, watcher: _Watcher) -> AsyncGenerator[Event, None]:
         try:
             position, began = after, False
             while self._head >= 0:
@@ -222,6 +307,63 @@ class Bus:
 def _large(made: Event) -> bool:
     """Whether it holds a text that is too long to be kept in memory."""
     return made.kind in TEXTS and len(made.payload.get(TEXTS[made.kind]) or "") > LARGE
+
+
+class _Live:
+    """What is being written now, and the screens: what live events have told so far."""
+
+    def __init__(self) -> None:
+        self.screens: dict[str, str] = {}
+        self._texts: dict[str, _Text] = {}
+
+    def note(self, live: Event) -> None:
+        """Take in a live event."""
+        if live.kind == "screen_update" and live.session_key:
+            self.screens[live.session_key] = live.payload["screen"]
+        elif live.kind == "message_delta":
+            name = live.payload["message_id"]
+            if name not in self._texts:
+                if len(self._texts) >= MOST_WRITTEN:
+                    del self._texts[next(iter(self._texts))]
+                self._texts[name] = _Text(live)
+            self._texts[name].add(live.payload["offset"], live.payload["text"])
+
+    def forget(self, made: Event) -> None:
+        """A message is whole, or its turn is over."""
+        if made.kind == "session_closed":
+            self.screens.pop(made.session_key or "", None)
+        elif made.kind == "message_update":
+            self._texts.pop(made.payload["message_id"], None)
+        elif self._texts:
+            for name in [name for name, text in self._texts.items() if text.task_id == made.task_id]:
+                del self._texts[name]
+
+    def texts(self, which: EventFilter) -> tuple[Written, ...]:
+        """Those a filter asks for."""
+        return tuple(
+            Written(name, text.task_id, text.session_key, "".join(text.parts))
+            for name, text in self._texts.items()
+            if which.task_id in (None, text.task_id) and which.session_key in (None, text.session_key)
+        )
+
+
+class _Text:
+    """A message that is being written."""
+
+    def __init__(self, first: Event) -> None:
+        self.task_id = first.task_id
+        self.session_key = first.session_key
+        self.parts: list[str] = []
+        self._length = 0
+
+    def add(self, offset: int, text: str) -> None:
+        """Write at `offset`. What would leave a hole, or be too long, is left to the whole message that follows."""
+        if offset < self._length:  # it is written anew from there
+            self.parts = ["".join(self.parts)[:offset]]
+            self._length = offset
+        if offset == self._length and offset + len(text) <= LONGEST_WRITTEN:
+            self.parts.append(text)
+            self._length += len(text)
 
 
 class _Watcher:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, Protocol, cast, get_args
 
 from midwatch.agent import Answer
 from midwatch.approval import Approval, ask
 from midwatch.change import Changes, Fence, Update
 from midwatch.clock import Clock
 from midwatch.errors import AgentError, LeaseLost, StoreUnavailable, TransientError
-from midwatch.event import Event, Payload, ToolExecEnd, ToolExecStart, TurnEnd, TurnStart, event
-from midwatch.session import Message
-from midwatch.task import Claim, Task, TaskStore, conversation, meta
+from midwatch.event import Event, MessageUpdate, Payload, ToolExecEnd, ToolExecStart, TurnEnd, TurnStart, event
+from midwatch.session import Message, Role, Session, said
+from midwatch.task import Claim, Task, TaskStore, changed_status, conversation, meta, used
 
 MOST_UNWRITTEN = 500
 MOST_UNREAD = 100
@@ -63,6 +64,7 @@ class LiveTurn:
         self._meta = {**meta(task), "turn_id": f"{task.id}.{task.attempt}"}
         self._events: list[Event] = []
         self._messages: list[Message] = []
+        self._sessions: list[Session] = []
         self._held: list[Event] = []
         self._tools: dict[str, Event] = {}
         self._started = host.clock.monotonic()
@@ -86,6 +88,8 @@ class LiveTurn:
             raise LeaseLost(self.task_id, self.attempt)
         self._note_tool(payload, made)
         self._events.append(made)
+        if isinstance(payload, MessageUpdate) and conversation(self.task):
+            self._messages.append(self._message(payload, made.time))
         self.flush_soon()
         while len(self._events) > MOST_UNWRITTEN and self._flushing is not None:
             await asyncio.shield(self._flushing)
@@ -122,11 +126,14 @@ class LiveTurn:
         await host.pause(self)
         try:
             self.asked = True
-            await self._write(changes)
+            asking = changed_status(self.task, "asking", host.clock.now())
+            await self._write(replace(changes, events=changes.events + asking))
             resolved = await host.answer(approval)
         finally:
             await host.go_on(self)
-        await self._write(Changes(fence=self.fence, updates=(Update("task", self.task_id, {"wait": None}),)))
+        going_on = Update("task", self.task_id, {"wait": None})
+        busy = changed_status(self.task, "busy", host.clock.now())
+        await self._write(Changes(fence=self.fence, updates=(going_on,), events=busy))
         if resolved.status == "pending":
             raise AgentError("the question was left unanswered because the task is being stopped.")
         return Answer(resolved.status, resolved.answer, resolved.why)
@@ -145,10 +152,15 @@ class LiveTurn:
         now = self._host.clock.now()
         task = self.task
         told = TurnStart(user_message=task.prompt, channel=task.origin_channel, chat_id=task.origin_session)
-        self._events.append(event(told, now, **self._meta))
         if conversation(task):
-            said = Message(session_key=task.session_key, role="user", text=task.prompt, time=now, task_id=task.id)
-            self._messages.append(said)
+            prompt = Message(
+                session_key=task.session_key, role="user", text=task.prompt, time=now, task_id=task.id, id=task.id,
+                author=task.creator,
+            )  # fmt: skip
+            self._events.extend((*changed_status(task, "busy", now), said(prompt, **self._meta)))
+            self._messages.append(prompt)
+            self._sessions.append(used(task, now))
+        self._events.append(event(told, now, **self._meta))
 
     async def finish(self, status: str, iterations: int | None, length: int) -> Changes:
         """No more events: close what is open and hand over everything that is not written yet."""
@@ -166,7 +178,15 @@ class LiveTurn:
         self._tools.clear()
         told = TurnEnd(status=status, duration=round(spent, 6), iterations=iterations, final_content_len=length)
         self._events.append(event(told, now, **self._meta))
-        return Changes(events=tuple(self._events), messages=tuple(self._messages))
+        return Changes(events=tuple(self._events), messages=tuple(self._messages), sessions=tuple(self._sessions))
+
+    def _message(self, told: MessageUpdate, now: int) -> Message:
+        """What the agent says in the middle of its turn, as a message of the conversation."""
+        role: Role = "agent" if told.role not in get_args(Role) else cast(Role, told.role)
+        return Message(
+            session_key=self.session_key, role=role, text=told.message, time=now, task_id=self.task_id,
+            id=told.message_id, author=self.task.agent,
+        )  # fmt: skip
 
     def _note_tool(self, payload: Payload, made: Event) -> None:
         if isinstance(payload, ToolExecStart):
@@ -182,9 +202,10 @@ class LiveTurn:
     async def _flush(self) -> None:
         try:
             while self._events or self._messages:
-                events, messages = tuple(self._events), tuple(self._messages)
+                events, messages, sessions = tuple(self._events), tuple(self._messages), tuple(self._sessions)
+                step = Changes(fence=self.fence, events=events, messages=messages, sessions=sessions)
                 try:
-                    await self._host.store.apply(Changes(fence=self.fence, events=events, messages=messages))
+                    await self._host.store.apply(step)
                 except StoreUnavailable:
                     self._show_held()  # order is good, but nobody should look at a standing text for it
                     await asyncio.sleep(PAUSE_SECONDS)
@@ -197,6 +218,7 @@ class LiveTurn:
                     return
                 del self._events[: len(events)]
                 del self._messages[: len(messages)]
+                del self._sessions[: len(sessions)]
         finally:
             self._flushing = None
             self._show_held()

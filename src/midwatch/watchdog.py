@@ -20,7 +20,7 @@ from midwatch.engine import Engine, InstanceStore
 from midwatch.errors import Conflict, LeaseLost, StoreError
 from midwatch.event import Event, EventLog, TaskRescued, ToolExecEnd, TurnEnd, event
 from midwatch.submission import OnCrash
-from midwatch.task import MAX_RESCUES, Task, TaskStore, end, meta, owned
+from midwatch.task import MAX_RESCUES, Task, TaskStore, changed_status, end, meta, owned
 
 log = logging.getLogger("midwatch.watchdog")
 
@@ -210,7 +210,8 @@ def rescue(task: Task, now: int) -> tuple[Changes, str]:
         "status": "pending", "wait": None, "stop_requested": None, "lease_owner": None, "pgid": None,
         "pgid_mark": None, "token_hash": None, "rescues": task.rescues + 1,
     }  # fmt: skip
-    return Changes(updates=(Update("task", task.id, fields, owned(task)),), events=(first,)), action
+    back = Update("task", task.id, fields, owned(task))
+    return Changes(updates=(back,), events=(first, *changed_status(task, "idle", now))), action
 
 
 def _closing(opened: list[Event], now: int) -> tuple[Event, ...]:

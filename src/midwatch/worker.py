@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Protocol
 
 from midwatch.agent import Agent, Conversation, Interrupt, TurnResult
 from midwatch.approval import Approval, Approvals, ApprovalStore, resolve
@@ -19,23 +19,32 @@ from midwatch.change import Changes, Update
 from midwatch.channel import Notifications, cut
 from midwatch.clock import SECOND, Clock, Timer, iso
 from midwatch.errors import (
-    AgentError,
     Conflict,
     LeaseLost,
     LimitReached,
     MidwatchError,
     StoreUnavailable,
-    TransientError,
 )
 from midwatch.event import Event, TaskInterrupted, TaskLate, TaskWaiting, event
 from midwatch.session import Session, SessionStore
 from midwatch.slots import Slots
-from midwatch.task import STATUS_OF, Claim, Outcome, Task, TaskStore, conversation, end, meta, owned, retry_delay
+from midwatch.task import (
+    Claim,
+    Task,
+    TaskStore,
+    changed_status,
+    conversation,
+    end,
+    meta,
+    owned,
+    retry_delay,
+    trouble,
+    used,
+)  # fmt: skip
 from midwatch.turn import LiveTurn
+from midwatch.verdict import ERROR_SHOWN, STUCK, Reason, Verdict, contained, failed, opened, plain, turn_status
 
 log = logging.getLogger("midwatch.worker")
-
-Reason = Literal["cancel", "yield", "budget", "shutdown", "timeout", "lost"]
 
 LADDER: Mapping[bool, tuple[tuple[Interrupt, float], ...]] = {
     False: (("stop", 5.0), ("terminate", 5.0), ("kill", 1.0)),
@@ -47,7 +56,6 @@ ABANDON_SECONDS = 0.2
 CLOSE_SECONDS = 5.0
 STORE_PAUSE_SECONDS = 0.5
 STORE_PATIENCE_SECONDS = 5.0
-ERROR_SHOWN = 4000
 
 
 class Store(TaskStore, SessionStore, ApprovalStore, Protocol):
@@ -83,17 +91,6 @@ class Run:
         """Whether the turn is over in time."""
         await asyncio.wait({self.ended}, timeout=seconds)
         return self.ended.done()
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How a turn ended, before what it means for the task is worked out."""
-
-    outcome: Outcome
-    text: str | None = None
-    error: str | None = None
-    result: TurnResult | None = None
-    transient: bool = False
 
 
 class Worker:
@@ -141,7 +138,7 @@ class Worker:
 
     def start(self, claim: Claim) -> asyncio.Future[None]:
         """Run a claimed task; takes its slot now. The future is done when the slot is given back."""
-        self.slots.take(claim.task.agent)
+        self.slots.take(claim.task.agent, claim.task.actor)
         loop = asyncio.get_running_loop()
         run = Run(claim, claim.task, loop.create_future(), loop.create_future())
         self.running[claim.task.id] = run
@@ -223,16 +220,16 @@ class Worker:
             run.turn = turn
             turn.begin()
             self._write_soon(turn)
-            run.conversation = await _opened(agent, session)
+            run.conversation = await opened(agent, session)
             if task.route is None:
                 return await self._turn(run, run.conversation, turn)
             async with self._notifications.typing(task.route):
                 return await self._turn(run, run.conversation, turn)
         except Exception as problem:
-            return _failed(problem, task)
+            return failed(problem, task)
 
     async def _turn(self, run: Run, talk: Conversation, turn: LiveTurn) -> Verdict:
-        run.body = asyncio.get_running_loop().create_task(_contained(talk, turn))
+        run.body = asyncio.get_running_loop().create_task(contained(talk, turn))
         run.body.add_done_callback(run.end)
         if run.task.timeout_seconds is not None:
             self._arm(run, run.task.timeout_seconds)
@@ -250,7 +247,7 @@ class Worker:
         except asyncio.CancelledError:
             return Verdict("error", error="the agent's turn was cancelled.")
         except Exception as problem:
-            return _failed(problem, run.task)
+            return failed(problem, run.task)
         if result.thread_id is not None:
             result = replace(result, thread_id=plain(result.thread_id))
         if result.outcome in ("ok", "silent", "transferred"):
@@ -319,7 +316,7 @@ class Worker:
     def _give_slot(self, run: Run) -> None:
         if run.has_slot:
             run.has_slot = False
-            self.slots.give(run.task.agent)
+            self.slots.give(run.task.agent, run.task.actor)
         if not run.slot_given.done():
             run.slot_given.set_result(None)
         self.slot_freed()
@@ -340,7 +337,7 @@ class Worker:
                 if tail is None and run.turn is not None:
                     length = len(verdict.text or "")
                     iterations = verdict.result.iterations if verdict.result else None
-                    tail = await run.turn.finish(_turn_status(run, verdict), iterations, length)
+                    tail = await run.turn.finish(turn_status(run.reason, verdict), iterations, length)
                 await self.store.apply(await self._whole(run, verdict, step, tail or Changes()))
                 return
             except LeaseLost:
@@ -383,9 +380,10 @@ class Worker:
 
     def _back(self, task: Task, told: TaskInterrupted | TaskWaiting, now: int, **fields: object) -> Changes:
         """The task waits again, for another attempt."""
+        failed = trouble(task, told.reason or "it failed", "warning", now) if isinstance(told, TaskWaiting) else ()
         return Changes(
             updates=(Update("task", task.id, {**RELEASED, **fields}, owned(task)),),
-            events=(event(told, now, **meta(task)),),
+            events=(event(told, now, **meta(task)), *failed, *changed_status(task, "idle", now)),
         )
 
     async def _whole(self, run: Run, verdict: Verdict, step: Changes, tail: Changes) -> Changes:
@@ -394,11 +392,7 @@ class Worker:
         task, now = run.task, self.clock.now()
         thread = verdict.result.thread_id if verdict.result else None
         if conversation(task) or thread:
-            kept = Session(
-                key=task.session_key, agent=task.agent, gate_key=task.gate_key, thread_id=thread, workdir=task.workdir,
-                created_at=now, updated_at=now,
-            )  # fmt: skip
-            sessions = (kept,)
+            sessions = (used(task, now, thread),)
         asked: list[Changes] = []
         if run.turn is not None and run.turn.asked:
             left = await self.store.pending_approvals(run.turn.fence)
@@ -410,7 +404,7 @@ class Worker:
             updates=step.updates + tuple(u for c in asked for u in c.updates),
             events=tail.events + tuple(e for c in asked for e in c.events) + step.events,
             messages=tail.messages + step.messages,
-            sessions=sessions,
+            sessions=tail.sessions + sessions,
         )
 
     async def _late(self, run: Run, verdict: Verdict) -> None:
@@ -500,9 +494,9 @@ class Worker:
         if run is None or run.has_slot:
             return
         if run.reason is None:
-            await self.slots.take_back(run.task.agent)
+            await self.slots.take_back(run.task.agent, run.task.actor)
         else:
-            self.slots.take(run.task.agent)  # it only needs to end
+            self.slots.take(run.task.agent, run.task.actor)  # it only needs to end
         run.has_slot = True
         if run.remaining is not None and run.reason is None:
             self._arm(run, run.remaining)
@@ -534,65 +528,8 @@ class Worker:
         task.add_done_callback(self._tasks.discard)
 
 
-STUCK = TurnResult(outcome="error", stuck=True)
-
 RELEASED = {
     "status": "pending", "wait": None, "stop_requested": None, "lease_owner": None, "pgid": None, "pgid_mark": None,
     "token_hash": None,
 }  # fmt: skip
 """What a task loses when it goes back to wait."""
-
-
-async def _contained(talk: Conversation, turn: LiveTurn) -> TurnResult:
-    """The agent's turn; what would end the process (SystemExit and the like) ends only the turn."""
-    try:
-        result = await talk.turn(turn)
-    except (Exception, asyncio.CancelledError):
-        raise
-    except BaseException as problem:
-        raise AgentError(f"the agent raised {type(problem).__name__}: {problem}") from problem
-    if not isinstance(result, TurnResult):
-        raise AgentError(f"the agent returned {type(result).__name__} instead of a TurnResult.")
-    if result.outcome not in STATUS_OF or not isinstance(result.text, str):
-        raise AgentError(
-            f"the agent returned an outcome {result.outcome!r} that does not exist, or a text that is none."
-        )
-    return result
-
-
-async def _opened(agent: Agent, session: Session) -> Conversation:
-    try:
-        return await agent.open(session)
-    except (Exception, asyncio.CancelledError):
-        raise
-    except BaseException as problem:
-        raise AgentError(f"the agent raised {type(problem).__name__}: {problem}") from problem
-
-
-def _failed(problem: Exception, task: Task) -> Verdict:
-    """The verdict on a turn that raised."""
-    transient = isinstance(problem, TransientError | ConnectionError | TimeoutError)
-    if isinstance(problem, MidwatchError):
-        return Verdict("error", error=cut(plain(str(problem)), ERROR_SHOWN), transient=transient)
-    if not transient:
-        log.warning("agent %s raised in task %s", task.agent, task.id, exc_info=problem)
-    said = plain(f"{type(problem).__name__}: {problem}")
-    return Verdict("error", error=cut(said, ERROR_SHOWN), transient=transient)
-
-
-def plain(text: str) -> str:
-    """What an agent said, as text that can be written: half characters and NULs are replaced."""
-    if text.isascii() and "\0" not in text:
-        return text
-    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
-
-
-def _turn_status(run: Run, verdict: Verdict) -> str:
-    """The `status` of the turn's end event."""
-    if run.reason == "timeout":
-        return "timeout"
-    if verdict.outcome in ("ok", "silent", "transferred") and run.reason != "cancel":
-        return "completed"
-    if run.reason is not None:
-        return "aborted"
-    return "budget" if verdict.outcome == "budget" else "error"

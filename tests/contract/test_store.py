@@ -27,7 +27,8 @@ from records import CLOCK, OWNER, a_task, asking, fence, progress, put, running,
 def test_the_suite_calls_every_method_of_every_port() -> None:
     """A promise that is not exercised here is not a promise."""
     methods = {name for name, _ in inspect.getmembers(Store, inspect.isfunction) if not name.startswith("_")}
-    text = Path(__file__).read_text() + Path(__file__).parent.parent.joinpath("records.py").read_text()
+    here = Path(__file__).parent
+    text = "".join(path.read_text() for path in (*here.glob("test_*.py"), here.parent / "records.py"))
     called = set(re.findall(r"store\.(\w+)\(", text)) | {"close"}  # the fixture closes
     assert methods - called == set()
 
@@ -425,8 +426,8 @@ async def test_pruning_tasks_by_age_and_count_never_takes_open_ones(store: Store
 
 async def test_sessions_and_messages(store: Store) -> None:
     one = Session(key="chat:1", agent="demo", gate_key="chat:1", thread_id="th", created_at=1, updated_at=1)
-    said = Message(session_key="chat:1", role="user", text="hi", time=1, task_id="t_1")
-    await store.apply(Changes(sessions=(one,), messages=(said, replace(said, role="agent", text="yes"))))
+    said = Message(session_key="chat:1", role="user", text="hi", time=1, task_id="t_1", id="t_1")
+    await store.apply(Changes(sessions=(one,), messages=(said, replace(said, role="agent", text="yes", id="t_1.1"))))
     await store.apply(Changes(sessions=(replace(one, thread_id=None, updated_at=5),), messages=(said,)))
     found = await store.get_session("chat:1")
     assert found is not None
@@ -437,7 +438,7 @@ async def test_sessions_and_messages(store: Store) -> None:
     ]
     assert [m.number for m in await store.read_messages("chat:1", after=1)] == [2]
     await store.apply(Changes(sessions=(replace(one, key="chat:2", updated_at=9),)))
-    assert [s.key for s in await store.list_sessions()] == ["chat:2", "chat:1"]
+    assert [view.session.key for view in await store.list_sessions()] == ["chat:2", "chat:1"]
     assert await store.get_session("chat:3") is None
 
 

@@ -415,7 +415,7 @@ async def test_a_conversation_keeps_prompt_answer_and_thread_and_tells_the_origi
             ("user", "one"), ("agent", "None heard one"), ("user", "three"), ("agent", "th1 heard three"),
         ]  # fmt: skip
         assert [(m.role, m.text) for m in await desk.sessions.messages("chat:9")] == [("result", "None heard two")]
-        assert (await desk.sessions.get("chat:1")).thread_id == "th1"
+        assert (await desk.sessions.get("chat:1")).session.thread_id == "th1"
 
 
 async def test_a_private_session_with_a_thread_is_resumed_by_retry(home: Path) -> None:

@@ -35,13 +35,17 @@ SEEDS = {
     "tool_exec_end": {"tool", "duration", "for_llm_len", "for_user_len", "is_error"},
     "error": {"stage", "message"},
     "message_update": {"message", "role"},
+    "status_change": {"status", "agent_type"},
+    "screen_update": {"screen"},
+    "agent_error": {"message", "level"},
 }
 """The kinds that users of the reference systems know, with their fields."""
 
 OWN = {
     "task_submitted", "task_started", "task_progress", "task_waiting", "task_interrupted", "task_rescued",
     "task_finished", "task_late", "approval_requested", "approval_resolved", "delivery_sent", "delivery_failed",
-    "message_delta", "gap", "interrupt_received",
+    "message_delta", "gap", "interrupt_received", "session_opened", "session_closed", "token_created", "token_revoked",
+    "signed_in",
 }  # fmt: skip
 
 EXAMPLES: dict[Any, Any] = {"str": "grüße 🎉", "int": 3, "float": 0.5, "bool": True, "Any": {"a": [1, None]}}
@@ -68,7 +72,7 @@ def test_a_kind_of_the_seeds_keeps_its_name_and_its_fields(kind: str) -> None:
 
 
 def test_only_deltas_and_gaps_are_live() -> None:
-    assert {name for name, made in KINDS.items() if made.live} == {"message_delta", "gap"}
+    assert {name for name, made in KINDS.items() if made.live} == {"message_delta", "screen_update", "gap"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

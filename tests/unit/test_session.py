@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from midwatch.change import Changes
 from midwatch.clock import SECOND
-from midwatch.errors import InvalidInput, NotFound
+from midwatch.errors import InvalidInput
 from midwatch.session import (
     MAX_KEY,
     Message,
     Session,
-    Sessions,
+    View,
     checked_key,
     gate_key,
     thread_scope,
     visibility_key,
 )
-from midwatch.store import Store
-from midwatch.stores.sqlite import SqliteStore
 
 # The grammar: <type>:<id>, then tokens. Of seed, thread and work the first that is there, in this order, is the thread.
 TABLE = [
@@ -124,27 +120,7 @@ def test_records_are_frozen_and_show_no_lock() -> None:
         session.key = "x"  # type: ignore[misc]
     with pytest.raises(dataclasses.FrozenInstanceError):
         message.text = "x"  # type: ignore[misc]
-    shown = session.snapshot()
+    shown = View(session).snapshot()
     assert shown["created_at"] == "1970-01-01T00:00:01.000000Z"
     assert "gate_key" not in shown
     assert message.snapshot()["number"] == 0
-
-
-@pytest.fixture
-async def memory() -> AsyncIterator[Store]:
-    store = await SqliteStore.open(":memory:")
-    yield store
-    await store.close()
-
-
-async def test_the_service_finds_lists_and_pages(memory: Store) -> None:
-    service = Sessions(memory)
-    with pytest.raises(NotFound):
-        await service.get("chat:1")
-    assert await service.list() == []
-    assert await service.messages("chat:1") == []
-    session = Session(key="chat:1", agent="demo", gate_key="chat:1", created_at=1, updated_at=1)
-    said = tuple(Message(session_key="chat:1", role="agent", text=str(n), time=n) for n in range(5))
-    await memory.apply(Changes(sessions=(session,), messages=said))
-    assert await service.get("chat:1") == session
-    assert [m.text for m in await service.messages("chat:1", after=2, limit=2)] == ["2", "3"]

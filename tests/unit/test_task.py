@@ -281,7 +281,7 @@ def test_where_the_result_is_said() -> None:
     assert [(m.session_key, m.role) for m in end(private, NOW, outcome="ok", result="x")[1].messages] == [
         ("chat:9", "result")
     ]
-    talk = a_task(status="running", session_key="chat:1", origin_session="chat:1")
+    talk = a_task(status="running", attempt=1, session_key="chat:1", origin_session="chat:1")
     assert [(m.session_key, m.role) for m in end(talk, NOW, outcome="ok", result="x")[1].messages] == [
         ("chat:1", "agent")
     ]

@@ -177,6 +177,9 @@ class PostgresStore(VerbStore):
         result: T = await op.future
         return result
 
+    async def moment(self, verb: Callable[..., T], *args: Any) -> T:
+        return await self.read(_at_once, verb, *args)
+
     async def claim(self, request: ClaimRequest, now: int) -> Claims:
         return await self.write(_claim, request, now)
 
@@ -420,6 +423,12 @@ def _task_id(op: _Op) -> str:
 def _living(tx: PostgresTx) -> list[Instance]:
     alive = {row[0] for row in tx.connection.execute(ALIVE, {"dead": DEAD_SECONDS})}
     return [one for one in look.instances(tx) if one.id in alive]
+
+
+def _at_once(tx: PostgresTx, verb: Callable[..., T], *args: Any) -> T:
+    with tx.connection.transaction():
+        tx.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        return verb(tx, *args)
 
 
 def _claim(tx: PostgresTx, request: ClaimRequest, now: int) -> Claims:

@@ -1,22 +1,54 @@
 -- touch: make a session or note that it was used
-INSERT INTO sessions (key, agent, gate_key, status, thread_id, workdir, created_at, updated_at, revision)
-VALUES (:key, :agent, :gate_key, :status, :thread_id, :workdir, :created_at, :updated_at, 0)
+INSERT INTO sessions ({session}) VALUES ({session_params})
 ON CONFLICT (key) DO UPDATE SET
-  agent = excluded.agent, status = excluded.status, thread_id = coalesce(excluded.thread_id, sessions.thread_id),
-  workdir = coalesce(excluded.workdir, sessions.workdir), updated_at = excluded.updated_at,
-  revision = sessions.revision + 1
+  thread_id = CASE WHEN sessions.agent = excluded.agent THEN coalesce(excluded.thread_id, sessions.thread_id)
+    ELSE excluded.thread_id END,
+  agent = excluded.agent, workdir = coalesce(excluded.workdir, sessions.workdir),
+  updated_at = excluded.updated_at, revision = sessions.revision + 1
 
--- say: add a message; a task's prompt only once
-INSERT INTO messages (session_key, number, role, text, time, task_id)
-SELECT :session_key, coalesce(max(number), 0) + 1, :role, :text, :time, :task_id
+-- open: make a session as it is, or open a closed one again; nothing where one is open
+INSERT INTO sessions ({session}) VALUES ({session_params})
+ON CONFLICT (key) DO UPDATE SET
+  status = 'idle', updated_at = excluded.updated_at, revision = sessions.revision + 1,
+  title = CASE WHEN excluded.title = '' THEN sessions.title ELSE excluded.title END
+WHERE sessions.status = 'closed' AND sessions.agent = excluded.agent
+RETURNING key
+
+-- close: no more messages
+UPDATE sessions SET status = 'closed', updated_at = :now, revision = revision + 1 WHERE key = :key AND status <> 'closed'
+
+-- say: add a message, or change one that is told again; its number, if there is anything new
+INSERT INTO messages (session_key, number, role, text, time, task_id, id, author)
+SELECT :session_key, coalesce(max(number), 0) + 1, :role, :text, :time, :task_id, :id, :author
 FROM messages WHERE session_key = :session_key
-ON CONFLICT (task_id) WHERE role = 'user' AND task_id IS NOT NULL DO NOTHING
+ON CONFLICT (session_key, id) WHERE id <> '' DO UPDATE SET text = excluded.text WHERE messages.text <> excluded.text
+RETURNING number
 
 -- get: one session
 SELECT {session} FROM sessions WHERE key = :key
 
 -- list: most recently used first
-SELECT {session} FROM sessions ORDER BY updated_at DESC, key LIMIT :limit
+SELECT {session} FROM sessions
+WHERE CAST(:before AS TEXT) IS NULL
+  OR updated_at < (SELECT updated_at FROM sessions b WHERE b.key = :before)
+  OR (updated_at = (SELECT updated_at FROM sessions b WHERE b.key = :before) AND key > :before)
+ORDER BY updated_at DESC, key LIMIT :limit
+
+-- running: what runs in it
+SELECT id, wait FROM tasks WHERE gate_key = :gate AND status = 'running' AND session_key = :key
+
+-- queued: how many tasks wait in it
+SELECT count(*) FROM tasks WHERE session_key = :key AND status = 'pending' AND substr(session_key, 1, 3) <> 'bg:'
+
+-- queue: what waits in it, in the order it will run
+SELECT {task} FROM tasks WHERE session_key = :key AND status = 'pending' AND substr(session_key, 1, 3) <> 'bg:'
+ORDER BY rank, due_at, id LIMIT 100
+
+-- last_messages: the newest ones, newest first
+SELECT {message} FROM messages WHERE session_key = :key ORDER BY number DESC LIMIT :limit
+
+-- faults: the newest troubles, newest first
+SELECT time, payload FROM events WHERE session_key = :key AND kind = 'agent_error' ORDER BY seq DESC LIMIT :limit
 
 -- messages: after a number, in order
 SELECT {message} FROM messages WHERE session_key = :key AND number > :after ORDER BY number LIMIT :limit

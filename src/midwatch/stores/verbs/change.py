@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -10,6 +10,7 @@ from midwatch import approval, channel, task
 from midwatch.change import Changes, Fence, Record, Update
 from midwatch.channel import Delivery
 from midwatch.errors import Conflict, LeaseLost
+from midwatch.event import Event
 from midwatch.session import Message, Session
 from midwatch.stores.sql import INSERT_TASK, encode, insert_statement, task_row, update_statement
 from midwatch.stores.verbs.tx import Tx
@@ -26,11 +27,10 @@ def apply(tx: Tx, changes: Changes) -> None:
     for record in changes.records:
         insert(tx, record)
     for session in changes.sessions:
-        tx.run("session.touch", _fields(session))
-    for message in changes.messages:
-        _say(tx, message)
+        tx.run("session.touch", fields_of(session))
+    numbers = say(tx, changes.messages) if changes.messages else {}
     add_deliveries(tx, changes.deliveries)
-    tx.events.extend(changes.events)
+    tx.events.extend(_numbered(changes.events, numbers) if numbers else changes.events)
 
 
 def insert(tx: Tx, record: Record) -> None:
@@ -40,13 +40,13 @@ def insert(tx: Tx, record: Record) -> None:
         tx.statement(INSERT_TASK, task_row(record))
         tx.hint(record.agent, record.due_at)
     else:
-        tx.statement(insert_statement(record.noun), encode(_fields(record)))
+        tx.statement(insert_statement(record.noun), encode(fields_of(record)))
 
 
 def add_deliveries(tx: Tx, deliveries: tuple[Delivery, ...]) -> None:
     """Store notices; one that exists already stays as it is."""
     for delivery in deliveries:
-        tx.run("channel.add", _fields(delivery))
+        tx.run("channel.add", fields_of(delivery))
         tx.topics.add("delivery")
 
 
@@ -104,11 +104,27 @@ def _announce(tx: Tx, update: Update) -> None:
         tx.topics.add(update.noun)
 
 
-def _say(tx: Tx, message: Message) -> None:
-    tx.run("session.say", _fields(message))
+def say(tx: Tx, messages: tuple[Message, ...]) -> dict[str, int | None]:
+    """Store messages; the number of each by its id, None for those that were told before just so."""
+    numbers: dict[str, int | None] = {}
+    for message in messages:
+        row = tx.row("session.say", fields_of(message))
+        numbers[message.id] = row[0] if row else numbers.get(message.id)
+    return numbers
 
 
-def _fields(record: Any) -> dict[str, Any]:
+def _numbered(events: tuple[Event, ...], numbers: Mapping[str, int | None]) -> Iterator[Event]:
+    """The events; those of messages with the messages' numbers, and without those that say nothing new."""
+    for made in events:
+        name = made.payload.get("message_id") if made.kind == "message_update" else None
+        if name is None or name not in numbers:
+            yield made
+        elif numbers[name] is not None:
+            yield made._replace(payload={**made.payload, "number": numbers[name]})
+
+
+def fields_of(record: Any) -> dict[str, Any]:
+    """A record as parameters."""
     return {name: getattr(record, name) for name in _names(type(record))}
 
 

@@ -37,6 +37,19 @@ def read(tx: Tx, after: int, which: EventFilter, limit: int) -> list[Event]:
     return [event_of(row) for row in tx.rows(name, params)]
 
 
+def read_back(tx: Tx, before: int, which: EventFilter, limit: int) -> list[Event]:
+    params = {
+        "before": before, "limit": limit, "kinds": dumps(list(which.kinds)), "session_key": which.session_key,
+        "agent_id": which.agent_id, "actor": which.actor, "task_id": which.task_id,
+    }  # fmt: skip
+    return [event_of(row) for row in tx.rows("event.read_back", params)][::-1]
+
+
+def last_of_task(tx: Tx, task_id: str) -> Event | None:
+    row = tx.row("event.last_of_task", {"task_id": task_id})
+    return None if row is None else event_of(row)
+
+
 def bounds(tx: Tx) -> LogBounds:
     row = tx.row("event.bounds", {})
     assert row is not None

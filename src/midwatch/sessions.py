@@ -1,0 +1,125 @@
+"""The session service: open a conversation, speak in it, interrupt it, close it. What one is stands in
+`midwatch.session`; a message is a task like any other."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Protocol
+
+from midwatch.clock import Clock, new_id
+from midwatch.errors import AlreadyFinished, Conflict, InvalidInput, NotFound
+from midwatch.event import SessionClosed, SessionOpened, StatusChange, event
+from midwatch.session import MAX_TITLE, Message, Session, SessionStore, View, checked_key, gate_key
+from midwatch.submission import check
+from midwatch.task import OPEN, Task, TaskFilter, TaskStore
+from midwatch.tasks import Tasks
+
+PAGE = 200
+
+
+class Store(SessionStore, TaskStore, Protocol):
+    """What this service needs of the store."""
+
+
+class Sessions:
+    """Service: conversations."""
+
+    def __init__(self, store: Store, clock: Clock, tasks: Tasks) -> None:
+        self._store = store
+        self._clock = clock
+        self._tasks = tasks
+
+    async def create(
+        self,
+        *,
+        agent: str | None = None,
+        workdir: str | None = None,
+        title: str = "",
+        key: str | None = None,
+        actor: str | None = None,
+    ) -> tuple[View, bool]:
+        """Open a conversation with an agent; whether it is new. One that is open with the same agent and directory is
+        returned as it is, a closed one is opened again."""
+        now = self._clock.now()
+        name = await self._tasks.known_agent(agent)
+        key = checked_key(key, "key") if key else f"chat:{new_id('s', now)}"
+        if key.startswith("bg:"):
+            raise InvalidInput(
+                "keys that begin with bg: are the private sessions of tasks; choose another.", field="key"
+            )
+        check("-", {"workdir": workdir}, 1)
+        if len(title) > MAX_TITLE or not (title.isprintable() or not title):
+            raise InvalidInput(f"a title is up to {MAX_TITLE} printable characters.", field="title")
+        made = Session(
+            key=key, agent=name, gate_key=gate_key(key), title=title, creator=actor, workdir=workdir,
+            created_at=now, updated_at=now,
+        )  # fmt: skip
+        about = {"session_key": key, "agent_id": name, "actor": actor}
+        opened = event(SessionOpened(agent=name, workdir=workdir, title=title or None), now, **about)
+        idle = event(StatusChange(status="idle", agent_type=name), now, **about)
+        created = await self._store.open_session(made, (opened, idle))
+        view = await self.get(key)
+        if not created and (view.session.agent, view.session.workdir) != (name, workdir):
+            raise Conflict(
+                f"session {key} exists with agent {view.session.agent} in {view.session.workdir or 'no directory'}; "
+                "use another key."
+            )
+        return view, created
+
+    async def get(self, key: str) -> View:
+        """The session and what goes on in it, or NotFound."""
+        found = await self._store.view_session(key)
+        if found is None:
+            raise NotFound("session", key)
+        return found
+
+    async def messages(self, key: str, after: int = 0, limit: int = 500) -> list[Message]:
+        """The conversation so far, in order."""
+        return await self._store.read_messages(key, after, limit)
+
+    async def send(
+        self,
+        key: str,
+        text: str,
+        *,
+        priority: int = 0,
+        idempotency_key: str | None = None,
+        actor: str | None = None,
+    ) -> Task:
+        """Say something in a conversation. While it is busy the message waits for its turn; it is durable when this
+        returns."""
+        session = (await self.get(key)).session
+        if session.status == "closed":
+            raise Conflict(f"session {key} is closed; open it again by creating it with the same key.")
+        return await self._tasks.submit(
+            text, actor=actor, agent=session.agent, session_key=key, workdir=session.workdir, cause="message",
+            priority=priority, idempotency_key=idempotency_key, origin_session=key,
+        )  # fmt: skip
+
+    async def interrupt(self, key: str, *, actor: str | None = None) -> str | None:
+        """Stop what runs in it now; what waits goes on. Returns the stopped task, or None when nothing ran."""
+        running = (await self.get(key)).running_task
+        if running is None:
+            return None
+        with suppress(AlreadyFinished):
+            await self._tasks.cancel(running, actor=actor)
+            return running
+        return None
+
+    async def close(self, key: str, *, reason: str = "closed by a person", actor: str | None = None) -> View:
+        """Take no more messages and cancel what is open in it. Closing it again changes nothing."""
+        session = (await self.get(key)).session
+        now = self._clock.now()
+        about = {"session_key": key, "agent_id": session.agent, "actor": actor}
+        closed = event(SessionClosed(reason=reason), now, **about)
+        status = event(StatusChange(status="closed", agent_type=session.agent), now, **about)
+        await self._store.close_session(key, now, (closed, status))
+        which = TaskFilter(statuses=tuple(OPEN), session_key=key, limit=PAGE)
+        for task in await self._store.list_tasks(which):
+            with suppress(AlreadyFinished):
+                await self._tasks.cancel(task.id, actor=actor)
+        return await self.get(key)
+
+    async def list(self, limit: int = 50, before: str | None = None) -> list[View]:
+        """The most recently used sessions first."""
+        return await self._store.list_sessions(limit, before)

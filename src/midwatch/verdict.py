@@ -1,0 +1,88 @@
+"""Verdicts: how a turn ended, whatever the agent did, before what it means for its task is worked out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+from midwatch.agent import Agent, Conversation, TurnResult
+from midwatch.channel import cut
+from midwatch.errors import AgentError, MidwatchError, TransientError
+from midwatch.session import Session
+from midwatch.task import STATUS_OF, Outcome, Task
+from midwatch.turn import LiveTurn
+
+log = logging.getLogger("midwatch.worker")
+
+Reason = Literal["cancel", "yield", "budget", "shutdown", "timeout", "lost"]
+"""Why a turn is being stopped."""
+ERROR_SHOWN = 4000
+STUCK = TurnResult(outcome="error", stuck=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a turn ended, before what it means for the task is worked out."""
+
+    outcome: Outcome
+    text: str | None = None
+    error: str | None = None
+    result: TurnResult | None = None
+    transient: bool = False
+
+
+async def contained(talk: Conversation, turn: LiveTurn) -> TurnResult:
+    """The agent's turn; what would end the process (SystemExit and the like) ends only the turn."""
+    try:
+        result = await talk.turn(turn)
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as problem:
+        raise AgentError(f"the agent raised {type(problem).__name__}: {problem}") from problem
+    if not isinstance(result, TurnResult):
+        raise AgentError(f"the agent returned {type(result).__name__} instead of a TurnResult.")
+    if result.outcome not in STATUS_OF or not isinstance(result.text, str):
+        raise AgentError(
+            f"the agent returned an outcome {result.outcome!r} that does not exist, or a text that is none."
+        )
+    return result
+
+
+async def opened(agent: Agent, session: Session) -> Conversation:
+    try:
+        return await agent.open(session)
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as problem:
+        raise AgentError(f"the agent raised {type(problem).__name__}: {problem}") from problem
+
+
+def failed(problem: Exception, task: Task) -> Verdict:
+    """The verdict on a turn that raised."""
+    transient = isinstance(problem, TransientError | ConnectionError | TimeoutError)
+    if isinstance(problem, MidwatchError):
+        return Verdict("error", error=cut(plain(str(problem)), ERROR_SHOWN), transient=transient)
+    if not transient:
+        log.warning("agent %s raised in task %s", task.agent, task.id, exc_info=problem)
+    said = plain(f"{type(problem).__name__}: {problem}")
+    return Verdict("error", error=cut(said, ERROR_SHOWN), transient=transient)
+
+
+def plain(text: str) -> str:
+    """What an agent said, as text that can be written: half characters and NULs are replaced."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+def turn_status(reason: Reason | None, verdict: Verdict) -> str:
+    """The `status` of the turn's end event."""
+    if reason == "timeout":
+        return "timeout"
+    if verdict.outcome in ("ok", "silent", "transferred") and reason != "cancel":
+        return "completed"
+    if reason is not None:
+        return "aborted"
+    return "budget" if verdict.outcome == "budget" else "error"

@@ -1,0 +1,131 @@
+"""What every kind of store promises about sessions and the moments it shows to those who begin to watch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from midwatch.change import Changes, Update
+from midwatch.event import AgentFault, EventFilter, SessionOpened, TaskProgress, event
+from midwatch.session import MAX_ERRORS, Message, Session, said
+from midwatch.state import MESSAGES_SHOWN
+from midwatch.store import Store
+from midwatch.task import end, meta
+from records import fence, put, running, take
+
+CHAT = Session(key="chat:1", agent="demo", gate_key="chat:1", title="talk", creator="ann", created_at=1, updated_at=1)
+OPENED = event(SessionOpened(agent="demo"), 1, session_key="chat:1")
+
+
+async def kinds(store: Store) -> list[str]:
+    return [made.kind for made in await store.read_events(0)]
+
+
+async def test_a_session_is_opened_once_and_again_after_it_was_closed(store: Store) -> None:
+    assert await store.open_session(CHAT, (OPENED,))
+    assert not await store.open_session(replace(CHAT, title="other"), (OPENED,))
+    assert not await store.close_session("chat:2", 5, (OPENED,))
+    assert await store.close_session("chat:1", 5, ())
+    assert not await store.close_session("chat:1", 6, (OPENED,))
+    view = await store.view_session("chat:1")
+    assert view is not None
+    assert (view.status, view.session.updated_at) == ("closed", 5)
+    assert not await store.open_session(replace(CHAT, agent="another"), (OPENED,))
+    assert await store.open_session(replace(CHAT, updated_at=9), (OPENED,))
+    again = await store.view_session("chat:1")
+    assert again is not None
+    assert (again.status, again.session.title, again.session.creator) == ("idle", "talk", "ann")
+    assert await kinds(store) == ["session_opened", "session_opened"]
+    assert await store.view_session("chat:2") is None
+
+
+async def test_what_a_session_does_follows_from_its_tasks(store: Store) -> None:
+    await store.open_session(CHAT, ())
+    first = await running(store, session_key="chat:1")
+    await put(store, session_key="chat:1")
+    await put(store, session_key="chat:10")
+    busy = await store.view_session("chat:1")
+    assert busy is not None
+    assert (busy.status, busy.running_task, busy.queued) == ("busy", first.id, 1)
+    await store.apply(Changes(fence=fence(first), updates=(Update("task", first.id, {"wait": "approval"}),)))
+    (asking,) = await store.list_sessions()
+    assert asking.status == "asking"
+    await store.apply(end(first._replace(wait="approval"), 5, outcome="ok", result="x")[1])
+    idle = await store.view_session("chat:1")
+    assert idle is not None
+    assert (idle.status, idle.running_task, idle.queued) == ("idle", None, 1)
+
+
+async def test_sessions_are_listed_in_pages(store: Store) -> None:
+    for number in range(5):
+        await store.open_session(replace(CHAT, key=f"chat:{number}", updated_at=number // 2), ())
+    first = [view.session.key for view in await store.list_sessions(2)]
+    second = [view.session.key for view in await store.list_sessions(2, first[-1])]
+    third = [view.session.key for view in await store.list_sessions(2, second[-1])]
+    assert (first, second, third) == (["chat:4", "chat:2"], ["chat:3", "chat:0"], ["chat:1"])
+
+
+async def test_another_agents_thread_is_not_taken_over(store: Store) -> None:
+    await store.apply(Changes(sessions=(replace(CHAT, thread_id="of demo"),)))
+    await store.apply(Changes(sessions=(replace(CHAT, agent="other"),)))
+    found = await store.get_session("chat:1")
+    assert found is not None
+    assert (found.agent, found.thread_id) == ("other", None)
+
+
+async def test_a_message_told_again_stays_one_and_says_so_once(store: Store) -> None:
+    prompt = Message(session_key="chat:1", role="user", text="hi", time=1, id="t_1", task_id="t_1")
+    answer = replace(prompt, role="agent", text="a", id="t_1.1")
+    for message in (prompt, answer, prompt, replace(answer, text="ab"), replace(answer, text="ab")):
+        await store.apply(Changes(messages=(message,), events=(said(message),)))
+    assert [(m.number, m.text) for m in await store.read_messages("chat:1")] == [(1, "hi"), (2, "ab")]
+    told = [(e.payload["number"], e.payload["message"]) for e in await store.read_events(0)]
+    assert told == [(1, "hi"), (2, "a"), (2, "ab")]
+
+
+async def test_the_state_of_a_session_is_one_moment(store: Store) -> None:
+    await store.open_session(CHAT, (OPENED,))
+    first = await running(store, session_key="chat:1")
+    waiting = await put(store, session_key="chat:1")
+    talk = [Message(session_key="chat:1", role="notice", text=str(n), time=n, id=f"m{n}") for n in range(205)]
+    faults = [event(AgentFault(message=str(n), level="error"), n, session_key="chat:1") for n in range(105)]
+    elsewhere = event(AgentFault(message="elsewhere", level="error"), 1, session_key="chat:2")
+    await store.apply(Changes(messages=tuple(talk), events=(*faults, elsewhere)))
+    state = await store.state_of_session("chat:1")
+    assert state is not None
+    assert state.as_of_seq == (await store.log_bounds()).last_seq
+    assert [m.number for m in state.messages] == list(range(206 - MESSAGES_SHOWN, 206))
+    assert [one.message for one in state.errors] == [str(n) for n in range(105 - MAX_ERRORS, 105)]
+    assert state.running is not None
+    assert (state.running.id, [task.id for task in state.queue]) == (first.id, [waiting.id])
+    assert state.snapshot()["session"]["status"] == "busy"
+    assert await store.state_of_session("chat:9") is None
+
+
+async def test_the_state_of_a_task_and_of_everything(store: Store) -> None:
+    await put(store)
+    (task,) = await take(store)
+    told = event(TaskProgress(text="on it"), 7, **meta(task))
+    await store.apply(Changes(fence=fence(task), events=(told,)))
+    state = await store.state_of_task(task.id)
+    assert state is not None
+    assert state.last is not None
+    assert (state.task.status, state.last.kind, state.as_of_seq) == ("running", "task_progress", state.last.seq)
+    desk = await store.state_of_desk()
+    assert desk.summary.running == 1
+    ((one, last),) = desk.running
+    assert last is not None
+    assert (one.id, last.payload["text"], desk.as_of_seq) == (task.id, "on it", state.as_of_seq)
+    assert await store.state_of_task("t_none") is None
+
+
+@pytest.mark.parametrize(
+    ("before", "limit", "seqs"), [(10**9, 3, [4, 5, 6]), (5, 2, [3, 4]), (1, 9, []), (3, 9, [1, 2])]
+)
+async def test_the_log_is_read_backwards(store: Store, before: int, limit: int, seqs: list[int]) -> None:
+    told = tuple(event(TaskProgress(text=str(n)), n, task_id="t_1" if n % 2 else "t_2") for n in range(6))
+    await store.apply(Changes(events=told))
+    assert [e.seq for e in await store.read_events_back(before, limit=limit)] == seqs
+    of_one = [e.seq for e in await store.read_events_back(before, EventFilter(task_id="t_1"), limit)]
+    assert of_one == [n for n in range(1, 7) if n % 2 == 0 and n < before][-limit:]
