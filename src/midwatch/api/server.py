@@ -7,9 +7,11 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import signal
 import socket
 from collections.abc import Callable, Generator
+from ipaddress import ip_address
 
 import uvicorn
 import uvloop
@@ -17,6 +19,7 @@ from fastapi import FastAPI
 
 from midwatch import __version__
 from midwatch.api.app import create_app
+from midwatch.api.protocol import Limits, limited
 from midwatch.api.sse import Streams
 from midwatch.config import Settings
 from midwatch.errors import BadConfig, MidwatchError, PortInUse
@@ -24,6 +27,9 @@ from midwatch.home import Home, ServerInfo
 from midwatch.runtime import Runtime
 
 GRACE_SECONDS = 3
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - only with `expose`
+FILES = 256
+FILES_OF_A_TASK = 8
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 logger = logging.getLogger(__name__)
@@ -32,11 +38,14 @@ logger = logging.getLogger(__name__)
 class Server(uvicorn.Server):
     """uvicorn without its ten looks a second: it sleeps until it is told to stop, then ends the event streams."""
 
-    def __init__(self, app: FastAPI, stopping: asyncio.Event, listening: Callable[[], None]) -> None:
+    def __init__(
+        self, app: FastAPI, stopping: asyncio.Event, listening: Callable[[], None], limits: Limits | None = None
+    ) -> None:
         """`listening` is called once requests are answered; setting `stopping` ends it."""
         config = uvicorn.Config(
-            app, http="httptools", ws="none", lifespan="off", log_config=None, log_level="warning", access_log=False,
-            server_header=False, date_header=False, proxy_headers=False, timeout_graceful_shutdown=GRACE_SECONDS,
+            app, http=limited(limits or Limits()), ws="none", lifespan="off", log_config=None, log_level="warning",
+            access_log=False, server_header=False, date_header=False, proxy_headers=False,
+            timeout_graceful_shutdown=GRACE_SECONDS,
         )  # fmt: skip
         super().__init__(config)
         self._streams: Streams = app.state.streams
@@ -64,7 +73,10 @@ def serve(settings: Settings, started: Callable[[ServerInfo, Runtime], None]) ->
     home.prepare()
     if home.lock("up").taken():
         home.claim_up().release()  # tells who serves this home, which is more helpful than a port in use
-    with listen(settings.host, settings.port) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with (
+        listen(address_of(settings), settings.port, expose=settings.expose) as listener,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
         runner.run(_serve(settings, home, listener, started))
 
 
@@ -82,14 +94,14 @@ async def _serve(
     on_signals(stopping)
     async with Runtime.open(settings.home, settings=settings, role="up") as runtime:
         app = create_app(runtime)
-        info = ServerInfo(os.getpid(), url_of(settings.host, listener), __version__)
+        info = ServerInfo(os.getpid(), url_of(address_of(settings), listener), __version__)
         runtime.url = info.url
 
         def listening() -> None:
             home.announce(info)
             started(info, runtime)
 
-        server = Server(app, stopping, listening)
+        server = Server(app, stopping, listening, Limits(connections=room_for(settings)))
         await server.serve([listener])
         logger.info("no longer listening; running tasks are being stopped")
 
@@ -106,15 +118,25 @@ def on_signals(stopping: asyncio.Event) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop, number)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def address_of(settings: Settings) -> str:
+    """Where to listen: exposed on all addresses, unless one was chosen."""
+    return EVERYWHERE[0] if settings.expose and "host" not in settings.model_fields_set else settings.host
+
+
+def listen(host: str, port: int, *, expose: bool = False) -> socket.socket:
     """The listening socket, or an error that says what to change."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        if not expose and not ip_address(address[0]).is_loopback:
+            raise BadConfig(
+                f"the setting host is {host}, where others reach the server; if they should, start it with "
+                "`midwatch up --expose` or set expose = true; if not, remove host."
+            )
         listener = socket.create_server(address, family=family, backlog=2048)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a reply is small writes; none may wait 40 ms
         return listener
-    except socket.gaierror as problem:
-        raise BadConfig(f"the address {host!r} cannot be found ({problem.strerror}); set another host.") from None
+    except (socket.gaierror, UnicodeError):
+        raise BadConfig(f"the address {host!r} cannot be found; set another host.") from None
     except OSError as problem:
         raise _not_listening(host, port, problem) from None
 
@@ -129,6 +151,43 @@ def _not_listening(host: str, port: int, problem: OSError) -> MidwatchError:
 def url_of(host: str, listener: socket.socket) -> str:
     """Where clients on this machine find the server."""
     port = listener.getsockname()[1]
-    if host in ("0.0.0.0", "::"):  # noqa: S104 - it means every address, so loopback is one of them
-        host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
+    if host in EVERYWHERE:  # loopback is one of them
+        host = "127.0.0.1" if host == EVERYWHERE[0] else "::1"
+    return url(host, port)
+
+
+def url(host: str, port: int) -> str:
+    """The address of a server."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def reached_at(settings: Settings, port: int) -> list[str]:
+    """Where others find an exposed server, as far as this machine knows."""
+    host = address_of(settings)
+    if host not in EVERYWHERE:
+        return [url(host, port)]
+    found = [socket.gethostname()]
+    for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        if family == socket.AF_INET or host == EVERYWHERE[1]:
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((far, 9))  # sends nothing; the system chooses the address it would speak from
+                found.append(probe.getsockname()[0])
+    return [url(name, port) for name in dict.fromkeys(found)]
+
+
+def room_for(settings: Settings) -> int:
+    """How many connections can be held: every one is an open file, and tasks and the database need some, too."""
+    others = FILES + FILES_OF_A_TASK * settings.slots
+    wanted = settings.max_connections + others
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(OSError, ValueError):  # macOS has limits it does not tell
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+            soft = more
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return settings.max_connections
+    room = min(settings.max_connections, max(soft - others, soft // 4))
+    if room < settings.max_connections:
+        logger.warning("holds %d connections at most, as it may open only %d files; see `ulimit -n`", room, soft)
+    return room

@@ -21,6 +21,7 @@ from midwatch.cli.output import emit, note, say
 from midwatch.errors import AlreadyRunning, HomeUnusable, MidwatchError, NotRunning
 
 if TYPE_CHECKING:
+    from midwatch.config import Settings
     from midwatch.home import Home, ServerInfo
     from midwatch.runtime import Runtime
 
@@ -32,24 +33,28 @@ LOOK_SECONDS = 0.05
 LARGEST_LOG = 10_000_000
 
 Port = Annotated[int | None, typer.Option("--port", help="Port to listen on; 0 takes a free one.", min=0, max=65535)]
+Expose = Annotated[bool, typer.Option("--expose", help="Let other machines reach it: listen on all addresses.")]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")]
 
 
-def up(port: Port = None, db: Db = None, detach: Detach = False, as_json: AsJson = False) -> None:
+def up(
+    port: Port = None, db: Db = None, expose: Expose = False, detach: Detach = False, as_json: AsJson = False
+) -> None:
     """Start the server: it runs tasks and answers requests until it is stopped."""
+    wished = settings(port=port, db=db, expose=expose or None)
     if detach:
-        detached(port, db, as_json)
+        detached(wished, port, db, expose, as_json)
         return
     from midwatch.api.server import serve
 
     def started(info: ServerInfo, runtime: Runtime) -> None:
         if as_json:
-            emit({**shown(info), "home": str(runtime.home.path)})
+            emit({**shown(info, wished), "home": str(runtime.home.path)})
         else:
             welcome(info, runtime)
         sys.stdout.flush()
 
-    serve(settings(port=port, db=db), started)
+    serve(wished, started)
 
 
 def welcome(info: ServerInfo, runtime: Runtime) -> None:
@@ -61,20 +66,38 @@ def welcome(info: ServerInfo, runtime: Runtime) -> None:
 
         say(f"Database: {without_password(runtime.settings.db)}")
     say(f"Agents: {', '.join(sorted(ready)) or 'none'}")
-    say("Next, in another terminal:")
     program = "midwatch" if shutil.which("midwatch") else os.path.relpath(sys.argv[0])
+    tell_exposure(info, runtime.settings, program)
+    say("Next, in another terminal:")
+    say(f"  {program} open          the console in the browser")
     say(f'  {program} run "hello" --agent {runtime.settings.default_agent}')
     say(f"  {program} status        what runs and what needs attention")
     say(f"  {program} events -f     everything as it happens")
     say("Ctrl-C stops the server. Waiting tasks start at the next start; running ones follow their on_crash rule.")
 
 
-def shown(info: ServerInfo) -> dict[str, object]:
+def tell_exposure(info: ServerInfo, wished: Settings, program: str = "midwatch") -> None:
+    """Who else can reach the server, and what that means."""
+    if places := exposed_at(info, wished):
+        say(f"Exposed: others reach it at {', '.join(places)}; `{program} token create` lets one of them in.")
+        say("The traffic is not encrypted: put a proxy with TLS in front of it.")
+
+
+def exposed_at(info: ServerInfo, wished: Settings) -> list[str]:
+    """Where other machines find the server."""
+    from urllib.parse import urlsplit
+
+    from midwatch.api.server import reached_at
+
+    return reached_at(wished, urlsplit(info.url).port or 0) if wished.expose else []
+
+
+def shown(info: ServerInfo, wished: Settings) -> dict[str, object]:
     """Where a server is, as JSON."""
-    return {"url": info.url, "pid": info.pid, "version": info.version}
+    return {"url": info.url, "exposed_at": exposed_at(info, wished), "pid": info.pid, "version": info.version}
 
 
-def detached(port: int | None, db: str | None, as_json: bool) -> None:
+def detached(wished: Settings, port: int | None, db: str | None, expose: bool, as_json: bool) -> None:
     """Start the server in the background and wait until it answers."""
     from midwatch.home import Home
 
@@ -85,25 +108,28 @@ def detached(port: int | None, db: str | None, as_json: bool) -> None:
             f"a midwatch server already serves {home.path} (pid {other.pid}, {other.url}); "
             "stop it with `midwatch down`, or set MIDWATCH_HOME."
         )
-    begun, child = spawn(home, port, db)
+    begun, child = spawn(home, port, db, expose)
     info = run(awaited(home, child))
     if info is None:
         said = last_line(home.log_file, begun)
         note(said if said.startswith("midwatch: ") else f"midwatch: the server did not start: {said}")
         raise typer.Exit(child.returncode or 1)
     if as_json:
-        emit({**shown(info), "home": str(home.path)})
+        emit({**shown(info, wished), "home": str(home.path)})
     else:
         say(f"midwatch {info.version} listens on {info.url} (pid {info.pid})")
+        tell_exposure(info, wished)
         say(f"Log: {home.log_file}. Stop it with `midwatch down`.")
 
 
-def spawn(home: Home, port: int | None, db: str | None) -> tuple[int, subprocess.Popen[bytes]]:
+def spawn(home: Home, port: int | None, db: str | None, expose: bool) -> tuple[int, subprocess.Popen[bytes]]:
     """Start the server as a process of its own; returns where its part of the log begins."""
     command = [sys.executable, "-m", "midwatch.cli.main", "up"]
     env = {**os.environ, "MIDWATCH_DB": db} if db else None  # not an argument: everybody can read those
     if port is not None:
         command += ["--port", str(port)]
+    if expose:
+        command += ["--expose"]
     try:
         if home.log_file.exists() and home.log_file.stat().st_size > LARGEST_LOG:
             home.log_file.replace(home.log_file.with_suffix(".log.1"))
