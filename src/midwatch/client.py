@@ -25,8 +25,12 @@ from midwatch.wire import (
     EventInfo,
     EventPage,
     Health,
+    Link,
+    Me,
     TaskInfo,
     TaskPage,
+    TokenInfo,
+    TokenMade,
 )
 
 TIMEOUT = httpx2.Timeout(30.0, connect=5.0)
@@ -222,6 +226,27 @@ class Client:
     async def cluster(self) -> ClusterInfo:
         """Which processes run tasks."""
         return cast(ClusterInfo, await self._get("/cluster"))
+
+    async def me(self) -> Me:
+        """Who this client is to the server."""
+        return cast(Me, await self._get("/me"))
+
+    async def link(self) -> Link:
+        """An address that signs one browser in, as whoever this client is."""
+        return cast(Link, await self._post("/links"))
+
+    async def tokens(self) -> Sequence[TokenInfo]:
+        """Tokens of programs and browsers, newest first."""
+        return cast(Sequence[TokenInfo], (await self._get("/tokens"))["tokens"])
+
+    async def create_token(self, name: str, role: str, actor: str | None = None) -> TokenMade:
+        """A token for a program; its secret is not told again."""
+        said = without_none({"name": name, "role": role, "actor": actor})
+        return cast(TokenMade, await self._post("/tokens", said))
+
+    async def revoke_token(self, key: str) -> TokenInfo:
+        """End a token, by its id or name."""
+        return cast(TokenInfo, await self._call("DELETE", f"/tokens/{quoted(key)}"))
 
     async def health(self) -> Health:
         """Whether the server answers."""

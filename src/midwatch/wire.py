@@ -170,6 +170,43 @@ class ClusterInfo(TypedDict):
     processes: list[ProcessInfo]
 
 
+class Me(TypedDict):
+    """Who speaks, and to whom; only an owner is told where the home is."""
+
+    actor: str
+    role: str
+    version: str
+    home: str | None
+
+
+class TokenInfo(TypedDict):
+    """A token as JSON, without its secret."""
+
+    id: str
+    kind: str
+    name: str
+    actor: str
+    role: str
+    created_at: str
+    created_by: str
+    expires_at: str | None
+    last_used_at: str | None
+    revoked_at: str | None
+
+
+class TokenMade(TokenInfo):
+    """A new token, with its secret, which is told once."""
+
+    secret: str
+
+
+class Link(TypedDict):
+    """An address that signs one browser in, once."""
+
+    url: str
+    expires_at: str
+
+
 class Health(TypedDict):
     """What the server says about itself."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -26,7 +27,7 @@ PATIENCE_SECONDS = 30.0
 
 
 class Desk:
-    """What a command works with. `server` is None when the store was opened instead."""
+    """What a command works with. `server` is that of this home, `runtime` the store that was opened for want of one."""
 
     def __init__(self, client: Client, home: Home, server: ServerInfo | None, runtime: Runtime | None) -> None:
         self.client = client
@@ -82,6 +83,16 @@ def live_server() -> ServerInfo | None:
         ) from None
 
 
+def elsewhere() -> tuple[str, str] | None:
+    """Address and token of another server that commands are to speak to, if both are set in the environment."""
+    url, token = os.environ.get("MIDWATCH_URL"), os.environ.get("MIDWATCH_TOKEN")
+    if not url or not token:
+        return None
+    if not re.fullmatch(r"https?://[^\s/?#]+/?", url):
+        raise BadConfig(f"MIDWATCH_URL is {url!r}; write it as https://host or http://host:port.")
+    return url.rstrip("/"), token.strip()
+
+
 @asynccontextmanager
 async def connect(*, work: bool = False) -> AsyncIterator[Desk]:
     """The live server, or the store. With `work` and no server, this process runs what it submits."""
@@ -89,6 +100,10 @@ async def connect(*, work: bool = False) -> AsyncIterator[Desk]:
     from midwatch.home import Home
 
     home = Home(home_path())
+    if there := elsewhere():
+        async with Client(*there) as client:
+            yield Desk(client, home, None, None)
+        return
     server = live_server()
     if server is not None:
         async with Client.for_home(home.path) as client:

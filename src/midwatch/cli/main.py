@@ -11,7 +11,21 @@ from typing import Annotated
 import typer
 
 from midwatch import __version__
-from midwatch.cli import agents, approvals, backup, cluster, doctor, events, run, server, status, tasks, worker
+from midwatch.cli import (
+    agents,
+    approvals,
+    backup,
+    cluster,
+    doctor,
+    events,
+    open,
+    run,
+    server,
+    status,
+    tasks,
+    token,
+    worker,
+)
 from midwatch.cli.desk import home_path
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import clean, emit, note, say
@@ -42,9 +56,12 @@ def start(
 for command in (
     server.up, server.down, worker.worker, run.run, tasks.submit, tasks.tasks, tasks.show, status.status, tasks.result,
     tasks.cancel, tasks.retry, events.events, approvals.approvals, approvals.approve, approvals.deny, agents.agents,
-    cluster.cluster, doctor.doctor, backup.backup, backup.restore, backup.migrate,
+    open.open, cluster.cluster, doctor.doctor, backup.backup, backup.restore, backup.migrate,
 ):  # fmt: skip
     app.command()(command)
+
+
+app.add_typer(token.app, name="token")
 
 
 @app.command("version")

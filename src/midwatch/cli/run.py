@@ -85,7 +85,7 @@ async def watched(desk: desks.Desk, task_id: str, *, quiet: bool) -> int | None:
         if following.done():
             following.result()
             return None
-        if desk.server is not None:
+        if desk.runtime is None:
             note(f"\nIt goes on; look with `midwatch show {task_id}`, stop it with `midwatch cancel {task_id}`.")
             return INTERRUPTED
         note("\nStopping it ...")

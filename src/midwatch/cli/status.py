@@ -25,13 +25,14 @@ def status(as_json: AsJson = False) -> None:
             counts = await desk.client.summary()
             served = await desk.served()
             attention = await needs(desk, served)
-        server = {"pid": desk.server.pid, "url": desk.server.url} if desk.server else None
+        pid = desk.server.pid if desk.server else None
+        server = {"pid": pid, "url": desk.client.url} if desk.runtime is None else None
         if as_json:
             emit({**counts, "server": server, "attention": attention})
             return
         say("  ".join(f"{name} {count}" for name, count in counts.items()))
         if server:
-            say(f"Server: {server['url']} (pid {server['pid']})")
+            say(f"Server: {server['url']}" + (f" (pid {pid})" if pid else ""))
         elif served:
             say("No server runs here; processes elsewhere take tasks (midwatch cluster).")
         else:
