@@ -39,11 +39,11 @@ def statements() -> dict[str, str]:
     found["task.claimable"] = (
         f"{LISTED.sub(_any_of, body)} {after} {order}{by} LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED"
     )
-    found["task.heads"] = f"{LISTED.sub(_any_of, found['task.heads'])} FOR NO KEY UPDATE OF tasks SKIP LOCKED"
+    found["task.heads"] = f"{LISTED.sub(_any_of, found['task.heads'])} FOR NO KEY UPDATE SKIP LOCKED"
     return {name: translate(text) for name, text in found.items()}
 
 
-LISTED = re.compile(r"(NOT )?IN \((SELECT jsonb_array_elements_text\(CAST\(:\w+ AS jsonb\)\))\)")
+LISTED = re.compile(r"(NOT )?IN \((SELECT (?:jsonb_array_elements_text\(CAST\(:\w+ AS jsonb\)\)|head FROM heads))\)")
 
 
 def _any_of(found: re.Match[str]) -> str:

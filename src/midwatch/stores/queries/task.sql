@@ -54,7 +54,8 @@ WITH who (actor) AS {list:actors}, what (agent) AS {list:agents}, heads (head) A
     ORDER BY rank, due_at, id LIMIT 1
   ) FROM who CROSS JOIN what
 )
-SELECT {task} FROM heads CROSS JOIN tasks WHERE id = head AND status = 'pending'
+-- (found by their ids: written plainly, the last condition lures a planner into an index of all that is pending)
+SELECT {task} FROM tasks WHERE id IN (SELECT head FROM heads) AND coalesce(status, '') = 'pending'
 
 -- claim: a task becomes running for a new attempt
 UPDATE tasks SET status = 'running', attempt = attempt + 1, lease_owner = :owner, host = :host, started_at = :now,
