@@ -214,5 +214,5 @@ class PostgresTx:
             yield from found
             if len(found) < limit:
                 return
-            last = known(found[-1])
+            last = known(found[-1][:-1])
             after, limit = {"rank": last.rank, "due_at": last.due_at, "id": last.id}, CLAIM_STEP

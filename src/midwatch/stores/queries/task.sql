@@ -22,8 +22,11 @@ UPDATE tasks SET stop_requested = 'yield'
 WHERE gate_key = :gate AND status = 'running' AND stop_requested IS NULL
   AND cause IN ('automation', 'goal', 'handoff') AND on_crash <> 'fail'
 
--- claimable: due tasks of these agents whose gate is free, in claim order
-SELECT {task} FROM tasks {by:tasks_claim}
+-- claimable: due tasks of these agents whose gate is free, in claim order, and whether several actors wait
+SELECT {task},
+  (SELECT min(coalesce(creator, '')) FROM tasks {by:tasks_actor} WHERE status = 'pending')
+  < (SELECT max(coalesce(creator, '')) FROM tasks {by:tasks_actor} WHERE status = 'pending')
+FROM tasks {by:tasks_claim}
 WHERE status = 'pending' AND (wait IS NULL OR due_at <= :now)
   AND agent IN {list:agents}
   AND (submitter = :owner OR (NOT CAST(:own_only AS BOOLEAN) AND agent NOT IN {list:leave}))
@@ -105,3 +108,19 @@ DELETE FROM deliveries WHERE task_id = :id
 
 -- prune_approvals: of an ended task
 DELETE FROM approvals WHERE task_id = :id
+
+-- spent: ended tasks since a time
+SELECT coalesce(creator, ''), agent, status, started_at, completed_at, usage FROM tasks
+WHERE status IN ('done', 'failed', 'cancelled') AND completed_at IS NOT NULL AND completed_at >= :since
+
+-- kin: the tasks of one root, oldest first
+SELECT {task} FROM tasks WHERE id = :root
+UNION ALL SELECT {task} FROM (
+  SELECT {task} FROM tasks WHERE root_id = :root AND root_id <> id ORDER BY id LIMIT 100
+) AS others
+
+-- failed: ended badly since a time and not tried again, newest first
+SELECT {task} FROM tasks
+WHERE status = 'failed' AND completed_at IS NOT NULL AND completed_at >= :since
+  AND NOT EXISTS (SELECT 1 FROM tasks again WHERE again.internal_key = 'retry:' || tasks.id)
+ORDER BY completed_at DESC LIMIT :limit

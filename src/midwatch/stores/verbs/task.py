@@ -26,6 +26,7 @@ from midwatch.task import (
     meta,
     start_notice,
 )
+from midwatch.usage import Spent, spent_seconds
 
 NO_JSON = (None,) * TASK_JSON
 
@@ -95,17 +96,16 @@ class _Search:
         self._terms = {
             "now": now, "owner": request.owner, "own_only": request.own_only, "leave": dumps(list(request.leave)),
         }  # fmt: skip
-        self._waiting: list[str] | None = None
 
     def in_order(self) -> tuple[list[Task], Task | None]:
         """Tasks in claim order, and the one at which it does not decide any more."""
         room, chosen, gates = self.room, list[Task](), set[str]()
         agents = room.agents()
         for row in self._tx.rows("task.claimable", {**self._terms, "agents": dumps(agents)}):
-            task = task_of(row)
+            task, several = task_of(row[:-1]), row[-1]
             if task.gate_key in gates or task.agent not in agents:
                 continue
-            if room.full(task.actor) or (room.last(task.agent) and len(self._actors()) > 1):
+            if room.full(task.actor) or (several and room.last(task.agent)):
                 return chosen, task
             gates.add(task.gate_key)
             room.take(task)
@@ -116,18 +116,14 @@ class _Search:
 
     def fairest(self, contested: Task) -> Task | None:
         """Who gets the slot the contested task would take: it, or somebody's first one."""
-        actors = [actor for actor in self._actors() if not self.room.full(actor)]
+        waiting = [row[0] for row in self._tx.rows("task.waiting_actors", {})]
+        actors = [actor for actor in waiting if not self.room.full(actor)]
         params = {**self._terms, "actors": dumps(actors), "agents": dumps(self.room.rivals(contested))}
         heads = [task_of(row) for row in self._tx.rows("task.heads", params)]
         found = self.room.fairest(sorted(heads, key=lambda task: (task.rank, task.due_at, task.id)))
         if found is not None:
             self.room.take(found)
         return found
-
-    def _actors(self) -> list[str]:
-        if self._waiting is None:
-            self._waiting = [row[0] for row in self._tx.rows("task.waiting_actors", {})]
-        return self._waiting
 
 
 def _take(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim | None:
@@ -213,3 +209,18 @@ def prune(tx: Tx, before: int, keep: int) -> int:
     for statement in ("task.prune", "task.prune_deliveries", "task.prune_approvals"):
         tx.run_many(statement, gone)
     return len(gone)
+
+
+def spent(tx: Tx, since: int) -> list[Spent]:
+    return [
+        Spent(actor, agent, status, spent_seconds(started, completed), None if usage is None else loads(usage))
+        for actor, agent, status, started, completed, usage in tx.rows("task.spent", {"since": since})
+    ]
+
+
+def kin(tx: Tx, root_id: str) -> list[Task]:
+    return [task_of(row) for row in tx.rows("task.kin", {"root": root_id})]
+
+
+def failed(tx: Tx, since: int, limit: int) -> list[Task]:
+    return [task_of(row) for row in tx.rows("task.failed", {"since": since, "limit": limit})]
