@@ -1,0 +1,131 @@
+"""Tokens in every kind of store."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from midwatch.change import Changes, Update
+from midwatch.clock import SECOND
+from midwatch.errors import Conflict
+from midwatch.identity import OWNER, Token, create, enter, hash_of, make, revoke
+from midwatch.store import Store
+
+NOW = 1_700_000_000 * SECOND
+
+
+async def add(store: Store, kind: str = "api", name: str = "ci", **fields: object) -> Token:
+    made, _ = make(kind, name, OWNER, NOW, by="owner")
+    token = replace(made, **fields)
+    await store.apply(create(token))
+    return token
+
+
+async def test_a_token_is_found_by_its_hash_id_and_name(store: Store) -> None:
+    made, secret = make("api", "ci", OWNER, NOW, by="somebody")
+    await store.apply(create(made))
+    assert await store.token_of(hash_of(secret), NOW) == made
+    assert await store.get_token(made.id) == made
+    assert await store.get_token("ci") == made
+    assert await store.token_of(hash_of("mw_other"), NOW) is None
+    assert await store.get_token("other") is None
+    told = (await store.read_events(0))[-1]
+    assert (told.kind, told.actor, told.payload["name"], told.payload["role"]) == (
+        "token_created",
+        "somebody",
+        "ci",
+        "owner",
+    )
+    assert secret not in repr(told)
+    assert made.hash not in repr(told)
+
+
+async def test_tokens_are_listed_newest_first(store: Store) -> None:
+    first = await add(store, id="k_1")
+    second = await add(store, "browser", id="k_2")
+    assert await store.list_tokens() == [second, first]
+
+
+async def test_a_name_is_taken_while_its_token_lives(store: Store) -> None:
+    first = await add(store)
+    with pytest.raises(Conflict):
+        await add(store)
+    await add(store, "browser")
+    await add(store, "link")
+    await store.apply(revoke(first, NOW, "owner"))
+    second = await add(store)
+    assert await store.get_token("ci") == second
+    assert (await store.get_token(first.id)).revoked_at == NOW
+
+
+async def test_a_hash_is_taken_for_ever(store: Store) -> None:
+    first = await add(store, "browser")
+    with pytest.raises(Conflict):
+        await add(store, "browser", hash=first.hash)
+
+
+async def test_a_token_is_revoked_once(store: Store) -> None:
+    token = await add(store)
+    await store.apply(revoke(token, NOW + 1, "owner"))
+    with pytest.raises(Conflict):
+        await store.apply(revoke(token, NOW + 2, "owner"))
+    assert (await store.get_token(token.id)).revoked_at == NOW + 1
+    assert [told.kind for told in await store.read_events(0)] == ["token_created", "token_revoked"]
+
+
+async def test_of_many_who_use_a_link_at_once_one_gets_in(store: Store) -> None:
+    link = await add(store, "link")
+    browsers = [make("browser", "browser", OWNER, NOW, by="owner")[0] for _ in range(8)]
+    done = await asyncio.gather(*(store.apply(enter(one, link)) for one in browsers), return_exceptions=True)
+    assert sorted(type(one).__name__ for one in done) == ["Conflict"] * 7 + ["NoneType"]
+    winner = browsers[done.index(None)]
+    assert [token.id for token in await store.list_tokens() if token.kind == "browser"] == [winner.id]
+    assert [told.payload["token_id"] for told in await store.read_events(0) if told.kind == "signed_in"] == [winner.id]
+
+
+@pytest.mark.parametrize(
+    ("fields", "known"),
+    [({}, True), ({"revoked_at": NOW}, False), ({"expires_at": NOW}, False), ({"expires_at": NOW + 1}, True)],
+)
+async def test_a_token_does_not_outlive_its_root(store: Store, fields: dict[str, int], known: bool) -> None:
+    root = await add(store, **fields)
+    browser = await add(store, "browser", root=root.id)
+    assert (await store.token_of(browser.hash, NOW) == browser) is known
+
+
+async def test_a_token_whose_root_is_gone_is_not_known(store: Store) -> None:
+    browser = await add(store, "browser", root="k_gone")
+    assert await store.token_of(browser.hash, NOW) is None
+
+
+async def test_live_links_and_browsers_of_an_actor_are_counted(store: Store) -> None:
+    await add(store)
+    await add(store, "browser")
+    await add(store, "link")
+    await add(store, "browser", actor="other")
+    await add(store, "browser", revoked_at=NOW)
+    await add(store, "browser", expires_at=NOW)
+    assert await store.count_tokens("owner", NOW) == 2
+
+
+async def test_what_ended_long_ago_is_pruned(store: Store) -> None:
+    kept = [
+        await add(store),
+        await add(store, "browser", expires_at=NOW),
+        await add(store, name="other", revoked_at=NOW),
+    ]
+    await add(store, "browser", expires_at=NOW - 1)
+    await add(store, name="third", revoked_at=NOW - 1)
+    assert await store.prune_tokens(NOW) == 2
+    assert {token.id for token in await store.list_tokens()} == {token.id for token in kept}
+
+
+async def test_the_last_use_is_written(store: Store) -> None:
+    token = await add(store)
+    seen = Update("token", token.id, {"last_used_at": NOW}, {"last_used_at": None})
+    await store.apply(Changes(updates=(seen,)))
+    assert (await store.get_token(token.id)).last_used_at == NOW
+    with pytest.raises(Conflict):
+        await store.apply(Changes(updates=(seen,)))

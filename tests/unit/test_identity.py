@@ -1,0 +1,511 @@
+"""Identity: tokens and roles, and the rules of the door."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from midwatch.api.door import Call, Door
+from midwatch.api.identity import MINUTE, MOST_OF_A_PEER, MOST_OF_ALL, Failures
+from midwatch.config import Settings
+from midwatch.errors import (
+    BadConfig,
+    Conflict,
+    Forbidden,
+    ForeignOrigin,
+    InvalidInput,
+    LimitReached,
+    NotFound,
+    StoreUnavailable,
+    Unauthorized,
+    WrongHost,
+)
+from midwatch.identity import KEPT_SECONDS, LIVES_SECONDS, NOTED_SECONDS, OWNER, Actor, Tokens, hash_of
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.testing import FakeClock
+
+FILE = "the-secret-in-the-file"
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[SqliteStore]:
+    opened = await SqliteStore.open(":memory:")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def tokens(store: SqliteStore, clock: FakeClock) -> AsyncIterator[Tokens]:
+    made = Tokens(store, clock, FILE)
+    yield made
+    await made.close()
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_secret_is_told_once_and_its_hash_is_kept(tokens: Tokens, store: SqliteStore) -> None:
+    made, secret = await tokens.create("ci", "operator", by=OWNER)
+    assert secret.startswith("mw_")
+    assert len(secret) == 46
+    assert (made.hash, made.actor, made.role, made.created_by) == (hash_of(secret), "ci", "operator", "owner")
+    assert "hash" not in made.snapshot()
+    assert secret not in repr(await store.list_tokens())
+    assert secret not in repr(await store.read_events(0))
+
+
+async def test_a_bearer_is_the_owner_or_the_tokens_actor(tokens: Tokens) -> None:
+    _, secret = await tokens.create("ci", "viewer", actor="Ada L.", by=OWNER)
+    assert await tokens.bearer(FILE) == OWNER
+    found = await tokens.bearer(secret)
+    assert found is not None
+    assert found[:3] == ("Ada L.", "viewer", "bearer")
+    for wrong in ("", "mw_", FILE[:-1], FILE + " ", secret.lower(), "\ud800"):
+        assert await tokens.bearer(wrong) is None
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a b", "a/b", "ü", "x" * 64, "a\n"])
+async def test_names_of_tokens_are_plain(tokens: Tokens, name: str) -> None:
+    with pytest.raises(InvalidInput, match="name"):
+        await tokens.create(name, "viewer", by=OWNER)
+
+
+@pytest.mark.parametrize("actor", ["", " ", "a\n", " a", "a\x7f", "x" * 101, "a\u202eb"])
+async def test_names_of_actors_are_printable(tokens: Tokens, actor: str) -> None:
+    with pytest.raises(InvalidInput, match="actor"):
+        await tokens.create("ci", "viewer", actor=actor, by=OWNER)
+
+
+async def test_a_live_name_is_not_given_twice(tokens: Tokens) -> None:
+    await tokens.create("ci", "viewer", by=OWNER)
+    with pytest.raises(Conflict, match="'ci'"):
+        await tokens.create("ci", "owner", by=OWNER)
+    await tokens.revoke("ci", by=OWNER)
+    await tokens.create("ci", "owner", by=OWNER)
+
+
+async def test_a_revoked_token_is_nobodys(tokens: Tokens) -> None:
+    made, secret = await tokens.create("ci", "viewer", by=OWNER)
+    who = await tokens.bearer(secret)
+    assert who is not None
+    assert await tokens.still_holds(who)
+    assert (await tokens.revoke("ci", by=OWNER)).revoked_at is not None
+    assert await tokens.bearer(secret) is None
+    assert not await tokens.still_holds(who)
+    assert await tokens.still_holds(OWNER)
+    with pytest.raises(Conflict, match="before"):
+        await tokens.revoke(made.id, by=OWNER)
+    with pytest.raises(NotFound):
+        await tokens.revoke("ci", by=OWNER)
+
+
+async def test_secrets_of_one_kind_do_not_pass_for_another(tokens: Tokens) -> None:
+    _, api = await tokens.create("ci", "owner", by=OWNER)
+    _, code = await tokens.link(OWNER)
+    _, cookie = await tokens.sign_in(token=api)
+    assert [await tokens.bearer(one) for one in (code, cookie)] == [None, None]
+    assert [await tokens.cookie(one) for one in (code, api, FILE)] == [None, None, None]
+    for wrong in (api, cookie, FILE):
+        with pytest.raises(Unauthorized):
+            await tokens.sign_in(code=wrong)
+    for wrong in (code, cookie):
+        with pytest.raises(Unauthorized):
+            await tokens.sign_in(token=wrong)
+
+
+async def test_a_link_signs_the_same_actor_in_once(tokens: Tokens) -> None:
+    _, secret = await tokens.create("ci", "viewer", actor="ada", by=OWNER)
+    who = await tokens.bearer(secret)
+    assert who is not None
+    _, code = await tokens.link(who)
+    _, cookie = await tokens.sign_in(code=code)
+    found = await tokens.cookie(cookie)
+    assert found is not None
+    assert found[:3] == ("ada", "viewer", "cookie")
+    with pytest.raises(Unauthorized):
+        await tokens.sign_in(code=code)
+
+
+async def test_links_and_cookies_expire(tokens: Tokens, clock: FakeClock) -> None:
+    _, late = await tokens.link(OWNER)
+    _, code = await tokens.link(OWNER)
+    await clock.advance(LIVES_SECONDS["link"] - 1)
+    _, cookie = await tokens.sign_in(code=code)
+    await clock.advance(1)
+    with pytest.raises(Unauthorized):
+        await tokens.sign_in(code=late)
+    await clock.advance(LIVES_SECONDS["browser"] - 2)
+    who = await tokens.cookie(cookie)
+    assert who is not None
+    await clock.advance(1)
+    assert await tokens.cookie(cookie) is None
+    assert not await tokens.still_holds(who)
+
+
+async def test_browsers_end_with_the_token_they_came_from(tokens: Tokens) -> None:
+    """However long the chain is: a link of a browser of a link of the token."""
+    _, secret = await tokens.create("ci", "operator", by=OWNER)
+    who = await tokens.bearer(secret)
+    cookies, unused = [], []
+    for _ in range(3):
+        assert who is not None
+        _, code = await tokens.link(who)
+        unused.append((await tokens.link(who))[1])
+        cookies.append((await tokens.sign_in(code=code))[1])
+        who = await tokens.cookie(cookies[-1])
+    assert who is not None
+    assert await tokens.still_holds(who)
+    _, owners = await tokens.sign_in(token=FILE)
+    await tokens.revoke("ci", by=OWNER)
+    assert [await tokens.cookie(one) for one in cookies] == [None, None, None]
+    assert not await tokens.still_holds(who)
+    assert await tokens.cookie(owners) is not None
+    for code in unused:
+        with pytest.raises(Unauthorized):
+            await tokens.sign_in(code=code)
+
+
+async def test_whom_a_proxy_names_gets_no_link(tokens: Tokens) -> None:
+    with pytest.raises(Forbidden, match="proxy"):
+        await tokens.link(Actor("ada", "operator", "proxy"))
+
+
+async def test_links_of_one_actor_are_bounded(tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midwatch.identity.MOST_OF_AN_ACTOR", 2)
+    await tokens.link(OWNER)
+    _, code = await tokens.link(OWNER)
+    for more in (tokens.link(OWNER), tokens.sign_in(token=FILE)):
+        with pytest.raises(LimitReached):
+            await more
+    await tokens.link(Actor("ada", "viewer"))
+    await tokens.sign_in(code=code)  # it takes the place of its link
+
+
+async def test_lists_show_no_links_and_forget_what_ended(tokens: Tokens, clock: FakeClock, store: SqliteStore) -> None:
+    await tokens.create("ci", "viewer", by=OWNER)
+    await tokens.create("old", "viewer", by=OWNER)
+    await tokens.link(OWNER)
+    await tokens.revoke("old", by=OWNER)
+    assert [one.name for one in await tokens.list()] == ["old", "ci"]
+    await clock.advance(LIVES_SECONDS["link"] + KEPT_SECONDS + 1)
+    await tokens.create("new", "viewer", by=OWNER)
+    assert [one.name for one in await store.list_tokens()] == ["new", "ci"]
+
+
+async def test_use_is_noted_seldom_and_beside(tokens: Tokens, clock: FakeClock, store: SqliteStore) -> None:
+    made, secret = await tokens.create("ci", "viewer", by=OWNER)
+
+    async def used() -> int | None:
+        await asyncio.gather(*(tokens.bearer(secret) for _ in range(5)))
+        await tokens.close()
+        found = await store.get_token(made.id)
+        assert found is not None
+        return found.last_used_at
+
+    first = clock.now()
+    assert await used() == first
+    await clock.advance(NOTED_SECONDS - 1)
+    assert await used() == first
+    await clock.advance(1)
+    assert await used() == clock.now()
+
+
+async def test_use_that_cannot_be_noted_harms_nobody(
+    tokens: Tokens, store: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Full:
+        """A store that takes nothing."""
+
+        token_of = store.token_of
+
+        async def apply(self, changes: object) -> None:
+            raise StoreUnavailable("the disk is full.")
+
+    made, secret = await tokens.create("ci", "viewer", by=OWNER)
+    troubled = Tokens(Full(), FakeClock(), FILE)
+    assert await troubled.bearer(secret) is not None
+    await troubled.close()
+    assert f"token {made.id} was not noted: the disk is full" in caplog.text
+
+
+# -- the door ----------------------------------------------------------------------------------------------------------
+
+
+def door(home: Path = Path("/nowhere"), **settings: object) -> Door:
+    return Door(Settings.load(home, **settings))
+
+
+def call(
+    made: Door,
+    *,
+    method: str = "GET",
+    path: str = "/api/v1/tasks",
+    peer: str | None = "127.0.0.1",
+    headers: dict[str, str] | list[tuple[str, str]] | None = None,
+    host: str | None = "localhost:7171",
+) -> Call:
+    said = list(headers.items()) if isinstance(headers, dict) else headers or []
+    if host is not None:
+        said.append(("host", host))
+    return made.look(
+        {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "scheme": "http",
+            "client": None if peer is None else (peer, 1),
+            "headers": [(name.encode(), value.encode("latin-1")) for name, value in said],
+        }
+    )
+
+
+def refusal(made: Door, **said: object) -> type[Exception] | None:
+    try:
+        made.check(call(made, **said))
+    except (WrongHost, ForeignOrigin) as problem:
+        return type(problem)
+    return None
+
+
+OURS = [
+    "localhost", "localhost:7171", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:7171", "127.9.9.9", "[::1]", "[::1]:7171",
+    "[0:0:0:0:0:0:0:1]:7171", "[::ffff:127.0.0.1]", socket.gethostname(), f"{socket.gethostname().upper()}:7171",
+]  # fmt: skip
+FOREIGN = [
+    "", "evil.example", "localhost.", "localhost.evil.example", "evil.localhost", "127.0.0.1.evil.example", "127.1",
+    "2130706433", "0x7f.1", "0.0.0.0", "10.0.0.5", "[2001:db8::5]", "::1", "localhost:", "localhost:x",
+    "localhost:123456", "localhost/", "user@localhost", "localhost, evil.example", "[::1", "[localhost]", " localhost",
+    "local host", "localhost\t", "[::1]x", "%6cocalhost", "localhost#", "xn--localhost", "127.0.0.1\x00",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("host", OURS)
+def test_names_of_this_machine_are_ours(host: str) -> None:
+    assert refusal(door(), host=host) is None
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+def test_other_names_are_not(host: str) -> None:
+    assert refusal(door(), host=host) is WrongHost
+
+
+def test_a_missing_or_double_host_is_nobodys() -> None:
+    assert refusal(door(), host=None) is WrongHost
+    assert refusal(door(), headers=[("host", "localhost")], host="localhost") is WrongHost
+
+
+@pytest.mark.parametrize(
+    ("settings", "host", "ours"),
+    [
+        ({"hosts": ["Desk.Example.org"]}, "desk.example.ORG:443", True),
+        ({"hosts": ["desk.example.org"]}, "desk.example.org.", False),
+        ({"hosts": ["desk.example.org"]}, "a.desk.example.org", False),
+        ({"hosts": ["desk.example.org"]}, "10.0.0.5", False),
+        ({"hosts": ["10.0.0.5"]}, "10.0.0.5:7171", True),
+        ({"hosts": ["2001:db8::5"]}, "[2001:db8:0::5]:7171", True),
+        ({"expose": True}, "10.0.0.5", True),
+        ({"expose": True}, "[2001:db8::5]:7171", True),
+        ({"expose": True}, "evil.example", False),
+        ({"expose": True, "host": "desk.lan"}, "desk.lan:7171", True),
+    ],
+)
+def test_settings_add_names(settings: dict[str, object], host: str, ours: bool) -> None:
+    assert (refusal(door(**settings), host=host) is None) is ours
+
+
+def test_the_refusal_names_the_setting() -> None:
+    with pytest.raises(WrongHost, match="`hosts`"):
+        door().check(call(door(), host="desk.lan"))
+    with pytest.raises(ForeignOrigin, match="`origins`"):
+        door().check(call(door(), headers={"origin": "https://evil.example"}))
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize(
+    ("origin", "welcome"),
+    [
+        ("http://localhost:7171", True),
+        ("HTTP://LOCALHOST:7171", True),
+        ("https://localhost:7171", False),
+        ("http://localhost", False),
+        ("http://localhost:7172", False),
+        ("http://127.0.0.1:7171", False),
+        ("http://localhost:7171.evil.example", False),
+        ("http://localhost:7171/", False),
+        ("null", False),
+        ("file://", False),
+        ("https://evil.example", False),
+        ("https://listed.example", True),
+        ("http://listed.example", False),
+        ("https://listed.example:8443", False),
+    ],
+)
+def test_only_own_and_listed_origins_are_welcome(method: str, origin: str, welcome: bool) -> None:
+    made = door(origins=["https://Listed.example"])
+    assert (refusal(made, method=method, headers={"origin": origin}) is None) is welcome
+
+
+def test_two_origins_are_none() -> None:
+    twice = [("origin", "http://localhost:7171"), ("origin", "http://localhost:7171")]
+    assert refusal(door(), headers=twice) is ForeignOrigin
+
+
+@pytest.mark.parametrize(
+    ("site", "path", "welcome"),
+    [
+        ("same-origin", "/api/v1/tasks", True),
+        ("none", "/api/v1/tasks", True),
+        ("same-site", "/api/v1/tasks", False),
+        ("cross-site", "/api/v1/tasks", False),
+        ("cross-site", "/tasks", True),
+    ],
+)
+def test_a_browser_says_whose_page_asks(site: str, path: str, welcome: bool) -> None:
+    assert (refusal(door(), path=path, headers={"sec-fetch-site": site}) is None) is welcome
+
+
+@pytest.mark.parametrize(
+    ("headers", "own"),
+    [
+        ({}, False),
+        ({"origin": "http://localhost:7171"}, True),
+        ({"sec-fetch-site": "same-origin"}, True),
+        ({"sec-fetch-site": "none"}, False),
+        ({"origin": "https://listed.example"}, False),
+        ({"origin": "https://listed.example", "sec-fetch-site": "cross-site"}, False),
+    ],
+)
+def test_which_requests_come_from_our_own_pages(headers: dict[str, str], own: bool) -> None:
+    assert call(door(), headers=headers).from_own_page is own
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "is_open"),
+    [
+        ("GET", "/api/v1/health", True),
+        ("GET", "/api/v1/ready", True),
+        ("POST", "/api/v1/sign-in", True),
+        ("GET", "/", True),
+        ("HEAD", "/web/app.js", True),
+        ("GET", "//api/v1/tasks", True),  # nothing is served there
+        ("POST", "/", False),
+        ("POST", "//api/v1/tasks", False),
+        ("DELETE", "/tasks", False),
+        ("OPTIONS", "/", False),
+        ("GET", "/api", False),
+        ("GET", "/api/", False),
+        ("GET", "/api/v1/health/", False),
+        ("GET", "/api/v1/health/../tasks", False),
+        ("GET", "/api/v1/Health", False),
+        ("GET", "/api/v1/health\0", False),
+        ("GET", "/api/v1/openapi.json", False),
+        ("GET", "/api//v1/tasks", False),
+        ("GET", "/api/v1/health;x", False),
+    ],
+)
+def test_which_paths_need_no_token(method: str, path: str, is_open: bool) -> None:
+    assert call(door(), method=method, path=path).open is is_open
+
+
+@pytest.mark.parametrize(
+    ("headers", "bearer", "cookie"),
+    [
+        ({}, None, None),
+        ({"authorization": "Bearer x"}, "x", None),
+        ({"authorization": "bearer  x "}, "x", None),
+        ({"authorization": "Bearer"}, "", None),
+        ({"authorization": "Basic x"}, None, None),
+        ({"cookie": "midwatch=x"}, None, "x"),
+        ({"cookie": "a=b; midwatch=x=y;c"}, None, "x=y"),
+        ({"cookie": "xmidwatch=x; Midwatch=y"}, None, None),
+    ],
+)
+def test_secrets_are_found_in_their_headers(headers: dict[str, str], bearer: str | None, cookie: str | None) -> None:
+    found = call(door(), headers=headers)
+    assert (found.bearer(), found.cookie()) == (bearer, cookie)
+
+
+@pytest.mark.parametrize(
+    ("peer", "value", "actor"),
+    [
+        ("10.0.0.5", "ada", "ada"),
+        ("10.0.0.5", " Ada Lovelace ", "Ada Lovelace"),
+        ("10.0.0.5", "Ad\xc3\xa4", "Adä"),
+        ("::ffff:10.0.0.5", "ada", "ada"),
+        ("10.0.0.6", "ada", None),
+        ("127.0.0.1", "ada", None),
+        (None, "ada", None),
+        ("/run/socket", "ada", None),
+        ("10.0.0.5", "", None),
+        ("10.0.0.5", "a\tb", None),
+        ("10.0.0.5", "x" * 101, None),
+        ("10.0.0.5", "\xff", None),
+    ],
+)
+def test_a_proxy_is_believed_by_its_address(peer: str | None, value: str, actor: str | None) -> None:
+    made = door(proxy_header="X-Forwarded-User", proxy_addresses=["10.0.0.5"], proxy_role="viewer")
+    found = made.named_by_proxy(call(made, peer=peer, headers={"x-forwarded-user": value}))
+    assert found == (None if actor is None else Actor(actor, "viewer", "proxy"))
+
+
+def test_a_proxy_that_names_two_names_nobody() -> None:
+    made = door(proxy_header="x-user")
+    assert made.named_by_proxy(call(made, headers=[("x-user", "ada"), ("x-user", "bob")])) is None
+    assert made.named_by_proxy(call(made)) is None
+    assert door().named_by_proxy(call(door(), headers={"x-user": "ada", "": "ada"})) is None
+
+
+@pytest.mark.parametrize(
+    ("peer", "own"), [("127.0.0.1", "https://localhost:7171"), ("10.0.0.5", "http://localhost:7171")]
+)
+def test_only_a_trusted_proxy_says_that_it_is_https(peer: str, own: str) -> None:
+    assert call(door(), peer=peer, headers={"x-forwarded-proto": "https"}).own_origin == own
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"hosts": ["http://desk"]},
+        {"hosts": ["desk:80"]},
+        {"origins": ["desk.example"]},
+        {"origins": ["https://desk.example/"]},
+        {"origins": ["*"]},
+        {"proxy_addresses": ["proxy.example"]},
+        {"proxy_header": "X User"},
+        {"proxy_role": "king"},
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused(settings: dict[str, object], home: Path) -> None:
+    with pytest.raises(BadConfig, match=next(iter(settings))):
+        Settings.load(home, **settings)
+
+
+# -- failed sign-ins ---------------------------------------------------------------------------------------------------
+
+
+async def test_failures_of_a_peer_are_limited(clock: FakeClock) -> None:
+    failures = Failures(clock)
+    assert [failures.add("a") for _ in range(MOST_OF_A_PEER)] == [None] * MOST_OF_A_PEER
+    await clock.advance(20)
+    assert failures.add("a") == pytest.approx(MINUTE - 20)
+    assert failures.add("b") is None
+    await clock.advance(MINUTE - 20)
+    assert failures.add("a") is None
+
+
+async def test_failures_of_all_are_limited(clock: FakeClock) -> None:
+    failures = Failures(clock)
+    assert [failures.add(f"peer {n}") for n in range(MOST_OF_ALL)] == [None] * MOST_OF_ALL
+    assert failures.add("another") == pytest.approx(MINUTE)
+    await clock.advance(MINUTE)
+    assert failures.add("another") is None
