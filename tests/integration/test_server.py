@@ -1,0 +1,792 @@
+"""The server on the wire: real sockets that send too much, too slowly, nonsense, or read nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import psutil
+import pytest
+import uvloop
+
+from midwatch.agents.function import FunctionAgent
+from midwatch.api.app import create_app
+from midwatch.api.protocol import Connection, Limits, Refusal, Refusals
+from midwatch.api.server import Server as ApiServer
+from midwatch.api.server import address_of, listen, reached_at
+from midwatch.config import Settings
+from midwatch.errors import BadConfig
+from midwatch.runtime import Runtime
+from servers import PROGRAM, Server, environment, eventually
+
+PATIENCE = 20.0
+HEALTH = "/api/v1/health"
+
+
+# -- the peer ----------------------------------------------------------------------------------------------------------
+
+
+def dial(port: int, host: str = "127.0.0.1") -> socket.socket:
+    return socket.create_connection((host, port), timeout=PATIENCE)
+
+
+def rest(sock: socket.socket) -> bytes:
+    """Everything up to the end of the connection, which the server has to bring about."""
+    heard = b""
+    with contextlib.suppress(ConnectionError):
+        while part := sock.recv(65536):
+            heard += part
+    return heard
+
+
+def say(port: int, *parts: bytes) -> bytes:
+    """What the server answers to that until it closes the connection."""
+    with dial(port) as sock:
+        with contextlib.suppress(ConnectionError):
+            for part in parts:
+                sock.sendall(part)
+        return rest(sock)
+
+
+def request(target: str = HEALTH, *headers: str, method: str = "GET", body: bytes = b"") -> bytes:
+    lines = [f"{method} {target} HTTP/1.1", "Host: 127.0.0.1", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
+def statuses(heard: bytes) -> list[int]:
+    """Of all replies; the bodies here hold no line that looks like one."""
+    return [int(found) for found in re.findall(rb"^HTTP/1\.1 (\d+) ", heard, re.M)]
+
+
+def problem(heard: bytes) -> dict[str, object]:
+    head, _, body = heard.partition(b"\r\n\r\n")
+    assert b"content-type: application/problem+json" in head.lower()
+    assert b"connection: close" in head.lower()
+    told: dict[str, object] = json.loads(body)
+    assert told["status"] == statuses(heard)[0]
+    return told
+
+
+def refused(heard: bytes) -> bool:
+    """Answered with one 4xx, or with nothing."""
+    return heard == b"" or [status // 100 for status in statuses(heard)] == [4]
+
+
+def reply(sock: socket.socket) -> int:
+    """The status of one reply with a known length."""
+    file = sock.makefile("rb")
+    status = int(file.readline().split()[1])
+    lines = iter(file.readline, b"\r\n")
+    file.read(next(int(line.split(b":")[1]) for line in lines if line.lower().startswith(b"content-length")))
+    return status
+
+
+# -- the servers -------------------------------------------------------------------------------------------------------
+
+
+class Wired:
+    """A server in this process, on a loop and a thread of its own as in a process of its own, with other limits."""
+
+    port: int
+    token: str
+    server: ApiServer
+    runtime: Runtime
+
+    def __init__(self, home: Path, limits: Limits) -> None:
+        self.home, self.limits = home, limits
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        settings = Settings.load(self.home, detect_agents=False, shutdown_grace=0, default_agent="echo")
+        agents = {"echo": FunctionAgent("echo", lambda prompt: prompt, on_loop=False)}
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            with listen("127.0.0.1", 0) as listener:
+                async with Runtime.open(self.home, settings=settings, agents=agents, role="up") as self.runtime:
+                    self.port, self.token = listener.getsockname()[1], self.runtime.home.token()
+                    app = create_app(self.runtime)
+                    self.server = ApiServer(app, self._stopping, self._ready.set, self.limits)
+                    await self.server.serve([listener])
+        finally:
+            self._ready.set()
+
+    def __enter__(self) -> Wired:
+        self._thread.start()
+        assert self._ready.wait(PATIENCE)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+
+    @property
+    def connections(self) -> list[Connection]:
+        return list(self.server.server_state.connections)  # type: ignore[arg-type]
+
+    def authorized(self, target: str, *headers: str, method: str = "GET", body: bytes = b"") -> bytes:
+        return request(f"/api/v1{target}", f"Authorization: Bearer {self.token}", *headers, method=method, body=body)
+
+    def post(self, *headers: str, body: bytes = b"") -> bytes:
+        return self.authorized("/tasks", "Content-Type: application/json", *headers, method="POST", body=body)
+
+    def fill(self, count: int) -> int:
+        """Hand in so many long prompts; returns how long they are together."""
+        body = json.dumps({"prompt": "x" * 450_000, "delay": 3600}).encode()
+        for _ in range(count):
+            heard = say(self.port, self.post(f"Content-Length: {len(body)}", "Connection: close", body=body))
+            assert statuses(heard) == [201]
+        return count * 450_000
+
+    def tasks(self) -> int:
+        heard = say(self.port, self.authorized("/summary", "Connection: close"))
+        total: int = json.loads(heard.partition(b"\r\n\r\n")[2])["total"]
+        return total
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A real `midwatch up` as everybody has it. Nothing that is sent to it may make it lose its countenance."""
+    server = Server(tmp_path_factory.mktemp("served") / "home", MIDWATCH_DETECT_AGENTS="false")
+    asyncio.run(server.start())
+    yield server
+    assert statuses(say(server.port, request(HEALTH, "Connection: close"))) == [200]
+    assert asyncio.run(server.stop()) == 0
+    log = (server.home.parent / "server.log").read_text()
+    assert "Traceback" not in log
+    assert (server.home / "token").read_text().strip() not in log
+
+
+# -- form --------------------------------------------------------------------------------------------------------------
+
+CHUNKED = "Transfer-Encoding: chunked"
+POST = f"POST {HEALTH} HTTP/1.1\r\nHost: 127.0.0.1\r\n".encode()
+GET = f"GET {HEALTH} HTTP/1.1\r\nHost: 127.0.0.1\r\n".encode()
+
+MALFORMED = {
+    "unknown method": b"FETCH / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "small method": b"get / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "no request at all": b"hello\r\n\r\n",
+    "TLS hello": bytes.fromhex("16030102000100") + bytes(505),
+    "HTTP/2 preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
+    "HTTP/0.9": f"GET {HEALTH}\r\n\r\n".encode(),
+    "HTTP/0.9 by name": f"GET {HEALTH} HTTP/0.9\r\n\r\n".encode(),
+    "HTTP/2.0 by name": f"GET {HEALTH} HTTP/2.0\r\nHost: a\r\n\r\n".encode(),
+    "HTTP/9.9": f"GET {HEALTH} HTTP/9.9\r\nHost: a\r\n\r\n".encode(),
+    "bare LF": GET.replace(b"\r\n", b"\n") + b"\n",
+    "one bare LF": GET + b"A: b\nC: d\r\n\r\n",
+    "bare CR": GET + b"A: b\rC: d\r\n\r\n",
+    "NUL in a header": GET + b"A: b\0c\r\n\r\n",
+    "NUL in the path": b"GET /\0 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "encoded NUL in the path": b"GET /api/v1/tasks/%00 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "encoded NUL in the query": b"GET /api/v1/tasks?agent=%00 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "encoded line break in the path": b"GET /api/v1/tasks/%0d%0aX HTTP/1.1\r\nHost: a\r\n\r\n",
+    "no UTF-8 in the path": b"GET /\xff\xfe HTTP/1.1\r\nHost: a\r\n\r\n",
+    "encoded, no UTF-8 in the path": b"GET /api/v1/tasks/%ff HTTP/1.1\r\nHost: a\r\n\r\n",
+    "encoded, no UTF-8 in the query": b"GET /api/v1/tasks?agent=%c3%28 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "overlong slash": b"GET /%c0%af HTTP/1.1\r\nHost: a\r\n\r\n",
+    "no UTF-8 in a header": GET + b"A: \xff\r\n\r\n",
+    "no UTF-8 in a header's name": GET + b"\xc3\xa4: a\r\n\r\n",
+    "space before the colon": GET + b"A : b\r\n\r\n",
+    "no colon": GET + b"A\r\n\r\n",
+    "no name": GET + b": a\r\n\r\n",
+    "folded header": GET + b"A: b\r\n c\r\n\r\n",
+    "no host": f"GET {HEALTH} HTTP/1.1\r\n\r\n".encode(),
+    "two hosts": GET + b"Host: 127.0.0.1\r\n\r\n",
+    "two tokens": GET + b"Authorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n",
+    "a proxy's request": b"GET http://example.org/ HTTP/1.1\r\nHost: example.org\r\n\r\n",
+    "a tunnel": b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org\r\n\r\n",
+    "no path": b"OPTIONS * HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    "length and chunks": POST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunks and length": POST + b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
+    "two lengths": POST + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+    "twice the same length": POST + b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+    "list of lengths": POST + b"Content-Length: 3, 3\r\n\r\nabc",
+    "negative length": POST + b"Content-Length: -1\r\n\r\n",
+    "length with a sign": POST + b"Content-Length: +3\r\n\r\nabc",
+    "length in letters": POST + b"Content-Length: 0x3\r\n\r\nabc",
+    "length beyond 64 bits": POST + b"Content-Length: 99999999999999999999999\r\n\r\n",
+    "length beyond all": POST + b"Content-Length: 9999999999999999999\r\n\r\n",
+    "chunk beyond 64 bits": POST + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
+    "negative chunk": POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\nabc\r\n",
+    "chunk without end": POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n",
+    "compressed transfer": POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "unknown transfer": POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "hidden transfer": POST + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+    "two transfers": POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunks in HTTP/1.0": b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "strange expectation": POST + b"Expect: 200-maybe\r\nContent-Length: 3\r\n\r\nabc",
+}
+
+
+@pytest.mark.parametrize("sent", MALFORMED.values(), ids=MALFORMED.keys())
+def test_nonsense_is_refused_and_the_connection_closed(served: Server, sent: bytes) -> None:
+    heard = say(served.port, sent)
+    assert refused(heard), heard
+    if heard and statuses(heard) != [413]:
+        assert problem(heard)["code"] == "malformed_request"
+
+
+@pytest.mark.parametrize("step", [1, 7])
+def test_nonsense_in_small_pieces_is_refused_too(served: Server, step: int) -> None:
+    for sent in (MALFORMED["length and chunks"], MALFORMED["one bare LF"], MALFORMED["two hosts"]):
+        heard = say(served.port, *(sent[at : at + step] for at in range(0, len(sent), step)))
+        assert problem(heard)["code"] == "malformed_request"
+
+
+def test_text_in_other_letters_is_no_nonsense(served: Server) -> None:
+    heard = say(served.port, GET + "Cookie: name=ä\r\nConnection: close\r\n\r\n".encode())
+    assert statuses(heard) == [200]
+    assert statuses(say(served.port, request("/api/v1/tasks/%C3%A4", "Connection: close"))) == [401]
+
+
+def test_random_damage_does_no_harm(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No reply of 500 or above, no traceback, and the server always ends the connection."""
+    chance = random.Random(4)
+
+    def damaged(whole: bytes) -> bytes:
+        for _ in range(chance.randint(1, 4)):
+            at, size = chance.randrange(len(whole)), chance.choice((0, 1, 5))
+            new = chance.choice((b"", b"\0", b"\xff", b"\n", b"\r", b":", b" ", b"%", b"\r\n", chance.randbytes(3)))
+            whole = whole[:at] + new + whole[at + size :]
+        return whole
+
+    async def one(port: int, sent: bytes) -> bytes:
+        async with asyncio.timeout(PATIENCE):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            heard = b""
+            with contextlib.suppress(ConnectionError):
+                writer.write(sent)
+                heard = await reader.read()
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+            return heard
+
+    async def many(wired: Wired) -> list[bytes]:
+        whole = [
+            wired.post("Content-Length: 15", body=b'{"prompt": "a"}'),
+            wired.post(CHUNKED, body=b'5\r\n{"pro\r\na\r\nmpt": "a"}\r\n0\r\n\r\n'),
+            wired.authorized("/tasks?limit=5"),
+        ]
+        sent = [damaged(chance.choice(whole)) for _ in range(600)]
+        return [heard for at in range(0, 600, 100) for heard in await asyncio.gather(
+            *(one(wired.port, piece) for piece in sent[at : at + 100])
+        )]  # fmt: skip
+
+    with Wired(home, Limits(head_seconds=0.3, pause_seconds=0.3, last_seconds=0.2)) as wired:
+        heard = asyncio.run(many(wired))
+    found = [status for one_heard in heard for status in statuses(one_heard)]
+    assert max(found) < 500
+    assert {200, 201, 400, 408} <= set(found)
+    assert "Traceback" not in caplog.text
+
+
+def test_each_kind_of_refusal_is_logged_once_for_a_peer(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Wired(home, Limits()) as wired:
+        for _ in range(5):
+            say(wired.port, MALFORMED["TLS hello"])
+            say(wired.port, GET + b"A: " + b"x" * 70_000 + b"\r\nAuthorization: Bearer s3cret\r\n\r\n")
+    lines = [record.getMessage() for record in caplog.records if record.name == "midwatch.api.protocol"]
+    assert [line.split(": ")[0:2] for line in lines] == [
+        ["refused 127.0.0.1", "400 malformed_request"],
+        ["refused 127.0.0.1", "431 headers_too_large"],
+    ]
+    assert not any("s3cret" in line or "\n" in line for line in lines)
+
+
+def test_the_log_of_refusals_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = Refusals()
+    with caplog.at_level(logging.WARNING):
+        for number in range(1000):
+            refusals.tell(f"10.0.{number // 256}.{number % 256}", Refusal(400, "malformed_request", "no"))
+    assert len(caplog.records) == 100
+
+
+# -- smuggling ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_sent_ahead_is_not_run(home: Path) -> None:
+    """The reply to the first one comes, then the end; whoever sent more asks again."""
+    with Wired(home, Limits()) as wired:
+        create = wired.post("Content-Length: 15", body=b'{"prompt": "a"}')
+        heard = say(wired.port, wired.authorized("/summary") + create + create)
+        assert statuses(heard) == [200]
+        assert b"connection: close" in heard
+        assert wired.tasks() == 0
+
+
+def test_a_stream_ends_with_its_reader_although_it_said_more(home: Path) -> None:
+    with Wired(home, Limits()) as wired:
+        streams = wired.server._streams._writers
+        with dial(wired.port) as sock:
+            sock.sendall(wired.authorized("/events"))
+            assert b"200 OK" in sock.recv(100)
+            assert asyncio.run(eventually(lambda: len(streams) == 1))
+            sock.sendall(wired.authorized("/summary"))
+            assert asyncio.run(eventually(lambda: wired.connections[0]._stage == "over"))
+            assert len(streams) == 1
+        assert asyncio.run(eventually(lambda: not streams and not wired.connections))
+
+
+def test_the_body_of_an_upgrade_is_not_the_next_request(home: Path) -> None:
+    with Wired(home, Limits()) as wired, dial(wired.port) as sock:
+        inner = wired.post("Content-Length: 15", body=b'{"prompt": "a"}')
+        sock.sendall(
+            wired.authorized("/summary", "Connection: upgrade", "Upgrade: h2c", f"Content-Length: {len(inner)}")
+        )
+        head = sock.recv(65536)
+        with contextlib.suppress(ConnectionError):
+            sock.sendall(inner)
+        assert statuses(head + rest(sock)) == [200]
+        assert wired.tasks() == 0
+
+
+def test_a_trailer_is_no_header(home: Path) -> None:
+    with Wired(home, Limits()) as wired:
+        body = f'f\r\n{{"prompt": "a"}}\r\n0\r\nAuthorization: Bearer {wired.token}\r\n\r\n'.encode()
+        headers = ("Content-Type: application/json", "Connection: close", CHUNKED)
+        assert statuses(say(wired.port, request("/api/v1/tasks", *headers, method="POST", body=body))) == [401]
+        assert wired.tasks() == 0
+
+
+# -- size --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        GET + b"A: " + b"x" * 65_536 + b"\r\n\r\n",
+        GET + b"A: " + b"x" * 5_000_000,
+        GET + b"".join(b"A%d: %s\r\n" % (number, b"x" * 1000) for number in range(80)) + b"\r\n",
+        GET + b"A: b\r\n" * 100 + b"\r\n",
+        b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /" + b"x" * 5_000_000,
+        b"\r\n" * 40_000,
+        POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\nA: " + b"x" * 2_000_000,
+        POST + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"x" * 2_000_000,
+    ],
+    ids=["one", "endless", "together", "many", "target", "endless target", "line breaks", "trailer", "chunk extension"],
+)  # fmt: skip
+def test_a_head_too_large_is_refused_while_it_comes(served: Server, sent: bytes) -> None:
+    heard = say(served.port, sent)
+    assert (statuses(heard), problem(heard)["code"]) == ([431], "headers_too_large")
+
+
+def test_a_head_of_the_largest_size_passes(served: Server) -> None:
+    fill = "\r\n".join(f"A{number}: {'x' * 630}" for number in range(98))
+    assert statuses(say(served.port, request(HEALTH, fill, "Connection: close"))) == [200]
+
+
+def test_a_body_too_large_is_told_although_it_goes_on(home: Path) -> None:
+    with Wired(home, Limits()) as wired:
+        heard = say(wired.port, wired.post("Content-Length: 6000000", body=b"x" * 6_000_000))
+        assert statuses(heard) == [413]
+        heard = say(wired.port, wired.post(CHUNKED), *[b"100000\r\n" + b"x" * 0x100000 + b"\r\n"] * 6)
+        assert statuses(heard) == [413]
+
+
+def test_a_body_without_end_is_cut_off(home: Path) -> None:
+    with Wired(home, Limits(last_bytes=1_000_000, last_seconds=60)) as wired, dial(wired.port) as sock:
+        sock.sendall(wired.post("Content-Length: 9000000000000"))
+        with pytest.raises(ConnectionError):
+            for _ in range(2000):
+                sock.sendall(b"x" * 1_000_000)
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+QUICK = Limits(head_seconds=0.4, pause_seconds=0.4, body_seconds=1.5, last_seconds=0.2)
+
+
+def test_idle_connections_are_closed(home: Path) -> None:
+    with Wired(home, QUICK) as wired:
+        assert say(wired.port) == b""
+        heard = say(wired.port, request(HEALTH))
+        assert statuses(heard) == [200]
+        assert b"connection: close" not in heard
+
+
+def test_a_head_that_does_not_end_is_late(home: Path) -> None:
+    with Wired(home, QUICK) as wired:
+        assert problem(say(wired.port, GET))["code"] == "request_timeout"
+        with dial(wired.port) as sock:
+            sock.sendall(request(HEALTH))
+            assert reply(sock) == 200
+            sock.sendall(b"GET / HT")
+            assert statuses(rest(sock)) == [408]
+
+
+def test_a_head_that_trickles_is_late(home: Path) -> None:
+    with Wired(home, QUICK) as wired, dial(wired.port) as sock:
+        sock.settimeout(0.05)
+        heard, deadline = b"", time.monotonic() + PATIENCE
+        sock.sendall(GET)
+        while not heard:
+            assert time.monotonic() < deadline
+            sock.sendall(b"A: b\r\n")
+            with contextlib.suppress(TimeoutError):
+                heard = sock.recv(65536)
+        assert statuses(heard) == [408]
+
+
+@pytest.mark.parametrize("pace", [0, 0.1], ids=["stands still", "trickles"])
+def test_a_body_that_is_late_is_not_acted_on(home: Path, pace: float) -> None:
+    """It would be whole JSON if its end were taken for granted."""
+    with Wired(home, QUICK) as wired, dial(wired.port) as sock:
+        sock.sendall(wired.post("Content-Length: 500", body=b'{"prompt": "a"}'))
+        heard, deadline = b"", time.monotonic() + PATIENCE
+        sock.settimeout(pace or PATIENCE)
+        while not heard:
+            assert time.monotonic() < deadline
+            with contextlib.suppress(TimeoutError):
+                heard = sock.recv(65536)
+            if not heard:
+                sock.sendall(b" ")
+        assert statuses(heard) == [408]
+        assert wired.tasks() == 0
+
+
+def test_a_body_that_is_cut_off_is_not_acted_on(home: Path) -> None:
+    with Wired(home, Limits()) as wired:
+        with dial(wired.port) as sock:
+            sock.sendall(wired.post("Content-Length: 500", body=b'{"prompt": "a"}'))
+        assert asyncio.run(eventually(lambda: not wired.connections))
+        assert wired.tasks() == 0
+
+
+def test_who_waits_to_be_told_to_go_on_is_told_only_when_welcome(home: Path) -> None:
+    wish = ("Expect: 100-continue", "Content-Length: 15", "Content-Type: application/json")
+    with Wired(home, QUICK) as wired:
+        with dial(wired.port) as sock:
+            sock.sendall(wired.post(*wish[:2]))
+            assert sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            sock.sendall(b'{"prompt": "a"}')
+            assert reply(sock) == 201
+        assert statuses(say(wired.port, wired.post(*wish[:2]))) == [100, 408]
+        assert statuses(say(wired.port, request("/api/v1/tasks", *wish, method="POST"))) == [401]
+        assert wired.tasks() == 1
+
+
+def test_a_stream_has_no_time_limit(home: Path) -> None:
+    with Wired(home, QUICK) as wired, dial(wired.port) as sock:
+        sock.sendall(wired.authorized("/events?after=0"))
+        assert b"200 OK" in sock.recv(100)
+        for _ in range(5):
+            assert say(wired.port) == b""  # another connection was closed for being idle: so much time has passed
+        assert statuses(say(wired.port, wired.post("Content-Length: 15", body=b'{"prompt": "a"}'))) == [201]
+        heard = b""
+        while b"event: task_finished" not in heard:
+            heard += sock.recv(65536)
+
+
+def test_a_reply_that_nobody_reads_is_cut_off(home: Path) -> None:
+    with Wired(home, QUICK) as wired:
+        size = wired.fill(20)
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.settimeout(PATIENCE)
+            sock.connect(("127.0.0.1", wired.port))
+            sock.sendall(wired.authorized("/events", "Accept: application/json"))
+            assert sock.recv(12) == b"HTTP/1.1 200"
+            assert asyncio.run(eventually(lambda: not wired.connections))
+            assert len(rest(sock)) < size
+
+
+def test_a_reply_that_is_read_slowly_is_whole(home: Path) -> None:
+    """Time does not count as long as it is being taken."""
+    with Wired(home, QUICK) as wired:
+        size = wired.fill(20)
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 200_000)
+            sock.settimeout(PATIENCE)
+            sock.connect(("127.0.0.1", wired.port))
+            sock.sendall(wired.authorized("/events", "Accept: application/json"))
+            heard = 0
+            while part := sock.recv(200_000):
+                heard += len(part)
+                time.sleep(0.03)
+            assert heard > size
+
+
+# -- number ------------------------------------------------------------------------------------------------------------
+
+
+def test_who_comes_when_all_places_are_taken_is_sent_away(home: Path) -> None:
+    with Wired(home, Limits(connections=3, idle_seconds=60)) as wired, contextlib.ExitStack() as held:
+        taken = [held.enter_context(dial(wired.port)) for _ in range(3)]
+        assert asyncio.run(eventually(lambda: len(wired.connections) == 3))
+        for _ in range(3):
+            heard = say(wired.port, request(HEALTH))
+            assert problem(heard)["code"] == "too_many_connections"
+            assert (statuses(heard), b"retry-after: 1\r\n" in heard) == ([503], True)
+        taken[0].close()
+        assert asyncio.run(eventually(lambda: len(wired.connections) == 2))
+        assert statuses(say(wired.port, request(HEALTH, "Connection: close"))) == [200]
+        taken[1].sendall(request(HEALTH))
+        assert reply(taken[1]) == 200
+
+
+def test_who_only_holds_a_place_gives_way(home: Path) -> None:
+    with Wired(home, Limits(connections=3, idle_seconds=0)) as wired, contextlib.ExitStack() as held:
+        taken = [held.enter_context(dial(wired.port)) for _ in range(3)]
+        taken[0].sendall(request(HEALTH))
+        assert reply(taken[0]) == 200  # it waits again, as the last of the three
+        taken[1].sendall(GET)
+        assert statuses(say(wired.port, request(HEALTH, "Connection: close"))) == [200]
+        assert rest(taken[1]) == b""
+        taken[0].sendall(request(HEALTH))
+        assert reply(taken[0]) == 200
+
+
+def test_a_stream_gives_way_to_nobody(home: Path) -> None:
+    with Wired(home, Limits(connections=2, idle_seconds=0)) as wired, contextlib.ExitStack() as held:
+        for _ in range(2):
+            sock = held.enter_context(dial(wired.port))
+            sock.sendall(wired.authorized("/events"))
+            assert b"200 OK" in sock.recv(100)
+        assert statuses(say(wired.port, request(HEALTH))) == [503]
+
+
+async def test_hundreds_of_slow_peers_do_not_keep_the_owner_out(home: Path) -> None:
+    server = Server(home, MIDWATCH_MAX_CONNECTIONS="50", MIDWATCH_DETECT_AGENTS="false")
+    await server.start()
+    try:
+        with contextlib.ExitStack() as held:
+            for _ in range(300):
+                with contextlib.suppress(ConnectionError):
+                    held.enter_context(dial(server.port)).sendall(GET)
+            async with server.client() as client:
+                await until_done(client)
+    finally:
+        assert await server.stop() == 0
+
+
+async def until_done(client: httpx2.AsyncClient) -> None:
+    """Hand in a task and see it done, patiently."""
+    deadline = time.monotonic() + PATIENCE
+    task = ""
+    while True:
+        assert time.monotonic() < deadline
+        with contextlib.suppress(httpx2.TransportError):
+            if not task:
+                told = await client.post("/tasks", json={"prompt": "hello", "agent": "demo", "idempotency_key": "once"})
+                task = told.json()["id"] if told.status_code == 201 else ""
+            elif (told := await client.get(f"/tasks/{task}")).status_code == 200 and told.json()["status"] == "done":
+                return
+        await asyncio.sleep(0.05)
+
+
+def room(soft: int, hard: int, **settings: object) -> tuple[int, int]:
+    """How many connections a process with that limit of files holds, and its limit afterwards."""
+    program = (
+        "import resource, sys; from midwatch.config import Settings; from midwatch.api.server import room_for;"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}));"
+        f"print(room_for(Settings(**{settings!r})), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    held, limit = ran.stdout.split()
+    return int(held), int(limit)
+
+
+def test_the_limit_of_files_is_raised_as_far_as_needed_and_heeded() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    assert hard == resource.RLIM_INFINITY or hard >= 4096
+    assert room(256, 4096, slots=4, max_connections=1000) == (1000, 1288)
+    assert room(2048, 4096, slots=4, max_connections=1000) == (1000, 2048)
+    assert room(256, 400, slots=4, max_connections=1000) == (112, 400)
+    assert room(256, 256, slots=64, max_connections=1000) == (64, 256)
+
+
+async def test_work_goes_on_when_connections_take_all_they_can(home: Path) -> None:
+    limited = ["sh", "-c", 'ulimit -n 400 && exec "$0" up --json', PROGRAM]
+    env = environment(home, MIDWATCH_PORT="0", MIDWATCH_SLOTS="4", MIDWATCH_DETECT_AGENTS="false")
+    with subprocess.Popen(limited, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        url = json.loads(server.stdout.readline())["url"]
+        token = (home / "token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        with contextlib.ExitStack() as held:
+            for _ in range(450):
+                with contextlib.suppress(ConnectionError):
+                    held.enter_context(dial(int(url.rpartition(":")[2])))
+            async with httpx2.AsyncClient(base_url=f"{url}/api/v1", headers=headers, timeout=PATIENCE) as client:
+                await until_done(client)
+        server.send_signal(signal.SIGTERM)
+        log = server.communicate(timeout=PATIENCE)[1]
+    assert server.returncode == 0
+    assert "holds 112 connections at most" in log
+    assert "503 too_many_connections" in log
+    assert "Traceback" not in log
+
+
+# -- readers that do not read ------------------------------------------------------------------------------------------
+
+READERS = 20
+EVENTS = 1000
+TEXT = "x" * 40_000
+
+
+async def test_readers_that_do_not_read_cost_little_and_delay_nobody(home: Path) -> None:
+    """Twenty of them, 40 MB of events each: unbounded it would be 800 MB."""
+    server = Server(home, MIDWATCH_MAX_OPEN="10000", MIDWATCH_DETECT_AGENTS="false")
+    await server.start()
+    assert server.process is not None
+    memory = psutil.Process(server.process.pid).memory_info
+    token = (home / "token").read_text().strip()
+    try:
+        with contextlib.ExitStack() as held:
+            for _ in range(READERS):
+                sock = held.enter_context(socket.socket())
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                sock.settimeout(PATIENCE)
+                sock.connect(("127.0.0.1", server.port))
+                sock.sendall(request("/api/v1/events?live=true", f"Authorization: Bearer {token}"))
+                assert sock.recv(12) == b"HTTP/1.1 200"
+            before = memory().rss
+            async with server.client() as client, asyncio.timeout(90):
+                reading = asyncio.create_task(read_submissions(client, EVENTS))
+                for _ in range(EVENTS // 50):
+                    await asyncio.gather(*(submit_later(client) for _ in range(50)))
+                await asyncio.wait_for(reading, PATIENCE)
+            assert memory().rss - before < 300_000_000
+            assert await server.stop() == 0  # also with them there
+    finally:
+        await server.stop()
+    assert "Traceback" not in (home.parent / "server.log").read_text()
+
+
+async def submit_later(client: httpx2.AsyncClient) -> None:
+    told = await client.post("/tasks", json={"prompt": TEXT, "agent": "demo", "delay": 3600})
+    assert told.status_code == 201
+
+
+async def read_submissions(client: httpx2.AsyncClient, count: int) -> None:
+    """Read the stream until so many submissions have come."""
+    seen: set[str] = set()
+    async with client.stream("GET", "/events", params={"kind": "task_submitted"}, timeout=PATIENCE) as stream:
+        async for line in stream.aiter_lines():
+            if line.startswith("id: "):
+                seen.add(line)
+                if len(seen) == count:
+                    return
+
+
+def test_a_reader_that_does_not_read_holds_little_in_the_buffer(home: Path) -> None:
+    with Wired(home, Limits()) as wired, socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(PATIENCE)
+        sock.connect(("127.0.0.1", wired.port))
+        sock.sendall(wired.authorized("/events?after=0"))
+        assert sock.recv(12) == b"HTTP/1.1 200"
+        (connection,) = wired.connections
+        deadline = time.monotonic() + PATIENCE
+        while not connection.flow.write_paused:
+            largest = wired.fill(1)
+            assert time.monotonic() < deadline
+        wired.fill(20)
+        assert connection.transport.get_write_buffer_size() < wired.limits.buffered_bytes + 2 * largest
+
+
+async def test_peers_that_are_in_the_middle_do_not_delay_the_end(home: Path) -> None:
+    server = Server(home, MIDWATCH_DETECT_AGENTS="false")
+    await server.start()
+    token = (home / "token").read_text().strip()
+    with dial(server.port) as idle, dial(server.port) as head, dial(server.port) as body:
+        idle.sendall(request(HEALTH))
+        assert reply(idle) == 200
+        head.sendall(GET)
+        body.sendall(request("/api/v1/tasks", f"Authorization: Bearer {token}", "Content-Length: 9", method="POST"))
+        server.signal(signal.SIGTERM)
+        assert (rest(idle), rest(head), rest(body)) == (b"", b"", b"")
+    assert await server.stop() == 0
+    assert "Traceback" not in (home.parent / "server.log").read_text()
+
+
+# -- exposure ----------------------------------------------------------------------------------------------------------
+
+
+def midwatch(home: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    env = {"MIDWATCH_PORT": "0", "MIDWATCH_DETECT_AGENTS": "false", **env}
+    return subprocess.run(
+        [PROGRAM, *arguments], env=environment(home, **env), capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])
+def test_listening_beyond_loopback_has_to_be_meant(home: Path, host: str) -> None:
+    ran = midwatch(home, "up", MIDWATCH_HOST=host)
+    assert ran.returncode == 2
+    assert re.fullmatch(r"midwatch: the setting host is \S+, where others .*--expose.*expose = true.*\n", ran.stderr)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.5"])
+def test_loopback_needs_no_exposure(host: str) -> None:
+    with listen(host, 0) as listener:
+        assert listener.getsockname()[0].startswith(("127.", "::1"))
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "", "a" * 300])
+def test_a_host_that_does_not_exist_is_told(host: str) -> None:
+    with pytest.raises(BadConfig, match="set another host"):
+        listen(host, 0)
+
+
+def test_exposed_it_listens_everywhere_unless_an_address_is_chosen(home: Path) -> None:
+    assert address_of(Settings.load(home)) == "127.0.0.1"
+    assert address_of(Settings.load(home, expose=True)) == "0.0.0.0"
+    chosen = Settings.load(home, expose=True, host="127.0.0.1")
+    assert address_of(chosen) == "127.0.0.1"
+    assert reached_at(chosen, 7171) == ["http://127.0.0.1:7171"]
+    assert reached_at(Settings.load(home, expose=True), 80)[0] == f"http://{socket.gethostname()}:80"
+
+
+def test_a_detached_server_is_exposed_and_says_so(home: Path) -> None:
+    ran = midwatch(home, "up", "--detach", "--expose")
+    try:
+        assert ran.returncode == 0, ran.stderr
+        assert re.search(r"^Exposed: others reach it at http://\S+:\d+.* `midwatch token create` ", ran.stdout, re.M)
+        assert "not encrypted" in ran.stdout
+        found = re.search(r"listens on http://127\.0\.0\.1:(\d+) ", ran.stdout)
+        assert found
+        with dial(int(found[1]), "127.0.0.2") as sock:  # nobody is there unless all addresses are listened on
+            sock.sendall(request(HEALTH, "Connection: close"))
+            assert statuses(rest(sock)) == [200]
+    finally:
+        assert midwatch(home, "down").returncode == 0
+
+
+@pytest.mark.parametrize("exposed", [True, False])
+def test_the_welcome_says_who_can_reach_it_and_how_to_look(home: Path, exposed: bool) -> None:
+    env = environment(home, MIDWATCH_PORT="0", MIDWATCH_DETECT_AGENTS="false")
+    arguments = [PROGRAM, "up", *(["--expose"] if exposed else [])]
+    with subprocess.Popen(arguments, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        assert server.stdout is not None
+        said = ""
+        while "Ctrl-C stops" not in said:
+            line = server.stdout.readline()
+            assert line, said
+            said += line
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(PATIENCE) == 0
+    assert ("Exposed: others reach it at" in said, "not encrypted" in said) == (exposed, exposed)
+    assert re.search(r"midwatch open +the console in the browser", said)
