@@ -1,8 +1,8 @@
 """Slots: how many turns may run at once in this process, in all and per agent, and how actors share them.
 
-Free slots are given in claim order, whoever asks. Only the last one, of the process or of an agent, is kept from those
-who have some while another actor waits who has none: among several of these it is for the one who had a slot longest
-ago. So an actor alone on the desk uses every slot, and nobody's one task waits behind another's five hundred.
+Free slots are given in claim order, but one is kept for each actor who waits and has none, of the process and of each
+agent; where they are too few, for those who had one longest ago. What is kept is for somebody who can use it now: an
+actor alone on the desk has every slot, none stays empty, and nobody's one task waits behind another's five hundred.
 """
 
 from __future__ import annotations
@@ -126,36 +126,38 @@ class Room:
         """Whether the actor may have no more, whoever else waits."""
         return self._shares.most is not None and _sum(self._held, actor=actor) >= self._shares.most
 
-    def last(self, agent: str) -> bool:
-        """Whether a task of the agent would take its last slot, or the last of all."""
-        return self._last_of_all() or self._left[agent] == 1
-
-    def rivals(self, task: Task) -> list[str]:
-        """Agents whose tasks could have the slot that this one would take."""
-        return self.agents() if self._last_of_all() or self.full(task.actor) else [task.agent]
+    def scarce(self, agent: str | None, actors: int) -> bool:
+        """Whether each of so many actors who wait could want one of the agent's slots, or of all, and none be left."""
+        return self._slots(agent) <= actors
 
     def fairest(self, heads: Sequence[Task]) -> Task | None:
-        """Of the first tasks of actors, in claim order, the one that is to be taken."""
-        heads = [task for task in heads if self._left.get(task.agent, 0) > 0 and not self.full(task.actor)]
+        """Of the first tasks of actors for agents, in claim order, the one that is to be taken now."""
+        heads = [task for task in heads if self._slots(task.agent) > 0 and not self.full(task.actor)]
         if self._free <= 0 or not heads:
             return None
-        if self._last_of_all():
-            return min(heads, key=lambda task: (self._turn(None, task.actor), self._turn(task.agent, task.actor)))
-        agent = heads[0].agent
-        return min((task for task in heads if task.agent == agent), key=lambda task: self._turn(agent, task.actor))
+        kept = {agent for agent in (None, *self._left) if self.scarce(agent, self._without(agent, heads))}
+        if None not in kept:
+            heads = [task for task in heads if task.agent == heads[0].agent]
 
-    def _last_of_all(self) -> bool:
-        return self._free + self._shares.spare == 1
+        def place(task: Task) -> list[tuple[bool, int]]:
+            return [self._turn(agent, task.actor) if agent in kept else (False, 0) for agent in (None, task.agent)]
+
+        return min(heads, key=place)
+
+    def _slots(self, agent: str | None) -> int:
+        return self._free + self._shares.spare if agent is None else self._left.get(agent, 0)
+
+    def _without(self, agent: str | None, heads: Sequence[Task]) -> int:
+        """How many actors wait and have no slot of the agent, or none at all."""
+        waiting = {task.actor for task in heads if agent in (None, task.agent)}
+        return sum(1 for actor in waiting if not _sum(self._held, agent=agent, actor=actor))
 
     def _turn(self, agent: str | None, actor: str) -> tuple[bool, int]:
-        """An actor's place among those who wait for the last slot of an agent, or of all: first whoever has none, and
-        of these who had one longest ago. No places when it is not the last."""
-        if agent is not None and self._left[agent] > 1:
-            return False, 0
+        """An actor's place among those who wait: first whoever has none, and of these who had one longest ago."""
         if _sum(self._held, agent=agent, actor=actor):
             return True, 0
-        pairs = ((agent, actor),) if agent is not None else [pair for pair in self._shares.started if pair[1] == actor]
-        return False, max((self._shares.started.get(pair, 0) for pair in pairs), default=0)
+        starts = (start for (one, who), start in self._shares.started.items() if who == actor and agent in (None, one))
+        return False, max(starts, default=0)
 
 
 def _sum(held: Mapping[tuple[str, str], int], *, agent: str | None = None, actor: str | None = None) -> int:

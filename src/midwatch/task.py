@@ -267,8 +267,8 @@ class TaskStore(Protocol):
 
     async def claim(self, request: ClaimRequest, now: int) -> Claims:
         """Take due tasks in claim order, one per gate, within the request's slots: each becomes running with a new
-        attempt, owner and token, a `task_started` event and its start notice. For the last slot of the process or of
-        an agent, actors who have none come first; see `midwatch.slots.Room`."""
+        attempt, owner and token, a `task_started` event and its start notice. A slot is kept for each actor who waits
+        and has none; see `midwatch.slots`."""
         ...
 
     async def apply(self, changes: Changes) -> None:
@@ -289,6 +289,14 @@ class TaskStore(Protocol):
 
     async def count_tasks(self) -> Summary:
         """Counts by status, from an index."""
+        ...
+
+    async def kin(self, root_id: str) -> list[Task]:
+        """The task `root_id` and those that came from it: tries, children. Oldest first, at most 100."""
+        ...
+
+    async def failed_since(self, since: int, limit: int = 10) -> list[Task]:
+        """Tasks that failed at or after `since` and were not tried again, newest first."""
         ...
 
     async def running_tasks(self, owner: str | None = None) -> list[Task]:

@@ -1,4 +1,4 @@
-"""Slots: never more turns than there are slots, and who waits for its own comes before anybody new."""
+"""Slots: never more turns than there are slots, who waits for its own comes before anybody new, and actors share."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import random
 
 import pytest
 
-from midwatch.slots import Slots
+from midwatch.slots import REMEMBERED, Room, Slots
+from midwatch.task import Shares
 from midwatch.testing import settle
+from records import a_task, asking
 
 
 def used(slots: Slots) -> dict[str, int]:
@@ -181,3 +183,146 @@ async def test_a_random_walk_never_exceeds_the_limits_and_ends_where_it_began(se
             slots.give(back.pop(task))
         await settle()
     assert (slots.free(), slots.free_by_agent()) == (total, limits)
+
+
+# -- actors ------------------------------------------------------------------------------------------------------
+
+
+def whose(
+    heads: str,
+    *,
+    free: int = 1,
+    agents: dict[str, int] | None = None,
+    held: dict[str, int] | None = None,
+    started: str = "",
+    spare: int = 0,
+    most: int | None = None,
+) -> str:
+    """Who gets the next slot. A head is an actor and perhaps an agent, as in `a b:y`; the usual agent is x."""
+    pairs = {_pair(name): count for name, count in (held or {}).items()}
+    starts = {_pair(name): number for number, name in enumerate(started.split(), 1)}
+    shares = Shares(pairs, starts, spare, most)
+    room = Room(asking(free, agents=agents or {"x": free}, shares=shares))
+    found = room.fairest([a_task(creator=actor or None, agent=agent) for agent, actor in map(_pair, heads.split())])
+    return "nobody" if found is None else found.actor if found.agent == "x" else f"{found.actor}:{found.agent}"
+
+
+def _pair(name: str) -> tuple[str, str]:
+    actor, _, agent = name.partition(":")
+    return agent or "x", actor.removeprefix("nobody")
+
+
+def test_the_last_slot_is_for_whoever_waits_and_has_none() -> None:
+    assert whose("a b", held={"a": 3}) == "b"
+    assert whose("a b", held={"a": 2, "c": 1}) == "b"  # not only when one actor has all the others
+    assert whose("a b", held={"b": 3}) == "a"
+
+
+def test_claim_order_decides_between_those_who_have_some() -> None:
+    assert whose("a b", held={"a": 2, "b": 1}) == "a"
+    assert whose("b a", held={"a": 2, "b": 1}) == "b"
+
+
+def test_an_actor_alone_has_every_slot() -> None:
+    assert whose("a", held={"a": 3}) == "a"
+
+
+def test_claim_order_decides_while_there_is_a_slot_for_everybody() -> None:
+    assert whose("a b", free=2, held={"a": 2}) == "a"
+    assert whose("a b c", free=2, held={"a": 2}) == "b"  # one is kept for b and one for c
+    assert whose("a b c", free=3, held={"a": 2}) == "a"
+
+
+def test_of_those_who_have_none_it_is_for_the_one_who_had_one_longest_ago() -> None:
+    assert whose("a b", started="a") == "b"
+    assert whose("a b", started="a b") == "a"
+    assert whose("a b c", started="c a b") == "c"
+    assert whose("a b") == "a"  # nobody ever had one
+
+
+def test_slots_are_kept_within_an_agent_whatever_is_free_elsewhere() -> None:
+    plenty = {"x": 1, "y": 40}
+    assert whose("a b", free=40, agents=plenty, held={"a": 3}) == "b"
+    assert whose("a b", free=40, agents=plenty, held={"a": 3, "b:y": 5}) == "b"  # has none of x
+    assert whose("a b:y", free=40, agents=plenty, held={"a": 3}) == "a"  # wants none of x
+    assert whose("b:y a", free=40, agents=plenty, held={"a": 3}) == "b:y"
+    assert whose("a b", free=40, agents=plenty, started="b:y a b") == "a"  # who had one of x
+
+
+def test_slots_of_the_process_are_kept_over_all_agents() -> None:
+    assert whose("a b:y", agents={"x": 4, "y": 4}, held={"a": 3}) == "b:y"
+    assert whose("a b", agents={"x": 1, "y": 1}, held={"b:y": 1}) == "a"
+    both = {"a:y": 1, "b:y": 1}
+    assert whose("a b", agents={"x": 1, "y": 1}, held=both, started="b a") == "b"  # then the agent's own decide
+    assert whose("a:y a b", agents={"x": 4, "y": 4}, started="a") == "b"
+
+
+def test_a_slot_that_is_not_asked_for_is_there_all_the_same() -> None:
+    assert whose("a b", held={"a": 3}, agents={"x": 3}, spare=2) == "a"
+    assert whose("a b", held={"a": 3}, agents={"x": 3}, spare=0) == "b"
+
+
+def test_nobody_has_more_than_an_actor_may() -> None:
+    assert whose("a b", free=9, held={"a": 2}, most=2) == "b"
+    assert whose("a", free=9, held={"a": 1, "a:y": 1}, most=2) == "nobody"
+    assert whose("a", free=9, held={"a": 1}, most=2) == "a"
+
+
+def test_work_without_an_actor_is_one_more_actor() -> None:
+    assert whose("a nobody", held={"a": 3}) == ""
+    assert whose("nobody a", held={"nobody": 3}) == "a"
+
+
+def test_nobody_gets_a_slot_that_is_not_there() -> None:
+    assert whose("a b", free=0, agents={"x": 3}) == "nobody"
+    assert whose("a b", free=3, agents={"x": 0}) == "nobody"
+    assert whose("a b", free=3, agents={"y": 3}) == "nobody"
+
+
+def test_a_claim_is_told_who_has_the_slots_and_who_had_them() -> None:
+    slots = Slots(5, {"x": 4, "y": 4}, 3)
+    for agent, actor in (("x", "a"), ("x", "b"), ("y", "a"), ("x", "a")):
+        slots.take(agent, actor)
+    slots.give("x", "b")
+    held, started, spare, most = slots.shares(1)
+    assert held == {("x", "a"): 2, ("y", "a"): 1}
+    assert sorted(started, key=lambda pair: started[pair]) == [("x", "b"), ("y", "a"), ("x", "a")]
+    assert (spare, most) == (1, 3)
+    slots.take("x", "c")
+    assert ("x", "c") not in held  # it was true at the moment
+
+
+def test_only_the_latest_starts_are_remembered() -> None:
+    slots = Slots(1, {"x": 1})
+    for number in range(REMEMBERED + 5):
+        slots.take("x", f"actor {number}")
+        slots.give("x", f"actor {number}")
+    started = slots.shares(0).started
+    assert len(started) == REMEMBERED
+    assert ("x", "actor 4") not in started and ("x", "actor 5") in started
+
+
+async def test_an_actor_who_may_have_no_more_waits_for_its_own_and_holds_up_nobody() -> None:
+    slots = Slots(4, {"x": 4}, 1)
+    slots.take("x", "a")
+    own, others = asyncio.create_task(slots.take_back("x", "a")), asyncio.create_task(slots.take_back("x", "b"))
+    await settle()
+    assert others.done() and not own.done()
+    assert slots.free() == 2
+    slots.give("x", "b")
+    await settle()
+    assert not own.done()
+    slots.give("x", "a")
+    await own
+    assert used(slots) == {"x": 1}
+
+
+async def test_one_slot_given_back_can_serve_two_who_waited_for_different_reasons() -> None:
+    slots = Slots(9, {"x": 1, "y": 9}, 1)
+    slots.take("x", "a")
+    agents, actors = asyncio.create_task(slots.take_back("x", "b")), asyncio.create_task(slots.take_back("y", "a"))
+    await settle()
+    assert not agents.done() and not actors.done()
+    slots.give("x", "a")
+    await asyncio.gather(agents, actors)
+    assert used(slots) == {"x": 1, "y": 1}

@@ -69,8 +69,9 @@ def _check_room(tx: Tx, max_open: int) -> None:
 def _check_actors_room(tx: Tx, actor: str, most: int) -> None:
     row = tx.row("task.count_outside_of", {"actor": actor, "most": most})
     if row is not None and row[0] >= most:
+        whose = f"of {actor}" if actor else "without an actor"
         raise LimitReached(
-            f"{most} tasks of {actor or 'nobody by name'} are open already; wait until some have ended, cancel some, "
+            f"{most} tasks {whose} are open already; wait until some have ended, cancel some, "
             "or raise max_open_per_actor."
         )
 
@@ -88,7 +89,7 @@ def claim(tx: Tx, request: ClaimRequest, now: int) -> Claims:
 
 
 class _Search:
-    """Finds what a claim is to take. Claim order decides, until a slot is the last one and several actors wait."""
+    """Finds what a claim is to take. Claim order decides, unless several actors wait and slots are scarce."""
 
     def __init__(self, tx: Tx, request: ClaimRequest, now: int) -> None:
         self.room = Room(request)
@@ -96,6 +97,7 @@ class _Search:
         self._terms = {
             "now": now, "owner": request.owner, "own_only": request.own_only, "leave": dumps(list(request.leave)),
         }  # fmt: skip
+        self._waiting: list[str] | None = None
 
     def in_order(self) -> tuple[list[Task], Task | None]:
         """Tasks in claim order, and the one at which it does not decide any more."""
@@ -105,7 +107,7 @@ class _Search:
             task, several = task_of(row[:-1]), row[-1]
             if task.gate_key in gates or task.agent not in agents:
                 continue
-            if room.full(task.actor) or (several and room.last(task.agent)):
+            if room.full(task.actor) or (several and self._scarce(task.agent)):
                 return chosen, task
             gates.add(task.gate_key)
             room.take(task)
@@ -116,14 +118,24 @@ class _Search:
 
     def fairest(self, contested: Task) -> Task | None:
         """Who gets the slot the contested task would take: it, or somebody's first one."""
-        waiting = [row[0] for row in self._tx.rows("task.waiting_actors", {})]
-        actors = [actor for actor in waiting if not self.room.full(actor)]
-        params = {**self._terms, "actors": dumps(actors), "agents": dumps(self.room.rivals(contested))}
+        actors = [actor for actor in self._actors() if not self.room.full(actor)]
+        wide = self.room.full(contested.actor) or self.room.scarce(None, len(actors))
+        agents = self.room.agents() if wide else [contested.agent]
+        params = {**self._terms, "actors": dumps(actors), "agents": dumps(agents)}
         heads = [task_of(row) for row in self._tx.rows("task.heads", params)]
         found = self.room.fairest(sorted(heads, key=lambda task: (task.rank, task.due_at, task.id)))
         if found is not None:
             self.room.take(found)
         return found
+
+    def _scarce(self, agent: str) -> bool:
+        waiting = len(self._actors())
+        return self.room.scarce(None, waiting) or self.room.scarce(agent, waiting)
+
+    def _actors(self) -> list[str]:
+        if self._waiting is None:
+            self._waiting = [row[0] for row in self._tx.rows("task.waiting_actors", {})]
+        return self._waiting
 
 
 def _take(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim | None:
