@@ -1,0 +1,67 @@
+// Speaking to the server: JSON in, JSON out, problems as errors that say what to do.
+
+import { learnTime } from "./time.js";
+
+const PREFIX = "/api/v1";
+
+/** An error reply. `message` is for people, `code` for programs, `field` what it is about. */
+export class Problem extends Error {
+  constructor(status, body) {
+    super(body.detail || body.title || `the server answered ${status}`);
+    this.status = status;
+    this.code = body.code ?? "error";
+    this.field = body.field ?? null;
+  }
+}
+
+/** Where to come back to after signing in. */
+export function toSignIn() {
+  if (location.pathname === "/sign-in") return;
+  const back = location.pathname + location.search;
+  location.replace(back === "/" ? "/sign-in" : `/sign-in?next=${encodeURIComponent(back)}`);
+}
+
+async function call(method, path, { body, key, signal, headers, stay = false } = {}) {
+  let reply;
+  try {
+    reply = await fetch(PREFIX + path, {
+      method,
+      signal,
+      credentials: "same-origin",
+      headers: {
+        accept: "application/json",
+        ...(body === undefined ? {} : { "content-type": "application/json" }),
+        ...(key ? { "idempotency-key": key } : {}),
+        ...headers,
+      },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem(0, { code: "offline", detail: "The server cannot be reached; it may be restarting." });
+  }
+  learnTime(reply.headers.get("date"));
+  const said = await reply.json().catch(() => ({}));
+  if (reply.ok) return said;
+  if (reply.status === 401 && !stay) toSignIn();
+  throw new Problem(reply.status, said);
+}
+
+export const get = (path, options) => call("GET", path, options);
+export const post = (path, body, options) => call("POST", path, { body: body ?? {}, ...options });
+export const del = (path, options) => call("DELETE", path, options);
+
+/** A query string without empty values; lists repeat their name. */
+export function query(values) {
+  const made = new URLSearchParams();
+  for (const [name, value] of Object.entries(values)) {
+    for (const one of Array.isArray(value) ? value : [value]) {
+      if (one !== null && one !== undefined && one !== "" && one !== false) made.append(name, one);
+    }
+  }
+  const text = made.toString();
+  return text ? `?${text}` : "";
+}
+
+/** A path segment; session keys hold `:`, `|` and `/`. */
+export const part = (text) => encodeURIComponent(text);

@@ -1,0 +1,174 @@
+// The shell: which page is shown at which address, navigation, title, connection, shortcuts.
+
+import { get } from "./api.js";
+import { desk } from "./desk.js";
+import { h, say } from "./dom.js";
+import { icon } from "./icons.js";
+import { shortcut, showHelp } from "./keys.js";
+import { failure, skeleton, toast } from "./parts.js";
+import { stream } from "./stream.js";
+
+// One line per page: address, module, entry of the navigation it belongs to. The first match counts.
+const PAGES = [
+  ["/", () => import("./pages/now.js"), { name: "Now", icon: "now", key: "n" }],
+  ["/tasks", () => import("./pages/tasks.js"), { name: "Tasks", icon: "tasks", key: "t" }],
+  ["/tasks/new", () => import("./pages/submit.js"), "/tasks"],
+  ["/tasks/:id", () => import("./pages/task.js"), "/tasks"],
+  ["/sessions", () => import("./pages/sessions.js"), { name: "Sessions", icon: "sessions", key: "s" }],
+  ["/sessions/:key", () => import("./pages/session.js"), "/sessions"],
+  ["/events", () => import("./pages/events.js"), { name: "Events", icon: "events", key: "e" }],
+  ["/agents", () => import("./pages/agents.js"), { name: "Agents", icon: "agents", key: "a" }],
+  ["/settings", () => import("./pages/settings.js"), { name: "Settings", icon: "settings", key: "," }],
+  ["/sign-in", () => import("./pages/sign-in.js"), null],
+];
+
+const main = document.getElementById("main");
+let leave = null;
+let shown = null;
+let title = "midwatch";
+
+function match(path) {
+  for (const [pattern, load, entry] of PAGES) {
+    const found = new RegExp(`^${pattern.replace(/:(\w+)/g, "(?<$1>.+)")}$`).exec(path.replace(/(.)\/$/, "$1"));
+    if (!found) continue;
+    const params = Object.fromEntries(Object.entries(found.groups ?? {}).map(([name, value]) => [name, decodeURIComponent(value)]));
+    return { load, entry: typeof entry === "string" ? entry : pattern, params };
+  }
+  return null;
+}
+
+async function show() {
+  const token = (shown = {});
+  leave?.();
+  leave = null;
+  const page = match(location.pathname);
+  for (const link of document.querySelectorAll("#nav a")) {
+    if (link.pathname === page?.entry) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.body.classList.toggle("bare", location.pathname === "/sign-in");
+  if (!page) return main.replaceChildren(failure({ status: 404, message: "There is no page at this address." }));
+  if (!main.firstChild) main.replaceChildren(skeleton(6));
+  try {
+    const module = await page.load();
+    if (shown !== token) return undefined;
+    const stops = [];
+    main.replaceChildren();
+    main.className = "";
+    window.scrollTo(0, 0);
+    leave = () => stops.splice(0).forEach((stop) => stop());
+    const context = {
+      params: page.params,
+      search: new URLSearchParams(location.search),
+      setTitle,
+      whenLeft: (stop) => stops.push(stop),
+      isShown: () => shown === token,
+    };
+    await module.default(main, context);
+  } catch (problem) {
+    if (shown === token) main.replaceChildren(failure(problem, show));
+    if (!(problem.status >= 0)) reportError(problem);
+  }
+  return undefined;
+}
+
+/** Go to another page without loading the document again. */
+export function go(address, { replace = false } = {}) {
+  if (replace) history.replaceState(null, "", address);
+  else history.pushState(null, "", address);
+  show();
+  main.focus({ preventScroll: true });
+}
+
+function setTitle(text) {
+  title = text;
+  drawTitle();
+}
+
+function drawTitle() {
+  const waiting = desk.approvals.size;
+  document.title = `${waiting ? `(${waiting}) ` : ""}${title} · midwatch`;
+  const badge = document.querySelector("#nav .badge");
+  if (badge) {
+    say(badge, waiting || "");
+    badge.title = waiting ? `${waiting} waiting for an answer` : "";
+  }
+}
+
+function drawNav() {
+  const entries = PAGES.filter(([, , entry]) => typeof entry === "object" && entry);
+  document.getElementById("nav").replaceChildren(
+    ...entries.map(([path, , { name, icon: shape, key }]) => {
+      shortcut(`g ${key}`, `Go to ${name}`, () => go(path));
+      return h("a", { href: path, title: `${name} (g ${key})` }, icon(shape), h("span", name), path === "/" ? h("b.badge.num") : null);
+    }),
+  );
+  document.getElementById("theme").append(icon("theme"));
+  document.getElementById("help").append(icon("help"));
+}
+
+function drawConnection(status) {
+  const node = document.getElementById("link-state");
+  const banner = document.getElementById("banner");
+  node.dataset.state = status;
+  say(node.lastElementChild, { live: "live", offline: "offline", connecting: "connecting", resting: "resting" }[status]);
+  banner.hidden = status !== "offline";
+  if (status === "offline") say(banner, "Offline: the server does not answer. What you see may be old; trying again by itself.");
+}
+
+function toggleTheme() {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  try {
+    localStorage.setItem("midwatch.theme", root.dataset.theme);
+  } catch {
+    // not remembered, then
+  }
+}
+
+async function whoAmI() {
+  const me = await get("/me").catch(() => null);
+  if (!me) return;
+  if (desk.me && desk.me.version !== me.version) toast("midwatch was updated; reload this page to have the new console.");
+  desk.me = me;
+  document.body.classList.toggle("viewer", me.role === "viewer");
+  say(document.getElementById("who"), me.actor === me.role ? me.actor : `${me.actor} (${me.role})`);
+}
+
+document.addEventListener("click", (clicked) => {
+  const link = clicked.target.closest?.("a[href]");
+  if (!link || clicked.defaultPrevented || clicked.button || clicked.metaKey || clicked.ctrlKey || clicked.shiftKey || clicked.altKey) return;
+  if (link.origin !== location.origin || link.target || link.hasAttribute("download") || link.getAttribute("href").startsWith("#")) return;
+  if (!match(link.pathname)) return;
+  clicked.preventDefault();
+  if (link.href !== location.href) go(link.pathname + link.search + link.hash);
+});
+document.querySelector(".skip").addEventListener("click", (clicked) => {
+  clicked.preventDefault();
+  main.focus();
+});
+window.addEventListener("popstate", show);
+document.getElementById("theme").addEventListener("click", toggleTheme);
+document.getElementById("help").addEventListener("click", showHelp);
+
+drawNav();
+shortcut("n", "New task", () => go("/tasks/new"));
+shortcut("c", "New session", () => go("/sessions?new=1"));
+shortcut("/", "Filter, or write a message", () => {
+  const target = main.querySelector("[data-slash]");
+  target?.focus();
+  return Boolean(target);
+});
+shortcut("t", "Light or dark", toggleTheme);
+shortcut("?", "This help", showHelp);
+
+if (location.pathname !== "/sign-in") {
+  desk.on("approvals", drawTitle);
+  stream.on({ status: (status) => { drawConnection(status); if (status === "live" && desk.me) whoAmI(); } });
+  stream.start();
+  desk.start();
+  whoAmI();
+  setTimeout(() => PAGES.forEach(([, load]) => load().catch(() => {})), 1500); // so that a page opens also while offline
+}
+show();

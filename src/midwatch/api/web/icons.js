@@ -1,0 +1,39 @@
+// Our own icons: 16 by 16, one stroke, the colour of the text around them.
+
+import { svg } from "./dom.js";
+
+const PATHS = {
+  now: "M8 2.2v2M8 11.8v2M2.2 8h2M11.8 8h2M8 8m-2.8 0a2.8 2.8 0 1 0 5.6 0a2.8 2.8 0 1 0-5.6 0",
+  tasks: "M3 4l1 1 1.8-2M8 4h5.5M3 8.2l1 1 1.8-2M8 8.2h5.5M3 12.4l1 1 1.8-2M8 12.4h5.5",
+  sessions: "M2.5 3.5h11v7.5h-6l-3 2.5v-2.5h-2z",
+  events: "M2 8.5h2.5l1.8-5 3 9 1.9-4h2.8",
+  agents: "M4 6.5h8v6H4zM8 6.5v-3M6.3 9.3v.4M9.7 9.3v.4M2.2 8.5v2M13.8 8.5v2",
+  settings: "M2.5 5h5M11 5h2.5M9.2 5m-1.7 0a1.7 1.7 0 1 0 3.4 0a1.7 1.7 0 1 0-3.4 0M2.5 11h2M8 11h5.5M6.2 11m-1.7 0a1.7 1.7 0 1 0 3.4 0a1.7 1.7 0 1 0-3.4 0",
+  theme: "M8 2.5a5.5 5.5 0 1 0 0 11a5.5 5.5 0 1 0 0-11M8 2.5v11M8 5.5l4 .2M8 8h5.4M8 10.5l4-.2",
+  help: "M6 6a2 2 0 1 1 2.8 1.8c-.6.3-.8.7-.8 1.4M8 11.5v.3M8 2a6 6 0 1 0 0 12a6 6 0 1 0 0-12",
+  plus: "M8 3v10M3 8h10",
+  check: "M3 8.5l3.2 3.2L13 5",
+  cross: "M4 4l8 8M12 4l-8 8",
+  stop: "M4.5 4.5h7v7h-7z",
+  retry: "M12.8 6.5A5 5 0 1 0 13 9M13 3.5v3h-3",
+  folder: "M2 4.2h4l1.3 1.5H14v6.8H2z",
+  up: "M8 13V4M4 7.5L8 3.5l4 4",
+  copy: "M5.5 5.5h7.5v7.5H5.5zM3 10.5V3h7.5",
+  send: "M2.5 8h9M8 4l4 4-4 4",
+  pause: "M5.5 3.5v9M10.5 3.5v9",
+  play: "M5 3.5l7 4.5-7 4.5z",
+  alert: "M8 2.5l6 11H2zM8 6.5v3.2M8 11.4v.3",
+  question: "M5.8 6.2a2.2 2.2 0 1 1 3 2c-.6.3-.8.8-.8 1.5M8 12v.3",
+  clock: "M8 2.5a5.5 5.5 0 1 0 0 11a5.5 5.5 0 1 0 0-11M8 5v3.2l2 1.3",
+  key: "M9.5 6.5m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0M7.3 8.7L3 13M4.5 11.5l1.5 1.5",
+  out: "M6.5 2.5h-3v11h3M6.5 8h7M10.5 5l3 3-3 3",
+};
+
+/** An icon by name. It says nothing to a screen reader; its button must. */
+export function icon(name, size = 16) {
+  return svg(
+    "svg.icon",
+    { viewBox: "0 0 16 16", width: size, height: size, "aria-hidden": "true", focusable: "false" },
+    svg("path", { d: PATHS[name] ?? "" }),
+  );
+}

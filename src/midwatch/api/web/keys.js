@@ -1,0 +1,44 @@
+// Keyboard shortcuts: `g` and a letter goes to a page, single letters act. Typing in a field is never a shortcut.
+
+import { h } from "./dom.js";
+
+const actions = new Map();
+let prefix = null;
+
+/** `keys` such as "n" or "g t". The description is shown in the help. */
+export function shortcut(keys, description, action) {
+  actions.set(keys, { description, action });
+}
+
+const typing = (target) => target.closest?.("input, textarea, select, [contenteditable]");
+
+document.addEventListener("keydown", (pressed) => {
+  if (pressed.ctrlKey || pressed.metaKey || pressed.altKey || pressed.isComposing) return;
+  if (pressed.key === "Escape" && typing(pressed.target)) return pressed.target.blur();
+  if (typing(pressed.target) || document.querySelector("dialog[open]")) return;
+  const keys = prefix ? `${prefix} ${pressed.key}` : pressed.key;
+  prefix = null;
+  if (pressed.key === "g" && !keys.includes(" ")) {
+    prefix = "g";
+    setTimeout(() => (prefix = null), 1500);
+    return;
+  }
+  const found = actions.get(keys);
+  if (found && found.action() !== false) pressed.preventDefault();
+});
+
+/** The list of all shortcuts, as a dialog. */
+export function showHelp() {
+  const rows = [...actions].map(([keys, { description }]) =>
+    h("div.key-row", h("dt", keys.split(" ").map((key) => h("kbd", key))), h("dd", description)));
+  const more = [["Ctrl Enter", "Submit a task, send a message"], ["Esc", "Leave a field, close a dialog"]].map(([keys, text]) =>
+    h("div.key-row", h("dt", keys.split(" ").map((key) => h("kbd", key))), h("dd", text)));
+  const dialog = h("dialog.dialog", { onclose: () => dialog.remove() },
+    h("form", { method: "dialog" },
+      h("h2", "Keyboard"),
+      h("dl.keys", rows, more),
+      h("div.dialog-buttons", h("button", { type: "submit", autofocus: true }, "Close"))));
+  dialog.addEventListener("click", (clicked) => clicked.target === dialog && dialog.close());
+  document.body.append(dialog);
+  dialog.showModal();
+}

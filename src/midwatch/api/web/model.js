@@ -1,0 +1,140 @@
+// What events do to tasks, and how events read as a line of text. Pure: no elements, no requests.
+
+const TERMINAL = new Set(["done", "failed", "cancelled"]);
+const WAITS = {
+  delay: "waits for its time",
+  backoff: "waits before the next try",
+  limit: "waits for the provider's usage limit",
+  session: "waits for its session's running task",
+  slot: "waits for a free slot",
+  agent: "no live process has its agent",
+  approval: "waits for an answer",
+};
+
+export const isOpen = (task) => !TERMINAL.has(task.status);
+export const TASK_KINDS = new Set([
+  "task_submitted", "task_started", "task_waiting", "task_interrupted", "task_rescued", "task_finished",
+  "interrupt_received", "approval_resolved", "turn_start",
+]);
+
+/** A task as far as its first event tells. */
+export function taskFrom(event) {
+  const { payload } = event;
+  return {
+    id: event.task_id,
+    status: "pending",
+    outcome: null,
+    prompt: payload.prompt ?? "",
+    result: null,
+    error: null,
+    agent: payload.agent ?? event.agent_id ?? "",
+    session_key: event.session_key ?? "",
+    cause: payload.cause ?? "submit",
+    priority: payload.priority ?? 0,
+    creator: event.actor ?? null,
+    attempt: 0,
+    wait: null,
+    stop_requested: null,
+    retry_of: payload.retry_of ?? null,
+    usage: null,
+    created_at: event.time,
+    due_at: payload.due_at ?? event.time,
+    started_at: null,
+    completed_at: null,
+  };
+}
+
+/** The task after the event. An ended task stays ended. */
+export function after(task, event) {
+  if (TERMINAL.has(task.status)) return task;
+  const { kind, payload, time } = event;
+  switch (kind) {
+    case "task_started":
+      return { ...task, status: "running", wait: null, started_at: time, attempt: event.attempt ?? task.attempt };
+    case "task_waiting":
+      if (payload.wait === "approval") return { ...task, wait: "approval" };
+      return { ...task, status: "pending", wait: payload.wait, due_at: payload.until ?? task.due_at };
+    case "approval_resolved":
+      return task.wait === "approval" ? { ...task, wait: null } : task;
+    case "task_interrupted":
+      return { ...task, status: "pending", stop_requested: null, wait: null };
+    case "task_rescued":
+      return ["resume", "rerun"].includes(payload.action) ? { ...task, status: "pending", wait: null } : task;
+    case "interrupt_received":
+      return { ...task, stop_requested: payload.reason || "cancel" };
+    case "task_finished":
+      return {
+        ...task,
+        status: payload.status,
+        outcome: payload.outcome,
+        result: payload.result ?? task.result,
+        error: payload.error ?? task.error,
+        usage: payload.usage ?? task.usage,
+        completed_at: time,
+        wait: null,
+      };
+    default:
+      return task;
+  }
+}
+
+/** What the status means right now, in a few words. */
+export function statusText(task) {
+  if (task.status === "running" && task.stop_requested) return "stopping";
+  if (task.status === "running" && task.wait === "approval") return "asking";
+  if (task.status === "failed" && task.outcome && task.outcome !== "error") return task.outcome;
+  if (task.status === "done" && task.outcome === "silent") return "silent";
+  return task.status;
+}
+
+/** Why an open task does not run, or null. */
+export const waitText = (task) => (isOpen(task) && task.wait ? (WAITS[task.wait] ?? task.wait) : null);
+
+const quoted = (value, length = 120) => {
+  const text = (typeof value === "string" ? value : (JSON.stringify(value) ?? "")).replace(/\s+/g, " ").trim();
+  return text.length > length ? `${text.slice(0, length - 1)}…` : text;
+};
+
+const LINES = {
+  turn_start: (p) => `turn began: ${quoted(p.user_message)}`,
+  turn_end: (p) => `turn ended: ${p.status}`,
+  tool_exec_start: (p) => `uses ${p.tool}${p.arguments && Object.keys(p.arguments).length ? ` ${quoted(p.arguments)}` : ""}`,
+  tool_exec_end: (p) => `${p.tool} ${p.is_error ? "failed" : "returned"}${p.result ? `: ${quoted(p.result)}` : ""}`,
+  interrupt_received: (p) => `asked to stop: ${p.reason}`,
+  error: (p) => `${p.stage}: ${quoted(p.message)}`,
+  agent_error: (p) => quoted(p.message),
+  message_update: (p) => `${p.role}: ${quoted(p.message)}`,
+  message_delta: () => "writes its answer",
+  screen_update: () => "draws on its screen",
+  status_change: (p) => `is ${p.status}`,
+  task_submitted: (p) => `submitted to ${p.agent}: ${quoted(p.prompt)}`,
+  task_started: (p) => `started with ${p.agent} on ${p.host}`,
+  task_progress: (p) => `${quoted(p.text)}${p.percent == null ? "" : ` (${Math.round(p.percent)} %)`}`,
+  task_waiting: (p) => WAITS[p.wait] ?? `waits: ${p.wait}`,
+  task_interrupted: (p) => `interrupted: ${p.reason}`,
+  task_rescued: (p) => `its process died: ${p.action}`,
+  task_finished: (p) => `${p.status}${p.outcome && p.outcome !== "ok" ? ` (${p.outcome})` : ""}${p.error ? `: ${quoted(p.error)}` : p.result ? `: ${quoted(p.result)}` : ""}`,
+  task_late: (p) => `a late ${p.outcome} was not used`,
+  approval_requested: (p) => `asks: ${quoted(p.question)}`,
+  approval_resolved: (p) => `${p.status}${p.answer ? `: ${quoted(p.answer)}` : ""}${p.why ? ` (${quoted(p.why)})` : ""}`,
+  delivery_sent: (p) => `${p.notice} sent to ${p.channel}`,
+  delivery_failed: (p) => `${p.notice} not sent to ${p.channel}: ${quoted(p.error)}`,
+  session_opened: (p) => `session with ${p.agent}${p.title ? `: ${quoted(p.title)}` : ""}`,
+  session_closed: (p) => `session closed: ${p.reason}`,
+};
+
+/** An event as one line. */
+export function line(event) {
+  const made = LINES[event.kind];
+  return made ? made(event.payload ?? {}) : quoted(event.payload ?? {});
+}
+
+/** How an event looks: bad, warn, good or plain. */
+export function tone(event) {
+  const p = event.payload ?? {};
+  if (event.kind === "task_finished") return p.status === "done" ? "good" : p.status === "failed" ? "bad" : "plain";
+  if (["error", "delivery_failed", "task_rescued"].includes(event.kind) || p.is_error) return "bad";
+  if (event.kind === "agent_error") return p.level === "warning" ? "warn" : "bad";
+  if (event.kind.startsWith("approval_") || event.kind === "task_waiting") return "warn";
+  return "plain";
+}

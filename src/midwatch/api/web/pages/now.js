@@ -1,0 +1,194 @@
+// Now: what runs, what waits for me, what failed, what was done, and what it cost today.
+
+import { get } from "../api.js";
+import { approvalList } from "../approval.js";
+import { desk } from "../desk.js";
+import { firstLine, h, keyed, perFrame, say } from "../dom.js";
+import { after, taskFrom } from "../model.js";
+import { agoOf, attribute, command, elapsed, empty, failure, pageHead, panel, promptText, skeleton, statusMark, updateElapsed, updateStatus } from "../parts.js";
+import { stream } from "../stream.js";
+import { duration, midnight } from "../time.js";
+
+const SHOWN = 20;
+
+export default async function now(main, page) {
+  page.setTitle("Now");
+  main.className = "now-page";
+  const view = build(main);
+  const data = { failed: [], recent: [], usage: null, known: new Map() };
+  const draw = perFrame(() => page.isShown() && drawAll(view, data));
+  const early = [];
+  let ready = false;
+  page.whenLeft(desk.on("tasks", draw));
+  page.whenLeft(desk.on("counts", draw));
+  page.whenLeft(desk.on("activity", draw));
+  page.whenLeft(approvalList(view.waiting.list, { changed: (count) => {
+    say(view.waiting.counter, count || "");
+    view.waiting.none.hidden = count > 0;
+  } }));
+  const take = (event) => {
+    if (!ready) return early.push(event);
+    apply(data, event);
+    return draw();
+  };
+  const load = async () => {
+    ready = false;
+    const found = await get(`/now?since=${encodeURIComponent(midnight())}`);
+    Object.assign(data, { failed: found.failed, recent: found.recent, usage: found.usage });
+    for (const task of found.running) {
+      data.known.set(task.id, task);
+      if (task.activity && !desk.activity.has(task.id)) desk.activity.set(task.id, task.activity);
+    }
+    ready = true;
+    for (const event of early.splice(0)) if (event.seq > found.as_of_seq) apply(data, event);
+    data.loaded = true;
+    draw();
+  };
+  page.whenLeft(stream.on({ event: take, reset: () => load().catch(() => {}) }));
+  try {
+    await load();
+  } catch (problem) {
+    if (!page.isShown()) return;
+    for (const one of [view.failed, view.recent]) one.body.replaceChildren(failure(problem, () => load().catch(() => {})));
+  }
+}
+
+function build(main) {
+  const make = (title, name, more = {}) => {
+    const list = h("ol.rows", { "aria-label": title });
+    const none = h("div", more.none ?? []);
+    const { node, body, counter } = panel(title, { name, count: true, actions: more.actions ?? [] });
+    body.classList.add("scrolls");
+    body.append(more.loading === false ? "" : skeleton(3), list, none);
+    list.hidden = true;
+    none.hidden = true;
+    return { node, body, list, none, counter };
+  };
+  const view = {
+    tiles: tiles(),
+    running: make("Running", "now-running", { none: empty("Nothing runs", "Give an agent something to do; it goes on when you close this page.",
+      h("a.button.primary.acts", { href: "/tasks/new" }, "New task"), command('midwatch submit "Say hello"')) }),
+    waiting: make("Waiting for me", "now-waiting", { loading: false, none: empty("Nobody asks", "When an agent asks before it acts, its question waits here for your answer.",
+      command('midwatch submit "demo:ask clean up"')) }),
+    failed: make("Failed today", "now-failed", { none: empty("Nothing failed", "What fails in the last 24 hours and was not tried again is listed here.") }),
+    recent: make("Recent results", "now-recent", { none: empty("No results yet", "The newest results are listed here, newest first."),
+      actions: [h("a.more", { href: "/tasks?status=done" }, "all")] }),
+  };
+  view.waiting.list.className = "approvals";
+  view.waiting.list.hidden = false;
+  main.append(
+    pageHead("Now", h("a.button.primary.acts", { href: "/tasks/new", title: "New task (n)" }, "New task")),
+    view.tiles.node,
+    h("div.now-grid", view.running.node, view.waiting.node, view.failed.node, view.recent.node));
+  return view;
+}
+
+const TILES = [["running", "running"], ["pending", "pending"], ["done", "done today"], ["failed", "failed today"], ["seconds", "work today"], ["tokens", "tokens today"], ["cost", "cost today"]];
+
+function tiles() {
+  const values = {};
+  const node = h("dl.tiles", TILES.map(([name, label]) => {
+    values[name] = h("dd.num", "–");
+    return h("div.tile", { data: { tile: name } }, h("dt", label), values[name]);
+  }));
+  return { node, values };
+}
+
+function drawAll(view, data) {
+  drawTiles(view.tiles.values, data);
+  const running = [...desk.running.values()].sort((a, b) => ((a.started_at ?? "") < (b.started_at ?? "") ? -1 : 1));
+  section(view.running, running, Boolean(desk.counts), runningRow, updateRunning);
+  section(view.failed, data.failed, data.loaded, endedRow, updateEnded);
+  section(view.recent, data.recent, data.loaded, endedRow, updateEnded);
+}
+
+function section(part, items, loaded, make, update) {
+  if (!loaded) return;
+  part.body.querySelector(".skeleton")?.remove();
+  part.list.hidden = !items.length;
+  part.none.hidden = items.length > 0;
+  say(part.counter, items.length || "");
+  keyed(part.list, items, (task) => task.id, make, update);
+}
+
+function drawTiles(values, { usage }) {
+  const total = usage?.total ?? usage ?? {};
+  say(values.running, desk.counts?.running ?? "–");
+  say(values.pending, desk.counts?.pending ?? "–");
+  say(values.done, total.done ?? "–");
+  say(values.failed, total.failed ?? "–");
+  values.failed.classList.toggle("bad-text", total.failed > 0);
+  say(values.seconds, total.seconds == null ? "–" : duration(total.seconds));
+  const tokens = total.input_tokens == null && total.output_tokens == null ? null : (total.input_tokens ?? 0) + (total.output_tokens ?? 0);
+  say(values.tokens, tokens === null ? "–" : short(tokens));
+  say(values.cost, total.cost_usd == null ? "–" : `$${total.cost_usd.toFixed(2)}`);
+}
+
+const short = (number) => (number < 10000 ? String(number) : new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(number));
+
+function runningRow(task) {
+  const status = statusMark(task);
+  const time = elapsed(task.started_at);
+  const at = agoOf(null);
+  const text = h("span.cut");
+  const title = h("span.cut.row-title");
+  const row = h("a.row.task-row", { href: `/tasks/${task.id}` }, status, title, h("span.tag", task.agent), time, h("span.row-sub.two-ends", text, at));
+  row.parts = { status, time, at, text, title };
+  return h("li", row);
+}
+
+function updateRunning(node, task) {
+  const { status, time, at, text, title } = node.firstChild.parts;
+  const activity = desk.activity.get(task.id);
+  say(title, promptText(task));
+  updateStatus(status, task);
+  updateElapsed(time, task);
+  attribute(at, "at", activity?.at ?? task.started_at);
+  say(text, activity?.text ?? "started");
+}
+
+function endedRow(task) {
+  const at = agoOf(task.completed_at);
+  const text = h("span.cut", { class: task.status === "failed" ? "bad-text" : "" });
+  const row = h("a.row.task-row", { href: `/tasks/${task.id}` }, statusMark(task), h("span.cut.row-title", promptText(task)),
+    h("span.tag", task.agent), elapsed(task.started_at, task.completed_at), h("span.row-sub.two-ends", text, at));
+  row.parts = { text };
+  return h("li", row);
+}
+
+function updateEnded(node, task) {
+  say(node.firstChild.parts.text, firstLine(task.status === "failed" ? (task.error ?? task.outcome) : task.result, 300) || "no text");
+}
+
+/** What an event changes on this page. */
+function apply(data, event) {
+  if (event.kind === "task_submitted") {
+    data.known.set(event.task_id, taskFrom(event));
+    if (event.payload.retry_of) data.failed = data.failed.filter((task) => task.id !== event.payload.retry_of);
+  }
+  if (event.kind === "task_started") {
+    const task = data.known.get(event.task_id) ?? desk.running.get(event.task_id) ?? taskFrom(event);
+    data.known.set(event.task_id, after(task, event));
+  }
+  if (event.kind === "turn_start") {
+    const task = data.known.get(event.task_id);
+    if (task && !task.prompt) task.prompt = event.payload.user_message;
+  }
+  if (event.kind !== "task_finished") return;
+  const task = after(data.known.get(event.task_id) ?? taskFrom(event), event);
+  data.known.delete(event.task_id);
+  count(data, task);
+  const list = task.status === "failed" ? "failed" : task.status === "done" ? "recent" : null;
+  if (list) data[list] = [task, ...data[list].filter((one) => one.id !== task.id)].slice(0, SHOWN);
+}
+
+function count(data, task) {
+  const total = data.usage?.total ?? data.usage;
+  if (!total) return;
+  total.tasks = (total.tasks ?? 0) + 1;
+  total[task.status] = (total[task.status] ?? 0) + 1;
+  if (task.started_at) total.seconds = (total.seconds ?? 0) + (Date.parse(task.completed_at) - Date.parse(task.started_at)) / 1000;
+  for (const name of ["input_tokens", "output_tokens", "cost_usd"]) {
+    if (task.usage?.[name] != null) total[name] = (total[name] ?? 0) + task.usage[name];
+  }
+}

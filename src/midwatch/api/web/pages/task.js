@@ -1,0 +1,254 @@
+// One task: what was asked, what happens, what came of it.
+
+import { get, post } from "../api.js";
+import { go } from "../app.js";
+import { approvalList } from "../approval.js";
+import { desk } from "../desk.js";
+import { firstLine, h, insertSanitised, keyed, perFrame, say, wishKey } from "../dom.js";
+import { after, isOpen, line, tone, waitText } from "../model.js";
+import { actButton, agoOf, attribute, confirmed, copyButton, elapsed, empty, pageHead, panel, sessionLink, skeleton, statusMark, toast, updateElapsed, updateStatus } from "../parts.js";
+import { grow, Partial } from "../partial.js";
+import { snapshot, stream } from "../stream.js";
+import { dateTime, timeOfDay } from "../time.js";
+import "../waterfall.js";
+
+const EVENTS_READ = 5000;
+
+export default async function task(main, page) {
+  const id = page.params.id;
+  page.setTitle("Task");
+  main.className = "task-page";
+  const stop = new AbortController();
+  page.whenLeft(() => stop.abort());
+  const data = { task: null, events: new Map(), deliveries: new Map(), lineage: [], early: [], last: null };
+  const view = build(main, data, page);
+  const draw = perFrame(() => page.isShown() && data.task && drawAll(view, data, page));
+  const whole = async () => {
+    const state = await snapshot({ task_id: id }, stop.signal).catch(() => null);
+    if (!state || !page.isShown()) return;
+    if (state.partial) { partial.reset(state.partial.message_id, state.partial.text); showPartial(); }
+  };
+  let asking = false;
+  const partial = new Partial(async () => {
+    if (asking) return;
+    asking = true;
+    await whole();
+    asking = false;
+  });
+  const showPartial = perFrame(() => { data.partial = partial.text; drawOutput(view, data); });
+  const take = (event) => {
+    if (event.task_id !== id) return;
+    if (!data.task) return void data.early.push(event);
+    note(data, event);
+    if (event.kind === "task_finished") readPage().catch(() => {});
+    draw();
+  };
+  const readPage = async () => {
+    const found = await get(`/tasks/${id}/page`, { signal: stop.signal });
+    Object.assign(data, { task: found.task, prompt_html: found.prompt_html, result_html: found.result_html, lineage: found.lineage });
+    data.last ??= found.last_event_at;
+    for (const one of found.deliveries) data.deliveries.set(one.id, one);
+    draw();
+  };
+  const readAll = async () => {
+    await Promise.all([readPage(), readEvents(id, data, stop.signal)]);
+    for (const event of data.early.splice(0)) note(data, event);
+    draw();
+    if (data.task.status === "running") await whole();
+  };
+  page.whenLeft(stream.on({
+    event: take,
+    live: (event) => {
+      if (event.task_id !== id || !data.task) return;
+      data.last = event.time;
+      if (event.kind === "message_delta" && partial.add(event.payload)) showPartial();
+      if (event.kind === "screen_update") { data.partial = event.payload.screen; drawOutput(view, data); }
+      attribute(view.last, "at", data.last);
+    },
+    state: () => data.task?.status === "running" && whole(),
+    reset: () => readAll().catch(() => {}),
+  }));
+  page.whenLeft(approvalList(view.approvals, { which: (one) => one.task_id === id, withTask: false }));
+  await readAll();
+}
+
+async function readEvents(id, data, signal) {
+  let last = 0;
+  while (data.events.size < EVENTS_READ) {
+    const { events } = await get(`/events?task_id=${id}&after=${last}&limit=1000`, { signal });
+    for (const event of events) data.events.set(event.seq, event);
+    if (events.length < 1000) break;
+    last = events.at(-1).seq;
+  }
+  data.last = [...data.events.values()].at(-1)?.time ?? data.last;
+}
+
+function note(data, event) {
+  if (!data.events.has(event.seq)) data.events.set(event.seq, event);
+  data.last = event.time;
+  data.task = after(data.task, event);
+  if (event.kind === "task_started") data.partial = null;
+  if (event.kind === "message_update" && event.payload.role === "agent" && isOpen(data.task)) data.partial = event.payload.message;
+  if (event.kind === "delivery_sent" || event.kind === "delivery_failed") {
+    const { delivery_id, channel, notice, error } = event.payload;
+    const known = data.deliveries.get(delivery_id) ?? { id: delivery_id, channel, notice };
+    const sent = event.kind === "delivery_sent";
+    data.deliveries.set(delivery_id, { ...known, status: sent ? "sent" : "failed", error: error ?? null, sent_at: sent ? event.time : null });
+  }
+}
+
+function build(main, data, page) {
+  const view = {
+    status: statusMark({ status: "" }), title: h("h1.cut", "…"), id: h("code.faint", page.params.id), time: elapsed(null), last: agoOf(null), wait: h("span.dim"),
+    buttons: h("span.task-buttons.acts"), approvals: h("div.approvals.in-place"), facts: h("dl.facts"), lineage: h("ol.rows"), deliveries: h("ol.rows"),
+    prompt: h("div.page-text.clamped"), output: h("div.output", skeleton(3)), waterfall: document.createElement("mw-waterfall"), events: h("tbody"),
+  };
+  const table = h("div.events-table.scroll-x", { hidden: true }, h("table.plain",
+    h("thead", h("tr", h("th", "seq"), h("th", "time"), h("th", "event"), h("th", "what"))), view.events));
+  const tab = (name, shown) => h("button", { type: "button", "aria-pressed": String(shown), onclick: (clicked) => {
+    for (const one of clicked.currentTarget.parentNode.children) one.setAttribute("aria-pressed", String(one === clicked.currentTarget));
+    view.waterfall.hidden = name !== "Waterfall";
+    table.hidden = name === "Waterfall";
+  } }, name);
+  const more = h("button.quiet.show-all", { type: "button", hidden: true, onclick: () => { view.prompt.classList.remove("clamped"); more.hidden = true; } }, "Show all");
+  view.more = more;
+  const prompt = panel("Prompt", { actions: [copyButton(() => data.task?.prompt ?? "", "Copy the prompt")] });
+  prompt.body.classList.add("padded");
+  prompt.body.append(view.prompt, more);
+  const output = panel("Output", { name: "task-output", actions: [copyButton(() => data.task?.result ?? data.partial ?? "", "Copy the output")] });
+  view.outputTitle = output.node.querySelector("h2");
+  output.body.classList.add("padded");
+  output.body.append(view.output);
+  const timeline = panel("Timeline", { name: "timeline", actions: [h("span.segments.small", tab("Waterfall", true), tab("List", false))] });
+  timeline.body.append(view.waterfall, table);
+  const about = panel("About");
+  about.body.classList.add("padded");
+  about.body.append(view.facts);
+  const lineage = panel("Lineage");
+  lineage.body.append(view.lineage);
+  const deliveries = panel("Notices");
+  deliveries.body.append(view.deliveries);
+  view.noLineage = empty("On its own", "Retries, parents and children are listed here.");
+  view.noDeliveries = empty("No notices", "Give it a route, such as console, to be told of its end.");
+  lineage.body.append(view.noLineage);
+  deliveries.body.append(view.noDeliveries);
+  const head = pageHead("");
+  head.replaceChildren(h("nav.crumbs", { "aria-label": "Where" }, h("a", { href: "/tasks" }, "Tasks")), view.title, h("span.spacer"), view.buttons);
+  main.append(head,
+    h("p.task-line", view.status, h("span", view.time), h("span.dim", "last activity ", view.last), view.wait, h("span.spacer"), view.id),
+    view.approvals,
+    h("div.task-grid", h("div.stack", prompt.node, output.node), h("div.stack", timeline.node, about.node, lineage.node, deliveries.node)));
+  return view;
+}
+
+function drawAll(view, data, page) {
+  const { task } = data;
+  const title = firstLine(task.prompt, 100) || task.id;
+  page.setTitle(title);
+  say(view.title, title).title = firstLine(task.prompt, 1000);
+  updateStatus(view.status, task);
+  if (task.status === "pending") { attribute(view.time, "from", null); attribute(view.time, "to", null); } else updateElapsed(view.time, task);
+  attribute(view.last, "at", data.last);
+  say(view.wait, waitText(task) ?? (task.stop_requested && isOpen(task) ? `stopping (${task.stop_requested})` : ""));
+  drawButtons(view, task);
+  if (data.drawnPrompt !== data.prompt_html) {
+    insertSanitised(view.prompt, data.prompt_html);
+    data.drawnPrompt = data.prompt_html;
+    view.more.hidden = view.prompt.scrollHeight <= view.prompt.clientHeight + 4;
+  }
+  drawOutput(view, data);
+  const events = [...data.events.values()].sort((a, b) => a.seq - b.seq);
+  view.waterfall.show(events);
+  keyed(view.events, events, (event) => event.seq, eventRow);
+  drawFacts(view.facts, task);
+  keyed(view.lineage, data.lineage.filter((one) => one.relation !== "self"), (one) => one.id, relative, (node, one) => updateStatus(node.querySelector(".status"), one));
+  view.noLineage.hidden = Boolean(view.lineage.firstChild);
+  keyed(view.deliveries, [...data.deliveries.values()], (one) => one.id, notice, updateNotice);
+  view.noDeliveries.hidden = Boolean(view.deliveries.firstChild);
+}
+
+function drawButtons(view, task) {
+  const wanted = isOpen(task) ? "cancel" : task.status === "done" ? "again" : "retry";
+  if (view.buttons.dataset.shown === wanted + task.session_key) return;
+  view.buttons.dataset.shown = wanted + task.session_key;
+  const again = `/tasks/new?${new URLSearchParams({ prompt: task.prompt, agent: task.agent, workdir: task.workdir ?? "" })}`;
+  view.buttons.replaceChildren(...{
+    cancel: [actButton("Cancel", () => cancel(task), { kind: "danger", iconName: "stop" })],
+    retry: [h("a.button", { href: again }, "Edit and submit"), actButton("Retry", () => retry(task), { kind: "primary", iconName: "retry" })],
+    again: task.prompt.length < 4000 ? [h("a.button", { href: again }, "Submit again")] : [],
+  }[wanted]);
+}
+
+async function cancel(task) {
+  if (!(await confirmed("Stop this task? Its agent is interrupted; what it has done stays.", "Cancel the task"))) return;
+  await post(`/tasks/${task.id}/cancel`);
+}
+
+async function retry(task) {
+  const made = await post(`/tasks/${task.id}/retry`, {}, { key: wishKey() });
+  toast("Handed in again.");
+  go(`/tasks/${made.id}`);
+}
+
+function drawOutput(view, data) {
+  const { task } = data;
+  const kind = isOpen(task) ? "partial" : task.status === "done" ? "result" : "error";
+  say(view.outputTitle, { partial: "Output", result: "Result", error: task.status === "failed" ? "Error" : "Cancelled" }[kind]);
+  if (kind === "partial") {
+    if (view.output.dataset.kind !== "partial") view.output.replaceChildren(h("p.faint.none"), h("div.said", { "aria-live": "off" }));
+    const [none, text] = view.output.children;
+    none.hidden = Boolean(data.partial);
+    say(none, task.status === "running" ? "It has not written anything yet." : "It has not started yet.");
+    grow(text, data.partial ?? "");
+  } else if (kind === "result") {
+    if (view.output.shown === (data.result_html ?? task.result)) return;
+    view.output.shown = data.result_html ?? task.result;
+    if (data.result_html) view.output.replaceChildren(insertSanitised(h("div.page-text"), data.result_html));
+    else view.output.replaceChildren(task.result ? h("div.said", task.result) : h("p.faint", task.outcome === "silent" ? "It had nothing to say (silent)." : "It ended without a text."));
+  } else if (view.output.shown !== `error ${task.error}`) {
+    view.output.shown = `error ${task.error}`;
+    view.output.replaceChildren(h("div.said", { class: task.status === "failed" ? "problem" : "faint" }, task.error || (task.status === "failed" ? `It failed: ${task.outcome}.` : "It was cancelled.")),
+      data.partial ? h("details", h("summary", "What it had written"), h("div.said", data.partial)) : "");
+  }
+  view.output.dataset.kind = kind;
+}
+
+function drawFacts(list, task) {
+  const usage = task.usage ?? {};
+  const tokens = [usage.input_tokens != null ? `${usage.input_tokens} in` : null, usage.output_tokens != null ? `${usage.output_tokens} out` : null].filter(Boolean).join(", ");
+  const facts = [
+    ["Agent", task.agent], ["Directory", task.workdir], ["Session", task.session_key && !task.session_key.startsWith("bg:") ? sessionLink(task.session_key) : null],
+    ["Submitted", `${dateTime(task.created_at)}${task.creator ? ` by ${task.creator}` : ""}`], ["Started", task.started_at ? dateTime(task.started_at) : null], ["Ended", task.completed_at ? dateTime(task.completed_at) : null],
+    ["Due", task.status === "pending" && task.due_at > task.created_at ? dateTime(task.due_at) : null],
+    ["Attempt", task.attempt ? `${task.attempt}${task.max_attempts ? `, at most ${task.max_attempts} failures` : ""}` : null],
+    ["Timeout", task.timeout_seconds ? `${task.timeout_seconds} s` : null], ["Priority", task.priority || null], ["Cause", task.cause], ["Route", task.route],
+    ["Model", usage.model], ["Tokens", tokens || null], ["Cost", usage.cost_usd != null ? `$${usage.cost_usd.toFixed(4)}` : null],
+  ].filter(([, value]) => value !== null && value !== undefined && value !== "");
+  keyed(list, facts, ([name]) => name, ([name]) => h("div.fact", h("dt", name), h("dd")), (node, [, value]) => {
+    if (value instanceof Node) { if (node.lastChild.textContent !== value.textContent) node.lastChild.replaceChildren(value); } else say(node.lastChild, value);
+  });
+}
+
+function eventRow(event) {
+  return h("tr", { data: { tone: tone(event) } }, h("td.num.faint", event.seq), h("td.num.faint", { title: dateTime(event.time) }, timeOfDay(event.time)), h("td", h("code", event.kind)), h("td", line(event)));
+}
+
+const RELATIONS = { root: "root", parent: "parent", retry_of: "retry of", retry: "retried as", child: "child" };
+
+function relative(one) {
+  return h("li", h("a.row.relative", { href: `/tasks/${one.id}` }, h("span.faint", RELATIONS[one.relation] ?? one.relation), h("span.cut", firstLine(one.prompt)), statusMark(one)));
+}
+
+function notice(one) {
+  const again = actButton("Send again", () => post(`/deliveries/${one.id}/retry`).then(() => toast("It will be sent again.")), { kind: "small acts" });
+  return h("li", h("div.row.notice", h("span.status"), h("span.cut", `${one.notice} → ${one.channel}`), h("span.dim.cut.why"), again));
+}
+
+function updateNotice(node, one) {
+  const mark = node.querySelector(".status");
+  mark.dataset.status = one.status;
+  say(mark, one.status);
+  say(node.querySelector(".why"), one.error ?? "").title = one.error ?? "";
+  node.querySelector("button").hidden = one.status !== "failed" || !desk.may.act;
+}
+

@@ -1,0 +1,72 @@
+// Choosing an agent and a directory, in every form that needs them.
+
+import { get } from "./api.js";
+import { h } from "./dom.js";
+import { icon } from "./icons.js";
+import { failure } from "./parts.js";
+
+/** A select of agents. Those that cannot run here are listed, with the reason, and cannot be chosen. */
+export function agentPicker(chosen = "") {
+  const select = h("select", { name: "agent" }, h("option", { value: "" }, "…"));
+  select.ready = (async () => {
+    const { agents, default: preset } = await get("/agents");
+    const wanted = chosen || preset || agents.find((one) => one.live && !one.problem)?.name;
+    select.replaceChildren(...agents.map((one) => h("option", {
+      value: one.name, disabled: Boolean(one.problem), selected: one.name === wanted, title: one.description ?? "",
+    }, `${one.name}${one.problem ? " (cannot run here)" : one.live ? "" : " (no live process)"}`)));
+    return agents;
+  })();
+  select.ready.catch(() => {});
+  return select;
+}
+
+/** An input for an absolute path with a button that looks around on the server. */
+export function directoryPicker(chosen = "") {
+  const input = h("input.mono", { name: "workdir", value: chosen, placeholder: "where the agent works; empty: its own", spellcheck: false, autocomplete: "off" });
+  const browse = h("button", { type: "button", title: "Look for a directory" }, icon("folder"), h("span", "Browse"));
+  browse.addEventListener("click", async () => {
+    const found = await chooseDirectory(input.value.trim());
+    if (found !== null) {
+      input.value = found;
+      input.dispatchEvent(new Event("change", { bubbles: true }));
+    }
+    browse.focus();
+  });
+  return h("div.with-button", input, browse);
+}
+
+function chooseDirectory(start) {
+  return new Promise((resolve) => {
+    const path = h("input.mono", { "aria-label": "Path", spellcheck: false, autocomplete: "off" });
+    const list = h("ul.directories", { "aria-label": "Directories" });
+    const dialog = h("dialog.dialog.picker", { onclose: () => { resolve(dialog.returnValue === "yes" ? path.value : null); dialog.remove(); } },
+      h("form", { method: "dialog" },
+        h("h2", "Choose a directory"), path, list,
+        h("div.dialog-buttons", h("button", { type: "submit", value: "no" }, "Cancel"), h("button.primary", { type: "submit", value: "yes" }, "Use this one"))));
+    const enter = async (to) => {
+      try {
+        const found = await get(`/directories${to ? `?path=${encodeURIComponent(to)}` : ""}`);
+        path.value = found.path;
+        list.replaceChildren(
+          ...(found.parent ? [entry("..", "up", () => enter(found.parent))] : []),
+          ...found.directories.map((name) => entry(name, "folder", () => enter(`${found.path.replace(/\/$/, "")}/${name}`))));
+        if (!found.directories.length) list.append(h("li.faint.padded", "no directories in here"));
+        list.querySelector("button")?.focus();
+      } catch (problem) {
+        list.replaceChildren(h("li", failure(problem, to ? () => enter("") : null)));
+      }
+    };
+    path.addEventListener("keydown", (pressed) => {
+      if (pressed.key !== "Enter") return;
+      pressed.preventDefault();
+      enter(path.value.trim());
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+    enter(start);
+  });
+}
+
+function entry(name, shape, onclick) {
+  return h("li", h("button.quiet", { type: "button", onclick }, icon(shape), h("span.cut", name)));
+}

@@ -1,0 +1,127 @@
+// Times that tick by themselves: <mw-elapsed from to> and <mw-ago at>. One timer for the whole page.
+
+const ticking = new Set();
+let timer = null;
+let offset = 0;
+
+/** The server's time, as well as we know it; what is shown as elapsed must not depend on this machine's clock. */
+export const now = () => Date.now() + offset;
+
+/** Learn from a reply's date how far this machine's clock is off. Small differences are the header's coarseness. */
+export function learnTime(header) {
+  const said = Date.parse(header ?? "");
+  if (Number.isNaN(said)) return;
+  const found = said + 500 - Date.now();
+  offset = Math.abs(found) > 2500 ? found : 0;
+}
+
+/** Seconds as people say them: 4.2 s, 1 m 05 s, 3 h 12 m, 2 d 4 h. */
+export function duration(seconds, { fine = false } = {}) {
+  if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";
+  if (seconds < 0) seconds = 0;
+  if (fine && seconds < 0.0095) return `${Math.max(seconds * 1000, 0).toFixed(1)} ms`;
+  if (fine && seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 60) return fine && seconds < 10 ? `${seconds.toFixed(1)} s` : `${Math.floor(seconds)} s`;
+  const whole = Math.floor(seconds);
+  const pad = (number) => String(number).padStart(2, "0");
+  if (whole < 3600) return `${Math.floor(whole / 60)} m ${pad(whole % 60)} s`;
+  if (whole < 86400) return `${Math.floor(whole / 3600)} h ${pad(Math.floor((whole % 3600) / 60))} m`;
+  return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
+}
+
+/** How long ago, in one unit. */
+export function ago(at) {
+  const seconds = (now() - Date.parse(at)) / 1000;
+  if (Number.isNaN(seconds)) return "–";
+  if (seconds < -1.5) return `in ${coarse(-seconds)}`;
+  if (seconds < 2) return "just now";
+  return `${coarse(seconds)} ago`;
+}
+
+function coarse(seconds) {
+  if (seconds < 60) return `${Math.floor(seconds)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h`;
+  return `${Math.floor(seconds / 86400)} d`;
+}
+
+const clock = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const hours = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+
+/** Date and time in the reader's zone. */
+export const dateTime = (at) => (at ? clock.format(new Date(at)) : "–");
+/** Only the time of day. */
+export const timeOfDay = (at) => (at ? hours.format(new Date(at)) : "–");
+
+/** Whether `at` is today, where the reader is. */
+export const isToday = (at) => new Date(at).toDateString() === new Date(now()).toDateString();
+
+/** When today began here, as the API wants it. */
+export function midnight() {
+  const day = new Date(now());
+  day.setHours(0, 0, 0, 0);
+  return day.toISOString();
+}
+
+class Ticking extends HTMLElement {
+  connectedCallback() {
+    this.draw();
+    ticking.add(this);
+    timer ??= setInterval(tick, 1000);
+  }
+
+  disconnectedCallback() {
+    ticking.delete(this);
+  }
+
+  attributeChangedCallback() {
+    if (this.isConnected) this.draw();
+  }
+
+  show(text) {
+    if (this.textContent !== text) this.textContent = text;
+  }
+}
+
+class Elapsed extends Ticking {
+  static observedAttributes = ["from", "to"];
+
+  draw() {
+    const from = this.getAttribute("from");
+    if (!from) return this.show("–");
+    const to = this.getAttribute("to");
+    return this.show(duration(((to ? Date.parse(to) : now()) - Date.parse(from)) / 1000, { fine: Boolean(to) }));
+  }
+}
+
+class Ago extends Ticking {
+  static observedAttributes = ["at"];
+
+  draw() {
+    const at = this.getAttribute("at");
+    this.show(at ? ago(at) : "–");
+    if (at && this.titled !== at) {
+      this.titled = at;
+      this.title = dateTime(at);
+    }
+  }
+}
+
+function tick() {
+  if (document.hidden) return;
+  for (const one of ticking) one.draw();
+  for (const listener of listeners) listener();
+}
+
+const listeners = new Set();
+
+/** Be called once a second while the page is visible. Returns how to stop. */
+export function everySecond(listener) {
+  listeners.add(listener);
+  timer ??= setInterval(tick, 1000);
+  return () => listeners.delete(listener);
+}
+
+document.addEventListener("visibilitychange", tick);
+customElements.define("mw-elapsed", Elapsed);
+customElements.define("mw-ago", Ago);

@@ -1,0 +1,138 @@
+// A task's events as bars over time: attempts, turns, tools and waits. Plain SVG, readable by keyboard.
+
+import { h, keyed, say, set, svg } from "./dom.js";
+import { line } from "./model.js";
+import { dateTime, duration, everySecond, now } from "./time.js";
+
+const ROW = 20;
+const AXIS = 20;
+const MOST_ROWS = 400;
+
+/** Spans of time, in the order they began. An open one has no end. */
+export function spans(events) {
+  const found = [];
+  const open = new Map();
+  const begin = (key, event, kind, label, depth) => {
+    const span = { key: `${key}#${event.seq}`, kind, label, depth, from: Date.parse(event.time), to: null, bad: false, event, end: null };
+    open.set(key, span);
+    found.push(span);
+  };
+  const end = (key, event, bad = false) => {
+    const span = open.get(key);
+    if (!span) return;
+    open.delete(key);
+    Object.assign(span, { to: Date.parse(event.time), bad, end: event });
+  };
+  const endAll = (event, bad) => { for (const key of [...open.keys()]) end(key, event, bad); };
+  for (const event of events) {
+    const { kind, payload: p } = event;
+    if (kind === "task_submitted") begin("wait", event, "wait", "in the queue", 0);
+    else if (kind === "task_started") { end("wait", event); begin("attempt", event, "attempt", `attempt ${event.attempt ?? 1}`, 0); }
+    else if (kind === "turn_start") begin("turn", event, "turn", "turn", 1);
+    else if (kind === "turn_end") end("turn", event, p.status !== "completed");
+    else if (kind === "tool_exec_start") begin(`tool ${p.tool_call_id ?? p.tool}`, event, "tool", p.tool, 2);
+    else if (kind === "tool_exec_end") end(`tool ${p.tool_call_id ?? p.tool}`, event, p.is_error);
+    else if (kind === "approval_requested") begin(`ask ${p.approval_id}`, event, "wait", "waits for an answer", 2);
+    else if (kind === "approval_resolved") end(`ask ${p.approval_id}`, event);
+    else if (kind === "task_waiting" && p.wait !== "approval") { endAll(event, false); begin("wait", event, "wait", p.wait, 0); }
+    else if (kind === "task_interrupted") { endAll(event, false); begin("wait", event, "wait", `interrupted: ${p.reason}`, 0); }
+    else if (kind === "task_rescued") { endAll(event, true); if (p.action !== "fail") begin("wait", event, "wait", "rescued", 0); }
+    else if (kind === "task_finished") endAll(event, p.status === "failed");
+  }
+  return found;
+}
+
+class Waterfall extends HTMLElement {
+  #events = [];
+  #spans = [];
+
+  connectedCallback() {
+    this.list = svg("svg.waterfall", { role: "list", "aria-label": "Steps over time" });
+    this.rows = svg("g");
+    this.axis = svg("g.axis", { "aria-hidden": "true" });
+    this.list.append(this.axis, this.rows);
+    this.detail = h("p.waterfall-detail.dim", "Point at a bar, or focus it, for details.");
+    this.replaceChildren(h("div.waterfall-frame", this.list), this.detail);
+    this.list.addEventListener("keydown", (pressed) => this.#move(pressed));
+    this.stop = everySecond(() => this.#spans.some((span) => span.to === null) && this.draw());
+    if (this.#events.length) this.show(this.#events);
+  }
+
+  disconnectedCallback() {
+    this.stop?.();
+  }
+
+  show(events) {
+    this.#events = events;
+    this.#spans = spans(events).slice(0, MOST_ROWS);
+    if (this.isConnected) this.draw();
+  }
+
+  draw() {
+    const all = this.#spans;
+    if (!all.length) return;
+    const from = all[0].from;
+    const to = Math.max(from + 1000, ...all.map((span) => span.to ?? now()));
+    const place = (time) => `${(100 * (time - from)) / (to - from)}%`;
+    set(this.list, { height: AXIS + all.length * ROW + 4 });
+    this.#drawAxis(to - from);
+    let line = 0;
+    keyed(this.rows, all, (span) => span.key, (span) => this.#row(span), (node, span) => {
+      const end = span.to ?? now();
+      set(node, { transform: `translate(0 ${AXIS + line++ * ROW})` });
+      set(node.bar, { x: place(span.from), width: `${Math.max(0, (100 * (end - span.from)) / (to - from))}%`, class: `bar ${span.kind}${span.bad ? " bad" : ""}${span.to ? "" : " open"}` });
+      const took = duration((end - span.from) / 1000, { fine: true });
+      say(node.took, took);
+      node.setAttribute("aria-label", `${span.label}, ${span.to ? took : `${took} so far`}`);
+      if (node.shown) this.#tell(span);
+    });
+  }
+
+  #row(span) {
+    const bar = svg("rect", { y: 5, height: ROW - 10, rx: 2.5 });
+    const label = svg("text", { x: 4 + span.depth * 10, y: 14 }, span.label.length > 22 ? `${span.label.slice(0, 21)}…` : span.label);
+    const took = svg("text.took", { x: "100%", y: 14 });
+    const node = svg("g.step", { role: "listitem", tabindex: this.rows.firstChild ? -1 : 0 },
+      svg("rect.hit", { width: "100%", height: ROW }), label, svg("svg.lane", { height: ROW }, bar), took);
+    Object.assign(node, { bar, took, span });
+    const tell = () => { for (const one of this.rows.children) one.shown = one === node; this.#tell(span); };
+    node.addEventListener("pointerenter", tell);
+    node.addEventListener("focus", tell);
+    return node;
+  }
+
+  #tell(span) {
+    const took = duration(((span.to ?? now()) - span.from) / 1000, { fine: true });
+    const ended = span.end && span.end !== span.event ? ` → ${line(span.end)}` : "";
+    say(this.detail, `${span.label} · ${span.to ? took : `${took} so far`} · ${dateTime(span.event.time)} · ${line(span.event)}${ended}`);
+  }
+
+  #move(pressed) {
+    const steps = [...this.rows.children];
+    const at = steps.indexOf(document.activeElement);
+    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: steps.length - 1 }[pressed.key];
+    if (at < 0 || to === undefined || !steps[to]) return;
+    pressed.preventDefault();
+    set(steps[at], { tabindex: -1 });
+    set(steps[to], { tabindex: 0 });
+    steps[to].focus();
+  }
+
+  #drawAxis(span) {
+    const seconds = span / 1000;
+    const step = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400].find((one) => seconds / one <= 5) ?? 86400 * Math.ceil(seconds / 86400 / 5);
+    const ticks = [];
+    for (let time = 0; time < seconds * 0.93; time += step) ticks.push(time);
+    const lane = this.axis.firstChild ?? this.axis.appendChild(svg("svg.lane", { height: "100%" }));
+    keyed(lane, ticks, (tick) => tick, (tick) => {
+      const node = svg("g", svg("line", { y1: AXIS - 4, y2: "100%" }), svg("text", { y: 12 }, tick ? duration(tick, { fine: tick < 10 }).replace(".0 s", " s") : "0"));
+      return node;
+    }, (node, tick) => {
+      const x = `${(100 * tick) / seconds}%`;
+      set(node.children[0], { x1: x, x2: x });
+      set(node.children[1], { x });
+    });
+  }
+}
+
+customElements.define("mw-waterfall", Waterfall);
