@@ -1,0 +1,243 @@
+// One session: the conversation as it happens, what waits in its queue, and a place to write.
+
+import { get, part, post } from "../api.js";
+import { approvalList } from "../approval.js";
+import { firstLine, h, insertSanitised, keyed, perFrame, say, wishKey } from "../dom.js";
+import { icon } from "../icons.js";
+import { act, actButton, agoOf, attribute, confirmed, elapsed, empty, skeleton, taskLink, toast } from "../parts.js";
+import { grow, Partial } from "../partial.js";
+import { desk } from "../desk.js";
+import { after, taskFrom } from "../model.js";
+import { snapshot, stream } from "../stream.js";
+import { timeOfDay, dateTime } from "../time.js";
+
+const READ = 1000;
+
+export default async function session(main, page) {
+  const key = page.params.key;
+  page.setTitle(key);
+  main.className = "session-page";
+  const stop = new AbortController();
+  page.whenLeft(() => stop.abort());
+  const data = { session: null, messages: new Map(), html: new Map(), partials: new Map(), queue: new Map(), running: null, sending: [], errors: [], early: [], seq: 0 };
+  const view = build(main, key, data);
+  const draw = perFrame(() => page.isShown() && data.session && drawAll(view, data, page));
+  let reading = false;
+  const read = async () => {
+    if (reading) return;
+    reading = true;
+    try {
+      take(data, await snapshot({ session_key: key }, stop.signal), () => read().catch(() => {}));
+      draw();
+      readHtml(key, data, stop.signal).then(draw).catch(() => {});
+    } finally {
+      reading = false;
+    }
+  };
+  page.whenLeft(stream.on({
+    event: (event) => {
+      if (event.session_key !== key) return;
+      if (!data.session) return void data.early.push(event);
+      note(data, event);
+      if (event.kind === "message_update" && event.payload.number) readHtml(key, data, stop.signal).then(draw).catch(() => {});
+      draw();
+    },
+    live: (event) => {
+      if (event.session_key !== key || !data.session) return;
+      data.last = event.time;
+      if (event.kind === "message_delta") {
+        const { message_id: id } = event.payload;
+        if ([...data.messages.values()].some((one) => one.id === id)) return;
+        if (!data.partials.has(id)) data.partials.set(id, new Partial(() => read().catch(() => {})));
+        if (data.partials.get(id).add(event.payload)) draw();
+      } else if (event.kind === "screen_update") { data.screen = event.payload.screen; draw(); }
+    },
+    state: () => { if (data.session && (data.running || data.partials.size)) read().catch(() => {}); },
+    reset: () => read().catch(() => {}),
+  }));
+  page.whenLeft(desk.on("activity", draw));
+  page.whenLeft(approvalList(view.approvals, { which: (one) => one.session_key === key, withTask: true, changed: () => stick(view) }));
+  view.send = async (text) => {
+    const wish = { key: wishKey(), text };
+    const task = await post(`/sessions/${part(key)}/messages`, { text }, { key: wish.key });
+    if (!data.queue.has(task.id) && data.running?.id !== task.id && !data.ended?.has(task.id)) data.queue.set(task.id, task);
+    view.stuck = true;
+    draw();
+  };
+  const found = await get(`/sessions/${part(key)}`); // an unknown session is told as such
+  page.setTitle(found.title || key);
+  await read();
+  if (desk.may.act) view.input.focus({ preventScroll: true });
+}
+
+/** The state of the session, as the stream tells it. */
+function take(data, state, missing) {
+  data.session = state.session;
+  for (const one of state.messages) data.messages.set(one.number, { ...data.messages.get(one.number), ...one });
+  data.partials.clear();
+  for (const one of state.partial ?? []) {
+    const made = new Partial(missing);
+    made.reset(one.message_id, one.text);
+    data.partials.set(one.message_id, made);
+  }
+  data.queue = new Map((state.queue ?? []).map((task) => [task.id, task]));
+  data.running = state.running;
+  data.screen = state.screen ?? null;
+  data.errors = state.errors ?? [];
+  data.seq = state.as_of_seq;
+  for (const event of data.early.splice(0)) note(data, event);
+}
+
+function note(data, event) {
+  if (event.seq <= data.seq) return;
+  data.seq = event.seq;
+  data.last = event.time;
+  const { kind, payload, task_id: id } = event;
+  if (kind === "message_update" && payload.number) {
+    data.messages.set(payload.number, { number: payload.number, id: payload.message_id, role: payload.role, text: payload.message, time: event.time, task_id: id });
+    data.partials.delete(payload.message_id);
+  } else if (kind === "task_submitted") data.queue.set(id, taskFrom(event));
+  else if (kind === "task_started") { data.running = after(data.queue.get(id) ?? taskFrom(event), event); data.queue.delete(id); data.session = { ...data.session, status: "busy" }; }
+  else if (kind === "task_finished") {
+    (data.ended ??= new Set()).add(id);
+    data.queue.delete(id);
+    for (const name of [...data.partials.keys()]) if (name.startsWith(`${id}.`)) data.partials.delete(name);
+    if (data.running?.id === id) data.running = null;
+    if (!data.running && data.session.status !== "closed") data.session = { ...data.session, status: "idle" };
+  } else if (["task_waiting", "task_interrupted", "task_rescued", "interrupt_received", "approval_resolved"].includes(kind) && data.running?.id === id) {
+    const next = after(data.running, event);
+    if (next.status === "running") data.running = next;
+    else { data.running = null; data.queue.set(id, next); }
+    data.session = { ...data.session, status: next.wait === "approval" ? "asking" : next.status === "running" ? "busy" : "idle" };
+  } else if (kind === "session_closed") data.session = { ...data.session, status: "closed" };
+  else if (kind === "agent_error") data.errors = [...data.errors, { ...payload, time: event.time }].slice(-100);
+  if (kind === "task_interrupted" || kind === "task_rescued") for (const name of [...data.partials.keys()]) if (name.startsWith(`${id}.`)) data.partials.delete(name);
+}
+
+/** Markdown is rendered by the server, for the messages that have no page yet. */
+async function readHtml(key, data, signal) {
+  const lacking = [...data.messages.values()].filter((one) => one.role !== "user" && !data.html.has(one.number)).map((one) => one.number);
+  if (!lacking.length) return;
+  const { messages } = await get(`/sessions/${part(key)}/messages?html=true&after=${Math.min(...lacking) - 1}&limit=${READ}`, { signal });
+  for (const one of messages) if (one.html != null) data.html.set(one.number, one.html);
+}
+
+function build(main, key, data) {
+  const view = {
+    title: h("h1.cut", key), status: h("span.status"), time: elapsed(null), last: agoOf(null), activity: h("span.cut.dim"), sub: h("p.session-sub.faint.cut"),
+    talk: h("ol.talk", { "aria-label": "Conversation", role: "log" }), partials: h("ol.talk"), approvals: h("div.approvals.in-place"), queue: h("ol.queue", { "aria-label": "Queue" }),
+    errors: h("details.errors", { hidden: true }), screen: h("pre.screen", { hidden: true }), loading: skeleton(5), stuck: true,
+  };
+  view.interrupt = actButton("Interrupt", async () => {
+    const { interrupted } = await post(`/sessions/${part(key)}/interrupt`);
+    toast(interrupted ? "Interrupted; the queue goes on." : "Nothing was running.");
+  }, { iconName: "stop", title: "Stop the running turn; what is queued goes on" });
+  view.close = actButton("Close", async () => {
+    if (await confirmed("Close this session? What is running or queued in it is cancelled.", "Close the session")) data.session = await post(`/sessions/${part(key)}/close`);
+  }, { kind: "danger" });
+  view.input = h("textarea", { name: "text", rows: 2, placeholder: "Write a message", "aria-label": "Message", "data-slash": "" });
+  view.button = h("button.primary", { type: "submit", title: "Send (Ctrl Enter)" }, icon("send"), h("span", "Send"));
+  view.form = h("form.compose.acts", view.input, view.button);
+  const submit = () => act(view.button, async () => {
+    const text = view.input.value;
+    if (!text.trim()) return;
+    view.input.value = "";
+    fit(view.input);
+    try {
+      await view.send(text);
+    } catch (problem) {
+      view.input.value = text;
+      throw problem;
+    }
+  });
+  view.form.addEventListener("submit", (sent) => { sent.preventDefault(); submit(); });
+  view.input.addEventListener("input", () => fit(view.input));
+  view.input.addEventListener("keydown", (pressed) => {
+    if (pressed.key === "Enter" && (pressed.ctrlKey || pressed.metaKey)) { pressed.preventDefault(); submit(); }
+  });
+  view.scroller = h("div.talk-scroll", { tabindex: "0", "aria-label": "Conversation" }, view.loading, view.talk, view.partials, view.screen, view.approvals);
+  view.scroller.addEventListener("scroll", () => { view.stuck = view.scroller.scrollHeight - view.scroller.scrollTop - view.scroller.clientHeight < 60; }, { passive: true });
+  main.append(
+    h("div.page-head", h("nav.crumbs", { "aria-label": "Where" }, h("a", { href: "/sessions" }, "Sessions")), view.title, h("span.spacer"), h("span.task-buttons.acts", view.interrupt, view.close)),
+    view.sub, h("p.task-line", view.status, h("span", view.time), h("span.dim", "last activity ", view.last), view.activity),
+    h("section.panel.talk-panel", view.scroller, h("div.talk-foot", view.errors, view.queue, view.form)));
+  return view;
+}
+
+function fit(input) {
+  input.style.height = "auto";
+  input.style.height = `${Math.min(input.scrollHeight + 2, 240)}px`;
+}
+
+function stick(view) {
+  if (view.stuck) view.scroller.scrollTop = view.scroller.scrollHeight;
+}
+
+function drawAll(view, data, page) {
+  const { session, running } = data;
+  const closed = session.status === "closed" || session.status === "lost";
+  page.setTitle(session.title || session.key);
+  say(view.title, session.title || session.key);
+  say(view.sub, [session.title ? session.key : null, `with ${session.agent}`, session.workdir].filter(Boolean).join("  ·  "));
+  view.status.dataset.status = session.status;
+  say(view.status, session.status);
+  attribute(view.time, "from", running?.started_at ?? null);
+  const activity = running ? desk.activity.get(running.id) : null;
+  attribute(view.last, "at", data.last ?? activity?.at ?? session.updated_at);
+  say(view.activity, activity?.text ?? "");
+  view.interrupt.disabled = !running;
+  view.close.disabled = closed;
+  view.loading.remove();
+  drawTalk(view, data, closed);
+  keyed(view.queue, [...data.queue.values()].sort((a, b) => (a.id < b.id ? -1 : 1)), (task) => task.id, queued);
+  view.screen.hidden = !data.screen || !running;
+  if (data.screen) say(view.screen, data.screen);
+  drawErrors(view.errors, data.errors);
+  view.input.placeholder = closed ? "This session is closed" : running ? "Write a message; it is answered after the running turn" : "Write a message";
+  view.input.disabled = closed;
+  view.button.disabled = closed;
+  say(view.button.lastChild, running ? "Queue" : "Send");
+  stick(view);
+}
+
+function drawTalk(view, data, closed) {
+  const messages = [...data.messages.values()].sort((a, b) => a.number - b.number);
+  keyed(view.talk, messages, (one) => one.number, message, (node, one) => {
+    const html = data.html.get(one.number);
+    if (html != null && node.html !== html) { node.html = html; node.text.className = "page-text"; insertSanitised(node.text, html); }
+  });
+  view.talk.querySelector(".empty")?.remove();
+  if (!messages.length && !data.queue.size && !data.running && !closed) view.talk.append(empty("Say something", "The agent answers here; while it works you can write on, messages wait in the queue."));
+  const written = [...data.partials.values()].filter((one) => one.text);
+  const shown = written.length || !data.running ? written : [{ id: "thinking", text: "" }];
+  keyed(view.partials, shown, (one) => one.id, (one) => {
+    const text = h("div.said");
+    const node = h("li.message.agent.writing", h("p.message-head", h("b", data.session.agent), h("span.faint", one.id === "thinking" ? "works" : "writes")), text);
+    node.text = text;
+    return node;
+  }, (node, one) => grow(node.text, one.text));
+}
+
+const NAMES = { user: "you", result: "result", notice: "midwatch" };
+
+function message(one) {
+  const text = h("div.said", one.text);
+  const node = h("li.message", { class: one.role },
+    h("p.message-head", h("b", NAMES[one.role] ?? "agent"), h("span.faint.num", { title: dateTime(one.time) }, timeOfDay(one.time)), one.task_id ? taskLink(one.task_id, "task") : null), text);
+  node.text = text;
+  return node;
+}
+
+function queued(task) {
+  return h("li.queued", h("span.tag", "queued"), h("span.cut", firstLine(task.prompt)), h("span.spacer"), taskLink(task.id, "task"),
+    actButton("", () => post(`/tasks/${task.id}/cancel`), { kind: "icon-button acts", iconName: "cross", title: "Take it out of the queue" }));
+}
+
+function drawErrors(node, errors) {
+  node.hidden = !errors.length;
+  if (!errors.length) return;
+  if (!node.firstChild) node.append(h("summary"), h("ul"));
+  say(node.firstChild, `${errors.length} warning${errors.length > 1 ? "s" : ""} and errors of the agent`);
+  keyed(node.lastChild, errors.map((one, at) => ({ ...one, at })), (one) => `${one.time}${one.at}`, (one) => h("li", { class: one.level === "warning" ? "dim" : "bad-text" }, `${timeOfDay(one.time)} ${one.message}`));
+}
+
