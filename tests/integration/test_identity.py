@@ -1,0 +1,510 @@
+"""Who may speak to a real server, from where, and what they may do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
+
+from midwatch.api import web
+from midwatch.api.app import create_app
+from midwatch.api.guard import HEADERS, MAX_BODY, MAX_STRANGERS_BODY, SELF_SERVICE
+from midwatch.api.identity import MOST_OF_A_PEER
+from midwatch.api.server import Server, listen, url_of
+from midwatch.client import Client
+from midwatch.config import Settings
+from midwatch.errors import Conflict, Forbidden, NotFound, Unauthorized
+from midwatch.runtime import Runtime
+from midwatch.testing import FakeClock
+
+JSON = {"content-type": "application/json"}
+
+
+@dataclass
+class Served:
+    runtime: Runtime
+    app: FastAPI
+    url: str
+    http: httpx2.AsyncClient
+    """A stranger."""
+
+    def client(self, token: str | None = None) -> Client:
+        return Client(self.url, token or self.runtime.home.token())
+
+    def bearer(self, token: str | None = None) -> dict[str, str]:
+        return {"authorization": f"Bearer {token or self.runtime.home.token()}"}
+
+    async def token(self, role: str, name: str | None = None) -> str:
+        async with self.client() as client:
+            return (await client.create_token(name or role, role))["secret"]
+
+    async def code(self, token: str | None = None) -> str:
+        async with self.client(token) as client:
+            return (await client.link())["url"].partition("#")[2]
+
+    async def cookie(self, token: str | None = None) -> dict[str, str]:
+        """The header of a browser that has signed in."""
+        reply = await self.http.post("/sign-in", json={"code": await self.code(token)})
+        assert reply.status_code == 200, reply.text
+        self.http.cookies.clear()
+        return {"cookie": reply.headers["set-cookie"].partition(";")[0]}
+
+    async def status(self, method: str, path: str, headers: dict[str, str], **more: object) -> tuple[int, str | None]:
+        """Status and code of the reply."""
+        reply = await self.http.request(method, path, headers=headers, **more)
+        told = "problem" in reply.headers.get("content-type", "")
+        return reply.status_code, reply.json()["code"] if told else None
+
+
+@asynccontextmanager
+async def serving(home: Path, clock: FakeClock | None = None, **settings: object) -> AsyncIterator[Served]:
+    loaded = Settings.load(home, **{"detect_agents": False, "shutdown_grace": 0, **settings})
+    with listen("127.0.0.1", 0) as listener:
+        async with Runtime.open(home, settings=loaded, work=False, clock=clock) as runtime:
+            app, ready, stopping = create_app(runtime), asyncio.Event(), asyncio.Event()
+            server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
+            await ready.wait()
+            url = url_of("127.0.0.1", listener)
+            async with httpx2.AsyncClient(base_url=f"{url}/api/v1", trust_env=False) as http:
+                yield Served(runtime, app, url, http)
+            stopping.set()
+            await server
+
+
+@pytest.fixture
+async def served(home: Path) -> AsyncIterator[Served]:
+    async with serving(home) as made:
+        yield made
+
+
+def paths(app: FastAPI) -> list[tuple[str, str]]:
+    """Every method and path of the app, its parameters filled in."""
+    found = []
+    for route in iter_route_contexts(app.routes):
+        assert route.path and route.methods, route
+        found += [(method, re.sub(r"\{\w+(:path)?\}", "x", route.path)) for method in sorted(route.methods)]
+    assert len(found) > 20
+    return found
+
+
+# -- no token, wrong token, wrong role ---------------------------------------------------------------------------------
+
+
+async def test_without_a_token_only_the_door_is_open(served: Served) -> None:
+    open_ones = set()
+    for method, path in paths(served.app):
+        for headers in (
+            {},
+            served.bearer("mw_wrong"),
+            {"cookie": "midwatch=mw_wrong"},
+            {"authorization": "Basic eDp5"},
+        ):
+            reply = await served.http.request(method, f"{served.url}{path}", headers=headers)
+            if reply.status_code == 401:
+                assert method == "HEAD" or reply.json()["code"] == "unauthorized"
+                assert reply.headers["www-authenticate"] == "Bearer"
+            else:
+                open_ones.add((method, path))
+    assert {path for _, path in open_ones if path.startswith("/api")} == {
+        "/api/v1/health",
+        "/api/v1/sign-in",
+        *({"/api/v1/ready"} & {path for _, path in paths(served.app)}),
+    }
+    assert {method for method, path in open_ones if not path.startswith("/api")} <= {"GET", "HEAD"}
+    assert (await served.runtime.store.log_bounds()).last_seq == 0
+
+
+async def test_what_is_outside_of_the_interface_is_the_console(served: Served) -> None:
+    """It is shown to everybody, so nothing else may be there."""
+    everything = {route.path or "" for route in iter_route_contexts(served.app.routes)}
+    outside = {path for path in everything if not path.startswith("/api/")}
+    assert outside == {*web.PAGES, "/web/{name:path}"}
+
+
+async def test_a_viewer_changes_nothing(served: Served) -> None:
+    """Whatever routes there are: one that is added is refused, too."""
+    viewer = await served.token("viewer")
+    before = await served.runtime.store.log_bounds()
+    refused = []
+    for method, path in paths(served.app):
+        if method not in ("GET", "HEAD") and path not in (*SELF_SERVICE, "/api/v1/sign-in"):
+            for body in ({}, {"json": {}}):
+                found = await served.status(method, f"{served.url}{path}", served.bearer(viewer), **body)
+                assert found == (403, "forbidden"), (method, path)
+            refused.append(path)
+    assert len(refused) > 5
+    assert await served.runtime.store.log_bounds() == before
+    async with served.client(viewer) as client:
+        assert (await client.me())["role"] == "viewer"
+        assert (await client.list())["tasks"] == []
+        await client.link()
+
+
+@pytest.mark.parametrize("role", ["viewer", "operator"])
+async def test_tokens_are_for_owners_only(served: Served, role: str) -> None:
+    async with served.client(await served.token(role)) as client:
+        for refused in (client.tokens(), client.create_token("x", "viewer"), client.revoke_token(role)):
+            with pytest.raises(Forbidden):
+                await refused
+        me = await client.me()
+        assert (me["actor"], me["role"], me["home"]) == (role, role, None)
+    async with served.client(await served.token("owner", "second")) as client:
+        assert (await client.me())["home"] == str(served.runtime.home.path)
+        assert (await client.revoke_token(role))["revoked_at"]
+
+
+async def test_an_operator_acts_in_its_own_name(served: Served) -> None:
+    async with served.client() as owner:
+        secret = (await owner.create_token("bot", "operator", "ada"))["secret"]
+    async with served.client(secret) as client:
+        task = await client.submit("x", {"agent": "demo"})
+        assert task["creator"] == "ada"
+        await client.cancel(task["id"])
+        told = (await client.events())["events"]
+    assert [(one["kind"], one.get("actor")) for one in told if one["kind"].startswith("task")] == [
+        ("task_submitted", "ada"),
+        ("task_finished", "ada"),
+    ]
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_token_is_made_listed_and_revoked(served: Served) -> None:
+    async with served.client() as owner:
+        made = await owner.create_token("ci", "operator")
+        with pytest.raises(Conflict, match="'ci'"):
+            await owner.create_token("ci", "viewer")
+        async with served.client(made["secret"]) as client:
+            assert (await client.me())["actor"] == "ci"
+            await served.runtime.tokens.close()
+            listed = await owner.tokens()
+            assert [(one["name"], one["kind"], bool(one["last_used_at"])) for one in listed] == [("ci", "api", True)]
+            assert made["secret"] not in json.dumps(listed)
+            assert (await owner.revoke_token(made["id"]))["revoked_at"]
+            with pytest.raises(Unauthorized):
+                await client.me()
+        with pytest.raises(NotFound):
+            await owner.revoke_token("ci")
+        with pytest.raises(Conflict):
+            await owner.revoke_token(made["id"])
+        told = (await owner.events())["events"]
+    assert [one["kind"] for one in told] == ["token_created", "token_revoked"]
+    assert {one["actor"] for one in told} == {"owner"}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"name": "x"}, "role"),
+        ({"name": "x", "role": "king"}, "role"),
+        ({"name": "a b", "role": "viewer"}, "name"),
+        ({"name": "x", "role": "viewer", "actor": "a\n"}, "actor"),
+        ({"name": "x", "role": "viewer", "hash": "x"}, "hash"),
+    ],
+)
+async def test_a_wrong_token_body_names_its_field(served: Served, body: dict[str, str], field: str) -> None:
+    reply = await served.http.post("/tokens", json=body, headers=served.bearer())
+    assert (reply.status_code, reply.json()["field"]) == (422, field)
+
+
+async def test_a_token_counts_on_every_server_of_a_store(served: Served, home: Path) -> None:
+    """Another process revokes it; nothing is remembered here."""
+    secret = await served.token("viewer")
+    async with Runtime.open(home, work=False) as other:
+        assert await other.tokens.bearer(secret) is not None
+        await served.runtime.tokens.revoke("viewer", by=(await other.tokens.bearer(other.home.token())))
+        assert await other.tokens.bearer(secret) is None
+
+
+# -- browsers ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_link_signs_a_browser_in(served: Served) -> None:
+    async with served.client() as owner:
+        link = await owner.link()
+    address, _, code = link["url"].partition("#")
+    assert address == f"{served.url}/sign-in"
+    reply = await served.http.post("/sign-in", json={"code": code}, headers={"origin": served.url})
+    assert reply.status_code == 200
+    assert (reply.json()["actor"], reply.json()["role"]) == ("owner", "owner")
+    said = reply.headers["set-cookie"].lower()
+    for part in ("httponly", "samesite=strict", "path=/", "max-age=2592000"):
+        assert part in said.split("; "), said
+    assert "secure" not in said
+    assert (await served.http.get("/me")).json()["actor"] == "owner"
+    assert [one.kind for one in await served.runtime.store.read_events(0)] == ["token_created", "signed_in"]
+    again = await served.http.post("/sign-in", json={"code": code})
+    assert (again.status_code, again.json()["code"]) == (401, "unauthorized")
+
+
+async def test_a_token_signs_a_browser_in(served: Served) -> None:
+    viewer = await served.token("viewer")
+    reply = await served.http.post("/sign-in", json={"token": viewer})
+    assert (reply.status_code, reply.json()["role"]) == (200, "viewer")
+    assert (await served.http.get("/me")).json()["actor"] == "viewer"
+    await served.runtime.tokens.revoke("viewer", by=(await served.runtime.tokens.bearer(served.runtime.home.token())))
+    assert (await served.http.get("/me")).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"{}", b'{"code": null}', b'{"code": 1}', b'{"code": "a", "token": "b"}', b'{"cod": "a"}',
+     b'{"code": "\\ud800"}', b"[" * 4000, b'{"code": "' + b"x" * 300 + b'"}', b"\xff\xfe", b"null"],
+    ids=lambda body: repr(body[:20]),
+)  # fmt: skip
+async def test_a_sign_in_that_makes_no_sense(served: Served, body: bytes) -> None:
+    reply = await served.http.post("/sign-in", content=body, headers=JSON)
+    assert reply.status_code == 422, reply.text
+    assert "set-cookie" not in reply.headers
+
+
+async def test_of_many_browsers_with_one_link_one_gets_in(served: Served) -> None:
+    code = await served.code()
+    replies = await asyncio.gather(*(served.http.post("/sign-in", json={"code": code}) for _ in range(6)))
+    assert sorted(reply.status_code for reply in replies) == [200] + [401] * 5
+
+
+async def test_two_servers_let_one_link_in_once(database: str, tmp_path: Path) -> None:
+    """Where one database has two servers, both see the same link."""
+    async with serving(tmp_path / "a", db=database) as one, serving(tmp_path / "b", db=database) as two:
+        for _ in range(3):
+            code = await one.code()
+            asked = [(one, code), (two, code)] * 2
+            replies = await asyncio.gather(*(who.http.post("/sign-in", json={"code": c}) for who, c in asked))
+            assert sorted(reply.status_code for reply in replies) == [200, 401, 401, 401]
+
+
+async def test_a_late_link_is_not_valid(home: Path) -> None:
+    clock = FakeClock()
+    async with serving(home, clock) as served:
+        late, code = await served.code(), await served.code()
+        await clock.advance(599)
+        cookie = await served.http.post("/sign-in", json={"code": code})
+        assert cookie.status_code == 200
+        await clock.advance(1)
+        assert (await served.http.post("/sign-in", json={"code": late})).status_code == 401
+        assert (await served.http.get("/me")).status_code == 200
+        await clock.advance(30 * 86400)
+        assert (
+            await served.http.get("/me", headers={"cookie": f"midwatch={cookie.cookies['midwatch']}"})
+        ).status_code == 401
+
+
+async def test_signing_out_ends_the_cookie_everywhere(served: Served) -> None:
+    cookie = await served.cookie()
+    reply = await served.http.post("/sign-out", headers={**cookie, "origin": served.url})
+    assert (reply.status_code, reply.json()) == (200, {"signed_out": True})
+    assert "max-age=0" in reply.headers["set-cookie"].lower()
+    assert (await served.http.get("/me", headers=cookie)).status_code == 401
+    by_token = await served.http.post("/sign-out", headers=served.bearer())
+    assert by_token.status_code == 200
+    assert (await served.http.get("/me", headers=served.bearer())).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 403),
+        ({"origin": "OWN"}, 201),
+        ({"sec-fetch-site": "same-origin"}, 201),
+        ({"sec-fetch-site": "none"}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "https://listed.example"}, 403),
+    ],
+)
+async def test_a_cookie_acts_for_our_own_pages_only(home: Path, headers: dict[str, str], status: int) -> None:
+    async with serving(home, origins=["https://listed.example"]) as served:
+        cookie = await served.cookie()
+        said = {name: served.url if value == "OWN" else value for name, value in headers.items()}
+        reply = await served.http.post("/tasks", json={"prompt": "x", "agent": "demo"}, headers={**cookie, **said})
+        assert reply.status_code == status, reply.text
+        assert (await served.http.get("/me", headers=cookie)).status_code == 200
+
+
+async def test_a_viewers_browser_stays_a_viewers(served: Served) -> None:
+    cookie = {**await served.cookie(await served.token("viewer")), "origin": served.url}
+    assert await served.status("POST", "/tasks", cookie, json={"prompt": "x"}) == (403, "forbidden")
+    reply = await served.http.post("/links", headers=cookie)
+    assert reply.status_code == 201
+    again = await served.http.post("/sign-in", json={"code": reply.json()["url"].partition("#")[2]})
+    assert again.json()["role"] == "viewer"
+
+
+async def test_failed_sign_ins_are_limited_and_right_ones_are_not(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = [await served.http.post("/sign-in", json={"code": "mw_wrong"}) for _ in range(MOST_OF_A_PEER + 3)]
+    assert [reply.status_code for reply in wrong] == [401] * MOST_OF_A_PEER + [429] * 3
+    assert wrong[-1].json()["code"] == "limit_reached"
+    assert 1 <= int(wrong[-1].headers["retry-after"]) <= 60
+    assert (await served.http.post("/sign-in", json={"code": await served.code()})).status_code == 200
+    assert [one.getMessage() for one in caplog.records if "sign-in" in one.getMessage()] == [
+        "a sign-in from 127.0.0.1 failed"
+    ]
+
+
+# -- where a request comes from ----------------------------------------------------------------------------------------
+
+
+async def test_another_host_is_refused_everywhere(served: Served) -> None:
+    evil = {"host": "evil.example", **served.bearer()}
+    for path in ("/api/v1/health", "/api/v1/me", "/", "/sign-in"):
+        assert await served.status("GET", f"{served.url}{path}", evil) == (421, "wrong_host")
+    reply = await served.http.get("/me", headers=evil)
+    assert "`hosts`" in reply.json()["detail"]
+
+
+async def test_a_foreign_origin_is_refused_even_with_a_token(served: Served) -> None:
+    evil = {"origin": "https://evil.example", **served.bearer()}
+    for method in ("GET", "POST", "OPTIONS", "DELETE"):
+        assert await served.status(method, "/tasks", evil) == (403, "foreign_origin")
+    own = await served.http.get("/me", headers={"origin": served.url, **served.bearer()})
+    assert own.status_code == 200
+    assert not [name for name in own.headers if name.startswith("access-control")]
+
+
+async def test_a_listed_origin_is_answered_without_credentials(home: Path) -> None:
+    async with serving(home, origins=["https://listed.example"]) as served:
+        listed = {"origin": "https://listed.example"}
+        ask = {**listed, "access-control-request-method": "POST"}
+        reply = await served.http.options("/tasks", headers=ask)
+        assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (204, "https://listed.example")
+        assert "authorization" in reply.headers["access-control-allow-headers"]
+        reply = await served.http.get("/me", headers={**listed, **served.bearer()})
+        assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (200, "https://listed.example")
+        assert "access-control-allow-credentials" not in reply.headers
+        assert reply.headers["vary"] == "origin"
+        assert (await served.http.get("/me", headers=listed)).status_code == 401
+
+
+async def test_a_proxy_names_the_actor_from_its_own_address_only(home: Path) -> None:
+    named = {"x-forwarded-user": "Ada"}
+    async with serving(home, proxy_header="X-Forwarded-User") as served:
+        me = (await served.http.get("/me", headers=named)).json()
+        assert (me["actor"], me["role"], me["home"]) == ("Ada", "operator", None)
+        task = await served.http.post("/tasks", json={"prompt": "x", "agent": "demo"}, headers=named)
+        assert task.json()["creator"] == "Ada"
+        assert await served.status("POST", "/links", named) == (403, "forbidden")
+        assert await served.status("GET", "/tokens", named) == (403, "forbidden")
+        assert await served.status("GET", "/me", {**named, **served.bearer("mw_wrong")}) == (401, "unauthorized")
+        assert (await served.http.get("/me", headers={**named, "cookie": "midwatch=old"})).json()["actor"] == "Ada"
+    async with serving(home, proxy_header="X-Forwarded-User", proxy_addresses=["10.0.0.5"]) as served:
+        assert await served.status("GET", "/me", named) == (401, "unauthorized")
+    async with serving(home) as served:
+        assert await served.status("GET", "/me", named) == (401, "unauthorized")
+
+
+async def test_behind_https_the_cookie_is_secure(served: Served) -> None:
+    host = served.url.removeprefix("http://")
+    secure = {"x-forwarded-proto": "https", "origin": f"https://{host}"}
+    reply = await served.http.post("/sign-in", json={"code": await served.code()}, headers=secure)
+    assert "; secure" in reply.headers["set-cookie"].lower()
+    link = await served.http.post("/links", headers={**secure, **served.bearer()})
+    assert link.json()["url"].startswith(f"https://{host}/sign-in#mw_")
+
+
+# -- what a request may say --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("media", "status"),
+    [
+        ("application/json", 201),
+        ("Application/JSON; charset=utf-8", 201),
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("multipart/form-data; boundary=x", 415),
+        ("application/jsonx", 415),
+        ("", 415),
+    ],
+)
+async def test_a_body_is_json_and_says_so(served: Served, media: str, status: int) -> None:
+    headers = {**served.bearer(), **({"content-type": media} if media else {})}
+    reply = await served.http.post("/tasks", content=b'{"prompt": "x", "agent": "demo"}', headers=headers)
+    assert reply.status_code == status
+    if status == 415:
+        assert reply.json()["code"] == "unsupported_media_type"
+
+
+async def test_strangers_may_say_little(served: Served) -> None:
+    big = b'"' + b"x" * MAX_STRANGERS_BODY + b'"'
+    assert (await served.http.post("/sign-in", content=big, headers=JSON)).status_code == 413
+    headers = {**JSON, **served.bearer()}
+    assert (await served.http.post("/tasks", content=b"x" * (MAX_BODY + 1), headers=headers)).status_code == 413
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            yield b"x" * (MAX_STRANGERS_BODY // 2)
+
+    assert (await served.http.post("/sign-in", content=chunks(), headers=JSON)).status_code == 413
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "//api/v1/tasks", "/./api/v1/tasks", "/web/../api/v1/tasks", "/web/%2e%2e/api/v1/tasks", "/api%2fv1%2ftasks",
+        "/%61pi/v1/tasks", "/api/v1/health/../tasks", "/api/v1/health%2f..%2ftasks", "/api/v1/tasks%00",
+        "/api/v1/health?/../tasks", "/API/v1/tasks", "/api/v1//tasks", "/api/v1/tasks/", "/api/v1/health%3f",
+        "/sign-in/../api/v1/tasks", "/\\api\\v1\\tasks", "/api;x/v1/tasks", "/%2e/api/v1/tasks", "/api/v1/tasks%20",
+        "http://localhost/api/v1/tasks", "*",
+    ],
+)  # fmt: skip
+async def test_path_tricks_show_nothing(served: Served, target: str) -> None:
+    host = served.url.removeprefix("http://")
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(host.rpartition(":")[2]))
+    writer.write(f"GET {target} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
+    reply = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    assert b'"tasks"' not in reply
+    status = int(reply.split()[1])
+    assert status in (307, 400, 401, 404) or (status == 200 and b'"status":"ok"' in reply), reply[:300]
+
+
+async def test_every_reply_has_its_headers(served: Served) -> None:
+    for path in ("/api/v1/health", "/api/v1/me", "/api/v1/nothing", "/nothing", "/"):
+        for headers in ({}, served.bearer(), {"host": "evil.example"}):
+            reply = await served.http.get(f"{served.url}{path}", headers=headers)
+            assert HEADERS.items() <= dict(reply.headers).items(), (path, headers)
+            if path.startswith("/api"):
+                assert reply.headers["cache-control"] == "no-store"
+
+
+async def test_a_mistake_of_ours_has_its_headers_and_no_details(home: Path) -> None:
+    async with serving(home) as served:
+
+        async def broken() -> None:
+            raise RuntimeError("secret details")
+
+        served.app.add_api_route("/api/v1/broken", broken)
+        reply = await served.http.get("/broken", headers=served.bearer())
+        assert reply.status_code == 500
+        assert "secret" not in reply.text
+        assert HEADERS.items() <= dict(reply.headers).items()
+
+
+async def test_refusals_are_logged_once_without_secrets(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for _ in range(5):
+        await served.http.get("/me", headers=served.bearer("mw_wrong_secret"))
+        await served.http.get("/me", headers={"host": "evil.example"})
+        await served.http.get("/me", headers={"cookie": "midwatch=mw_wrong_secret"})
+    told = [one.getMessage() for one in caplog.records if one.name == "midwatch.guard"]
+    assert told == [
+        "refused GET '/api/v1/me' from 127.0.0.1: unauthorized",
+        "refused GET '/api/v1/me' from 127.0.0.1: wrong_host",
+    ]
+    assert "mw_wrong_secret" not in caplog.text
