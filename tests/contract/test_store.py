@@ -8,6 +8,7 @@ import inspect
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from midwatch.errors import Conflict, KeyReused, LeaseLost, LimitReached
 from midwatch.event import EventFilter, TaskLate, ToolExecEnd, ToolExecStart, TurnEnd, TurnStart, event
 from midwatch.session import Message, Session
 from midwatch.store import Commit, Store
-from midwatch.task import TRANSITIONS, TaskFilter, end, meta, owned
+from midwatch.task import TRANSITIONS, Shares, TaskFilter, end, meta, owned
 from records import CLOCK, OWNER, a_task, asking, fence, progress, put, running, submitted, take
 
 
@@ -174,6 +175,124 @@ async def test_many_claimers_never_take_a_task_twice(store: Store) -> None:
     claims = await asyncio.gather(*(take(store, free=3, owner=f"i_{n}") for n in range(15)))
     taken = [task.id for claim in claims for task in claim]
     assert sorted(taken) == sorted(t.id for t in tasks)
+
+
+# -- actors ------------------------------------------------------------------------------------------------------
+
+
+async def takers(store: Store, free: int = 1, *, agents: dict[str, int] | None = None, **shares: Any) -> list[str]:
+    """Claim, with everybody's slots of the agent demo as they are said; whose tasks were taken, in order."""
+    held = {("demo", actor): count for actor, count in shares.pop("held", {}).items()}
+    started = {("demo", actor): number for number, actor in enumerate(shares.pop("started", ""), 1)}
+    room = agents if agents is not None else {"demo": free}
+    request = asking(free, agents=room, shares=Shares(held, started, **shares))
+    return [made.task.actor for made in (await store.claim(request, CLOCK.now())).taken]
+
+
+async def test_a_slot_is_kept_for_each_actor_who_waits_and_has_none(store: Store) -> None:
+    for actor in "aaaaaabc":
+        await put(store, creator=actor)
+    assert await takers(store, 4) == ["a", "a", "b", "c"]
+    await put(store, creator="b")
+    assert await takers(store, held={"a": 2, "c": 1}) == ["b"]
+    assert await takers(store, held={"a": 3}) == ["a"]
+
+
+async def test_the_only_slot_goes_around(store: Store) -> None:
+    for actor in "aaabbc":
+        await put(store, creator=actor)
+    order = ""
+    for _ in range(6):
+        (taker,) = await takers(store, started="".join(dict.fromkeys(reversed(order)))[::-1])
+        order += taker
+    assert order == "abcaba"
+
+
+@pytest.mark.parametrize("why", ["delayed", "gate", "agent", "left", "own"])
+async def test_nothing_is_kept_for_work_that_cannot_be_taken_now(store: Store, why: str) -> None:
+    await running(store, creator="c", session_key="chat:1")
+    for _ in range(3):
+        await put(store, creator="a", submitter=OWNER)
+    if why == "delayed":
+        await put(store, creator="b", wait="delay", due_at=CLOCK.now() + 1000 * SECOND)
+    elif why == "gate":
+        await put(store, creator="b", session_key="chat:1")
+    else:
+        await put(store, creator="b", agent="other" if why == "agent" else "demo", submitter="i_other")
+    terms: dict[str, Any] = {"leave": frozenset({"demo"})} if why == "left" else {"own_only": why == "own"}
+    mine = Shares({("demo", "a"): 3}, {("demo", "a"): 1})
+    taken = await take(store, 1, agents={"demo": 1}, shares=mine, **terms)
+    assert [task.creator for task in taken] == ["a"]
+
+
+async def test_slots_of_one_agent_are_kept_while_others_are_free(store: Store) -> None:
+    for actor in "aaaab":
+        await put(store, creator=actor)
+    await put(store, creator="a", agent="other")
+    assert await takers(store, 40, agents={"demo": 2, "other": 20}) == ["a", "b", "a"]
+
+
+async def test_slots_of_the_process_are_kept_over_all_agents(store: Store) -> None:
+    for _ in range(3):
+        await put(store, creator="a")
+    await put(store, creator="b", agent="other")
+    assert await takers(store, 2, agents={"demo": 20, "other": 20}) == ["a", "b"]
+    assert await takers(store, 1, agents={"demo": 20}, held={"a": 1}) == ["a"]
+
+
+async def test_messages_and_priority_keep_their_order_within_an_actors_tasks(store: Store) -> None:
+    for actor in "ab":
+        await put(store, creator=actor, prompt="plain")
+        await put(store, creator=actor, prompt="high", priority=9)
+        await put(store, creator=actor, prompt="message", cause="message", session_key=f"chat:{actor}")
+    shares = Shares({("demo", "a"): 3})
+    first = await take(store, 1, agents={"demo": 1}, shares=shares)
+    assert [(task.creator, task.prompt) for task in first] == [("b", "message")]
+    rest = await take(store, 5, shares=Shares({("demo", "a"): 3, ("demo", "b"): 1}))
+    assert [task.prompt for task in rest] == ["message", "high", "high", "plain", "plain"]
+
+
+async def test_no_actor_gets_more_than_one_may_have(store: Store) -> None:
+    for actor in "aaaaab":
+        await put(store, creator=actor)
+    assert await takers(store, 9, most=3, held={"a": 1}) == ["a", "a", "b"]
+    assert await takers(store, 9, most=3, held={"a": 3}) == []
+    assert await takers(store, 9, most=3) == ["a", "a", "a"]
+
+
+async def test_tasks_without_an_actor_are_one_more_actors(store: Store) -> None:
+    await put(store)
+    await put(store)
+    await put(store, creator="a")
+    assert await takers(store, held={"": 3}) == ["a"]
+    assert await takers(store, 2, most=1) == [""]
+
+
+async def test_the_first_tasks_of_actors_in_one_gate_are_taken_one_by_one(store: Store) -> None:
+    for actor in "abc":
+        await put(store, creator=actor, session_key="chat:1")
+    await put(store, creator="c")
+    assert await takers(store, 3) == ["a", "c"]
+
+
+async def test_open_tasks_of_one_actor_are_limited_while_others_may_go_on(store: Store) -> None:
+    async def submit(creator: str | None, most: int | None = 2, **fields: Any) -> bool:
+        task = a_task(creator=creator, **fields)
+        return (await store.submit(task, submitted(task), 100, most)).created
+
+    await submit("a", idempotency_key="k", body_hash="x")
+    await running(store, creator="a")
+    await put(store, creator="a", cause="automation")  # does not count
+    with pytest.raises(LimitReached, match=r"2 tasks of a .*max_open_per_actor"):
+        await submit("a")
+    assert not await submit("a", idempotency_key="k", body_hash="x")  # a replay
+    assert await submit("b") and await submit(None) and await submit(None)
+    with pytest.raises(LimitReached, match="2 tasks without an actor"):
+        await submit(None)
+    assert await submit("a", None)
+    assert await submit("a", 4)
+    with pytest.raises(LimitReached):
+        await submit("a", 4)
 
 
 # -- fences and guards -------------------------------------------------------------------------------------------
