@@ -94,7 +94,7 @@ def values(field: FieldInfo) -> str:
     if get_origin(kept) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(kept))
     base = get_args(kept)[0] if hasattr(kept, "__metadata__") else kept
-    word = {float: "duration", int: "whole number", bool: "`true` or `false`", Path: "directory", str: "text"}[base]
+    word = {float: "duration", int: "whole number", bool: "`true` or `false`", Path: "directory", str: "text"}.get(base, "list")
     return " ".join(filter(None, (word, *bounds(field))))
 
 
@@ -110,10 +110,10 @@ def bounds(field: FieldInfo) -> Iterator[str]:
 
 
 def default_of(field: FieldInfo) -> str:
-    value: Any = field.default
     if field.is_required():
         return "none; required"
-    if value is None or value == "":
+    value: Any = field.get_default(call_default_factory=True)
+    if value in (None, "", []):
         return "none"
     if isinstance(value, bool):
         return f"`{value}`".lower()

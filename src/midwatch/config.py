@@ -144,7 +144,7 @@ class Settings(BaseSettings):
     proxy_addresses: Annotated[list[str], AfterValidator(_networks)] = Field(
         ["127.0.0.0/8", "::1"], description="Addresses and networks of trusted proxies."
     )
-    proxy_role: Role = Field("operator", description="What whom a proxy names may do.")
+    proxy_role: Role = Field("operator", description="What actors named by a proxy may do.")
     slots: int = Field(64, ge=1, le=10_000, description="Tasks that may run at once in one process, over all agents.")
     default_agent: str = Field("demo", description="Agent of a task that names none.")
     notify: str | None = Field(None, description="Route of a task that names none: `channel` or `channel:target`.")

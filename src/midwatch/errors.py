@@ -3,8 +3,9 @@
 MidwatchError
 ├── InvalidInput            what was asked for makes no sense; names the field
 │   ├── UnknownAgent        no configuration and no live process offers that agent
-│   └── UnsupportedMedia    the body is not declared as JSON
+│   └── UnsupportedMediaType the body is not declared as JSON
 ├── NotFound                no such task, approval, session, ...
+│   └── Pruned              the events asked for are not kept any more
 ├── Conflict                the record is not in a state that allows this, or changed meanwhile
 │   ├── AlreadyFinished     the task has ended
 │   ├── NotFinished         the task has no result yet
@@ -69,7 +70,7 @@ class UnknownAgent(InvalidInput):
         )
 
 
-class UnsupportedMedia(InvalidInput):
+class UnsupportedMediaType(InvalidInput):
     """The body is not declared as JSON."""
 
     code = "unsupported_media_type"
@@ -86,6 +87,18 @@ class NotFound(MidwatchError):
         super().__init__(f"there is no {noun} {key!r}{listed}.")
         self.noun = noun
         self.key = key
+
+
+class Pruned(NotFound):
+    """The events asked for are not kept any more."""
+
+    code = "pruned"
+
+    def __init__(self, after: int, oldest_seq: int) -> None:
+        MidwatchError.__init__(
+            self, f"events {after + 1} to {oldest_seq - 1} are not kept any more; begin after {oldest_seq - 1}."
+        )
+        self.oldest_seq = oldest_seq
 
 
 class Conflict(MidwatchError):

@@ -19,7 +19,7 @@ from midwatch.errors import InvalidInput, MidwatchError
 
 COMMANDS = [
     "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "events",
-    "approvals", "approve", "deny", "agents", "cluster", "doctor", "backup", "restore", "migrate", "version",
+    "approvals", "approve", "deny", "agents", "open", "cluster", "doctor", "backup", "restore", "migrate", "version", "token",
 ]  # fmt: skip
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from midwatch.api.desk import ACTOR, CALL
 from midwatch.api.door import Call, Door
 from midwatch.api.reply import problem
-from midwatch.errors import Forbidden, InvalidInput, MidwatchError, Unauthorized, UnsupportedMedia
+from midwatch.errors import Forbidden, InvalidInput, MidwatchError, Unauthorized, UnsupportedMediaType
 from midwatch.identity import Actor, Tokens
 
 MAX_BODY = 2 * 1024 * 1024
@@ -164,7 +164,7 @@ async def read_body(call: Call, receive: Receive, most: int) -> bytes:
 def _check_media(call: Call, body: bytes) -> None:
     """A form of a foreign page cannot say that it sends JSON."""
     if body and not call.safe and call.header(b"content-type").partition(";")[0].strip().lower() != "application/json":
-        raise UnsupportedMedia("a body has to be JSON; send it with `content-type: application/json`.", field="body")
+        raise UnsupportedMediaType("a body is JSON; send it with `content-type: application/json`.", field="body")
 
 
 def replay(body: bytes, receive: Receive) -> Receive:

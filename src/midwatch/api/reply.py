@@ -16,16 +16,18 @@ from midwatch.errors import (
     LimitReached,
     MidwatchError,
     NotFound,
+    Pruned,
     StoreError,
     Unauthorized,
-    UnsupportedMedia,
+    UnsupportedMediaType,
     WrongHost,
 )
 
 STATUS: dict[type[MidwatchError], int] = {
     InvalidInput: 422,
-    UnsupportedMedia: 415,
+    UnsupportedMediaType: 415,
     NotFound: 404,
+    Pruned: 410,
     Conflict: 409,
     LimitReached: 429,
     Unauthorized: 401,
