@@ -94,8 +94,8 @@ def values(field: FieldInfo) -> str:
     if get_origin(kept) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(kept))
     base = get_args(kept)[0] if hasattr(kept, "__metadata__") else kept
-    word = {float: "duration", int: "whole number", bool: "`true` or `false`", Path: "directory", str: "text"}.get(base, "list")
-    return " ".join(filter(None, (word, *bounds(field))))
+    words = {float: "duration", int: "whole number", bool: "`true` or `false`", Path: "directory", str: "text"}
+    return " ".join(filter(None, (words.get(base, "list"), *bounds(field))))
 
 
 def bounds(field: FieldInfo) -> Iterator[str]:
