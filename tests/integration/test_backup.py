@@ -19,6 +19,7 @@ from midwatch.engine import Instance
 from midwatch.errors import AlreadyRunning, BadConfig, Conflict, HomeUnusable, StoreCorrupt
 from midwatch.home import Home
 from midwatch.runtime import open_store
+from midwatch.identity import OWNER, create, make
 from midwatch.session import Message
 from midwatch.store import Store
 from midwatch.stores import transfer
@@ -66,6 +67,7 @@ async def fill(store: Store) -> None:
     done = await running(store, session_key="chat:1", idempotency_key="k-1", prompt="nul \0 and\ttab \\N \u2028 é👍")
     said = Message(session_key="chat:1", role="user", text="one\ntwo", time=now, task_id=done.id)
     await store.apply(Changes(fence=fence(done), messages=(said,), events=(progress(done, "half \\x 'q'"),)))
+    await store.apply(create(make("api", "ci", OWNER, now, by="owner")[0]))
     await put(store, due_at=now + 10**12, timeout_seconds=0.1, priority=-5, usage={"tokens": 3})
 
 

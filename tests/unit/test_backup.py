@@ -26,6 +26,7 @@ from midwatch.errors import (
     StoreUnavailable,
 )
 from midwatch.home import Home
+from midwatch.identity import OWNER, make
 from midwatch.session import Message, Session, gate_key
 from midwatch.store import Store
 from midwatch.stores import sqlite, transfer
@@ -54,7 +55,8 @@ def contents(path: Path) -> dict[str, list[tuple]]:
 
 
 async def fill(store: Store) -> None:
-    """Something in every table: tasks in all states, a log that begins late, a conversation, a question, a notice."""
+    """Something in every table: tasks in all states, a log that begins late, a conversation, a question, a notice, a
+    token."""
     now = CLOCK.now()
     held = await running(store, session_key="chat:1", idempotency_key="k-1", timeout_seconds=1.5, on_crash="rerun")
     session = Session(key="chat:1", agent="demo", gate_key=gate_key("chat:1"), created_at=now, updated_at=now)
@@ -69,7 +71,7 @@ async def fill(store: Store) -> None:
     await store.apply(
         Changes(
             fence=fence(held), sessions=(session,), messages=(said, replace(said, role="agent", task_id=None)),
-            records=(asked,), deliveries=(notice,), events=(progress(held, "half"),),
+            records=(asked, make("api", "ci", OWNER, now, by="owner")[0]), deliveries=(notice,), events=(progress(held, "half"),),
         )
     )  # fmt: skip
     await put(store, prompt="wait", due_at=now + 10**12)
