@@ -18,8 +18,8 @@ from midwatch.config import Settings
 from midwatch.engine import Instance
 from midwatch.errors import AlreadyRunning, BadConfig, Conflict, HomeUnusable, StoreCorrupt
 from midwatch.home import Home
-from midwatch.runtime import open_store
 from midwatch.identity import OWNER, create, make
+from midwatch.runtime import open_store
 from midwatch.session import Message
 from midwatch.store import Store
 from midwatch.stores import transfer

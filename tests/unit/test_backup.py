@@ -71,7 +71,8 @@ async def fill(store: Store) -> None:
     await store.apply(
         Changes(
             fence=fence(held), sessions=(session,), messages=(said, replace(said, role="agent", task_id=None)),
-            records=(asked, make("api", "ci", OWNER, now, by="owner")[0]), deliveries=(notice,), events=(progress(held, "half"),),
+            records=(asked, make("api", "ci", OWNER, now, by="owner")[0]), deliveries=(notice,),
+            events=(progress(held, "half"),),
         )
     )  # fmt: skip
     await put(store, prompt="wait", due_at=now + 10**12)
