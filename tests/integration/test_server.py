@@ -546,16 +546,28 @@ def test_who_comes_when_all_places_are_taken_is_sent_away(home: Path) -> None:
         assert reply(taken[1]) == 200
 
 
-def test_who_only_holds_a_place_gives_way(home: Path) -> None:
+@pytest.mark.parametrize(
+    ("sent", "stage"),
+    [
+        (b"", "head"),
+        (GET, "head"),
+        (POST.replace(b"health", b"sign-in") + b"Content-Length: 9\r\n\r\n", "body"),
+        (MALFORMED["TLS hello"], "over"),
+    ],
+    ids=["says nothing", "half a head", "no body", "refused"],
+)
+def test_who_only_holds_a_place_gives_way(home: Path, sent: bytes, stage: str) -> None:
     with Wired(home, Limits(connections=3, idle_seconds=0)) as wired, contextlib.ExitStack() as held:
-        taken = [held.enter_context(dial(wired.port)) for _ in range(3)]
-        taken[0].sendall(request(HEALTH))
-        assert reply(taken[0]) == 200  # it waits again, as the last of the three
-        taken[1].sendall(GET)
+        active, idle, other = (held.enter_context(dial(wired.port)) for _ in range(3))
+        idle.sendall(sent)
+        assert asyncio.run(eventually(lambda: stage in [one._stage for one in wired.connections]))
+        for sock in (other, active):  # they wait again, as the last of the three
+            sock.sendall(request(HEALTH))
+            assert reply(sock) == 200
         assert statuses(say(wired.port, request(HEALTH, "Connection: close"))) == [200]
-        assert rest(taken[1]) == b""
-        taken[0].sendall(request(HEALTH))
-        assert reply(taken[0]) == 200
+        assert refused(rest(idle))
+        active.sendall(request(HEALTH))
+        assert reply(active) == 200
 
 
 def test_a_stream_gives_way_to_nobody(home: Path) -> None:

@@ -51,7 +51,7 @@ class Limits:
     """Longest a body may not come on, or a reply of known length not be taken."""
     body_seconds: float = 60.0
     idle_seconds: float = 1.0
-    """Who has sent no head for this long gives way to others when all connections are taken."""
+    """Whose peer has let us wait for this long gives way to others when all connections are taken."""
     last_seconds: float = 5.0
     """How long the rest of a refused request is swallowed: a peer that is cut off while it writes reads no answer."""
     last_bytes: int = 16 * 1024 * 1024
@@ -110,7 +110,7 @@ class Shared:
         self.limits = limits
         self.refusals = Refusals()
         self.waiting: dict[Connection, float] = {}
-        """Those in the stage `head`, and since when; the first has waited longest."""
+        """Those whose peer has to send or to read, and since when; the first has waited longest."""
         self.turned_away: set[Connection] = set()
 
 
@@ -160,13 +160,19 @@ class Connection(HttpToolsProtocol):
         if idle is None or self.loop.time() - since < self.limits.idle_seconds:
             return False
         self.connections.discard(idle)
-        self.shared.waiting.pop(idle)
+        idle._waits(False)
         idle.transport.abort()
         return True
 
+    def _waits(self, is_so: bool = True) -> None:
+        """Note whether it is the peer's turn."""
+        self.shared.waiting.pop(self, None)
+        if is_so and self in self.connections:
+            self.shared.waiting[self] = self.loop.time()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
-        self.shared.waiting.pop(self, None)
+        self._waits(False)
         self.shared.turned_away.discard(self)
         super().connection_lost(exc)
 
@@ -176,7 +182,7 @@ class Connection(HttpToolsProtocol):
             self._drop_request()
             self.transport.close()
         super().shutdown()
-        self._arm(self.limits.stop_seconds, self.transport.abort)
+        self.loop.call_later(self.limits.stop_seconds, self.transport.abort)
 
     # -- what comes in ---------------------------------------------------------------------------------------------
 
@@ -247,7 +253,6 @@ class Connection(HttpToolsProtocol):
             self._stop(wrong)
         super().on_headers_complete()
         self._stage, self._began = "body", self.loop.time()
-        self.shared.waiting.pop(self, None)
         self._disarm()
 
     def on_body(self, body: bytes) -> None:
@@ -257,6 +262,7 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._stage = "reply"
+        self._waits(False)
         self._disarm()
 
     # -- what goes out ---------------------------------------------------------------------------------------------
@@ -274,11 +280,13 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self.cycle is not None and self.cycle.chunked_encoding is False:
+            self._waits()
             self._watch_reply()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self._stage == "reply":
+            self._waits(False)
             self._disarm()
 
     def _refuse(self, refusal: Refusal) -> None:
@@ -301,6 +309,7 @@ class Connection(HttpToolsProtocol):
     def _end(self) -> None:
         """Say no more, and give the peer time to read."""
         self._stage, self._fed = "over", 0
+        self._waits()
         if not self.transport.is_closing():
             if self.flow is not None:
                 self.flow.resume_reading()
@@ -320,8 +329,7 @@ class Connection(HttpToolsProtocol):
 
     def _await_head(self) -> None:
         self._stage, self._fed = "head", 0
-        self.shared.waiting.pop(self, None)
-        self.shared.waiting[self] = self.loop.time()
+        self._waits()
         self._arm(self.limits.head_seconds, self._head_is_late)
 
     def _head_is_late(self) -> None:
