@@ -91,8 +91,8 @@ class Door:
         for name, value in scope["headers"]:
             headers[name] = headers[name] + b"\n" + value if name in headers else value
         peer = (scope.get("client") or ("",))[0]
-        said = headers.get(b"x-forwarded-proto", b"") if self._trusts(peer) else b""
-        secure = scope.get("scheme") == "https" or said.lower() == b"https"
+        behind_https = headers.get(b"x-forwarded-proto", b"").lower() == b"https" and self._trusts(peer)
+        secure = scope.get("scheme") == "https" or behind_https
         host = headers.get(b"host", b"").decode("latin-1").lower()
         return Call(
             method=scope["method"],
