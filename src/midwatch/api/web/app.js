@@ -107,6 +107,14 @@ function drawNav() {
   document.getElementById("help").append(icon("help"));
 }
 
+let lost = false;
+
+function connection(status) {
+  drawConnection(status);
+  if (status === "live" && lost) whoAmI();
+  lost = status === "offline" || (lost && status !== "live");
+}
+
 function drawConnection(status) {
   const node = document.getElementById("link-state");
   const banner = document.getElementById("banner");
@@ -127,13 +135,15 @@ function toggleTheme() {
   }
 }
 
+/** Who speaks, and to which version; asked again after each lost connection. */
 async function whoAmI() {
-  const me = await get("/me").catch(() => null);
-  if (!me) return;
+  const me = await get("/me").catch((problem) => problem);
+  if (!me.actor) return me.status;
   if (desk.me && desk.me.version !== me.version) toast("midwatch was updated; reload this page to have the new console.");
   desk.me = me;
   document.body.classList.toggle("viewer", me.role === "viewer");
   say(document.getElementById("who"), me.actor === me.role ? me.actor : `${me.actor} (${me.role})`);
+  return 200;
 }
 
 document.addEventListener("click", (clicked) => {
@@ -163,12 +173,16 @@ shortcut("/", "Filter, or write a message", () => {
 shortcut("t", "Light or dark", toggleTheme);
 shortcut("?", "This help", showHelp);
 
-if (location.pathname !== "/sign-in") {
+async function start() {
+  if (location.pathname === "/sign-in") return show();
+  main.replaceChildren(skeleton(6));
+  if ((await whoAmI()) === 401) return undefined;
   desk.on("approvals", drawTitle);
-  stream.on({ status: (status) => { drawConnection(status); if (status === "live" && desk.me) whoAmI(); } });
+  stream.on({ status: connection });
   stream.start();
   desk.start();
-  whoAmI();
   setTimeout(() => PAGES.forEach(([, load]) => load().catch(() => {})), 1500); // so that a page opens also while offline
+  return show();
 }
-show();
+
+start();

@@ -2,7 +2,7 @@
 
 import { post } from "./api.js";
 import { desk } from "./desk.js";
-import { h, keyed } from "./dom.js";
+import { firstLine, h, keyed, say } from "./dom.js";
 import { act, agoOf, taskLink, toast } from "./parts.js";
 
 /** The card of an open question. The first choice is the yes. */
@@ -14,13 +14,19 @@ export function approvalCard(approval, { withTask = true } = {}) {
     return button;
   });
   const expires = approval.expires_at ? h("span.faint", "expires ", h("mw-ago", { at: approval.expires_at })) : null;
-  return h("article.approval", { data: { approval: approval.id } },
+  const about = withTask ? taskLink(approval.task_id, "its task") : null;
+  const card = h("article.approval", { data: { approval: approval.id } },
     h("p.approval-question.said", approval.question),
     h("p.approval-from.faint",
       h("span", approval.agent || "an agent", " asked ", agoOf(approval.created_at)),
-      withTask ? taskLink(approval.task_id, "its task") : null,
+      about,
       expires),
     h("div.approval-answers.acts", h("div.approval-buttons", buttons), why));
+  card.name = () => {
+    const task = about && desk.running.get(approval.task_id);
+    if (task?.prompt) say(about, firstLine(task.prompt, 60));
+  };
+  return card;
 }
 
 async function answer(approval, choice, yes, why) {
@@ -43,7 +49,7 @@ export function approvalList(list, { which = () => true, withTask = true, change
     const open = [...desk.approvals.values()].filter(which).sort((a, b) => (a.created_at < b.created_at ? -1 : 1));
     const gone = over ? [...(list.keyedNodes ?? new Map())].filter(([id]) => !open.some((one) => one.id === id)) : [];
     for (const [, node] of gone) node.inert = true;
-    if (!gone.length) keyed(list, open, (one) => one.id, (one) => approvalCard(one, { withTask }));
+    if (!gone.length) keyed(list, open, (one) => one.id, (one) => approvalCard(one, { withTask }), (node) => node.name());
     else for (const one of open) if (!list.keyedNodes.has(one.id)) {
       const node = approvalCard(one, { withTask });
       list.keyedNodes.set(one.id, node);
@@ -55,10 +61,10 @@ export function approvalList(list, { which = () => true, withTask = true, change
   const exit = () => { over = false; draw(); };
   list.addEventListener("pointerenter", enter);
   list.addEventListener("pointerleave", exit);
-  const stop = desk.on("approvals", draw);
+  const stops = [desk.on("approvals", draw), desk.on("tasks", () => { for (const node of list.children) node.name(); })];
   draw();
   return () => {
-    stop();
+    stops.forEach((stop) => stop());
     list.removeEventListener("pointerenter", enter);
     list.removeEventListener("pointerleave", exit);
   };

@@ -85,6 +85,15 @@ export function keyed(list, items, key, make, update) {
   }
 }
 
+/** The same for rows of one height: each is put in its place by a transform, so that nothing else is laid out again
+ * when one comes or moves, and the others glide. The style sheet says the height, as --h. */
+export function placed(list, items, key, make, update) {
+  keyed(list, items, key, make, update);
+  list.classList.add("placed");
+  list.style.setProperty("--n", items.length);
+  items.forEach((item, at) => list.keyedNodes.get(key(item)).style.setProperty("--i", at));
+}
+
 /** Call `draw` at most once per frame, however often it is asked for. A hidden page draws when it is seen again. */
 export function perFrame(draw) {
   let asked = false;

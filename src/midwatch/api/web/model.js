@@ -119,9 +119,16 @@ const LINES = {
   approval_resolved: (p) => `${p.status}${p.answer ? `: ${quoted(p.answer)}` : ""}${p.why ? ` (${quoted(p.why)})` : ""}`,
   delivery_sent: (p) => `${p.notice} sent to ${p.channel}`,
   delivery_failed: (p) => `${p.notice} not sent to ${p.channel}: ${quoted(p.error)}`,
+  delivery_retried: (p) => `${p.notice ?? "notice"} to ${p.channel ?? "its channel"} is tried again`,
   session_opened: (p) => `session with ${p.agent}${p.title ? `: ${quoted(p.title)}` : ""}`,
+  token_created: (p) => `token ${p.name} (${p.role})`,
+  token_revoked: (p) => `token ${p.name} revoked`,
+  signed_in: (p) => `signed in (${p.role})`,
   session_closed: (p) => `session closed: ${p.reason}`,
 };
+
+/** The kinds that are stored, for choosing. */
+export const KINDS = Object.keys(LINES).filter((kind) => !["message_delta", "screen_update"].includes(kind)).sort();
 
 /** An event as one line. */
 export function line(event) {

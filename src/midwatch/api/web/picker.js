@@ -22,7 +22,7 @@ export function agentPicker(chosen = "") {
 
 /** An input for an absolute path with a button that looks around on the server. */
 export function directoryPicker(chosen = "") {
-  const input = h("input.mono", { name: "workdir", value: chosen, placeholder: "where the agent works; empty: its own", spellcheck: false, autocomplete: "off" });
+  const input = h("input.mono", { name: "workdir", value: chosen, placeholder: "/path, or the agent's own", spellcheck: false, autocomplete: "off" });
   const browse = h("button", { type: "button", title: "Look for a directory" }, icon("folder"), h("span", "Browse"));
   browse.addEventListener("click", async () => {
     const found = await chooseDirectory(input.value.trim());

@@ -5,7 +5,7 @@
 // good (pruned, or another store) and everything shown must be read again.
 
 import { toSignIn } from "./api.js";
-import { learnTime } from "./time.js";
+import { learnTime, now } from "./time.js";
 
 const FIRST_PAUSE = 400;
 const LONGEST_PAUSE = 15000;
@@ -167,7 +167,7 @@ export class Stream {
       }
       return;
     }
-    if (id === null) return void this.#tell("live", data);
+    if (id === null) return void this.#tell("live", { kind: name, time: new Date(now()).toISOString(), ...data });
     if (this.lastSeq !== null && id <= this.lastSeq) return;
     this.lastSeq = id;
     this.#tell("event", data);

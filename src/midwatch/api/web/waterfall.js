@@ -54,12 +54,15 @@ class Waterfall extends HTMLElement {
     this.detail = h("p.waterfall-detail.dim", "Point at a bar, or focus it, for details.");
     this.replaceChildren(h("div.waterfall-frame", this.list), this.detail);
     this.list.addEventListener("keydown", (pressed) => this.#move(pressed));
+    this.resized = new ResizeObserver(() => this.draw());
+    this.resized.observe(this.list);
     this.stop = everySecond(() => this.#spans.some((span) => span.to === null) && this.draw());
     if (this.#events.length) this.show(this.#events);
   }
 
   disconnectedCallback() {
     this.stop?.();
+    this.resized?.disconnect();
   }
 
   show(events) {
@@ -70,17 +73,19 @@ class Waterfall extends HTMLElement {
 
   draw() {
     const all = this.#spans;
-    if (!all.length) return;
+    if (!all.length || !this.isConnected) return;
+    const width = this.list.clientWidth;
+    const lane = { x: width < 380 ? 100 : 140, end: width - 62 };
     const from = all[0].from;
     const to = Math.max(from + 1000, ...all.map((span) => span.to ?? now()));
-    const place = (time) => `${(100 * (time - from)) / (to - from)}%`;
+    const place = (time) => lane.x + ((time - from) / (to - from)) * (lane.end - lane.x);
     set(this.list, { height: AXIS + all.length * ROW + 4 });
-    this.#drawAxis(to - from);
+    this.#drawAxis((to - from) / 1000, (seconds) => place(from + seconds * 1000));
     let line = 0;
     keyed(this.rows, all, (span) => span.key, (span) => this.#row(span), (node, span) => {
       const end = span.to ?? now();
       set(node, { transform: `translate(0 ${AXIS + line++ * ROW})` });
-      set(node.bar, { x: place(span.from), width: `${Math.max(0, (100 * (end - span.from)) / (to - from))}%`, class: `bar ${span.kind}${span.bad ? " bad" : ""}${span.to ? "" : " open"}` });
+      set(node.bar, { x: place(span.from), width: Math.max(3, place(end) - place(span.from)), class: `bar ${span.kind}${span.bad ? " bad" : ""}${span.to ? "" : " open"}` });
       const took = duration((end - span.from) / 1000, { fine: true });
       say(node.took, took);
       node.setAttribute("aria-label", `${span.label}, ${span.to ? took : `${took} so far`}`);
@@ -90,10 +95,10 @@ class Waterfall extends HTMLElement {
 
   #row(span) {
     const bar = svg("rect", { y: 5, height: ROW - 10, rx: 2.5 });
-    const label = svg("text", { x: 4 + span.depth * 10, y: 14 }, span.label.length > 22 ? `${span.label.slice(0, 21)}…` : span.label);
+    const label = svg("text", { x: 4 + span.depth * 10, y: 14 }, span.label.length > 20 - span.depth * 2 ? `${span.label.slice(0, 19 - span.depth * 2)}…` : span.label);
     const took = svg("text.took", { x: "100%", y: 14 });
     const node = svg("g.step", { role: "listitem", tabindex: this.rows.firstChild ? -1 : 0 },
-      svg("rect.hit", { width: "100%", height: ROW }), label, svg("svg.lane", { height: ROW }, bar), took);
+      svg("rect.hit", { width: "100%", height: ROW }), label, bar, took);
     Object.assign(node, { bar, took, span });
     const tell = () => { for (const one of this.rows.children) one.shown = one === node; this.#tell(span); };
     node.addEventListener("pointerenter", tell);
@@ -118,17 +123,15 @@ class Waterfall extends HTMLElement {
     steps[to].focus();
   }
 
-  #drawAxis(span) {
-    const seconds = span / 1000;
+  #drawAxis(seconds, place) {
     const step = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400].find((one) => seconds / one <= 5) ?? 86400 * Math.ceil(seconds / 86400 / 5);
     const ticks = [];
     for (let time = 0; time < seconds * 0.93; time += step) ticks.push(time);
-    const lane = this.axis.firstChild ?? this.axis.appendChild(svg("svg.lane", { height: "100%" }));
-    keyed(lane, ticks, (tick) => tick, (tick) => {
+    keyed(this.axis, ticks, (tick) => tick, (tick) => {
       const node = svg("g", svg("line", { y1: AXIS - 4, y2: "100%" }), svg("text", { y: 12 }, tick ? duration(tick, { fine: tick < 10 }).replace(".0 s", " s") : "0"));
       return node;
     }, (node, tick) => {
-      const x = `${(100 * tick) / seconds}%`;
+      const x = place(tick);
       set(node.children[0], { x1: x, x2: x });
       set(node.children[1], { x });
     });

@@ -19,6 +19,8 @@ export default async function agents(main, page) {
     keyed(list, ranked, (one) => one.name, card, update);
     list.querySelector(".empty")?.remove();
     if (!found.length) list.append(empty("No agents", "Install one, such as claude or codex, or describe your own in midwatch.toml.", command("midwatch agents")));
+    list.querySelector(".hint-card")?.remove();
+    if (found.length && found.every((one) => one.kind === "demo")) list.append(h("div.hint-card", empty("Only the demo so far", "It needs nothing and thinks nothing. Install an agent such as claude, codex or gemini and it is found; or describe any command under [agents.NAME] in midwatch.toml.", command("midwatch agents"), command("midwatch doctor"))));
     count();
   };
   const count = perFrame(() => {

@@ -4,18 +4,13 @@ import { get, query } from "../api.js";
 import { go } from "../app.js";
 import { h, say } from "../dom.js";
 import { icon } from "../icons.js";
-import { line, tone } from "../model.js";
+import { KINDS, line, tone } from "../model.js";
 import { act, failure, pageHead, skeleton, taskLink } from "../parts.js";
 import { stream } from "../stream.js";
 import { dateTime, timeOfDay } from "../time.js";
 
 const PAGE = 200;
 const MOST_ROWS = 2000;
-const KINDS = [
-  "task_submitted", "task_started", "task_progress", "task_waiting", "task_interrupted", "task_rescued", "task_finished", "task_late", "turn_start", "turn_end",
-  "tool_exec_start", "tool_exec_end", "message_update", "approval_requested", "approval_resolved", "delivery_sent", "delivery_failed", "session_opened", "session_closed",
-  "status_change", "agent_error", "interrupt_received", "error",
-];
 const FILTERS = [["task_id", "Task"], ["session_key", "Session"], ["agent", "Agent"], ["actor", "Actor"]];
 
 export default async function events(main, page) {

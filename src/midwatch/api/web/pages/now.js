@@ -3,8 +3,8 @@
 import { get } from "../api.js";
 import { approvalList } from "../approval.js";
 import { desk } from "../desk.js";
-import { firstLine, h, keyed, perFrame, say } from "../dom.js";
-import { after, taskFrom } from "../model.js";
+import { firstLine, h, perFrame, placed, say } from "../dom.js";
+import { after, taskFrom, waitText } from "../model.js";
 import { agoOf, attribute, command, elapsed, empty, failure, pageHead, panel, promptText, skeleton, statusMark, updateElapsed, updateStatus } from "../parts.js";
 import { stream } from "../stream.js";
 import { duration, midnight } from "../time.js";
@@ -98,9 +98,11 @@ function drawAll(view, data) {
   drawTiles(view.tiles.values, data);
   const running = [...desk.running.values()].sort((a, b) => ((a.started_at ?? "") < (b.started_at ?? "") ? -1 : 1));
   section(view.running, running, Boolean(desk.counts), runningRow, updateRunning);
-  section(view.failed, data.failed, data.loaded, endedRow, updateEnded);
-  section(view.recent, data.recent, data.loaded, endedRow, updateEnded);
+  section(view.failed, newest(data.failed), data.loaded, endedRow, updateEnded);
+  section(view.recent, newest(data.recent), data.loaded, endedRow, updateEnded);
 }
+
+const newest = (tasks) => [...tasks].sort((a, b) => (a.completed_at < b.completed_at ? 1 : -1));
 
 function section(part, items, loaded, make, update) {
   if (!loaded) return;
@@ -108,7 +110,7 @@ function section(part, items, loaded, make, update) {
   part.list.hidden = !items.length;
   part.none.hidden = items.length > 0;
   say(part.counter, items.length || "");
-  keyed(part.list, items, (task) => task.id, make, update);
+  placed(part.list, items, (task) => task.id, make, update);
 }
 
 function drawTiles(values, { usage }) {
@@ -144,7 +146,7 @@ function updateRunning(node, task) {
   updateStatus(status, task);
   updateElapsed(time, task);
   attribute(at, "at", activity?.at ?? task.started_at);
-  say(text, activity?.text ?? "started");
+  say(text, waitText(task) ?? activity?.text ?? "started");
 }
 
 function endedRow(task) {

@@ -193,7 +193,7 @@ function drawAll(view, data, page) {
   view.screen.hidden = !data.screen || !running;
   if (data.screen) say(view.screen, data.screen);
   drawErrors(view.errors, data.errors);
-  view.input.placeholder = closed ? "This session is closed" : running ? "Write a message; it is answered after the running turn" : "Write a message";
+  view.input.placeholder = closed ? "This session is closed" : running ? "Write on; it waits in the queue" : "Write a message";
   view.input.disabled = closed;
   view.button.disabled = closed;
   say(view.button.lastChild, running ? "Queue" : "Send");

@@ -2,7 +2,7 @@
 
 import { get, post, query } from "../api.js";
 import { go } from "../app.js";
-import { h, keyed, perFrame, say } from "../dom.js";
+import { h, perFrame, placed, say } from "../dom.js";
 import { icon } from "../icons.js";
 import { agentPicker, directoryPicker } from "../picker.js";
 import { act, agoOf, attribute, command, empty, failure, field, pageHead, showProblem, skeleton } from "../parts.js";
@@ -30,7 +30,7 @@ export default async function sessions(main, page) {
   const draw = perFrame(() => {
     if (!page.isShown() || !data.loaded) return;
     const rows = [...data.sessions.values()].sort((a, b) => (a.updated_at < b.updated_at ? 1 : -1));
-    keyed(list, rows, (one) => one.key, row, update);
+    placed(list, rows, (one) => one.key, row, update);
     more.hidden = !data.next;
     body.querySelector(".empty")?.remove();
     if (!rows.length) body.append(empty("No sessions yet", "A session is a conversation with one agent: it remembers what was said, and its messages are answered one after the other.",

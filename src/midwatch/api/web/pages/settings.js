@@ -4,7 +4,7 @@ import { del, get, post } from "../api.js";
 import { desk } from "../desk.js";
 import { h, keyed } from "../dom.js";
 import { act, actButton, agoOf, confirmed, copyButton, empty, failure, field, pageHead, panel, showProblem, skeleton, toast } from "../parts.js";
-import { dateTime } from "../time.js";
+import { dateTime, duration } from "../time.js";
 
 export default async function settings(main, page) {
   page.setTitle("Settings");
@@ -26,7 +26,7 @@ export default async function settings(main, page) {
     store.body.replaceChildren(facts(found.store));
     channels.body.replaceChildren(
       h("p", found.channels.map((name) => h("span.tag", name)), found.channels.length ? "" : "none"),
-      h("p.hint", found.notify ? `Told of everything: ${[found.notify].flat().join(", ")}.` : "A task's route says which channel hears of it; `notify` in midwatch.toml is for all tasks."));
+      h("p.hint", found.notify ? `Told of everything: ${[found.notify].flat().join(", ")}.` : "A task's route says which channel hears of it; the setting notify is for all tasks."));
   } catch (problem) {
     for (const one of [limits, store, channels]) one.body.replaceChildren(failure(problem));
   }
@@ -36,12 +36,18 @@ const prefixed = (word, values) => Object.fromEntries(Object.entries(values ?? {
 
 function facts(values) {
   return h("dl.facts", Object.entries(values ?? {}).filter(([, value]) => value !== undefined).map(([name, value]) =>
-    h("div.fact", h("dt", name.replaceAll("_", " ")), h("dd.num", shown(value)))));
+    h("div.fact", h("dt", name.replaceAll("_", " ")), h("dd.num", shown(name, value)))));
 }
 
-function shown(value) {
+const TIMES = /age$|expiry$|timeout$|seconds$/;
+const size = (bytes) => (bytes < 1e6 ? `${(bytes / 1e3).toFixed(0)} kB` : bytes < 1e9 ? `${(bytes / 1e6).toFixed(1)} MB` : `${(bytes / 1e9).toFixed(2)} GB`);
+
+function shown(name, value) {
   if (value === null) return h("span.faint", "none");
   if (typeof value === "object") return h("code", JSON.stringify(value));
+  if (typeof value === "number" && TIMES.test(name)) return duration(value);
+  if (typeof value === "number" && name === "bytes") return size(value);
+  if (typeof value === "number" && value >= 10000) return value.toLocaleString();
   return typeof value === "boolean" ? (value ? "yes" : "no") : String(value);
 }
 
@@ -78,7 +84,7 @@ function tokenForm(done) {
   const form = h("form.token-form.padded", { noValidate: true },
     field("Name", h("input", { name: "name", placeholder: "such as phone", autocomplete: "off", maxLength: 100 })),
     field("Role", h("select", { name: "role" }, ["operator", "viewer", "owner"].map((name) => h("option", name)))),
-    field("Actor", h("input", { name: "actor", placeholder: "the name", autocomplete: "off", maxLength: 100 })), button);
+    field("Actor", h("input", { name: "actor", placeholder: "same as the name", autocomplete: "off", maxLength: 100 })), button);
   form.addEventListener("submit", (sent) => {
     sent.preventDefault();
     act(button, async () => {

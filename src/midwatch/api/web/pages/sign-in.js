@@ -1,6 +1,6 @@
 // Signing in: the one-time link does it at once, a token does it by hand.
 
-import { get, post } from "../api.js";
+import { post } from "../api.js";
 import { h } from "../dom.js";
 import { command, field, showProblem } from "../parts.js";
 
@@ -18,7 +18,7 @@ export default async function signIn(main, page) {
   const status = h("p.dim", { role: "status" }, code ? "Signing in…" : "");
   const token = h("input.mono", { name: "token", type: "password", required: true, autocomplete: "current-password", spellcheck: false });
   const form = h("form.form", { hidden: Boolean(code), noValidate: true },
-    field("Token", token, "Made with `midwatch token create`, or the content of the file `token` in the home directory."),
+    field("Token", token, h("span", "Made with ", h("code", "midwatch token create"), ", or the content of the file ", h("code", "token"), " in the home directory.")),
     h("div.form-buttons", h("button.primary", { type: "submit" }, "Sign in")));
   form.addEventListener("submit", async (sent) => {
     sent.preventDefault();
@@ -27,15 +27,13 @@ export default async function signIn(main, page) {
   main.append(h("div.sign-in-card",
     h("img", { src: "/web/mark.svg", alt: "", width: 44, height: 44 }),
     h("h1", "Sign in to midwatch"),
-    h("p.dim", "On the machine it runs on:"),
+    h("p.dim", "On the machine it runs on, run"),
     command("midwatch open"),
-    h("p.dim", "It opens this console, signed in. Or give a token:"),
+    h("p.dim", "and this console opens, signed in. Or give a token:"),
     status, form));
   if (code) {
     history.replaceState(null, "", location.pathname + location.search); // the code works once; it need not stay
     await redeem({ code }, form, status, next);
-  } else if (await get("/me", { stay: true }).catch(() => null)) {
-    location.replace(next);
   } else token.focus();
 }
 

@@ -9,7 +9,7 @@ import { after, isOpen, line, tone, waitText } from "../model.js";
 import { actButton, agoOf, attribute, confirmed, copyButton, elapsed, empty, pageHead, panel, sessionLink, skeleton, statusMark, toast, updateElapsed, updateStatus } from "../parts.js";
 import { grow, Partial } from "../partial.js";
 import { snapshot, stream } from "../stream.js";
-import { dateTime, timeOfDay } from "../time.js";
+import { dateTime, duration, timeOfDay } from "../time.js";
 import "../waterfall.js";
 
 const EVENTS_READ = 5000;
@@ -215,14 +215,15 @@ function drawOutput(view, data) {
 
 function drawFacts(list, task) {
   const usage = task.usage ?? {};
-  const tokens = [usage.input_tokens != null ? `${usage.input_tokens} in` : null, usage.output_tokens != null ? `${usage.output_tokens} out` : null].filter(Boolean).join(", ");
+  const tokens = [usage.input_tokens != null ? `${usage.input_tokens} tokens in` : null, usage.output_tokens != null ? `${usage.output_tokens} out` : null].filter(Boolean).join(", ");
   const facts = [
     ["Agent", task.agent], ["Directory", task.workdir], ["Session", task.session_key && !task.session_key.startsWith("bg:") ? sessionLink(task.session_key) : null],
-    ["Submitted", `${dateTime(task.created_at)}${task.creator ? ` by ${task.creator}` : ""}`], ["Started", task.started_at ? dateTime(task.started_at) : null], ["Ended", task.completed_at ? dateTime(task.completed_at) : null],
-    ["Due", task.status === "pending" && task.due_at > task.created_at ? dateTime(task.due_at) : null],
-    ["Attempt", task.attempt ? `${task.attempt}${task.max_attempts ? `, at most ${task.max_attempts} failures` : ""}` : null],
-    ["Timeout", task.timeout_seconds ? `${task.timeout_seconds} s` : null], ["Priority", task.priority || null], ["Cause", task.cause], ["Route", task.route],
-    ["Model", usage.model], ["Tokens", tokens || null], ["Cost", usage.cost_usd != null ? `$${usage.cost_usd.toFixed(4)}` : null],
+    ["Cause", task.cause], ["Route", task.route], ["Priority", task.priority || null], ["Timeout", task.timeout_seconds ? duration(task.timeout_seconds) : null],
+    ["Submitted", `${dateTime(task.created_at)}${task.creator ? ` by ${task.creator}` : ""}`],
+    ["Due", task.due_at > task.created_at && !task.started_at ? dateTime(task.due_at) : null],
+    ["Started", dateTime(task.started_at)], ["Ended", dateTime(task.completed_at)], // these stand from the start, so that nothing moves
+    ["Attempt", `${task.attempt || "–"}${task.failures ? `, ${task.failures} failed` : ""}`],
+    ["Usage", [tokens, usage.cost_usd != null ? `$${usage.cost_usd.toFixed(4)}` : null, usage.model].filter(Boolean).join(" · ") || "–"],
   ].filter(([, value]) => value !== null && value !== undefined && value !== "");
   keyed(list, facts, ([name]) => name, ([name]) => h("div.fact", h("dt", name), h("dd")), (node, [, value]) => {
     if (value instanceof Node) { if (node.lastChild.textContent !== value.textContent) node.lastChild.replaceChildren(value); } else say(node.lastChild, value);

@@ -2,7 +2,7 @@
 
 import { get, query } from "../api.js";
 import { go } from "../app.js";
-import { h, keyed, perFrame, say } from "../dom.js";
+import { h, perFrame, placed, say } from "../dom.js";
 import { after, taskFrom } from "../model.js";
 import { act, agoOf, attribute, command, elapsed, empty, failure, pageHead, promptText, skeleton, statusMark, updateElapsed, updateStatus } from "../parts.js";
 import { stream } from "../stream.js";
@@ -29,7 +29,7 @@ export default async function tasks(main, page) {
   const rows = () => [...data.tasks.values()].sort((a, b) => (a.id < b.id ? 1 : -1));
   const draw = perFrame(() => {
     if (!page.isShown() || !data.loaded) return;
-    keyed(list, rows(), (task) => task.id, row, update);
+    placed(list, rows(), (task) => task.id, row, update);
     more.hidden = !data.next;
     fresh.hidden = !data.held.size;
     say(fresh, `${data.held.size} new`);
