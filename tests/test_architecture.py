@@ -15,9 +15,9 @@ SOURCE = Path(midwatch.__file__).parent
 ROOT = SOURCE.parent.parent
 
 ORDER = (
-    "errors", "clock", "event", "session", "channel", "change", "submission", "task", "tasks", "state",
-    "sessions", "agent", "approval", "identity", "engine", "store", "home", "slots", "turn", "verdict", "worker",
-    "courier", "watchdog", "bus", "stores", "engines", "agents", "channels", "config", "runtime",
+    "errors", "clock", "event", "session", "channel", "change", "notifications", "submission", "task", "tasks", "state",
+    "usage", "sessions", "agent", "approval", "identity", "engine", "store", "home", "slots", "turn", "verdict",
+    "worker", "courier", "watchdog", "bus", "stores", "engines", "agents", "channels", "config", "runtime",
     "backup", "testing", "wire", "api", "client", "cli",
 )  # fmt: skip
 """Reading order. A module imports only from names that stand before its own."""

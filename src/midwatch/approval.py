@@ -74,7 +74,9 @@ class ApprovalStore(Protocol):
         """The approval, or None."""
         ...
 
-    async def list_approvals(self, status: Status | None = None, limit: int = 50) -> list[Approval]:
+    async def list_approvals(
+        self, status: Status | None = None, limit: int = 50, task_id: str | None = None
+    ) -> list[Approval]:
         """Newest first."""
         ...
 
@@ -160,9 +162,11 @@ class Approvals:
         self._clock = clock
         self._living = living
 
-    async def list(self, status: Status | None = "pending", limit: int = 50) -> list[Approval]:
+    async def list(
+        self, status: Status | None = "pending", limit: int = 50, *, task_id: str | None = None
+    ) -> list[Approval]:
         """Open questions, or those with another status; None lists all. Newest first."""
-        return await self._store.list_approvals(status, limit)
+        return await self._store.list_approvals(status, limit, task_id)
 
     async def get(self, approval_id: str) -> Approval:
         """The approval, or NotFound."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from itertools import islice
 from typing import NamedTuple, Protocol
@@ -185,16 +185,28 @@ class Bus:
         self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False
     ) -> AsyncGenerator[Event, None]:
         """See `midwatch.event.Follower`."""
+        async with aclosing(self.batches(after, which, live=live)) as batches:
+            async for batch in batches:
+                for made in batch:
+                    yield made
+
+    async def batches(
+        self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """What `follow` gives, as many at a time as there are."""
         watcher = _Watcher(which)
         if live:
             self._watchers.add(watcher)
-        async with aclosing(self._follow(after, which, watcher)) as found:
-            async for made in found:
-                yield made
+        try:
+            async with aclosing(self._follow(after, which, watcher)) as found:
+                async for batch in found:
+                    yield batch
+        finally:
+            self._watchers.discard(watcher)
 
     async def watch(
         self, which: EventFilter, look: Callable[[], Awaitable[State]], after: int | None = None
-    ) -> AsyncGenerator[Event | Shown, None]:
+    ) -> AsyncGenerator[Sequence[Event | Shown], None]:
         """The state `look` finds, then every event after it, live ones too. From `after` on what was missed comes
         first. When events are gone that were not seen, a `gap` and the state again. No gap, no duplicate."""
         watcher = _Watcher(which)
@@ -203,35 +215,33 @@ class Bus:
             while self._head >= 0:
                 state = await look()
                 async with aclosing(self._missed(after, state.as_of_seq, which)) as missed:
-                    async for made in missed:
-                        yield made
+                    async for batch in missed:
+                        yield batch
                 await self._reach(state.as_of_seq)
                 watcher.take(0)  # what it holds is part of the texts shown now
-                yield Shown(state, self._live.texts(which), self._live.screens.get(which.session_key or ""))
+                yield [Shown(state, self._live.texts(which), self._live.screens.get(which.session_key or ""))]
                 async with aclosing(self._follow(state.as_of_seq, which, watcher)) as found:
-                    async for made in found:
-                        yield made
-                        if made.kind == "gap" and made.payload["oldest_seq"] is not None:
+                    async for batch in found:
+                        yield batch
+                        if batch[0].kind == "gap" and batch[0].payload["oldest_seq"] is not None:
                             break
                 after = None
         finally:
             self._watchers.discard(watcher)
 
-    async def _missed(self, after: int | None, upto: int, which: EventFilter) -> AsyncGenerator[Event, None]:
+    async def _missed(self, after: int | None, upto: int, which: EventFilter) -> AsyncGenerator[list[Event], None]:
         """The stored events between what a reader saw last and a state; a `gap` when some are gone."""
         if after is None:
             return
         oldest = (await self._store.log_bounds()).oldest_seq
         if (0 < after < oldest - 1 and which.task_id is None) or after > upto:
-            yield event(Gap(oldest_seq=oldest), self._clock.now())
+            yield [event(Gap(oldest_seq=oldest), self._clock.now())]
             return
         while after < upto:
             page = await self._store.read_events(after, which, PAGE)
-            for made in page:
-                if made.seq > upto:
-                    return
-                yield made
-            if len(page) < PAGE:
+            if due := [made for made in page if made.seq <= upto]:
+                yield due
+            if len(due) < PAGE:
                 return
             after = page[-1].seq
 
@@ -239,31 +249,27 @@ class Bus:
         """Wait until this process has heard of everything up to `seq`."""
         while 0 <= self._head < seq:
             news = self._news
-            if self._head < seq:
-                self._wanted = max(self._wanted, seq)
-                self._pump_on()
-                await news.wait()
+            self._wanted = max(self._wanted, seq)
+            self._pump_on()
+            await news.wait()
 
-    async def _follow(self, after: int, which: EventFilter, watcher: _Watcher) -> AsyncGenerator[Event, None]:
-        try:
-            position, began = after, False
-            while self._head >= 0:
-                news = self._news
-                if not began or not self._covers(position):
-                    began = True
-                    oldest, last = await self._store.log_bounds()
-                    if not oldest - 1 <= position <= last:  # pruned, or a log that was restored from a backup
-                        yield event(Gap(oldest_seq=oldest), self._clock.now())
-                        position = oldest - 1 if position < oldest else last
-                found, position = await self._next(position, which)
-                for made in found:
-                    yield made
-                for shown in watcher.take(self._clock.now()):
-                    yield shown
-                if not found and position >= self._head and not watcher.waiting:
-                    await news.wait()
-        finally:
-            self._watchers.discard(watcher)
+    async def _follow(self, after: int, which: EventFilter, watcher: _Watcher) -> AsyncGenerator[list[Event], None]:
+        position, began = after, False
+        while self._head >= 0:
+            news = self._news
+            if not began or not self._covers(position):
+                began = True
+                oldest, last = await self._store.log_bounds()
+                if not oldest - 1 <= position <= last:  # pruned, or a log that was restored from a backup
+                    yield [event(Gap(oldest_seq=oldest), self._clock.now())]
+                    position = oldest - 1 if position < oldest else last
+            found, position = await self._next(position, which)
+            if watcher.waiting:
+                found = [*found, *watcher.take(self._clock.now())]
+            if found:
+                yield found
+            elif position >= self._head:
+                await news.wait()
 
     def _covers(self, position: int) -> bool:
         """Whether what follows `position` is in memory."""
@@ -307,6 +313,26 @@ class Bus:
 def _large(made: Event) -> bool:
     """Whether it holds a text that is too long to be kept in memory."""
     return made.kind in TEXTS and len(made.payload.get(TEXTS[made.kind]) or "") > LARGE
+
+
+def _joined(waiting: Iterable[Event]) -> list[Event]:
+    """Live events in order; what was written to a message bit by bit meanwhile comes as one."""
+    made: list[Event] = []
+    for live in waiting:
+        last = made[-1] if made else None
+        if last is not None and last.kind == live.kind == "message_delta" and _continues(last, live):
+            text = last.payload["text"] + live.payload["text"]
+            made[-1] = last._replace(id="", payload={**last.payload, "text": text})
+        else:
+            made.append(live)
+    return made
+
+
+def _continues(last: Event, live: Event) -> bool:
+    """Whether a delta begins where the one before it ended."""
+    here, there = last.payload, live.payload
+    same = here["message_id"] == there["message_id"] and last.task_id == live.task_id
+    return bool(same and here["offset"] + len(here["text"]) == there["offset"])
 
 
 class _Live:
@@ -385,7 +411,7 @@ class _Watcher:
         return True
 
     def take(self, now: int) -> list[Event]:
-        taken = list(self.waiting)
+        taken = _joined(self.waiting)
         self.waiting.clear()
         if self._dropped:
             taken.append(event(Gap(dropped=self._dropped), now))

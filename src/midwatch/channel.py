@@ -5,15 +5,14 @@ A route is written `channel` or `channel:target`, for example `console`, `phone`
 
 from __future__ import annotations
 
-import asyncio
 import unicodedata
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from midwatch.clock import iso
-from midwatch.errors import InvalidInput, NotFound
+from midwatch.errors import InvalidInput
 
 Status = Literal["pending", "sent", "failed"]
 
@@ -175,71 +174,3 @@ class DeliveryStore(Protocol):
     ) -> list[Delivery]:
         """Newest first."""
         ...
-
-
-class Notifications:
-    """Service: what was or will be sent, and the typing sign around a run."""
-
-    def __init__(self, store: DeliveryStore, channels: Mapping[str, Channel]) -> None:
-        self._store = store
-        self._channels = channels
-
-    def check_route(self, text: str) -> str:
-        """`text` as a route to a channel that exists here, or InvalidInput."""
-        route = Route.parse(text)
-        if route.channel not in self._channels:
-            known = ", ".join(sorted(self._channels))
-            raise InvalidInput(
-                f"no channel is called {route.channel!r}; known channels: {known}. "
-                "Add it under [channels.NAME] in midwatch.toml.",
-                field="route",
-            )
-        return text.strip()
-
-    async def get(self, delivery_id: str) -> Delivery:
-        """The delivery, or NotFound."""
-        found = await self._store.get_delivery(delivery_id)
-        if found is None:
-            raise NotFound("delivery", delivery_id)
-        return found
-
-    async def list(
-        self, *, task_id: str | None = None, status: Status | None = None, limit: int = 50
-    ) -> list[Delivery]:
-        """Newest first."""
-        return await self._store.list_deliveries(task_id=task_id, status=status, limit=limit)
-
-    @asynccontextmanager
-    async def typing(self, route: str | None) -> AsyncIterator[None]:
-        """Show on the route's channel that somebody is at work, until the block ends. A failing channel is ignored."""
-        parsed = Route.parse(route) if route else None
-        channel = self._channels.get(parsed.channel) if parsed else None
-        if channel is None or parsed is None:
-            yield
-            return
-        async with _Harmless(channel, parsed.target):
-            yield
-
-
-class _Harmless:
-    """A channel's typing sign whose failures and slowness the block inside never sees."""
-
-    def __init__(self, channel: Channel, target: str | None) -> None:
-        self._channel = channel
-        self._target = target
-        self._sign: AbstractAsyncContextManager[None] | None = None
-
-    async def __aenter__(self) -> None:
-        try:
-            sign = self._channel.typing(self._target)
-            async with asyncio.timeout(TYPING_SECONDS):
-                await sign.__aenter__()
-            self._sign = sign
-        except Exception:
-            self._sign = None
-
-    async def __aexit__(self, *problem: Any) -> None:
-        if self._sign is not None:
-            with suppress(Exception):
-                async with asyncio.timeout(TYPING_SECONDS):
-                    await self._sign.__aexit__(None, None, None)

@@ -189,7 +189,8 @@ class Client:
                 raise error_of(source.response)
             yield None
             async for message in source:
-                yield cast(EventInfo, orjson.loads(message.data))
+                told = orjson.loads(message.data)
+                yield cast(EventInfo, told if "seq" in told else {"seq": 0, "kind": message.event, **told})
 
     def _move(self) -> None:
         found = self._locate() if self._locate else None

@@ -382,6 +382,15 @@ class SignedIn(Payload):
     role: str
 
 
+@kind("delivery_retried")
+class DeliveryRetried(Payload):
+    """Somebody asked for a notification that could not be sent to be tried again."""
+
+    delivery_id: str
+    channel: str
+    notice: str
+
+
 # -- the stream itself -------------------------------------------------------------------------------------------
 
 

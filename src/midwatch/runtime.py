@@ -23,7 +23,7 @@ from midwatch.agents.profiles import detect
 from midwatch.agents.reaping import identify, reap
 from midwatch.approval import Approvals
 from midwatch.bus import Bus
-from midwatch.channel import Channel, Notifications
+from midwatch.channel import Channel
 from midwatch.channels import build as build_channel
 from midwatch.clock import Clock, SystemClock, new_id
 from midwatch.config import Settings
@@ -33,6 +33,7 @@ from midwatch.engines.embedded import EmbeddedEngine, dead_owners
 from midwatch.errors import BadConfig, UnknownAgent
 from midwatch.home import Home, boot_id
 from midwatch.identity import Tokens
+from midwatch.notifications import Notifications
 from midwatch.sessions import Sessions
 from midwatch.slots import Slots
 from midwatch.store import Commit, Store
@@ -98,7 +99,7 @@ class Runtime:
         self.url: str | None = None
         self.instance: Instance | None = None
         self.channels = channels
-        self.notifications = Notifications(store, self.channels)
+        self.notifications = Notifications(store, clock, self.channels)
         self.living = living_processes(settings, home, store)
         self.approvals = Approvals(store, clock, self.living)
         self.tokens = Tokens(store, clock, home.token())

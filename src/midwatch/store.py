@@ -13,6 +13,7 @@ from midwatch.identity import TokenStore
 from midwatch.session import SessionStore
 from midwatch.state import StateStore
 from midwatch.task import TaskStore
+from midwatch.usage import UsageStore
 
 
 class Commit(NamedTuple):
@@ -30,7 +31,16 @@ EVERY_TOPIC = frozenset({"task", "stop", "delivery", "approval"})
 
 
 class Store(
-    TaskStore, SessionStore, DeliveryStore, ApprovalStore, TokenStore, InstanceStore, EventLog, StateStore, Protocol
+    TaskStore,
+    SessionStore,
+    DeliveryStore,
+    ApprovalStore,
+    TokenStore,
+    InstanceStore,
+    EventLog,
+    StateStore,
+    UsageStore,
+    Protocol,
 ):
     """Port: durable state. Kinds of stores are in `midwatch.stores`; one suite of tests holds for all of them."""
 

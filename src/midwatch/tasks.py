@@ -165,8 +165,9 @@ class Tasks:
             return after
         raise Conflict(f"task {task_id} keeps changing; try again.")
 
-    async def retry(self, task_id: str, *, actor: str | None = None) -> Task:
+    async def retry(self, task_id: str, *, actor: str | None = None, idempotency_key: str | None = None) -> Task:
         """Submit a failed or cancelled task again, as a new task that continues from the old one's progress."""
+        check("-", {"idempotency_key": idempotency_key}, 1)
         old = await self._get(task_id)
         if old.open:
             raise Conflict(f"task {old.id} is still {old.status}; cancel it first with `midwatch cancel {old.id}`.")
@@ -178,6 +179,8 @@ class Tasks:
             id=new_id("t", now), status="pending", prompt=old.prompt, agent=old.agent, session_key=old.session_key,
             gate_key=old.gate_key, created_at=now, due_at=now, submitter=self._submitter,
             retry_of=old.retry_of or old.id, creator=actor or old.creator, internal_key=f"retry:{old.id}",
+            idempotency_key=idempotency_key,
+            body_hash=body_hash(f"retry:{old.id}", {}) if idempotency_key else None,
             **{name: getattr(old, name) for name in KEPT_BY_RETRY},
         )  # fmt: skip
         try:

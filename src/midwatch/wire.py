@@ -5,9 +5,12 @@ Times are ISO 8601 in UTC; what is not known is null.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import (
+    Any,
+    NotRequired,  # pydantic reads these for the API's description, also on 3.11
+)
 
-from typing_extensions import TypedDict  # pydantic reads these for the API's description, also on 3.11
+from typing_extensions import TypedDict
 
 
 class TaskInfo(TypedDict):
@@ -99,6 +102,54 @@ class EventPage(TypedDict):
     last_seq: int
 
 
+class SessionInfo(TypedDict):
+    """A conversation as JSON. `status` is idle, busy, asking, closed or lost."""
+
+    key: str
+    agent: str
+    title: str
+    status: str
+    thread_id: str | None
+    workdir: str | None
+    creator: str | None
+    created_at: str
+    updated_at: str
+    queued: int
+    running_task: str | None
+
+
+class SessionPage(TypedDict):
+    """Some sessions; `next` is the `before` of the following page."""
+
+    sessions: list[SessionInfo]
+    next: str | None
+
+
+class MessageInfo(TypedDict):
+    """A message of a conversation. `role` is user, agent, result or notice."""
+
+    number: int
+    id: str
+    role: str
+    author: str | None
+    text: str
+    time: str
+    task_id: str | None
+    html: NotRequired[str]
+
+
+class MessagePage(TypedDict):
+    """Messages in order."""
+
+    messages: list[MessageInfo]
+
+
+class Interrupted(TypedDict):
+    """The task that was stopped, or null when nothing ran."""
+
+    interrupted: str | None
+
+
 class ApprovalInfo(TypedDict):
     """A question as JSON."""
 
@@ -117,6 +168,12 @@ class ApprovalInfo(TypedDict):
     resolved_at: str | None
 
 
+class ApprovalPage(TypedDict):
+    """Questions, newest first."""
+
+    approvals: list[ApprovalInfo]
+
+
 class DeliveryInfo(TypedDict):
     """A delivery as JSON."""
 
@@ -132,6 +189,12 @@ class DeliveryInfo(TypedDict):
     error: str | None
 
 
+class DeliveryPage(TypedDict):
+    """Deliveries, newest first."""
+
+    deliveries: list[DeliveryInfo]
+
+
 class AgentInfo(TypedDict, total=False):
     """An agent as JSON; of one that only another process knows just `name` and `live`."""
 
@@ -145,6 +208,13 @@ class AgentInfo(TypedDict, total=False):
     problem: str | None
     command: str
     target: str
+
+
+class AgentPage(TypedDict):
+    """All agents by name, and which one works when nobody says."""
+
+    agents: list[AgentInfo]
+    default: str
 
 
 class ProcessInfo(TypedDict):
@@ -205,6 +275,126 @@ class Link(TypedDict):
 
     url: str
     expires_at: str
+
+
+class Consumed(TypedDict):
+    """What work has cost. Figures that no agent told are null, not 0."""
+
+    tasks: int
+    done: int
+    failed: int
+    cancelled: int
+    seconds: float
+    input_tokens: int | None
+    output_tokens: int | None
+    cost_usd: float | None
+
+
+class ConsumedBy(Consumed):
+    """What one actor's tasks with one agent have cost."""
+
+    actor: str
+    agent: str
+
+
+class UsageInfo(TypedDict):
+    """What the tasks that ended since a time have cost, in all and by actor and agent."""
+
+    since: str
+    total: Consumed
+    rows: list[ConsumedBy]
+
+
+class Kin(TypedDict):
+    """A task that belongs to another: `relation` is root, parent, retry_of, retry, child or self."""
+
+    id: str
+    relation: str
+    status: str
+    outcome: str | None
+    prompt: str
+    agent: str
+    created_at: str
+
+
+class TaskView(TypedDict):
+    """Everything a page about a task shows. The HTML is safe to show."""
+
+    task: TaskInfo
+    prompt_html: str
+    result_html: str | None
+    lineage: list[Kin]
+    deliveries: list[DeliveryInfo]
+    approvals: list[ApprovalInfo]
+    last_event_at: str | None
+
+
+class Activity(TypedDict):
+    """The last thing that happened to a task."""
+
+    at: str
+    text: str
+
+
+class RunningTask(TaskInfo):
+    """A task that runs."""
+
+    activity: Activity | None
+
+
+class Now(TypedDict):
+    """The desk at a glance."""
+
+    as_of_seq: int
+    summary: Counts
+    running: list[RunningTask]
+    approvals: list[ApprovalInfo]
+    failed: list[TaskInfo]
+    recent: list[TaskInfo]
+    usage: UsageInfo
+
+
+class Directories(TypedDict):
+    """The directories in a directory of the server's machine."""
+
+    path: str
+    parent: str | None
+    directories: list[str]
+
+
+class SettingsInfo(TypedDict):
+    """What is set, without anything secret."""
+
+    default_agent: str
+    notify: str | None
+    channels: list[str]
+    limits: dict[str, Any]
+    retention: dict[str, Any]
+    store: dict[str, Any]
+
+
+class ResultInfo(TypedDict):
+    """The whole text of a task that is done."""
+
+    id: str
+    result: str
+
+
+class Ready(TypedDict):
+    """Whether tasks are taken and the database answers."""
+
+    status: str
+
+
+class ProblemInfo(TypedDict):
+    """An error. Programs look at `code`; people read `detail`."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    field: str | None
 
 
 class Health(TypedDict):

@@ -16,7 +16,7 @@ from typing import Protocol
 from midwatch.agent import Agent, Conversation, Interrupt, TurnResult
 from midwatch.approval import Approval, Approvals, ApprovalStore, resolve
 from midwatch.change import Changes, Update
-from midwatch.channel import Notifications, cut
+from midwatch.channel import cut
 from midwatch.clock import SECOND, Clock, Timer, iso
 from midwatch.errors import (
     Conflict,
@@ -26,6 +26,7 @@ from midwatch.errors import (
     StoreUnavailable,
 )
 from midwatch.event import Event, TaskInterrupted, TaskLate, TaskWaiting, event
+from midwatch.notifications import Notifications
 from midwatch.session import Session, SessionStore
 from midwatch.slots import Slots
 from midwatch.task import (

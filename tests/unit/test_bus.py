@@ -412,7 +412,7 @@ async def test_a_follower_that_knows_more_than_the_log_is_told(bus: Bus, disk: S
 
 
 def live(number: int, **about: Any) -> Event:
-    return event(MessageDelta(message_id="m", offset=number, text=str(number)), CLOCK.now(), **about)
+    return event(MessageDelta(message_id="m", offset=10 * number, text=str(number)), CLOCK.now(), **about)
 
 
 async def test_live_events_are_shown_to_those_who_watch_and_to_nobody_else(bus: Bus, disk: SqliteStore) -> None:

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from midwatch.change import Changes
 from midwatch.channel import (
     BACKOFF_SECONDS,
     MAX_ATTEMPTS,
     TRANSITIONS,
     Channel,
     Delivery,
-    Notifications,
     Route,
     Status,
     backoff,
@@ -29,6 +29,8 @@ from midwatch.channel import (
 )
 from midwatch.channels import KINDS, build
 from midwatch.errors import BadConfig, InvalidInput, NotFound
+from midwatch.notifications import Notifications
+from midwatch.testing import FakeClock
 
 FAMILY = "👩\u200d👩\u200d👧"
 GERMANY, FRANCE = "🇩🇪", "🇫🇷"
@@ -153,6 +155,9 @@ def test_every_try_but_the_last_has_its_pause() -> None:
 class NoDeliveries:
     """A store in which there is nothing."""
 
+    async def apply(self, changes: Changes) -> None:
+        raise AssertionError
+
     async def due_deliveries(self, now: int, limit: int = 50) -> list[Delivery]:
         return []
 
@@ -201,7 +206,7 @@ class Typist:
 
 
 def notifications(**channels: Channel) -> Notifications:
-    return Notifications(NoDeliveries(), channels)
+    return Notifications(NoDeliveries(), FakeClock(), channels)
 
 
 def test_check_route() -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Header
 
+from midwatch import wire
 from midwatch.agent import Agent
-from midwatch.api.desk import Desk
+from midwatch.api.desk import Desk, Who
 from midwatch.api.reply import Json
+from midwatch.errors import NotFound, UnknownAgent
+
+TEST_PROMPT = "Answer with the single word: ready"
+TEST_SECONDS = 120.0
 
 router = APIRouter()
 
 
-@router.get("/agents")
+@router.get("/agents", responses={200: {"model": wire.AgentPage}})
 async def list_agents(desk: Desk) -> Json:
     """All agents known here, and those that other live processes offer."""
     live = await desk.roster.live()
@@ -22,6 +27,19 @@ async def list_agents(desk: Desk) -> Json:
     elsewhere = {name: {"name": name, "live": True} for name in live if name not in known}
     everyone: Mapping[str, dict[str, Any]] = known | elsewhere
     return Json({"agents": [everyone[name] for name in sorted(everyone)], "default": desk.settings.default_agent})
+
+
+@router.post("/agents/{name}/test", status_code=201, responses={201: {"model": wire.TaskInfo}})
+async def test(desk: Desk, who: Who, name: str, idempotency_key: Annotated[str | None, Header()] = None) -> Json:
+    """Give an agent a short task, to see whether it works."""
+    try:
+        task = await desk.tasks.submit(
+            TEST_PROMPT, agent=name, timeout=TEST_SECONDS, priority=100, max_attempts=1, actor=who.name,
+            idempotency_key=idempotency_key,
+        )  # fmt: skip
+    except UnknownAgent:
+        raise NotFound("agent", name) from None
+    return Json(task.snapshot(), 201, headers={"location": f"/api/v1/tasks/{task.id}"})
 
 
 def shown(agent: Agent, live: bool) -> dict[str, Any]:

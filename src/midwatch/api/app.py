@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from midwatch import __version__
-from midwatch.api import agents, approvals, cluster, deliveries, events, identity, sessions, tasks, web
+from midwatch.api import (
+    agents,
+    approvals,
+    cluster,
+    deliveries,
+    describe,
+    events,
+    identity,
+    now,
+    sessions,
+    system,
+    tasks,
+    web,
+)  # fmt: skip
 from midwatch.api.door import Door
 from midwatch.api.guard import HEADERS, Guard
-from midwatch.api.reply import Json, Problem, invalid, problem
+from midwatch.api.reply import Problem, invalid, problem
 from midwatch.api.sse import Streams
 from midwatch.errors import InvalidInput, MidwatchError
 from midwatch.runtime import Runtime
 
 PREFIX = "/api/v1"
-
-router = APIRouter()
-
-
-@router.get("/health")
-async def health() -> Json:
-    """Whether the server answers. Needs no token."""
-    return Json({"status": "ok", "version": __version__})
+NOUNS = (system, now, tasks, sessions, events, approvals, agents, deliveries, identity, cluster)
 
 
 def create_app(runtime: Runtime, *, hosts: Collection[str] = ()) -> FastAPI:
@@ -43,11 +49,10 @@ def create_app(runtime: Runtime, *, hosts: Collection[str] = ()) -> FastAPI:
     app.state.runtime = runtime
     app.state.streams = Streams()
     app.state.failures = identity.Failures(runtime.clock)
-    for routes in (router, tasks.router, events.router, approvals.router, agents.router, sessions.router):
-        app.include_router(routes, prefix=PREFIX)
-    for routes in (identity.router, deliveries.router, cluster.router):
-        app.include_router(routes, prefix=PREFIX)
+    for noun in NOUNS:
+        app.include_router(noun.router, prefix=PREFIX, tags=[noun.__name__.rpartition(".")[2]])
     web.mount(app)
+    describe.describe(app)
     app.add_middleware(Guard, tokens=runtime.tokens, door=Door(runtime.settings, hosts))
     app.add_exception_handler(MidwatchError, refused)
     app.add_exception_handler(RequestValidationError, not_valid)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from midwatch import wire
 from midwatch.api.bodies import AnswerBody, ApprovalQuery
 from midwatch.api.desk import Desk, Who
 from midwatch.api.reply import Json
@@ -13,20 +14,20 @@ from midwatch.api.reply import Json
 router = APIRouter()
 
 
-@router.get("/approvals")
+@router.get("/approvals", responses={200: {"model": wire.ApprovalPage}})
 async def list_approvals(desk: Desk, asked: Annotated[ApprovalQuery, Query()]) -> Json:
     """Questions, newest first; open ones unless `status` says otherwise."""
     found = await desk.approvals.list(None if asked.status == "all" else asked.status, asked.limit)
     return Json({"approvals": [approval.snapshot() for approval in found]})
 
 
-@router.get("/approvals/{approval_id}")
+@router.get("/approvals/{approval_id}", responses={200: {"model": wire.ApprovalInfo}})
 async def show(desk: Desk, approval_id: str) -> Json:
     """One question."""
     return Json((await desk.approvals.get(approval_id)).snapshot())
 
 
-@router.post("/approvals/{approval_id}/approve")
+@router.post("/approvals/{approval_id}/approve", responses={200: {"model": wire.ApprovalInfo}})
 async def approve(desk: Desk, who: Who, approval_id: str, body: AnswerBody | None = None) -> Json:
     """Say yes, or answer with a choice."""
     said = body or AnswerBody()
@@ -35,7 +36,7 @@ async def approve(desk: Desk, who: Who, approval_id: str, body: AnswerBody | Non
     return Json(answered.snapshot())
 
 
-@router.post("/approvals/{approval_id}/deny")
+@router.post("/approvals/{approval_id}/deny", responses={200: {"model": wire.ApprovalInfo}})
 async def deny(desk: Desk, who: Who, approval_id: str, body: AnswerBody | None = None) -> Json:
     """Say no."""
     said = body or AnswerBody()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
 from midwatch import approval, channel
 from midwatch.config import Seconds
@@ -90,14 +90,34 @@ class TaskQuery(Strict):
     limit: int = Field(50, ge=1, le=500)
 
 
-class EventQuery(Strict):
-    """Which events to read. `limit` counts for JSON pages only."""
+class SessionBody(Strict):
+    """A conversation to open."""
 
-    after: int = Field(0, ge=0, le=2**62)
+    agent: str | None = Field(None, max_length=200)
+    workdir: str | None = Field(None, max_length=4096)
+    title: str = ""
+    key: str | None = Field(None, max_length=1000)
+
+
+class MessageBody(Strict):
+    """Something to say in a conversation."""
+
+    text: str
+    priority: int = 0
+
+
+class EventQuery(Strict):
+    """Which events to read. `limit` and `before` count for JSON pages only, `live` and `state` for streams."""
+
+    after: int | None = Field(None, ge=0, le=2**62)
+    before: int | None = Field(None, ge=0, le=2**62, description="The last ones before this seq.")
     kind: list[str] = Field(default_factory=list)
     task_id: str | None = None
     session_key: str | None = None
-    live: bool = False
+    agent: str | None = None
+    actor: str | None = None
+    live: bool = Field(False, description="Also what is never stored.")
+    state: bool = Field(False, description="For watching: begin with the state; live; long texts are cut.")
     limit: int = Field(500, ge=0, le=1000)
 
     @field_validator("kind")
@@ -125,9 +145,10 @@ class DeliveryQuery(Strict):
 
 
 class SessionQuery(Strict):
-    """How many sessions to list."""
+    """Which sessions to list."""
 
     limit: int = Field(50, ge=1, le=500)
+    before: str | None = None
 
 
 class MessageQuery(Strict):
@@ -135,3 +156,17 @@ class MessageQuery(Strict):
 
     after: int = Field(0, ge=0, le=2**62)
     limit: int = Field(500, ge=1, le=1000)
+    html: bool = Field(False, description="Also each text as HTML that is safe to show.")
+
+
+class SinceQuery(Strict):
+    """Since when."""
+
+    since: AwareDatetime | None = Field(None, description="ISO 8601 with a zone; the last 24 hours otherwise.")
+
+
+class DirectoryQuery(Strict):
+    """A directory on the server's machine."""
+
+    path: str | None = Field(None, max_length=4096)
+    hidden: bool = False

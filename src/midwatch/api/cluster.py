@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from midwatch import wire
 from midwatch.api.desk import Desk
 from midwatch.api.reply import Json
 from midwatch.engine import Instance
@@ -15,7 +16,7 @@ from midwatch.runtime import Runtime
 router = APIRouter()
 
 
-@router.get("/cluster")
+@router.get("/cluster", responses={200: {"model": wire.ClusterInfo}})
 async def cluster(desk: Desk) -> Json:
     """The processes that made themselves known, oldest first, and facts about the store."""
     return Json({"store": await desk.store.describe(), "processes": await processes(desk)})

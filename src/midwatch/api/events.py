@@ -2,43 +2,94 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from midwatch.api.bodies import EventQuery
-from midwatch.api.desk import Desk
+from midwatch.api.desk import Desk, StillAllowed
 from midwatch.api.reply import Json
-from midwatch.api.sse import EventStream, Streams
-from midwatch.errors import InvalidInput, StoreUnavailable
+from midwatch.api.sse import Batches, EventStream, Shape, Streams
+from midwatch.errors import InvalidInput, NotFound, Pruned, StoreUnavailable
 from midwatch.event import EventFilter
+from midwatch.runtime import Runtime
+from midwatch.state import State
+from midwatch.wire import EventPage
 
 router = APIRouter()
 
+LastEventId = Annotated[str | None, Header(description="The seq of the last event that was seen.")]
 
-@router.get("/events")
+
+@router.get(
+    "/events",
+    responses={200: {"model": EventPage, "content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+)
 async def events(
     desk: Desk,
     request: Request,
     asked: Annotated[EventQuery, Query()],
+    still_allowed: StillAllowed,
     accept: Annotated[str, Header()] = "",
-    last_event_id: Annotated[str | None, Header()] = None,
+    last_event_id: LastEventId = None,
 ) -> Response:
-    """Events after `after`: followed for ever, or one page of the stored ones for `Accept: application/json`."""
-    which = EventFilter(kinds=tuple(asked.kind), task_id=asked.task_id, session_key=asked.session_key)
+    """Events: followed for ever, or one page of the stored ones for `Accept: application/json`."""
+    which = EventFilter(
+        kinds=tuple(asked.kind), task_id=asked.task_id, session_key=asked.session_key, agent_id=asked.agent,
+        actor=asked.actor,
+    )  # fmt: skip
     if "application/json" in accept:
-        bounds = await desk.store.log_bounds()  # before the events, so that none up to last_seq is missed
-        found = await desk.store.read_events(asked.after, which, asked.limit) if asked.limit else []
+        return await page(desk, asked, which)
+    streams: Streams = request.app.state.streams
+    after = resume_point(last_event_id, asked.after)
+    scoped = which.task_id is not None or which.session_key is not None
+    if asked.state:
+        return stream(streams, await watched(desk, which, after), Shape(True, scoped), still_allowed)
+    followed: Batches = desk.bus.batches(after or 0, which, live=asked.live)
+    return stream(streams, followed, Shape(False, scoped), still_allowed)
+
+
+async def page(desk: Runtime, asked: EventQuery, which: EventFilter) -> Json:
+    """Some stored events."""
+    bounds = await desk.store.log_bounds()  # before the events, so that none up to last_seq is missed
+    if asked.before is not None:
+        found = await desk.store.read_events_back(asked.before, which, asked.limit) if asked.limit else []
         return Json({"events": [event.snapshot() for event in found], **bounds._asdict()})
-    streams = cast(Streams, request.app.state.streams)
+    after = asked.after or 0
+    if 0 < after < bounds.oldest_seq - 1 and which.task_id is None:
+        raise Pruned(after, bounds.oldest_seq)
+    found = await desk.store.read_events(after, which, asked.limit) if asked.limit else []
+    return Json({"events": [event.snapshot() for event in found], **bounds._asdict()})
+
+
+async def watched(desk: Runtime, which: EventFilter, after: int | None) -> Batches:
+    """The state of what a filter asks for, and everything after it; NotFound when there is no such thing."""
+
+    async def look() -> State:
+        found: State | None
+        if which.task_id is not None:
+            found, noun, key = await desk.store.state_of_task(which.task_id), "task", which.task_id
+        elif which.session_key is not None:
+            found, noun, key = await desk.store.state_of_session(which.session_key), "session", which.session_key
+        else:
+            return await desk.store.state_of_desk()
+        if found is None:
+            raise NotFound(noun, key)
+        return found
+
+    await look()  # an error must be a reply, not the end of a stream
+    return desk.bus.watch(which, look, after)
+
+
+def stream(streams: Streams, batches: Batches, shape: Shape, still_allowed: StillAllowed) -> EventStream:
+    """The reply, unless the server is about to stop."""
     if streams.closing:
         raise StoreUnavailable("the server is stopping; connect again when it is back.")
-    after = resume_point(last_event_id, asked.after)
-    return EventStream(desk.bus.follow(after, which, live=asked.live), streams)
+    return EventStream(batches, streams, shape, still_allowed)
 
 
-def resume_point(last_event_id: str | None, after: int) -> int:
+def resume_point(last_event_id: str | None, after: int | None) -> int | None:
     """Where to go on: after what the reader saw last, else where it asks to begin."""
     if not last_event_id:
         return after

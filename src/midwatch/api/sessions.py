@@ -1,28 +1,94 @@
-"""Routes of sessions: conversations and their messages."""
+"""Routes of sessions: open a conversation, speak, watch, interrupt, close. Keys may hold `:`, `|` and `/`."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import Response
 
-from midwatch.api.bodies import MessageQuery, SessionQuery
-from midwatch.api.desk import Desk
+from midwatch import wire
+from midwatch.api.bodies import MessageBody, MessageQuery, SessionBody, SessionQuery
+from midwatch.api.desk import Desk, StillAllowed, Who
+from midwatch.api.events import LastEventId, resume_point, stream, watched
+from midwatch.api.markdown import render
 from midwatch.api.reply import Json
+from midwatch.api.sse import Shape
+from midwatch.event import EventFilter
 
 router = APIRouter()
 
 
-@router.get("/sessions")
+@router.get("/sessions", responses={200: {"model": wire.SessionPage}})
 async def list_sessions(desk: Desk, asked: Annotated[SessionQuery, Query()]) -> Json:
-    """The most recently used sessions first."""
-    return Json({"sessions": [session.snapshot() for session in await desk.sessions.list(asked.limit)]})
+    """The most recently used sessions first. `next` is the `before` of the following page, or null."""
+    found = await desk.sessions.list(asked.limit, asked.before)
+    following = found[-1].session.key if len(found) == asked.limit else None
+    return Json({"sessions": [view.snapshot() for view in found], "next": following})
 
 
-@router.get("/sessions/{key:path}/messages")
+@router.post(
+    "/sessions",
+    status_code=201,
+    responses={201: {"model": wire.SessionInfo}, 200: {"model": wire.SessionInfo, "description": "It was open."}},
+)
+async def create(desk: Desk, who: Who, body: SessionBody) -> Json:
+    """Open a conversation with an agent. One that is open already with that key, agent and directory is returned."""
+    view, created = await desk.sessions.create(
+        agent=body.agent, workdir=body.workdir, title=body.title, key=body.key, actor=who.name
+    )
+    return Json(view.snapshot(), 201 if created else 200)
+
+
+@router.get("/sessions/{key:path}/messages", responses={200: {"model": wire.MessagePage}})
 async def messages(desk: Desk, key: str, asked: Annotated[MessageQuery, Query()]) -> Json:
-    """The conversation, in order. Keys may hold `:`, `|` and `/`."""
+    """The conversation, in order."""
     found = await desk.sessions.messages(key, asked.after, asked.limit)
     if not found:
         await desk.sessions.get(key)  # an unknown session is an error, a silent one is not
-    return Json({"messages": [message.snapshot() for message in found]})
+    shown = [message.snapshot() for message in found]
+    if asked.html:
+        for message in shown:
+            message["html"] = render(message["text"])
+    return Json({"messages": shown})
+
+
+@router.post("/sessions/{key:path}/messages", status_code=202, responses={202: {"model": wire.TaskInfo}})
+async def send(
+    desk: Desk, who: Who, key: str, body: MessageBody, idempotency_key: Annotated[str | None, Header()] = None
+) -> Json:
+    """Say something: a task of this conversation, which waits while another one runs. Durable when the reply comes."""
+    task = await desk.sessions.send(
+        key, body.text, priority=body.priority, idempotency_key=idempotency_key, actor=who.name
+    )
+    return Json(task.snapshot(), 202, headers={"location": f"/api/v1/tasks/{task.id}"})
+
+
+@router.post("/sessions/{key:path}/interrupt", responses={200: {"model": wire.Interrupted}})
+async def interrupt(desk: Desk, who: Who, key: str) -> Json:
+    """Stop what runs in it now; what waits goes on."""
+    return Json({"interrupted": await desk.sessions.interrupt(key, actor=who.name)})
+
+
+@router.post("/sessions/{key:path}/close", responses={200: {"model": wire.SessionInfo}})
+async def close(desk: Desk, who: Who, key: str) -> Json:
+    """Cancel what is open in it and take no more messages."""
+    return Json((await desk.sessions.close(key, actor=who.name)).snapshot())
+
+
+@router.get(
+    "/sessions/{key:path}/live", responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+)
+async def live(
+    desk: Desk, request: Request, key: str, still_allowed: StillAllowed, last_event_id: LastEventId = None
+) -> Response:
+    """The conversation as it goes on: its state, then its events, also what is being written."""
+    which = EventFilter(session_key=key)
+    batches = await watched(desk, which, resume_point(last_event_id, None))
+    return stream(request.app.state.streams, batches, Shape(True, True), still_allowed)
+
+
+@router.get("/sessions/{key:path}", responses={200: {"model": wire.SessionInfo}})
+async def show(desk: Desk, key: str) -> Json:
+    """One session."""
+    return Json((await desk.sessions.get(key)).snapshot())

@@ -4,26 +4,83 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from midwatch.api.reply import to_json
+from midwatch.bus import TEXTS, Shown
+from midwatch.channel import cut
 from midwatch.event import Event
+from midwatch.state import SessionState, TaskState
 
 HEARTBEAT_SECONDS = 15.0
 HEARTBEAT = b": still here\n\n"
 KEPT_FRAMES = 1024
 LARGEST_KEPT = 64 * 1024
+LONGEST_TEXT = 2000
+"""Of a text in a stream that is for watching; the record has it whole."""
+LONGEST_MESSAGE = 20_000
+"""Of a message in the state of a conversation."""
 
 logger = logging.getLogger(__name__)
 
+Batches = AsyncGenerator[Sequence[Event | Shown], None]
 
-def encode(event: Event) -> bytes:
+
+class Shape(NamedTuple):
+    """How a stream writes its events."""
+
+    brief: bool = False
+    """For watching: long texts are cut. Otherwise it is the log, with everything in it."""
+    scoped: bool = False
+    """Of one task or session, which live events then need not name."""
+
+
+LOG = Shape()
+
+
+def encode(event: Event, shape: Shape = LOG) -> bytes:
     """One event as a frame. Only stored events have an id, so a reader resumes after the last stored one."""
-    name = b"id: %d\n" % event.seq if event.seq else b""
-    return b"%sevent: %s\ndata: %s\n\n" % (name, event.kind.encode(), to_json(event.snapshot()))
+    if not event.seq:
+        return b"event: %s\ndata: %s\n\n" % (event.kind.encode(), to_json(_passing(event, shape)))
+    told = event.snapshot()
+    if shape.brief and event.kind in TEXTS:
+        told["payload"] = _brief(event.payload, TEXTS[event.kind])
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.seq, event.kind.encode(), to_json(told))
+
+
+def _passing(live: Event, shape: Shape) -> dict[str, Any]:
+    """A live event, with as little as it needs: there are many, and a reply must not cost a multiple of its size."""
+    if shape.scoped:
+        return {"payload": live.payload}
+    return {"task_id": live.task_id, "session_key": live.session_key, "payload": live.payload}
+
+
+def _brief(payload: Any, name: str) -> Any:
+    text = payload.get(name)
+    if not isinstance(text, str) or len(text) <= LONGEST_TEXT:
+        return payload
+    return {**payload, name: cut(text, LONGEST_TEXT), "cut": len(text)}
+
+
+def encode_state(shown: Shown) -> bytes:
+    """The state as a frame; a reader that comes back says its number and is told what it missed."""
+    state = shown.state
+    told = state.snapshot()
+    partial = [{"message_id": p.message_id, "task_id": p.task_id, "text": p.text} for p in shown.partial]
+    if isinstance(state, TaskState):
+        told["partial"] = partial[-1] if partial else None
+    elif isinstance(state, SessionState):
+        told["partial"] = partial
+        told["screen"] = shown.screen
+        for message in told["messages"]:
+            if len(message["text"]) > LONGEST_MESSAGE:
+                message["cut"] = len(message["text"])
+                message["text"] = cut(message["text"], LONGEST_MESSAGE)
+    return b"id: %d\nevent: state\ndata: %s\n\n" % (state.as_of_seq, to_json(told))
 
 
 class Streams:
@@ -32,17 +89,23 @@ class Streams:
     def __init__(self) -> None:
         self.closing = False
         self._writers: set[asyncio.Task[None]] = set()
-        self._frames: dict[str, bytes] = {}
+        self._frames: dict[tuple[str, Shape], bytes] = {}
 
-    def frame(self, event: Event) -> bytes:
+    def __len__(self) -> int:
+        return len(self._writers)
+
+    def frame(self, event: Event | Shown, shape: Shape = LOG) -> bytes:
         """The event's frame, encoded once however many read it."""
-        made = self._frames.get(event.id)
+        if isinstance(event, Shown):
+            return encode_state(event)
+        name = (event.id, shape)
+        made = self._frames.get(name)
         if made is None:
-            made = encode(event)
+            made = encode(event, shape)
             if event.id and len(made) <= LARGEST_KEPT:
                 if len(self._frames) >= KEPT_FRAMES:
                     del self._frames[next(iter(self._frames))]
-                self._frames[event.id] = made
+                self._frames[name] = made
         return made
 
     def add(self, writer: asyncio.Task[None]) -> None:
@@ -58,16 +121,24 @@ class Streams:
 
 
 class EventStream(Response):
-    """The reply that follows the log until its reader goes or the server stops."""
+    """The reply that follows the log until its reader goes, may no longer read, or the server stops."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[Event], streams: Streams) -> None:
+    def __init__(
+        self,
+        batches: Batches,
+        streams: Streams,
+        shape: Shape,
+        still_allowed: Callable[[], Awaitable[bool]],
+    ) -> None:
         self.status_code = 200
         self.background = None
         self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no"})
-        self._events = events
+        self._batches = batches
         self._streams = streams
+        self._shape = shape
+        self._still_allowed = still_allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -77,6 +148,8 @@ class EventStream(Response):
         self._streams.add(writer)
         try:
             while not (await asyncio.wait({writer, gone}, timeout=HEARTBEAT_SECONDS, return_when="FIRST_COMPLETED"))[0]:
+                if not await self._still_allowed():
+                    break
                 await send(chunk(HEARTBEAT))
         finally:
             for task in (writer, gone):
@@ -85,14 +158,14 @@ class EventStream(Response):
         await send(chunk(b"", more=False))
 
     async def _write(self, send: Send) -> None:
+        frame, shape = self._streams.frame, self._shape
         try:
-            async for event in self._events:
-                await send(chunk(self._streams.frame(event)))
+            async for batch in self._batches:
+                await send(chunk(b"".join([frame(event, shape) for event in batch])))
         except Exception:
             logger.exception("a stream of events ended early")
         finally:
-            if isinstance(self._events, AsyncGenerator):
-                await self._events.aclose()
+            await self._batches.aclose()
 
 
 def chunk(body: bytes, *, more: bool = True) -> Message:

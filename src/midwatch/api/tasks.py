@@ -6,20 +6,24 @@ from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Header, Query
 
+from midwatch import wire
 from midwatch.api.bodies import SubmitBody, TaskQuery
 from midwatch.api.desk import Desk, Who
+from midwatch.api.markdown import render
 from midwatch.api.reply import Json
 from midwatch.channel import cut
-from midwatch.errors import InvalidInput
+from midwatch.clock import iso
+from midwatch.errors import InvalidInput, NotFound
 from midwatch.submission import Submission
 from midwatch.task import Task, TaskFilter
 
 LISTED_TEXT = 2000
+KIN_TEXT = 200
 
 router = APIRouter()
 
 
-@router.post("/tasks", status_code=201)
+@router.post("/tasks", status_code=201, responses={201: {"model": wire.TaskInfo}})
 async def submit(
     desk: Desk, who: Who, body: SubmitBody, idempotency_key: Annotated[str | None, Header()] = None
 ) -> Json:
@@ -35,7 +39,7 @@ async def submit(
     return Json(task.snapshot(), 201, headers={"location": f"/api/v1/tasks/{task.id}"})
 
 
-@router.get("/tasks")
+@router.get("/tasks", responses={200: {"model": wire.TaskPage}})
 async def list_tasks(desk: Desk, asked: Annotated[TaskQuery, Query()]) -> Json:
     """Tasks, newest first. `next` is the `before` of the following page, or null."""
     which = TaskFilter(
@@ -56,32 +60,79 @@ def listed(task: Task) -> dict[str, Any]:
     return shown
 
 
-@router.get("/tasks/{task_id}")
+@router.get("/tasks/{task_id}", responses={200: {"model": wire.TaskInfo}})
 async def show(desk: Desk, task_id: str) -> Json:
     """One task."""
     return Json((await desk.tasks.get(task_id)).snapshot())
 
 
-@router.get("/tasks/{task_id}/result")
+@router.get("/tasks/{task_id}/page", responses={200: {"model": wire.TaskView}})
+async def page(desk: Desk, task_id: str) -> Json:
+    """Everything a page about a task shows: prompt and result as HTML, its kin, its notices and questions."""
+    task = await desk.tasks.get(task_id)
+    state = await desk.store.state_of_task(task_id)
+    if state is None:
+        raise NotFound("task", task_id)
+    kin = await desk.store.kin(task.root_id or task.id)
+    deliveries = await desk.notifications.list(task_id=task_id)
+    approvals = await desk.approvals.list(None, task_id=task_id)
+    return Json(
+        {
+            "task": task.snapshot(),
+            "prompt_html": render(task.prompt),
+            "result_html": None if task.result is None else render(task.result),
+            "lineage": [related(one, task) for one in kin],
+            "deliveries": [delivery.snapshot() for delivery in deliveries],
+            "approvals": [approval.snapshot() for approval in approvals],
+            "last_event_at": iso(state.last.time) if state.last else None,
+        }
+    )
+
+
+def related(one: Task, task: Task) -> dict[str, Any]:
+    """A task of the same root, and what it is to `task`."""
+    relation = "child"
+    if one.id == task.id:
+        relation = "self"
+    elif one.id == task.retry_of:
+        relation = "retry_of"
+    elif one.id == task.parent_id:
+        relation = "parent"
+    elif one.id == task.root_id:
+        relation = "root"
+    elif one.retry_of is not None and one.retry_of in (task.id, task.retry_of):
+        relation = "retry"
+    return {
+        "id": one.id,
+        "relation": relation,
+        "status": one.status,
+        "outcome": one.outcome,
+        "prompt": cut(one.prompt, KIN_TEXT),
+        "agent": one.agent,
+        "created_at": iso(one.created_at),
+    }
+
+
+@router.get("/tasks/{task_id}/result", responses={200: {"model": wire.ResultInfo}})
 async def result(desk: Desk, task_id: str) -> Json:
     """The whole text of a task that is done."""
     return Json({"id": task_id, "result": await desk.tasks.result(task_id)})
 
 
-@router.post("/tasks/{task_id}/cancel")
+@router.post("/tasks/{task_id}/cancel", responses={200: {"model": wire.TaskInfo}})
 async def cancel(desk: Desk, who: Who, task_id: str) -> Json:
     """Stop a task. A running one ends when its agent has been stopped."""
     return Json((await desk.tasks.cancel(task_id, actor=who.name)).snapshot())
 
 
-@router.post("/tasks/{task_id}/retry", status_code=201)
-async def retry(desk: Desk, who: Who, task_id: str) -> Json:
+@router.post("/tasks/{task_id}/retry", status_code=201, responses={201: {"model": wire.TaskInfo}})
+async def retry(desk: Desk, who: Who, task_id: str, idempotency_key: Annotated[str | None, Header()] = None) -> Json:
     """Submit a failed or cancelled task again, as a new task."""
-    task = await desk.tasks.retry(task_id, actor=who.name)
+    task = await desk.tasks.retry(task_id, actor=who.name, idempotency_key=idempotency_key)
     return Json(task.snapshot(), 201, headers={"location": f"/api/v1/tasks/{task.id}"})
 
 
-@router.get("/summary")
+@router.get("/summary", responses={200: {"model": wire.Counts}})
 async def summary(desk: Desk) -> Json:
     """How many tasks there are, by status."""
     return Json((await desk.tasks.summary())._asdict())

@@ -19,6 +19,7 @@ from midwatch.state import DeskState, SessionState, TaskState
 from midwatch.store import Commit
 from midwatch.stores.verbs import change, event, look, state, task, token
 from midwatch.task import ClaimRequest, Claims, Submitted, Summary, Task, TaskFilter
+from midwatch.usage import Spent
 
 T = TypeVar("T")
 
@@ -70,6 +71,15 @@ class VerbStore(ABC):
 
     async def count_tasks(self) -> Summary:
         return await self.read(task.count)
+
+    async def kin(self, root_id: str) -> list[Task]:
+        return await self.read(task.kin, root_id)
+
+    async def failed_since(self, since: int, limit: int = 10) -> list[Task]:
+        return await self.read(task.failed, since, limit)
+
+    async def spent_since(self, since: int) -> list[Spent]:
+        return await self.read(task.spent, since)
 
     async def running_tasks(self, owner: str | None = None) -> list[Task]:
         return await self.read(task.running, owner)
@@ -139,8 +149,10 @@ class VerbStore(ABC):
     async def get_approval(self, approval_id: str) -> Approval | None:
         return await self.peek(look.approval, approval_id)
 
-    async def list_approvals(self, status: ApprovalStatus | None = None, limit: int = 50) -> list[Approval]:
-        return await self.read(look.approvals, status, limit)
+    async def list_approvals(
+        self, status: ApprovalStatus | None = None, limit: int = 50, task_id: str | None = None
+    ) -> list[Approval]:
+        return await self.read(look.approvals, status, limit, task_id)
 
     async def pending_approvals(self, fence: Fence) -> list[Approval]:
         return await self.read(look.pending_approvals, fence)

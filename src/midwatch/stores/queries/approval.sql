@@ -2,7 +2,9 @@
 SELECT {approval} FROM approvals WHERE id = :id
 
 -- list: newest first
-SELECT {approval} FROM approvals WHERE (CAST(:status AS TEXT) IS NULL OR status = :status) ORDER BY id DESC LIMIT :limit
+SELECT {approval} FROM approvals
+WHERE (CAST(:status AS TEXT) IS NULL OR status = :status) AND (CAST(:task_id AS TEXT) IS NULL OR task_id = :task_id)
+ORDER BY id DESC LIMIT :limit
 
 -- pending_of: what an attempt waits for
 SELECT {approval} FROM approvals WHERE task_id = :task_id AND attempt = :attempt AND status = 'pending' ORDER BY id

@@ -94,8 +94,9 @@ def approval(tx: Tx, approval_id: str) -> Approval | None:
     return None if row is None else _approval(row)
 
 
-def approvals(tx: Tx, status: str | None, limit: int) -> list[Approval]:
-    return [_approval(row) for row in tx.rows("approval.list", {"status": status, "limit": limit})]
+def approvals(tx: Tx, status: str | None, limit: int, task_id: str | None) -> list[Approval]:
+    params = {"status": status, "limit": limit, "task_id": task_id}
+    return [_approval(row) for row in tx.rows("approval.list", params)]
 
 
 def pending_approvals(tx: Tx, fence: Fence) -> list[Approval]:

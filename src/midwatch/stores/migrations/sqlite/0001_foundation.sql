@@ -60,6 +60,8 @@ CREATE UNIQUE INDEX tasks_gate ON tasks (gate_key) WHERE status = 'running';
 -- Counts of ended tasks by status, and the oldest of them. Open ones are counted by the indexes above.
 CREATE INDEX tasks_ended ON tasks (status, completed_at) WHERE completed_at IS NOT NULL;
 CREATE UNIQUE INDEX tasks_key ON tasks (coalesce(creator, ''), idempotency_key) WHERE idempotency_key IS NOT NULL;
+-- Tasks that came from another one.
+CREATE INDEX tasks_kin ON tasks (root_id) WHERE root_id <> id;
 -- What waits in a conversation; a task's private session is none.
 CREATE INDEX tasks_queue ON tasks (session_key) WHERE status = 'pending' AND substr(session_key, 1, 3) <> 'bg:';
 CREATE UNIQUE INDEX tasks_internal_key ON tasks (internal_key) WHERE internal_key IS NOT NULL;

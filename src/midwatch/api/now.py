@@ -1,0 +1,63 @@
+"""Routes of the desk at a glance: what runs, what waits for a person, what failed, what came out, what it cost."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from midwatch import wire
+from midwatch.api.bodies import SinceQuery
+from midwatch.api.desk import Desk
+from midwatch.api.reply import Json
+from midwatch.api.tasks import listed
+from midwatch.clock import SECOND, iso
+from midwatch.event import Event
+from midwatch.runtime import Runtime
+from midwatch.task import TaskFilter
+from midwatch.usage import by_actor_and_agent, summed
+
+DAY = 24 * 3600 * SECOND
+SHOWN = 10
+
+router = APIRouter()
+
+
+@router.get("/now", responses={200: {"model": wire.Now}})
+async def now(desk: Desk, asked: Annotated[SinceQuery, Query()]) -> Json:
+    """The desk at a glance. `since` is where usage is counted from; failures are those of the last 24 hours."""
+    state = await desk.store.state_of_desk()
+    done = TaskFilter(statuses=("done",), limit=SHOWN)
+    return Json(
+        {
+            "as_of_seq": state.as_of_seq,
+            "summary": state.summary._asdict(),
+            "running": [{**listed(task), "activity": activity(last)} for task, last in state.running],
+            "approvals": [approval.snapshot() for approval in await desk.approvals.list()],
+            "failed": [listed(task) for task in await desk.store.failed_since(desk.clock.now() - DAY, SHOWN)],
+            "recent": [listed(task) for task in await desk.tasks.list(done)],
+            "usage": await used(desk, asked.since),
+        }
+    )
+
+
+@router.get("/usage", responses={200: {"model": wire.UsageInfo}})
+async def usage(desk: Desk, asked: Annotated[SinceQuery, Query()]) -> Json:
+    """What the tasks that ended since a time have cost, in all and by actor and agent."""
+    return Json(await used(desk, asked.since))
+
+
+async def used(desk: Runtime, since: datetime | None) -> dict[str, Any]:
+    """Usage as JSON."""
+    begins = desk.clock.now() - DAY if since is None else int(since.timestamp() * SECOND)
+    spent = await desk.store.spent_since(begins)
+    return {"since": iso(begins), "total": summed(spent), "rows": by_actor_and_agent(spent)}
+
+
+def activity(last: Event | None) -> dict[str, Any] | None:
+    """The last thing that happened to a task, in words."""
+    if last is None:
+        return None
+    said = last.payload.get("text") or last.payload.get("tool") or last.payload.get("question") or ""
+    return {"at": iso(last.time), "text": f"{last.kind.replace('_', ' ')} {said}".strip()[:200]}

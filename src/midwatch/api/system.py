@@ -1,0 +1,101 @@
+"""Routes of the system: does it live, is it ready, what does it measure, how is it set, which directories are there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from midwatch import __version__, wire
+from midwatch.api.bodies import DirectoryQuery
+from midwatch.api.desk import Desk, Who
+from midwatch.api.reply import Json
+from midwatch.errors import Forbidden, InvalidInput, MidwatchError, NotFound, StoreUnavailable
+
+READY_SECONDS = 2.0
+MOST_DIRECTORIES = 1000
+LIMITS = ("slots", "max_open", "max_open_per_actor", "max_running_per_actor", "max_waiting", "approval_expiry")
+
+router = APIRouter()
+
+
+@router.get("/health", responses={200: {"model": wire.Health}})
+async def health() -> Json:
+    """Whether the server answers. Needs no token."""
+    return Json({"status": "ok", "version": __version__})
+
+
+@router.get("/ready", responses={200: {"model": wire.Ready}})
+async def ready(desk: Desk) -> Json:
+    """Whether the database answers and tasks are taken; 503 otherwise. Needs no token."""
+    try:
+        async with asyncio.timeout(READY_SECONDS):
+            await desk.store.log_bounds()
+    except (TimeoutError, MidwatchError):
+        raise StoreUnavailable("the database does not answer; see `midwatch doctor`.") from None
+    return Json({"status": "ready"})
+
+
+@router.get("/metrics", responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}})
+async def metrics(desk: Desk, request: Request) -> Response:
+    """Figures for Prometheus."""
+    from midwatch.api import metrics as measured  # heavy, and seldom asked for
+
+    return Response(await measured.text(desk, len(request.app.state.streams)), media_type=measured.MEDIA_TYPE)
+
+
+@router.get("/settings", responses={200: {"model": wire.SettingsInfo}})
+async def settings(desk: Desk) -> Json:
+    """What is set, without anything secret."""
+    chosen = desk.settings
+    return Json(
+        {
+            "default_agent": chosen.default_agent,
+            "notify": (chosen.notify or "").partition(":")[0] or None,
+            "channels": sorted(desk.channels),
+            "limits": {name: getattr(chosen, name) for name in LIMITS},
+            "retention": chosen.retention.model_dump(),
+            "store": await desk.store.describe(),
+        }
+    )
+
+
+@router.get("/directories", responses={200: {"model": wire.Directories}})
+async def directories(desk: Desk, who: Who, asked: Annotated[DirectoryQuery, Query()]) -> Json:
+    """The directories in a directory of the server's machine, for choosing where an agent works."""
+    if who.role == "viewer":
+        raise Forbidden("a viewer starts no work and needs no directory.")
+    path = Path(asked.path) if asked.path else Path.home()
+    if not path.is_absolute() or "\0" in str(path):
+        raise InvalidInput("the path must be absolute.", field="path")
+    place, found = await asyncio.to_thread(_inside, path, asked.hidden)
+    parent = str(place.parent) if place.parent != place else None
+    return Json({"path": str(place), "parent": parent, "directories": found})
+
+
+def _inside(path: Path, hidden: bool) -> tuple[Path, list[str]]:
+    try:
+        place = path.resolve(strict=True)
+        found = [
+            one.name
+            for one in os.scandir(place)
+            if (hidden or not one.name.startswith(".")) and one.name.isprintable() and _is_directory(one)
+        ]
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFound("directory", str(path)) from None
+    except OSError as problem:
+        raise InvalidInput(f"{path} cannot be read: {problem.strerror}.", field="path") from None
+    except RuntimeError:  # links that go round in a circle
+        raise InvalidInput(f"{path} cannot be read.", field="path") from None
+    return place, sorted(found, key=str.casefold)[:MOST_DIRECTORIES]
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
