@@ -246,7 +246,7 @@ def test_slots_are_kept_within_an_agent_whatever_is_free_elsewhere() -> None:
     assert whose("a b", free=40, agents=plenty, held={"a": 3, "b:y": 5}) == "b"  # has none of x
     assert whose("a b:y", free=40, agents=plenty, held={"a": 3}) == "a"  # wants none of x
     assert whose("b:y a", free=40, agents=plenty, held={"a": 3}) == "b:y"
-    assert whose("a b", free=40, agents=plenty, started="b:y a b") == "a"  # who had one of x
+    assert whose("a b", free=40, agents=plenty, started="b a b:y") == "b"  # who had one of x longest ago
 
 
 def test_slots_of_the_process_are_kept_over_all_agents() -> None:
