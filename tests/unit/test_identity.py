@@ -192,6 +192,7 @@ async def test_links_of_one_actor_are_bounded(tokens: Tokens, monkeypatch: pytes
 
 async def test_lists_show_no_links_and_forget_what_ended(tokens: Tokens, clock: FakeClock, store: SqliteStore) -> None:
     await tokens.create("ci", "viewer", by=OWNER)
+    await clock.advance(1)
     await tokens.create("old", "viewer", by=OWNER)
     await tokens.link(OWNER)
     await tokens.revoke("old", by=OWNER)
