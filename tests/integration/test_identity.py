@@ -16,7 +16,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
-from midwatch.api import web
+from midwatch.api import sse, web
 from midwatch.api.app import create_app
 from midwatch.api.guard import HEADERS, MAX_BODY, MAX_STRANGERS_BODY, SELF_SERVICE
 from midwatch.api.identity import MOST_OF_A_PEER
@@ -225,6 +225,26 @@ async def test_a_token_counts_on_every_server_of_a_store(served: Served, home: P
         assert await other.tokens.bearer(secret) is not None
         await served.runtime.tokens.revoke("viewer", by=(await other.tokens.bearer(other.home.token())))
         assert await other.tokens.bearer(secret) is None
+
+
+@pytest.mark.parametrize("way", ["bearer", "cookie", "child"])
+async def test_the_stream_of_a_revoked_token_ends(served: Served, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Also that of a browser, and of a browser that came from the token."""
+    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.05)
+    secret = await served.token("viewer")
+    headers = served.bearer(secret) if way == "bearer" else await served.cookie(secret)
+    async with served.http.stream("GET", "/events", headers=headers) as reply:
+        assert reply.status_code == 200
+        parts = reply.aiter_bytes()
+        for _ in range(3):
+            assert await anext(parts)
+        async with served.client() as owner:
+            kind = "browser" if way == "cookie" else "api"
+            await owner.revoke_token(next(one["id"] for one in await owner.tokens() if one["kind"] == kind))
+        async with asyncio.timeout(20):
+            async for _ in parts:
+                pass
+    assert (await served.http.get("/events", headers=headers)).status_code == 401
 
 
 # -- browsers ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from midwatch.api.door import Call
-from midwatch.errors import Forbidden
+from midwatch.errors import Forbidden, StoreError
 from midwatch.identity import Actor
 from midwatch.runtime import Runtime
 
@@ -45,7 +45,10 @@ async def still_allowed(request: Request) -> Callable[[], Awaitable[bool]]:
     actor, tokens = await actor_of(request), (await runtime_of(request)).tokens
 
     async def look() -> bool:
-        return await tokens.still_holds(actor)
+        try:
+            return await tokens.still_holds(actor)
+        except StoreError:
+            return False  # who comes again is told what is wrong
 
     return look
 
