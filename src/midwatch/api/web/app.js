@@ -111,7 +111,10 @@ let lost = false;
 
 function connection(status) {
   drawConnection(status);
-  if (status === "live" && lost) whoAmI();
+  if (status === "live" && lost) {
+    whoAmI();
+    if (main.querySelector(".load-failed")) show(); // what could not be loaded meanwhile
+  }
   lost = status === "offline" || (lost && status !== "live");
 }
 

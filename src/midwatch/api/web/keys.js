@@ -5,10 +5,23 @@ import { h } from "./dom.js";
 const actions = new Map();
 let prefix = null;
 
-/** `keys` such as "n" or "g t". The description is shown in the help. */
+/** `keys` such as "n" or "g t". The description is shown in the help. Returns how to remove it. */
 export function shortcut(keys, description, action) {
   actions.set(keys, { description, action });
+  return () => actions.delete(keys);
 }
+
+/** Move the focus along the rows of the page. */
+function step(by) {
+  const rows = [...document.querySelectorAll("main a.row, main .log-line")].filter((row) => row.checkVisibility());
+  const at = rows.indexOf(document.activeElement);
+  const next = rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by];
+  next?.focus();
+  return Boolean(next);
+}
+
+shortcut("j", "Next row", () => step(1));
+shortcut("k", "Row before", () => step(-1));
 
 const typing = (target) => target.closest?.("input, textarea, select, [contenteditable]");
 
@@ -33,7 +46,7 @@ export function showHelp() {
     h("div.key-row", h("dt", keys.split(" ").map((key) => h("kbd", key))), h("dd", description)));
   const more = [["Ctrl Enter", "Submit a task, send a message"], ["Esc", "Leave a field, close a dialog"]].map(([keys, text]) =>
     h("div.key-row", h("dt", keys.split(" ").map((key) => h("kbd", key))), h("dd", text)));
-  const dialog = h("dialog.dialog", { onclose: () => dialog.remove() },
+  const dialog = h("dialog.dialog.help", { onclose: () => dialog.remove() },
     h("form", { method: "dialog" },
       h("h2", "Keyboard"),
       h("dl.keys", rows, more),

@@ -50,7 +50,7 @@ export function after(task, event) {
   const { kind, payload, time } = event;
   switch (kind) {
     case "task_started":
-      return { ...task, status: "running", wait: null, started_at: time, attempt: event.attempt ?? task.attempt };
+      return { ...task, status: "running", wait: null, stop_requested: null, started_at: time, attempt: event.attempt ?? task.attempt };
     case "task_waiting":
       if (payload.wait === "approval") return { ...task, wait: "approval" };
       return { ...task, status: "pending", wait: payload.wait, due_at: payload.until ?? task.due_at };

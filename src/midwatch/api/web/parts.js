@@ -132,9 +132,12 @@ export function skeleton(lines = 3) {
 
 /** A problem where the content should be. */
 export function failure(problem, again) {
-  const retry = again ? h("button", { type: "button", onclick: again }, "Try again") : null;
+  const retry = again && problem.status !== 404 ? h("button", { type: "button", onclick: again }, "Try again") : null;
   const title = problem.status === 404 ? "Not found" : "This could not be loaded";
-  return empty(title, problem.message, retry);
+  const node = empty(title, problem.message, retry);
+  if (problem.status === 404) node.append(h("a.button", { href: "/" }, "To Now"));
+  else node.classList.add("load-failed");
+  return node;
 }
 
 /** A form field with its label, hint and place for an error. */

@@ -29,6 +29,9 @@ export function duration(seconds, { fine = false } = {}) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
+/** A length that was set, without the zeros: 30 m, 12 h, 30 d. */
+export const length = (seconds) => duration(seconds).replace(/ 0+ [smh]$/, "");
+
 /** How long ago, in one unit. */
 export function ago(at) {
   const seconds = (now() - Date.parse(at)) / 1000;

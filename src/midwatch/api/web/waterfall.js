@@ -29,7 +29,7 @@ export function spans(events) {
     if (kind === "task_submitted") begin("wait", event, "wait", "in the queue", 0);
     else if (kind === "task_started") { end("wait", event); begin("attempt", event, "attempt", `attempt ${event.attempt ?? 1}`, 0); }
     else if (kind === "turn_start") begin("turn", event, "turn", "turn", 1);
-    else if (kind === "turn_end") end("turn", event, p.status !== "completed");
+    else if (kind === "turn_end") end("turn", event, ["error", "timeout", "budget"].includes(p.status));
     else if (kind === "tool_exec_start") begin(`tool ${p.tool_call_id ?? p.tool}`, event, "tool", p.tool, 2);
     else if (kind === "tool_exec_end") end(`tool ${p.tool_call_id ?? p.tool}`, event, p.is_error);
     else if (kind === "approval_requested") begin(`ask ${p.approval_id}`, event, "wait", "waits for an answer", 2);
@@ -77,7 +77,7 @@ class Waterfall extends HTMLElement {
     const width = this.list.clientWidth;
     const lane = { x: width < 380 ? 100 : 140, end: width - 62 };
     const from = all[0].from;
-    const to = Math.max(from + 1000, ...all.map((span) => span.to ?? now()));
+    const to = Math.max(from + 20, ...all.map((span) => span.to ?? now()));
     const place = (time) => lane.x + ((time - from) / (to - from)) * (lane.end - lane.x);
     set(this.list, { height: AXIS + all.length * ROW + 4 });
     this.#drawAxis((to - from) / 1000, (seconds) => place(from + seconds * 1000));
@@ -124,7 +124,7 @@ class Waterfall extends HTMLElement {
   }
 
   #drawAxis(seconds, place) {
-    const step = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400].find((one) => seconds / one <= 5) ?? 86400 * Math.ceil(seconds / 86400 / 5);
+    const step = [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400].find((one) => seconds / one <= 5) ?? 86400 * Math.ceil(seconds / 86400 / 5);
     const ticks = [];
     for (let time = 0; time < seconds * 0.93; time += step) ticks.push(time);
     keyed(this.axis, ticks, (tick) => tick, (tick) => {

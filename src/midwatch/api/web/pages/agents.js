@@ -5,7 +5,7 @@ import { go } from "../app.js";
 import { desk } from "../desk.js";
 import { h, keyed, perFrame, say, wishKey } from "../dom.js";
 import { actButton, command, empty, pageHead, skeleton } from "../parts.js";
-import { duration } from "../time.js";
+import { length } from "../time.js";
 
 export default async function agents(main, page) {
   page.setTitle("Agents");
@@ -60,7 +60,7 @@ function update(node, one) {
   node.querySelector("p.problem").hidden = !one.problem;
   set(".target", one.command ?? one.target ?? "–");
   set(".slots", one.slots ?? "–");
-  set(".timeout", one.timeout == null ? "none" : duration(one.timeout));
+  set(".timeout", one.timeout == null ? "none" : length(one.timeout));
   set(".crash", one.on_crash ?? "–");
   for (const button of node.querySelectorAll(".card-foot .acts")) button.hidden = Boolean(one.problem);
 }

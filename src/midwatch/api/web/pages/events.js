@@ -4,6 +4,7 @@ import { get, query } from "../api.js";
 import { go } from "../app.js";
 import { h, say } from "../dom.js";
 import { icon } from "../icons.js";
+import { shortcut } from "../keys.js";
 import { KINDS, line, tone } from "../model.js";
 import { act, failure, pageHead, skeleton, taskLink } from "../parts.js";
 import { stream } from "../stream.js";
@@ -58,6 +59,7 @@ export default async function events(main, page) {
     data.oldest = found[0]?.seq ?? data.oldest;
     older.hidden = found.length < PAGE;
   }));
+  page.whenLeft(shortcut("p", "Stop and go on", () => pause.click()));
   main.append(pageHead("Events", pause), filters(wanted, at), h("section.panel.log-panel", scroller));
   showPause();
   await load(page, wanted, at, { scroller, rows, older, add, data, showPause });

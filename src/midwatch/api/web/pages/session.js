@@ -12,6 +12,8 @@ import { snapshot, stream } from "../stream.js";
 import { timeOfDay, dateTime } from "../time.js";
 
 const READ = 1000;
+const LATELY = 500;
+const EARLIER = 100;
 
 export default async function session(main, page) {
   const key = page.params.key;
@@ -19,7 +21,7 @@ export default async function session(main, page) {
   main.className = "session-page";
   const stop = new AbortController();
   page.whenLeft(() => stop.abort());
-  const data = { session: null, messages: new Map(), html: new Map(), partials: new Map(), queue: new Map(), running: null, sending: [], errors: [], early: [], seq: 0 };
+  const data = { session: null, messages: new Map(), html: new Map(), partials: new Map(), queue: new Map(), running: null, sending: [], errors: [], lately: [], seq: 0 };
   const view = build(main, key, data);
   const draw = perFrame(() => page.isShown() && data.session && drawAll(view, data, page));
   let reading = false;
@@ -37,7 +39,9 @@ export default async function session(main, page) {
   page.whenLeft(stream.on({
     event: (event) => {
       if (event.session_key !== key) return;
-      if (!data.session) return void data.early.push(event);
+      data.lately.push(event);
+      if (data.lately.length > LATELY) data.lately.shift();
+      if (!data.session) return;
       note(data, event);
       if (event.kind === "message_update" && event.payload.number) readHtml(key, data, stop.signal).then(draw).catch(() => {});
       draw();
@@ -74,10 +78,11 @@ export default async function session(main, page) {
 function take(data, state, missing) {
   data.session = state.session;
   for (const one of state.messages) data.messages.set(one.number, { ...data.messages.get(one.number), ...one });
-  data.partials.clear();
+  const before = data.partials;
+  data.partials = new Map();
   for (const one of state.partial ?? []) {
-    const made = new Partial(missing);
-    made.reset(one.message_id, one.text);
+    const made = before.get(one.message_id) ?? new Partial(missing);
+    made.take(one);
     data.partials.set(one.message_id, made);
   }
   data.queue = new Map((state.queue ?? []).map((task) => [task.id, task]));
@@ -85,7 +90,7 @@ function take(data, state, missing) {
   data.screen = state.screen ?? null;
   data.errors = state.errors ?? [];
   data.seq = state.as_of_seq;
-  for (const event of data.early.splice(0)) note(data, event);
+  for (const event of data.lately) note(data, event); // those after the state; it may be older than what came meanwhile
 }
 
 function note(data, event) {
@@ -94,7 +99,7 @@ function note(data, event) {
   data.last = event.time;
   const { kind, payload, task_id: id } = event;
   if (kind === "message_update" && payload.number) {
-    data.messages.set(payload.number, { number: payload.number, id: payload.message_id, role: payload.role, text: payload.message, time: event.time, task_id: id });
+    data.messages.set(payload.number, { number: payload.number, id: payload.message_id, role: payload.role, text: payload.message, cut: payload.cut, time: event.time, task_id: id });
     data.partials.delete(payload.message_id);
   } else if (kind === "task_submitted") data.queue.set(id, taskFrom(event));
   else if (kind === "task_started") { data.running = after(data.queue.get(id) ?? taskFrom(event), event); data.queue.delete(id); data.session = { ...data.session, status: "busy" }; }
@@ -116,10 +121,22 @@ function note(data, event) {
 
 /** Markdown is rendered by the server, for the messages that have no page yet. */
 async function readHtml(key, data, signal) {
-  const lacking = [...data.messages.values()].filter((one) => one.role !== "user" && !data.html.has(one.number)).map((one) => one.number);
+  const lacking = [...data.messages.values()].filter((one) => (one.role !== "user" || one.cut) && !data.html.has(one.number)).map((one) => one.number);
   if (!lacking.length) return;
   const { messages } = await get(`/sessions/${part(key)}/messages?html=true&after=${Math.min(...lacking) - 1}&limit=${READ}`, { signal });
-  for (const one of messages) if (one.html != null) data.html.set(one.number, one.html);
+  for (const one of messages) if (one.html != null && (one.role !== "user" || data.messages.get(one.number)?.cut)) data.html.set(one.number, one.html);
+}
+
+async function readEarlier(view, key, data) {
+  const first = Math.min(...data.messages.keys());
+  const { messages } = await get(`/sessions/${part(key)}/messages?html=true&after=${Math.max(0, first - 1 - EARLIER)}&limit=${Math.min(EARLIER, first - 1)}`);
+  for (const one of messages) {
+    data.messages.set(one.number, one);
+    if (one.role !== "user") data.html.set(one.number, one.html);
+  }
+  const height = view.scroller.scrollHeight;
+  drawTalk(view, data, false);
+  view.scroller.scrollTop += view.scroller.scrollHeight - height; // what is read stays where it is
 }
 
 function build(main, key, data) {
@@ -155,7 +172,9 @@ function build(main, key, data) {
   view.input.addEventListener("keydown", (pressed) => {
     if (pressed.key === "Enter" && (pressed.ctrlKey || pressed.metaKey)) { pressed.preventDefault(); submit(); }
   });
-  view.scroller = h("div.talk-scroll", { tabindex: "0", "aria-label": "Conversation" }, view.loading, view.talk, view.partials, view.screen, view.approvals);
+  view.earlier = actButton("Earlier messages", () => readEarlier(view, key, data), { kind: "quiet" });
+  view.earlier.hidden = true;
+  view.scroller = h("div.talk-scroll", { tabindex: "0", "aria-label": "Conversation" }, view.loading, view.earlier, view.talk, view.partials, view.screen, view.approvals);
   view.scroller.addEventListener("scroll", () => { view.stuck = view.scroller.scrollHeight - view.scroller.scrollTop - view.scroller.clientHeight < 60; }, { passive: true });
   main.append(
     h("div.page-head", h("nav.crumbs", { "aria-label": "Where" }, h("a", { href: "/sessions" }, "Sessions")), view.title, h("span.spacer"), h("span.task-buttons.acts", view.interrupt, view.close)),
@@ -206,6 +225,7 @@ function drawTalk(view, data, closed) {
     const html = data.html.get(one.number);
     if (html != null && node.html !== html) { node.html = html; node.text.className = "page-text"; insertSanitised(node.text, html); }
   });
+  view.earlier.hidden = !messages.length || messages[0].number <= 1;
   view.talk.querySelector(".empty")?.remove();
   if (!messages.length && !data.queue.size && !data.running && !closed) view.talk.append(empty("Say something", "The agent answers here; while it works you can write on, messages wait in the queue."));
   const written = [...data.partials.values()].filter((one) => one.text);

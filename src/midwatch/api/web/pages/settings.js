@@ -4,7 +4,7 @@ import { del, get, post } from "../api.js";
 import { desk } from "../desk.js";
 import { h, keyed } from "../dom.js";
 import { act, actButton, agoOf, confirmed, copyButton, empty, failure, field, pageHead, panel, showProblem, skeleton, toast } from "../parts.js";
-import { dateTime, duration } from "../time.js";
+import { dateTime, length } from "../time.js";
 
 export default async function settings(main, page) {
   page.setTitle("Settings");
@@ -45,7 +45,7 @@ const size = (bytes) => (bytes < 1e6 ? `${(bytes / 1e3).toFixed(0)} kB` : bytes 
 function shown(name, value) {
   if (value === null) return h("span.faint", "none");
   if (typeof value === "object") return h("code", JSON.stringify(value));
-  if (typeof value === "number" && TIMES.test(name)) return duration(value);
+  if (typeof value === "number" && TIMES.test(name)) return length(value);
   if (typeof value === "number" && name === "bytes") return size(value);
   if (typeof value === "number" && value >= 10000) return value.toLocaleString();
   return typeof value === "boolean" ? (value ? "yes" : "no") : String(value);
@@ -61,15 +61,16 @@ function tokenPanel() {
     made.replaceChildren(h("p", h("b", token.name), ": copy it now, it is not shown again."), h("span.command", h("code", token.secret), copyButton(token.secret, "Copy the token")));
     read(true);
   });
+  const none = h("p.faint.padded", { hidden: true }, "No tokens yet: programs, phones and colleagues get one each.");
   const old = h("label.check", h("input", { type: "checkbox", onchange: () => read(true) }), " also revoked and browsers");
   const read = async (owner) => {
     if (!owner) return body.replaceChildren(empty("Only the owner sees tokens", "Ask the owner for one of your own, with the role you need."));
     try {
       const { tokens } = await get("/tokens");
       const wanted = tokens.filter((one) => old.firstChild.checked || (one.kind === "api" && !one.revoked_at));
-      if (!form.isConnected) body.replaceChildren(form, made, table, h("div.padded", old));
+      if (!form.isConnected) body.replaceChildren(form, made, table, none, h("div.padded", old));
       keyed(rows, wanted, (one) => one.id + Boolean(one.revoked_at), (one) => tokenRow(one, () => read(true)));
-      if (!wanted.length) rows.replaceChildren(h("tr", h("td.faint", { colSpan: 6 }, "No tokens yet: programs, phones and colleagues get one each.")));
+      none.hidden = wanted.length > 0;
       return undefined;
     } catch (problem) {
       return body.replaceChildren(failure(problem, () => read(true)));

@@ -9,7 +9,7 @@ import { after, isOpen, line, tone, waitText } from "../model.js";
 import { actButton, agoOf, attribute, confirmed, copyButton, elapsed, empty, pageHead, panel, sessionLink, skeleton, statusMark, toast, updateElapsed, updateStatus } from "../parts.js";
 import { grow, Partial } from "../partial.js";
 import { snapshot, stream } from "../stream.js";
-import { dateTime, duration, timeOfDay } from "../time.js";
+import { dateTime, length, timeOfDay } from "../time.js";
 import "../waterfall.js";
 
 const EVENTS_READ = 5000;
@@ -26,7 +26,7 @@ export default async function task(main, page) {
   const whole = async () => {
     const state = await snapshot({ task_id: id }, stop.signal).catch(() => null);
     if (!state || !page.isShown()) return;
-    if (state.partial) { partial.reset(state.partial.message_id, state.partial.text); showPartial(); }
+    if (state.partial && partial.take(state.partial)) showPartial();
   };
   let asking = false;
   const partial = new Partial(async () => {
@@ -46,6 +46,7 @@ export default async function task(main, page) {
   const readPage = async () => {
     const found = await get(`/tasks/${id}/page`, { signal: stop.signal });
     Object.assign(data, { task: found.task, prompt_html: found.prompt_html, result_html: found.result_html, lineage: found.lineage });
+    for (const event of inOrder(data)) data.task = after(data.task, event); // the reply may be older than what came meanwhile
     data.last ??= found.last_event_at;
     for (const one of found.deliveries) data.deliveries.set(one.id, one);
     draw();
@@ -82,6 +83,8 @@ async function readEvents(id, data, signal) {
   }
   data.last = [...data.events.values()].at(-1)?.time ?? data.last;
 }
+
+const inOrder = (data) => [...data.events.values()].sort((a, b) => a.seq - b.seq);
 
 function note(data, event) {
   if (!data.events.has(event.seq)) data.events.set(event.seq, event);
@@ -157,7 +160,7 @@ function drawAll(view, data, page) {
     view.more.hidden = view.prompt.scrollHeight <= view.prompt.clientHeight + 4;
   }
   drawOutput(view, data);
-  const events = [...data.events.values()].sort((a, b) => a.seq - b.seq);
+  const events = inOrder(data);
   view.waterfall.show(events);
   keyed(view.events, events, (event) => event.seq, eventRow);
   drawFacts(view.facts, task);
@@ -218,7 +221,7 @@ function drawFacts(list, task) {
   const tokens = [usage.input_tokens != null ? `${usage.input_tokens} tokens in` : null, usage.output_tokens != null ? `${usage.output_tokens} out` : null].filter(Boolean).join(", ");
   const facts = [
     ["Agent", task.agent], ["Directory", task.workdir], ["Session", task.session_key && !task.session_key.startsWith("bg:") ? sessionLink(task.session_key) : null],
-    ["Cause", task.cause], ["Route", task.route], ["Priority", task.priority || null], ["Timeout", task.timeout_seconds ? duration(task.timeout_seconds) : null],
+    ["Cause", task.cause], ["Route", task.route], ["Priority", task.priority || null], ["Timeout", task.timeout_seconds ? length(task.timeout_seconds) : null],
     ["Submitted", `${dateTime(task.created_at)}${task.creator ? ` by ${task.creator}` : ""}`],
     ["Due", task.due_at > task.created_at && !task.started_at ? dateTime(task.due_at) : null],
     ["Started", dateTime(task.started_at)], ["Ended", dateTime(task.completed_at)], // these stand from the start, so that nothing moves

@@ -1,0 +1,152 @@
+"""Markdown as HTML: what it shows, and that nothing an agent writes can act in a reader's browser."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midwatch.api import markdown
+from midwatch.api.markdown import NOTE, TAGS, render
+
+ATTRIBUTES = {"href", "title", "rel", "target", "start", "align"}
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes, as a browser would read them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def elements(page: str) -> list[tuple[str, dict[str, str | None]]]:
+    return Elements(page).found
+
+
+def addresses(page: str) -> list[str | None]:
+    return [attributes["href"] for _, attributes in elements(page) if "href" in attributes]
+
+
+def test_it_renders_what_people_write() -> None:
+    page = render("# Title\n\nSome *soft* and **strong** `code`, ~~gone~~.\n\n- one\n- two\n\n3. three")
+    for part in ("<h1>Title</h1>", "<em>soft</em>", "<strong>strong</strong>", "<code>code</code>", "<s>gone</s>"):
+        assert part in page
+    assert "<li>one</li>" in page
+    assert '<ol start="3">' in page
+
+
+def test_tables_keep_their_alignment_without_inline_styles() -> None:
+    page = render("| a | b | c |\n|---|:-:|--:|\n| 1 | 2 | 3 |")
+    assert "<th>a</th>" in page
+    assert '<td align="center">2</td>' in page
+    assert '<td align="right">3</td>' in page
+    assert "style" not in page
+
+
+def test_fenced_code_is_shown_as_it_is() -> None:
+    assert render("```html\n<b>&amp;</b>\n```") == "<pre><code>&lt;b&gt;&amp;amp;&lt;/b&gt;\n</code></pre>\n"
+
+
+def test_raw_html_is_shown_as_text() -> None:
+    page = render("<script>alert(1)</script>\n\nand <b onclick=x>inline</b> <!-- hidden -->")
+    assert "<script" not in page and "<b" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "&lt;b onclick=x&gt;" in page
+
+
+def test_images_become_links_and_are_never_loaded() -> None:
+    page = render('![a "chart"](https://example.org/x.png "title") ![](https://example.org/y.png)')
+    assert "<img" not in page
+    assert 'href="https://example.org/x.png"' in page
+    assert ">a &quot;chart&quot;</a>" in page or '>a "chart"</a>' in page
+    assert ">https://example.org/y.png</a>" in page
+
+
+def test_links_open_apart_and_tell_nobody() -> None:
+    page = render("[web](https://example.org/?a=1&b=2) <mailto:a@example.org>")
+    assert 'href="https://example.org/?a=1&amp;b=2"' in page
+    assert 'href="mailto:a@example.org"' in page
+    assert page.count('rel="noopener noreferrer nofollow"') == page.count('target="_blank"') == 2
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "javascript:alert(1)",
+        "JaVaScRiPt:alert(1)",
+        "&#106;avascript:alert(1)",
+        "java\tscript:alert(1)",
+        "vbscript:x",
+        "data:text/html,<script>alert(1)</script>",
+        "data:image/png;base64,AAAA",
+        "file:///etc/passwd",
+        "ftp://example.org",
+        "//example.org/x",
+        "/settings",
+        "\\\\example.org",
+        "settings?x=1",
+        "#top",
+    ],
+)
+@pytest.mark.parametrize("form", ["[x]({})", "![x]({})", "<{}>", "[x]: {}\n\n[x]"])
+def test_addresses_lead_only_to_the_web_or_to_mail(form: str, address: str) -> None:
+    page = render(form.format(address))
+    assert addresses(page) == []
+
+
+def test_an_attribute_cannot_be_broken_out_of() -> None:
+    page = render('[x](https://e.org/"onmouseover=alert(1)) !["><img src=x onerror=alert(1)>](https://e.org/\'>)')
+    assert "<img" not in page
+    assert {name for name, _ in elements(page)} <= {"p", "a"}
+    assert all(set(attributes) <= ATTRIBUTES for _, attributes in elements(page))
+
+
+@given(st.text(alphabet=st.sampled_from(list("<>&\"'`*_~[]()!#|\\/:- \n\tabcjavscript=0")), max_size=200))
+def test_nothing_but_the_allowed_tags_ever_comes_out(text: str) -> None:
+    page = render(text)
+    for name, attributes in elements(page):
+        assert name in TAGS
+        assert set(attributes) <= ATTRIBUTES
+    assert all(str(address).startswith(("http:", "https:", "mailto:")) for address in addresses(page))
+
+
+@given(st.text(max_size=300))
+def test_any_text_can_be_rendered(text: str) -> None:
+    assert isinstance(render(text), str)
+
+
+def test_half_a_surrogate_pair_and_a_zero_byte_do_no_harm() -> None:
+    assert isinstance(render("a \ud800 b \x00 c"), str)
+
+
+def test_a_long_text_is_rendered_in_part_and_says_so() -> None:
+    page = render("word " * 100_000)
+    assert page.endswith(NOTE)
+    assert len(page) < 250_000
+    wide = render("ä" * 150_000)
+    assert wide.endswith(NOTE) and "\ufffd" not in wide
+
+
+def test_deep_nesting_ends() -> None:
+    for text in (">" * 50_000, "[" * 20_000, "*a" * 20_000, "- " * 5_000, "![" * 20_000):
+        assert isinstance(render(text), str)
+
+
+def test_what_cannot_be_rendered_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(page: str) -> str:
+        raise RuntimeError("no sanitiser today")
+
+    monkeypatch.setattr(markdown, "_sanitised", broken)
+    render.cache_clear()
+    try:
+        assert render("**<b>**") == "<pre>**&lt;b&gt;**</pre>"
+    finally:
+        render.cache_clear()
