@@ -1,7 +1,5 @@
 // Speaking to the server: JSON in, JSON out, problems as errors that say what to do.
 
-import { learnTime } from "./time.js";
-
 const PREFIX = "/api/v1";
 
 /** An error reply. `message` is for people, `code` for programs, `field` what it is about. */
@@ -40,7 +38,6 @@ async function call(method, path, { body, key, signal, headers, stay = false } =
     if (error.name === "AbortError") throw error;
     throw new Problem(0, { code: "offline", detail: "The server cannot be reached; it may be restarting." });
   }
-  learnTime(reply.headers.get("date"));
   const said = await reply.json().catch(() => ({}));
   if (reply.ok) return said;
   if (reply.status === 401 && !stay) toSignIn();

@@ -72,6 +72,7 @@ export class Stream {
   #wake = null;
   #heard = 0;
   #resting = false;
+  #current = false; // whether what comes now is what happens now
   #tab = Math.random();
 
   start() {
@@ -125,6 +126,7 @@ export class Stream {
 
   async #connect() {
     this.#abort = new AbortController();
+    this.#current = false;
     const resume = this.lastSeq === null ? {} : { "last-event-id": String(this.lastSeq) };
     const guard = setInterval(() => Date.now() - this.#heard > SILENCE && this.#abort.abort(), 5000);
     this.#heard = Date.now();
@@ -139,7 +141,6 @@ export class Stream {
         return "signed out";
       }
       if (!reply.ok) return 1000 * Number(reply.headers.get("retry-after") ?? 0);
-      learnTime(reply.headers.get("date"));
       this.#announce();
       for await (const frame of frames(reply)) {
         this.#heard = Date.now();
@@ -156,6 +157,7 @@ export class Stream {
     if (name === "state") {
       const earlier = this.lastSeq;
       this.lastSeq = data.as_of_seq;
+      this.#current = true;
       this.#tell("state", data);
       if (earlier !== null && earlier > data.as_of_seq) this.#tell("reset");
       return;
@@ -170,6 +172,7 @@ export class Stream {
     if (id === null) return void this.#tell("live", { kind: name, time: new Date(now()).toISOString(), ...data });
     if (this.lastSeq !== null && id <= this.lastSeq) return;
     this.lastSeq = id;
+    if (this.#current) learnTime(data.time);
     this.#tell("event", data);
   }
 

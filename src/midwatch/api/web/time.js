@@ -3,16 +3,16 @@
 const ticking = new Set();
 let timer = null;
 let offset = 0;
+let best = -Infinity;
 
 /** The server's time, as well as we know it; what is shown as elapsed must not depend on this machine's clock. */
 export const now = () => Date.now() + offset;
 
-/** Learn from a reply's date how far this machine's clock is off. Small differences are the header's coarseness. */
-export function learnTime(header) {
-  const said = Date.parse(header ?? "");
-  if (Number.isNaN(said)) return;
-  const found = said + 500 - Date.now();
-  offset = Math.abs(found) > 2500 ? found : 0;
+/** Learn from an event that has just happened how far this machine's clock is off. The least delayed one tells best. */
+export function learnTime(happened) {
+  const found = Date.parse(happened) - Date.now();
+  best = Math.max(best, found);
+  offset = Math.abs(best) > 2500 ? best : 0;
 }
 
 /** Seconds as people say them: 4.2 s, 1 m 05 s, 3 h 12 m, 2 d 4 h. */

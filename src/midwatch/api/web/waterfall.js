@@ -2,7 +2,7 @@
 
 import { h, keyed, say, set, svg } from "./dom.js";
 import { line } from "./model.js";
-import { dateTime, duration, everySecond, now } from "./time.js";
+import { dateTime, duration, everySecond, length, now } from "./time.js";
 
 const ROW = 20;
 const AXIS = 20;
@@ -128,7 +128,7 @@ class Waterfall extends HTMLElement {
     const ticks = [];
     for (let time = 0; time < seconds * 0.93; time += step) ticks.push(time);
     keyed(this.axis, ticks, (tick) => tick, (tick) => {
-      const node = svg("g", svg("line", { y1: AXIS - 4, y2: "100%" }), svg("text", { y: 12 }, tick ? duration(tick, { fine: tick < 10 }).replace(".0 s", " s") : "0"));
+      const node = svg("g", svg("line", { y1: AXIS - 4, y2: "100%" }), svg("text", { y: 12 }, tick ? (tick < 10 ? duration(tick, { fine: true }).replace(/\.0 /, " ") : length(tick)) : "0"));
       return node;
     }, (node, tick) => {
       const x = place(tick);

@@ -70,7 +70,7 @@ function build(main) {
       h("a.button.primary.acts", { href: "/tasks/new" }, "New task"), command('midwatch submit "Say hello"')) }),
     waiting: make("Waiting for me", "now-waiting", { loading: false, none: empty("Nobody asks", "When an agent asks before it acts, its question waits here for your answer.",
       command('midwatch submit "demo:ask clean up"')) }),
-    failed: make("Failed today", "now-failed", { none: empty("Nothing failed", "What fails in the last 24 hours and was not tried again is listed here.") }),
+    failed: make("Failed", "now-failed", { none: empty("Nothing failed", "What fails in the last 24 hours and was not tried again is listed here.") }),
     recent: make("Recent results", "now-recent", { none: empty("No results yet", "The newest results are listed here, newest first."),
       actions: [h("a.more", { href: "/tasks?status=done" }, "all")] }),
   };
