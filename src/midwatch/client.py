@@ -6,14 +6,16 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack, cast
+from urllib.parse import quote
 
 import httpx2
 import orjson
 
 from midwatch import errors
-from midwatch.errors import InvalidInput, MidwatchError, NotRunning
+from midwatch.errors import InvalidInput, MidwatchError, NotFound, NotRunning
 from midwatch.home import Home
 from midwatch.submission import Submission
 from midwatch.wire import (
@@ -22,15 +24,26 @@ from midwatch.wire import (
     ClusterInfo,
     Counts,
     DeliveryInfo,
+    Directories,
     EventInfo,
     EventPage,
     Health,
     Link,
     Me,
+    MessageInfo,
+    Now,
+    Ready,
+    SessionInfo,
+    SessionPage,
+    SessionStateInfo,
+    SettingsInfo,
     TaskInfo,
     TaskPage,
+    TaskStateInfo,
+    TaskView,
     TokenInfo,
     TokenMade,
+    UsageInfo,
 )
 
 TIMEOUT = httpx2.Timeout(30.0, connect=5.0)
@@ -39,6 +52,16 @@ QUIET_SECONDS = 45.0
 PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 """Seconds between tries to reach a server that went away."""
 PAGE = 1000
+
+
+class Which(TypedDict, total=False):
+    """Which events are meant; those that fit all that is said."""
+
+    kinds: Iterable[str]
+    task_id: str | None
+    session_key: str | None
+    agent: str | None
+    actor: str | None
 
 
 class Client:
@@ -97,7 +120,11 @@ class Client:
 
     async def get(self, task_id: str) -> TaskInfo:
         """One task."""
-        return cast(TaskInfo, await self._get(f"/tasks/{quoted(task_id)}"))
+        return cast(TaskInfo, await self._get(f"/tasks/{named('task', task_id)}"))
+
+    async def task_page(self, task_id: str) -> TaskView:
+        """One task with everything around it: texts as HTML, kin, notices, questions."""
+        return cast(TaskView, await self._get(f"/tasks/{named('task', task_id)}/page"))
 
     async def list(
         self,
@@ -115,58 +142,112 @@ class Client:
 
     async def result(self, task_id: str) -> str:
         """The whole text of a task that is done."""
-        return str((await self._get(f"/tasks/{quoted(task_id)}/result"))["result"])
+        return str((await self._get(f"/tasks/{named('task', task_id)}/result"))["result"])
 
     async def cancel(self, task_id: str) -> TaskInfo:
         """Stop a task."""
-        return cast(TaskInfo, await self._post(f"/tasks/{quoted(task_id)}/cancel"))
+        return cast(TaskInfo, await self._post(f"/tasks/{named('task', task_id)}/cancel"))
 
-    async def retry(self, task_id: str) -> TaskInfo:
-        """Have a failed or cancelled task done again, as a new task."""
-        return cast(TaskInfo, await self._post(f"/tasks/{quoted(task_id)}/retry"))
+    async def retry(self, task_id: str, idempotency_key: str | None = None) -> TaskInfo:
+        """Have a failed or cancelled task done again, as a new task; with the same key, as one new task."""
+        return cast(TaskInfo, await self._post(f"/tasks/{named('task', task_id)}/retry", key=idempotency_key))
 
     async def summary(self) -> Counts:
         """How many tasks there are, by status."""
         return cast(Counts, await self._get("/summary"))
 
+    # -- sessions ------------------------------------------------------------------------------------------------
+
+    async def sessions(self, *, before: str | None = None, limit: int = 50) -> SessionPage:
+        """Conversations, the most recently used first."""
+        return cast(SessionPage, await self._get("/sessions", {"before": before, "limit": limit}))
+
+    async def session(self, key: str) -> SessionInfo:
+        """One conversation."""
+        return cast(SessionInfo, await self._get(f"/sessions/{quoted(key)}"))
+
+    async def create_session(
+        self, *, agent: str | None = None, workdir: str | None = None, title: str | None = None, key: str | None = None
+    ) -> SessionInfo:
+        """Open a conversation with an agent; one that is open with that key, agent and directory is returned."""
+        said = without_none({"agent": agent, "workdir": workdir, "title": title, "key": key})
+        return cast(SessionInfo, await self._post("/sessions", said))
+
+    async def messages(
+        self, key: str, after: int = 0, *, limit: int = 500, html: bool = False
+    ) -> Sequence[MessageInfo]:
+        """Messages with a greater number than `after`, in order; with `html` also as HTML that is safe to show."""
+        found = await self._get(f"/sessions/{quoted(key)}/messages", {"after": after, "limit": limit, "html": html})
+        return cast(Sequence[MessageInfo], found["messages"])
+
+    async def send(
+        self, key: str, text: str, *, priority: int | None = None, idempotency_key: str | None = None
+    ) -> TaskInfo:
+        """Say something in a conversation: a task, which waits while another one runs there. It is durable when this
+        returns."""
+        said = without_none({"text": text, "priority": priority})
+        return cast(TaskInfo, await self._post(f"/sessions/{quoted(key)}/messages", said, key=idempotency_key))
+
+    async def interrupt(self, key: str) -> str | None:
+        """Stop what runs in a conversation; what waits goes on. Returns the task, or None when nothing ran."""
+        return cast("str | None", (await self._post(f"/sessions/{quoted(key)}/interrupt"))["interrupted"])
+
+    async def close_session(self, key: str) -> SessionInfo:
+        """Cancel what is open in a conversation and take no more messages."""
+        return cast(SessionInfo, await self._post(f"/sessions/{quoted(key)}/close"))
+
     # -- events --------------------------------------------------------------------------------------------------
 
     async def events(
-        self,
-        after: int = 0,
-        *,
-        kinds: Iterable[str] = (),
-        task_id: str | None = None,
-        session_key: str | None = None,
-        limit: int = PAGE,
+        self, after: int | None = None, *, before: int | None = None, limit: int = PAGE, **which: Unpack[Which]
     ) -> EventPage:
-        """One page of stored events with seq > `after`."""
-        asked = {"after": after, "kind": list(kinds), "task_id": task_id, "session_key": session_key, "limit": limit}
-        return cast(EventPage, await self._get("/events", asked))
+        """One page of stored events, in order: those with seq > `after`, or the last ones with seq < `before`. Pruned
+        when some after `after` are not kept any more."""
+        return cast(
+            EventPage, await self._get("/events", {"after": after, "before": before, "limit": limit, **asked(which)})
+        )
 
     async def follow(
-        self,
-        after: int = 0,
-        *,
-        kinds: Iterable[str] = (),
-        task_id: str | None = None,
-        session_key: str | None = None,
-        live: bool = False,
-        patience: float | None = None,
+        self, after: int = 0, *, live: bool = False, patience: float | None = None, **which: Unpack[Which]
     ) -> AsyncGenerator[EventInfo, None]:
-        """Every event with seq > `after`, for ever, each stored one once and in order. A lost connection is taken up
-        where it broke; NotRunning when there is no server for `patience` seconds."""
-        asked = without_none({"kind": list(kinds), "task_id": task_id, "session_key": session_key, "live": live})
+        """Every event with seq > `after`, for ever, each stored one once and in order; with `live` also those that are
+        never stored. A lost connection is taken up where it broke; NotRunning when there is no server for `patience`
+        seconds."""
+        async with aclosing(self._frames({**asked(which), "live": live}, after, patience)) as frames:
+            async for frame in frames:
+                yield cast(EventInfo, frame)
+
+    async def watch_task(
+        self, task_id: str, after: int | None = None, *, patience: float | None = None
+    ) -> AsyncGenerator[TaskStateInfo | EventInfo, None]:
+        """The task as it is, then its events as they come, live ones too. See `watch_session`."""
+        async with aclosing(self._frames({"task_id": task_id, "state": True}, after, patience)) as frames:
+            async for frame in frames:
+                yield cast("TaskStateInfo | EventInfo", frame)
+
+    async def watch_session(
+        self, key: str, after: int | None = None, *, patience: float | None = None
+    ) -> AsyncGenerator[SessionStateInfo | EventInfo, None]:
+        """The conversation as it is (its kind is `state`), then its events as they come, live ones too; long texts are
+        cut. From `after` on, and after a lost connection, come the events that were missed, then the state again."""
+        async with aclosing(self._frames({"session_key": key, "state": True}, after, patience)) as frames:
+            async for frame in frames:
+                yield cast("SessionStateInfo | EventInfo", frame)
+
+    async def _frames(
+        self, query: Mapping[str, Any], after: int | None, patience: float | None
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """The frames of a stream, over as many connections as it takes."""
         lost_at: float | None = None
         tries = 0
         while True:
             try:
-                async with aclosing(self._stream(asked, after)) as events:
-                    async for event in events:
+                async with aclosing(self._stream(query, after)) as frames:
+                    async for frame in frames:
                         lost_at, tries = None, 0
-                        if event is not None:
-                            after = event["seq"] or after
-                            yield event
+                        if frame is not None and not (0 < frame.get("seq", 0) <= (after or 0)):
+                            after = position(frame, after)
+                            yield frame
             except httpx2.TransportError as lost:
                 lost_at = lost_at or time.monotonic()
                 if patience is not None and time.monotonic() - lost_at >= patience:
@@ -175,12 +256,13 @@ class Client:
             tries += 1
             self._move()
 
-    async def _stream(self, asked: Mapping[str, Any], after: int) -> AsyncGenerator[EventInfo | None, None]:
-        """The events of one connection; None when it has been made."""
+    async def _stream(self, query: Mapping[str, Any], after: int | None) -> AsyncGenerator[dict[str, Any] | None, None]:
+        """The frames of one connection; None when it has been made. What the query says of live ones is added."""
+        known = {"seq": 0, "task_id": query.get("task_id"), "session_key": query.get("session_key")}
         limits = httpx2.Timeout(30.0, connect=5.0, read=QUIET_SECONDS)
-        headers = {"accept": "text/event-stream", "last-event-id": str(after)}
+        headers = {"accept": "text/event-stream"} | ({} if after is None else {"last-event-id": str(after)})
         async with self._http.sse(
-            "/events", params=asked, headers=headers, timeout=limits, max_event_size=None
+            "/events", params=query, headers=headers, timeout=limits, max_event_size=None
         ) as source:
             if source.response.status_code >= 500:
                 raise httpx2.ReadError("the server is stopping")
@@ -190,7 +272,8 @@ class Client:
             yield None
             async for message in source:
                 told = orjson.loads(message.data)
-                yield cast(EventInfo, told if "seq" in told else {"seq": 0, "kind": message.event, **told})
+                whole = message.event == "state" or "seq" in told
+                yield {**({} if whole else known), "kind": message.event, **told}
 
     def _move(self) -> None:
         found = self._locate() if self._locate else None
@@ -208,21 +291,53 @@ class Client:
     async def approve(self, approval_id: str, choice: str | None = None, why: str | None = None) -> ApprovalInfo:
         """Say yes, or answer with a choice."""
         said = without_none({"choice": choice, "why": why})
-        return cast(ApprovalInfo, await self._post(f"/approvals/{quoted(approval_id)}/approve", said))
+        return cast(ApprovalInfo, await self._post(f"/approvals/{named('approval', approval_id)}/approve", said))
 
     async def deny(self, approval_id: str, why: str | None = None) -> ApprovalInfo:
         """Say no."""
         said = without_none({"why": why})
-        return cast(ApprovalInfo, await self._post(f"/approvals/{quoted(approval_id)}/deny", said))
+        return cast(ApprovalInfo, await self._post(f"/approvals/{named('approval', approval_id)}/deny", said))
 
-    async def deliveries(self, status: str | None = None, task_id: str | None = None) -> Sequence[DeliveryInfo]:
+    async def deliveries(
+        self, status: str | None = None, task_id: str | None = None, limit: int = 50
+    ) -> Sequence[DeliveryInfo]:
         """Notices, newest first."""
-        found = await self._get("/deliveries", {"status": status, "task_id": task_id})
+        found = await self._get("/deliveries", {"status": status, "task_id": task_id, "limit": limit})
         return cast(Sequence[DeliveryInfo], found["deliveries"])
+
+    async def delivery(self, delivery_id: str) -> DeliveryInfo:
+        """One notice."""
+        return cast(DeliveryInfo, await self._get(f"/deliveries/{named('delivery', delivery_id)}"))
+
+    async def retry_delivery(self, delivery_id: str) -> DeliveryInfo:
+        """Try to send a failed notice again."""
+        return cast(DeliveryInfo, await self._post(f"/deliveries/{named('delivery', delivery_id)}/retry"))
 
     async def agents(self) -> Sequence[AgentInfo]:
         """All agents, by name."""
         return cast(Sequence[AgentInfo], (await self._get("/agents"))["agents"])
+
+    async def test_agent(self, name: str, idempotency_key: str | None = None) -> TaskInfo:
+        """Give an agent a short task, to see whether it works."""
+        return cast(TaskInfo, await self._post(f"/agents/{named('agent', name)}/test", key=idempotency_key))
+
+    # -- the desk ------------------------------------------------------------------------------------------------
+
+    async def now(self, since: datetime | None = None) -> Now:
+        """The desk at a glance; usage is counted from `since`, or over the last 24 hours."""
+        return cast(Now, await self._get("/now", {"since": moment(since)}))
+
+    async def usage(self, since: datetime | None = None) -> UsageInfo:
+        """What the tasks that ended since then, or in the last 24 hours, have cost."""
+        return cast(UsageInfo, await self._get("/usage", {"since": moment(since)}))
+
+    async def settings(self) -> SettingsInfo:
+        """What is set, without anything secret."""
+        return cast(SettingsInfo, await self._get("/settings"))
+
+    async def directories(self, path: str | None = None, *, hidden: bool = False) -> Directories:
+        """The directories in a directory of the server's machine, or in its user's home."""
+        return cast(Directories, await self._get("/directories", {"path": path, "hidden": hidden}))
 
     async def cluster(self) -> ClusterInfo:
         """Which processes run tasks."""
@@ -253,23 +368,40 @@ class Client:
         """Whether the server answers."""
         return cast(Health, await self._get("/health"))
 
+    async def ready(self) -> Ready:
+        """That the database answers and tasks are taken, or StoreUnavailable."""
+        return cast(Ready, await self._get("/ready"))
+
+    async def metrics(self) -> str:
+        """Figures for Prometheus, in its text format."""
+        return (await self._reply("GET", "/metrics", headers={"accept": "text/plain"})).text
+
     # -- the wire ------------------------------------------------------------------------------------------------
 
     async def _get(self, path: str, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
         return await self._call("GET", path, params=without_none(asked or {}))
 
-    async def _post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def _post(
+        self, path: str, body: Mapping[str, Any] | None = None, *, key: str | None = None
+    ) -> dict[str, Any]:
         headers = {"content-type": "application/json"}
+        if key is not None:
+            if not (key.isascii() and key.isprintable()):
+                raise InvalidInput("an idempotency key is printable ASCII here.", field="idempotency_key")
+            headers["idempotency-key"] = key
         return await self._call("POST", path, content=orjson.dumps(body or {}, default=str), headers=headers)
 
     async def _call(self, method: str, path: str, **request: Any) -> dict[str, Any]:
+        return cast("dict[str, Any]", orjson.loads((await self._reply(method, path, **request)).content))
+
+    async def _reply(self, method: str, path: str, **request: Any) -> httpx2.Response:
         try:
             response = await self._http.request(method, path, **request)
         except httpx2.TransportError as lost:
             raise self._unreachable(lost) from None
         if response.is_error:
             raise error_of(response)
-        return cast("dict[str, Any]", orjson.loads(response.content))
+        return response
 
     def _unreachable(self, lost: httpx2.TransportError) -> NotRunning:
         if isinstance(lost, httpx2.ConnectError | httpx2.ConnectTimeout):
@@ -283,8 +415,35 @@ class Client:
 def quoted(key: str) -> str:
     """`key` as one part of a path."""
     if not key or key in (".", ".."):
-        raise InvalidInput("the id is empty; list what there is with `midwatch tasks`.", field="id")
-    return str(httpx2.QueryParams({"k": key}))[2:].replace("+", "%20")
+        raise InvalidInput(f"{key!r} cannot be the name of anything; list what there is.", field="id")
+    return quote(key, safe="", errors="replace")
+
+
+def named(noun: str, key: str) -> str:
+    """The id of a record as one part of a path. None has a slash in it, and a server would take it for two parts."""
+    if "/" in key:
+        raise NotFound(noun, key)
+    return quoted(key)
+
+
+def asked(which: Which) -> dict[str, Any]:
+    """A filter as a query."""
+    said = without_none(which)
+    return {"kind": list(said.pop("kinds", ())), **said}
+
+
+def position(frame: Mapping[str, Any], after: int | None) -> int | None:
+    """Where a reader is that was at `after` and has read this frame."""
+    if frame["kind"] == "state":
+        return int(frame["as_of_seq"])
+    if frame["kind"] == "gap" and (oldest := frame["payload"].get("oldest_seq")) is not None:
+        return int(oldest) - 1  # what comes now may be another log, restored from a backup
+    return frame["seq"] or after
+
+
+def moment(when: datetime | None) -> str | None:
+    """A time with its zone, as the interface reads it."""
+    return when.astimezone().isoformat() if when else None
 
 
 def without_none(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,6 +76,13 @@ class UnsupportedMediaType(InvalidInput):
     code = "unsupported_media_type"
 
 
+LISTS = {
+    "task": "tasks", "session": "sessions", "approval": "approvals", "delivery": "deliveries", "agent": "agents",
+    "token": "token list",
+}  # fmt: skip
+"""The command that lists each noun."""
+
+
 class NotFound(MidwatchError):
     """There is no such record."""
 
@@ -83,7 +90,7 @@ class NotFound(MidwatchError):
     exit_status = 3
 
     def __init__(self, noun: str, key: str) -> None:
-        listed = f"; list what there is with `midwatch {noun}s`" if noun in ("task", "approval") else ""
+        listed = f"; list what there is with `midwatch {LISTS[noun]}`" if noun in LISTS else ""
         super().__init__(f"there is no {noun} {key!r}{listed}.")
         self.noun = noun
         self.key = key

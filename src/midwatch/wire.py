@@ -144,6 +144,45 @@ class MessagePage(TypedDict):
     messages: list[MessageInfo]
 
 
+class WrittenInfo(TypedDict):
+    """What has been written of a message that is not whole yet."""
+
+    message_id: str
+    task_id: str | None
+    text: str
+
+
+class FaultInfo(TypedDict):
+    """A turn that failed (`error`), or is tried again (`warning`)."""
+
+    message: str
+    level: str
+    time: str
+
+
+class TaskStateInfo(TypedDict):
+    """What a watcher of a task is shown first, and after a break again. The client gives it its kind, `state`."""
+
+    kind: str
+    as_of_seq: int
+    task: TaskInfo
+    partial: WrittenInfo | None
+
+
+class SessionStateInfo(TypedDict):
+    """What a watcher of a conversation is shown first: its last messages, what runs, what waits, recent troubles."""
+
+    kind: str
+    as_of_seq: int
+    session: SessionInfo
+    messages: list[MessageInfo]
+    partial: list[WrittenInfo]
+    running: TaskInfo | None
+    queue: list[TaskInfo]
+    errors: list[FaultInfo]
+    screen: str | None
+
+
 class Interrupted(TypedDict):
     """The task that was stopped, or null when nothing ran."""
 
@@ -268,6 +307,26 @@ class TokenMade(TokenInfo):
     """A new token, with its secret, which is told once."""
 
     secret: str
+
+
+class TokenPage(TypedDict):
+    """Tokens of programs and browsers, newest first."""
+
+    tokens: list[TokenInfo]
+
+
+class SignedIn(TypedDict):
+    """Whose browser it is now, and until when."""
+
+    actor: str
+    role: str
+    expires_at: str
+
+
+class SignedOut(TypedDict):
+    """The cookie is removed."""
+
+    signed_out: bool
 
 
 class Link(TypedDict):

@@ -8,12 +8,12 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from midwatch.errors import BadConfig, HomeUnusable, MidwatchError, NotRunning
 
 if TYPE_CHECKING:
-    from midwatch.client import Client
+    from midwatch.client import Client, Which
     from midwatch.config import Settings
     from midwatch.home import Home, ServerInfo
     from midwatch.runtime import Runtime
@@ -42,18 +42,21 @@ class Desk:
         return any(one.role != "run" for one in await self.runtime.living())
 
     async def follow(
-        self, after: int, *, kinds: tuple[str, ...] = (), task_id: str | None = None, live: bool = False
+        self, after: int, *, live: bool = False, **which: Unpack[Which]
     ) -> AsyncGenerator[EventInfo, None]:
         """Events as they come, for ever."""
         if self.runtime is None:
-            followed = self.client.follow(after, kinds=kinds, task_id=task_id, live=live, patience=PATIENCE_SECONDS)
-            async with aclosing(followed) as told:
+            async with aclosing(self.client.follow(after, live=live, patience=PATIENCE_SECONDS, **which)) as told:
                 async for one in told:
                     yield one
             return
         from midwatch.event import EventFilter
 
-        async for event in self.runtime.bus.follow(after, EventFilter(kinds=kinds, task_id=task_id), live=live):
+        wanted = EventFilter(
+            kinds=tuple(which.get("kinds", ())), task_id=which.get("task_id"), session_key=which.get("session_key"),
+            agent_id=which.get("agent"), actor=which.get("actor"),
+        )  # fmt: skip
+        async for event in self.runtime.bus.follow(after, wanted, live=live):
             yield event.snapshot()  # type: ignore[misc]  # a snapshot is what EventInfo describes
 
 
