@@ -112,6 +112,7 @@ function build(main, data, page) {
     for (const one of clicked.currentTarget.parentNode.children) one.setAttribute("aria-pressed", String(one === clicked.currentTarget));
     view.waterfall.hidden = name !== "Waterfall";
     table.hidden = name === "Waterfall";
+    drawEvents(view, data);
   } }, name);
   const more = h("button.quiet.show-all", { type: "button", hidden: true, onclick: () => { view.prompt.classList.remove("clamped"); more.hidden = true; } }, "Show all");
   view.more = more;
@@ -160,14 +161,19 @@ function drawAll(view, data, page) {
     view.more.hidden = view.prompt.scrollHeight <= view.prompt.clientHeight + 4;
   }
   drawOutput(view, data);
-  const events = inOrder(data);
-  view.waterfall.show(events);
-  keyed(view.events, events, (event) => event.seq, eventRow);
+  drawEvents(view, data);
   drawFacts(view.facts, task);
   keyed(view.lineage, data.lineage.filter((one) => one.relation !== "self"), (one) => one.id, relative, (node, one) => updateStatus(node.querySelector(".status"), one));
   view.noLineage.hidden = Boolean(view.lineage.firstChild);
   keyed(view.deliveries, [...data.deliveries.values()], (one) => one.id, notice, updateNotice);
   view.noDeliveries.hidden = Boolean(view.deliveries.firstChild);
+}
+
+/** The one of the two that is seen. */
+function drawEvents(view, data) {
+  const events = inOrder(data);
+  if (view.waterfall.hidden) keyed(view.events, events, (event) => event.seq, eventRow);
+  else view.waterfall.show(events);
 }
 
 function drawButtons(view, task) {
