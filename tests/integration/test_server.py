@@ -90,7 +90,7 @@ def reply(sock: socket.socket) -> int:
     """The status of one reply with a known length."""
     file = sock.makefile("rb")
     status = int(file.readline().split()[1])
-    lines = iter(file.readline, b"\r\n")
+    lines = list(iter(file.readline, b"\r\n"))
     file.read(next(int(line.split(b":")[1]) for line in lines if line.lower().startswith(b"content-length")))
     return status
 
