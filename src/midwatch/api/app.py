@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from midwatch import __version__
 from midwatch.api import (
@@ -53,6 +54,7 @@ def create_app(runtime: Runtime, *, hosts: Collection[str] = ()) -> FastAPI:
         app.include_router(noun.router, prefix=PREFIX, tags=[noun.__name__.rpartition(".")[2]])
     web.mount(app)
     describe.describe(app)
+    app.add_middleware(sessions.Keys)
     app.add_middleware(Guard, tokens=runtime.tokens, door=Door(runtime.settings, hosts))
     app.add_exception_handler(MidwatchError, refused)
     app.add_exception_handler(RequestValidationError, not_valid)
@@ -81,7 +83,18 @@ async def no_route(request: Request, error: Exception) -> Response:
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "error")
     detail = f"{request.method} {request.url.path}: {error.detail}; see the API page of the documentation."
     body = {"type": "about:blank", "title": error.detail, "status": error.status_code, "code": code, "detail": detail}
-    return Problem({**body, "field": None}, error.status_code, headers=dict(error.headers or {}))
+    headers = {"allow": allowed(request)} if error.status_code == 405 else dict(error.headers or {})
+    return Problem({**body, "field": None}, error.status_code, headers=headers)
+
+
+def allowed(request: Request) -> str:
+    """The methods of a path; the router knows only those of the first route that has it."""
+
+    def fits(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(route.matches(scope)[0] == Match.FULL for route in request.app.routes)
+
+    return ", ".join(method for method in ("DELETE", "GET", "POST") if fits(method))
 
 
 async def unexpected(request: Request, error: Exception) -> Response:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
 
 from midwatch import approval, channel
 from midwatch.config import Seconds
 from midwatch.event import KINDS
 from midwatch.identity import Role
-from midwatch.submission import OnCrash
+from midwatch.submission import PRIORITY, OnCrash
 from midwatch.task import Status
+
+Duration = Annotated[
+    Seconds,
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "examples": ["90s", "10m"]}]}),
+]
+Priority = Annotated[int, Field(strict=True, ge=-PRIORITY, le=PRIORITY)]
 
 
 class Strict(BaseModel):
@@ -24,6 +32,8 @@ class Strict(BaseModel):
     @classmethod
     def _text(cls, value: Any) -> Any:
         if isinstance(value, str):
+            if "\0" in value:
+                raise ValueError("this is not plain text: it has a NUL")
             try:
                 value.encode()
             except UnicodeEncodeError:
@@ -37,16 +47,16 @@ class SubmitBody(Strict):
     prompt: str
     agent: str | None = None
     workdir: str | None = None
-    timeout: Seconds | None = None
-    priority: int = 0
-    delay: Seconds = 0.0
+    timeout: Duration | None = None
+    priority: Priority = 0
+    delay: Duration = 0.0
     idempotency_key: str | None = None
     route: str | None = None
     session_key: str | None = None
     origin_channel: str | None = None
     origin_session: str | None = None
     on_crash: OnCrash | None = None
-    max_attempts: int | None = None
+    max_attempts: int | None = Field(None, strict=True, ge=1, le=100)
     budget: dict[str, Any] | None = None
 
     @field_validator("workdir")
@@ -103,7 +113,7 @@ class MessageBody(Strict):
     """Something to say in a conversation."""
 
     text: str
-    priority: int = 0
+    priority: Priority = 0
 
 
 class EventQuery(Strict):
@@ -163,6 +173,20 @@ class SinceQuery(Strict):
     """Since when."""
 
     since: AwareDatetime | None = Field(None, description="ISO 8601 with a zone; the last 24 hours otherwise.")
+
+    @field_validator("since", mode="before")
+    @classmethod
+    def _written(cls, value: Any) -> Any:
+        if isinstance(value, str) and not re.match(r"\d{4}-\d\d-\d\d[Tt ]", value):
+            raise ValueError("write a time such as 2026-01-02T03:04:05Z")
+        return value
+
+    @field_validator("since")
+    @classmethod
+    def _sensible(cls, value: datetime | None) -> datetime | None:
+        if value is not None and not 1970 <= value.year <= 9000:
+            raise ValueError("the time is too far away")
+        return value
 
 
 class DirectoryQuery(Strict):

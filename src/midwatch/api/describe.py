@@ -12,22 +12,41 @@ from midwatch import wire
 
 SUMMARY = "Mission control for AI agents: hand work to any agent, watch every step, answer its questions."
 PROBLEMS = {
+    "400": "The request is malformed.",
     "401": "The token is missing or wrong.",
     "403": "The role does not allow this, or a page of another site asks.",
     "404": "There is no such thing.",
     "408": "The request did not arrive in time.",
     "409": "It is not in a state that allows this.",
+    "410": "The events are not kept any more; `oldest_seq` is the first that is.",
     "413": "The body is too large.",
     "415": "The body is not JSON.",
     "421": "The server was called by a name that is not its own.",
     "422": "Something that was said makes no sense; `field` names it.",
-    "429": "Too much is open; `Retry-After` says when to try again.",
+    "429": "Too much is open, or was tried.",
     "431": "The head of the request is too large.",
     "503": "The database does not answer, or the server is stopping.",
 }
-OF_BODIES = frozenset({"408", "409", "413", "415", "429"})
-OPEN = frozenset({"health", "ready", "sign_in"})
+EVERYWHERE = ("400", "403", "408", "413", "421", "431", "503")
+OF_WRITING = ("409", "415", "429")
+MORE = {
+    "GET /api/v1/tasks/{task_id}/result": ("409",),
+    "GET /api/v1/directories": ("404",),
+    "GET /api/v1/events": ("404", "410"),
+}
+OPEN = frozenset({"GET /api/v1/health", "GET /api/v1/ready", "POST /api/v1/sign-in"})
 """Operations that need no token."""
+RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "required": True, "schema": {"type": "integer"}}}
+REPLIES: dict[str, Any] = {
+    "GET /api/v1/me": wire.Me,
+    "POST /api/v1/sign-in": wire.SignedIn,
+    "POST /api/v1/sign-out": wire.SignedOut,
+    "POST /api/v1/links": wire.Link,
+    "GET /api/v1/tokens": wire.TokenPage,
+    "POST /api/v1/tokens": wire.TokenMade,
+    "DELETE /api/v1/tokens/{key}": wire.TokenInfo,
+}
+"""What is said when it goes well, where the route does not tell."""
 
 TASK = {
     "id": "t_06f2m8yq3kq5r0v9x1w2", "status": "done", "status_text": "done", "outcome": "ok", "prompt": "Say hello",
@@ -44,6 +63,15 @@ SESSION = {
     "workdir": "/home/me/project", "creator": "owner", "created_at": "2026-01-02T03:04:05.000000Z",
     "updated_at": "2026-01-02T03:04:06.000000Z", "queued": 0, "running_task": None,
 }  # fmt: skip
+PROCESS = {
+    "id": "i_06f2m8", "role": "up", "host": "desk", "pid": 4711, "agents": ["demo"], "slots": 64,
+    "started_at": TASK["created_at"], "running": 0, "live": True, "heartbeat_age": None, "leader": True,
+}  # fmt: skip
+STORE = {"kind": "sqlite", "journal": "wal", "synchronous": "FULL"}
+SPENT = {
+    "tasks": 1, "done": 1, "failed": 0, "cancelled": 0, "seconds": 1.098, "input_tokens": 1200, "output_tokens": 80,
+    "cost_usd": None,
+}  # fmt: skip
 EXAMPLES: dict[str, Any] = {
     "TaskInfo": TASK,
     "SessionInfo": SESSION,
@@ -57,6 +85,41 @@ EXAMPLES: dict[str, Any] = {
         "version": 1, "task_id": TASK["id"], "agent_id": "demo", "session_key": TASK["session_key"], "attempt": 1,
         "actor": "owner", "payload": {"agent": "demo", "owner": "i_06f2m8", "host": "desk"},
     },
+    "SignInBody": {"code": "mwl_3f9c0a6d51e2"},
+    "MessageInfo": {
+        "number": 2, "id": f"{TASK['id']}.1", "role": "agent", "author": "demo", "text": "Hello.",
+        "time": TASK["completed_at"], "task_id": TASK["id"],
+    },
+    "ApprovalInfo": {
+        "id": "a_06f2m8yq6d1k3h9s", "task_id": TASK["id"], "session_key": TASK["session_key"], "agent": "demo",
+        "question": "May it go on?", "choices": ["yes", "no"], "status": "granted", "answer": "yes",
+        "why": "looks right", "answered_by": "owner", "created_at": TASK["started_at"],
+        "expires_at": "2026-01-02T15:04:05.000000Z", "resolved_at": TASK["completed_at"],
+    },
+    "DeliveryInfo": {
+        "id": "d_06f2m8yq7v3b5n8x", "task_id": TASK["id"], "channel": "webhook", "notice": "done",
+        "text": "Task t_06f2m8yq3kq5r0v9x1w2 is done: Hello.", "status": "sent", "attempts": 1, "due_at": None,
+        "sent_at": "2026-01-02T03:04:06.200000Z", "error": None,
+    },
+    "AgentInfo": {
+        "name": "demo", "live": True, "kind": "demo", "description": "built in", "slots": 16, "timeout": 1800.0,
+        "on_crash": "rerun", "problem": None, "target": "built in",
+    },
+    "ProcessInfo": PROCESS,
+    "ClusterInfo": {"store": STORE, "processes": [PROCESS]},
+    "SettingsInfo": {
+        "default_agent": "demo", "notify": "webhook", "channels": ["console", "webhook"],
+        "limits": {"slots": 64, "max_open": 1000}, "retention": {"tasks": 10000}, "store": STORE,
+    },
+    "TokenInfo": {
+        "id": "k_06f2m8yq8c4g6j2m", "kind": "api", "name": "ci", "actor": "ci", "role": "operator",
+        "created_at": TASK["created_at"], "created_by": "owner", "expires_at": None, "last_used_at": None,
+        "revoked_at": None,
+    },
+    "UsageInfo": {
+        "since": TASK["created_at"], "total": SPENT, "rows": [{"actor": "owner", "agent": "demo", **SPENT}],
+    },
+    "ResultInfo": {"id": TASK["id"], "result": "Hello."},
     "ProblemInfo": {
         "type": "about:blank", "title": "Not Found", "status": 404, "code": "not_found",
         "detail": "there is no task 't_x'; list what there is with `midwatch tasks`.", "field": None,
@@ -66,7 +129,6 @@ EXAMPLES: dict[str, Any] = {
 
 def describe(app: FastAPI) -> None:
     """Have the app describe itself completely."""
-    plain = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -75,7 +137,7 @@ def describe(app: FastAPI) -> None:
                     title=app.title, version=app.version, openapi_version="3.1.0", summary=SUMMARY, routes=app.routes
                 )
             )
-        return plain()
+        return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # the documented way to change it
 
@@ -85,31 +147,52 @@ def complete(found: dict[str, Any]) -> dict[str, Any]:
     schemas = found["components"]["schemas"]
     for left in ("HTTPValidationError", "ValidationError"):
         schemas.pop(left, None)
-    schemas["ProblemInfo"] = TypeAdapter(wire.ProblemInfo).json_schema()
+    known = [wire.ProblemInfo, *REPLIES.values()]
+    _, told = TypeAdapter.json_schemas(
+        [(name.__name__, "serialization", TypeAdapter(name)) for name in known],
+        ref_template="#/components/schemas/{model}",
+    )
+    schemas.update(told["$defs"])
     for name, example in EXAMPLES.items():
-        if name in schemas:
-            schemas[name]["examples"] = [example]
+        schemas[name]["examples"] = [example]
     found["components"]["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer"},
         "browser": {"type": "apiKey", "in": "cookie", "name": "midwatch"},
     }
     found["security"] = [{"token": []}, {"browser": []}]
-    for path in found["paths"].values():
-        for method, operation in path.items():
-            _complete_operation(method, operation)
+    for path, methods in found["paths"].items():
+        for method, operation in methods.items():
+            _complete(f"{method.upper()} {path}", operation)
     return found
 
 
-def _complete_operation(method: str, operation: dict[str, Any]) -> None:
-    name = operation["operationId"]
-    if any(name.startswith(f"{one}_api") for one in OPEN):
+def _complete(route: str, operation: dict[str, Any]) -> None:
+    operation["summary"] = operation["description"].partition(". ")[0].rstrip(".")
+    replies = operation["responses"]
+    for status in [one for one in replies if one.startswith("2")]:
+        if not replies[status].get("description"):
+            replies[status]["description"] = "Done."
+        if route in REPLIES:
+            schema = {"$ref": f"#/components/schemas/{REPLIES[route].__name__}"}
+            replies[status]["content"] = {"application/json": {"schema": schema}}
+    for status in _problems(route, operation):
+        content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemInfo"}}}
+        replies[status] = {"description": PROBLEMS[status], "content": content}
+        if status in ("429", "503"):
+            replies[status]["headers"] = RETRY_AFTER
+
+
+def _problems(route: str, operation: dict[str, Any]) -> list[str]:
+    """How an operation can fail."""
+    found = {*EVERYWHERE, *MORE.get(route, ())}
+    if not route.startswith("GET "):
+        found |= {*OF_WRITING}
+    if "{" in route:
+        found |= {"404"}
+    if operation.get("parameters") or "requestBody" in operation:
+        found |= {"422"}
+    if route in OPEN:
         operation["security"] = []
-    problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemInfo"}}}
-    for status, told in PROBLEMS.items():
-        if method == "get" and status in OF_BODIES:
-            continue
-        if status == "404" and not operation.get("parameters") and "requestBody" not in operation:
-            continue
-        operation["responses"][status] = {"description": told, "content": problem}
-    if "/events" in name or name.startswith("events_"):
-        operation["responses"]["410"] = {"description": "The events are not kept any more.", "content": problem}
+    if route not in OPEN or route.endswith("/sign-in"):
+        found |= {"401"}
+    return sorted(found)

@@ -1,11 +1,13 @@
-"""Routes of sessions: open a conversation, speak, watch, interrupt, close. Keys may hold `:`, `|` and `/`."""
+"""Routes of sessions: open a conversation, speak, watch, interrupt, close. Keys are percent-encoded in paths."""
 
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import unquote
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from midwatch import wire
 from midwatch.api.bodies import MessageBody, MessageQuery, SessionBody, SessionQuery
@@ -16,7 +18,32 @@ from midwatch.api.reply import Json
 from midwatch.api.sse import Shape
 from midwatch.event import EventFilter
 
+SLASH = "\x1f"
+"""Stands for a slash of a key while the router looks for those of the path. No path from outside holds it."""
+
 router = APIRouter()
+
+
+class Keys:
+    """Lets a key that is percent-encoded be just that key, whatever it ends with."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raw: bytes = scope.get("raw_path", b"")
+        if b"%2f" in raw.lower() and b"/sessions/" in raw:
+            path = "/".join(unquote(part).replace("/", SLASH) for part in raw.decode("latin-1").split("/"))
+            scope = {**scope, "path": path}
+        await self._app(scope, receive, send)
+
+
+async def key_of(key: str) -> str:
+    """The key in the path."""
+    return key.replace(SLASH, "/")
+
+
+Key = Annotated[str, Depends(key_of)]
 
 
 @router.get("/sessions", responses={200: {"model": wire.SessionPage}})
@@ -40,8 +67,8 @@ async def create(desk: Desk, who: Who, body: SessionBody) -> Json:
     return Json(view.snapshot(), 201 if created else 200)
 
 
-@router.get("/sessions/{key:path}/messages", responses={200: {"model": wire.MessagePage}})
-async def messages(desk: Desk, key: str, asked: Annotated[MessageQuery, Query()]) -> Json:
+@router.get("/sessions/{key}/messages", responses={200: {"model": wire.MessagePage}})
+async def messages(desk: Desk, key: Key, asked: Annotated[MessageQuery, Query()]) -> Json:
     """The conversation, in order."""
     found = await desk.sessions.messages(key, asked.after, asked.limit)
     if not found:
@@ -53,9 +80,9 @@ async def messages(desk: Desk, key: str, asked: Annotated[MessageQuery, Query()]
     return Json({"messages": shown})
 
 
-@router.post("/sessions/{key:path}/messages", status_code=202, responses={202: {"model": wire.TaskInfo}})
+@router.post("/sessions/{key}/messages", status_code=202, responses={202: {"model": wire.TaskInfo}})
 async def send(
-    desk: Desk, who: Who, key: str, body: MessageBody, idempotency_key: Annotated[str | None, Header()] = None
+    desk: Desk, who: Who, key: Key, body: MessageBody, idempotency_key: Annotated[str | None, Header()] = None
 ) -> Json:
     """Say something: a task of this conversation, which waits while another one runs. Durable when the reply comes."""
     task = await desk.sessions.send(
@@ -64,23 +91,21 @@ async def send(
     return Json(task.snapshot(), 202, headers={"location": f"/api/v1/tasks/{task.id}"})
 
 
-@router.post("/sessions/{key:path}/interrupt", responses={200: {"model": wire.Interrupted}})
-async def interrupt(desk: Desk, who: Who, key: str) -> Json:
+@router.post("/sessions/{key}/interrupt", responses={200: {"model": wire.Interrupted}})
+async def interrupt(desk: Desk, who: Who, key: Key) -> Json:
     """Stop what runs in it now; what waits goes on."""
     return Json({"interrupted": await desk.sessions.interrupt(key, actor=who.name)})
 
 
-@router.post("/sessions/{key:path}/close", responses={200: {"model": wire.SessionInfo}})
-async def close(desk: Desk, who: Who, key: str) -> Json:
+@router.post("/sessions/{key}/close", responses={200: {"model": wire.SessionInfo}})
+async def close(desk: Desk, who: Who, key: Key) -> Json:
     """Cancel what is open in it and take no more messages."""
     return Json((await desk.sessions.close(key, actor=who.name)).snapshot())
 
 
-@router.get(
-    "/sessions/{key:path}/live", responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
-)
+@router.get("/sessions/{key}/live", responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}})
 async def live(
-    desk: Desk, request: Request, key: str, still_allowed: StillAllowed, last_event_id: LastEventId = None
+    desk: Desk, request: Request, key: Key, still_allowed: StillAllowed, last_event_id: LastEventId = None
 ) -> Response:
     """The conversation as it goes on: its state, then its events, also what is being written."""
     which = EventFilter(session_key=key)
@@ -88,7 +113,7 @@ async def live(
     return stream(request.app.state.streams, batches, Shape(True, True), still_allowed)
 
 
-@router.get("/sessions/{key:path}", responses={200: {"model": wire.SessionInfo}})
-async def show(desk: Desk, key: str) -> Json:
+@router.get("/sessions/{key}", responses={200: {"model": wire.SessionInfo}})
+async def show(desk: Desk, key: Key) -> Json:
     """One session."""
     return Json((await desk.sessions.get(key)).snapshot())

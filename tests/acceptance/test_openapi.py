@@ -1,0 +1,217 @@
+"""The interface is what its description says: thousands of requests made from the OpenAPI document, right ones and
+wrong ones, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import jsonschema_rs
+import pytest
+
+from servers import Server
+
+REQUESTS = 5000
+EXAMPLES_EACH = 110
+CHECKS = (
+    "not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance",
+    "response_schema_conformance", "negative_data_rejection", "missing_required_header", "unsupported_method",
+    "allow_header_conformance", "ignored_auth",
+)  # fmt: skip
+STREAM = "/api/v1/sessions/{key}/live"
+OPEN_RECORDS = frozenset({"ProblemInfo", "AgentInfo"})
+"""What may have further members: an error those of its kind, an agent those of its own."""
+SETTINGS = """
+default_agent = "quick"
+detect_agents = false
+max_open = 1000000
+log_level = "warning"
+[agents.quick]
+kind = "demo"
+slots = 500
+"""
+
+Document = dict[str, Any]
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "midwatch.toml").write_text(SETTINGS)
+    made = Server(home)
+    await made.start()
+    yield made
+    assert await made.stop() == 0
+
+
+@pytest.fixture
+async def document(server: Server) -> Document:
+    async with server.client() as http:
+        reply = await http.get("/openapi.json")
+    assert reply.status_code == 200
+    return reply.json()
+
+
+def operations(document: Document) -> Iterator[tuple[str, Document]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield f"{method.upper()} {path}", operation
+
+
+# -- the document ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_description_is_complete(document: Document) -> None:
+    assert document["openapi"].startswith("3.1.")
+    assert document["info"]["title"] == "midwatch"
+    assert document["info"]["version"]
+    assert set(document["components"]["securitySchemes"]) == {"token", "browser"}
+    ids = [operation["operationId"] for _, operation in operations(document)]
+    assert len(ids) == len(set(ids)) > 35
+    for route, operation in operations(document):
+        assert operation["summary"], route
+        assert operation["description"], route
+        replies = operation["responses"]
+        good = [status for status in replies if status.startswith("2")]
+        assert good, route
+        for status in good:
+            assert replies[status]["content"], route
+            for media, told in replies[status]["content"].items():
+                assert told["schema"], (route, status, media)
+        problems = {status: told for status, told in replies.items() if not status.startswith("2")}
+        assert {"400", "403", "413", "421", "431", "503"} <= set(problems), route
+        for status, told in problems.items():
+            assert told["description"], (route, status)
+            ref = told["content"]["application/problem+json"]["schema"]["$ref"]
+            assert ref == "#/components/schemas/ProblemInfo", (route, status)
+        for status in {"429", "503"} & set(problems):
+            assert problems[status]["headers"]["Retry-After"], (route, status)
+        is_open = route in ("GET /api/v1/health", "GET /api/v1/ready", "POST /api/v1/sign-in")
+        assert (operation.get("security") == []) is is_open, route
+        assert ("401" in problems) is (not is_open or route.endswith("/sign-in")), route
+
+
+async def test_every_body_and_every_record_has_an_example_and_each_is_valid(document: Document) -> None:
+    schemas = document["components"]["schemas"]
+    bodies = {
+        told["schema"].get("$ref", "").rpartition("/")[2] or told["schema"]["anyOf"][0]["$ref"].rpartition("/")[2]
+        for _, operation in operations(document)
+        if "requestBody" in operation
+        for told in operation["requestBody"]["content"].values()
+    }
+    records = {name for name in schemas if name.endswith("Info")}
+    shown = {name for name, schema in schemas.items() if schema.get("examples")}
+    assert bodies | records <= shown
+    for name in shown:
+        whole = {"$ref": f"#/components/schemas/{name}", "components": strict(document)["components"]}
+        for example in schemas[name]["examples"]:
+            jsonschema_rs.validate(whole, example)
+
+
+def strict(document: Document) -> Document:
+    """The description for somebody who does not expect members that it does not name."""
+    made: Document = json.loads(json.dumps(document))
+    for name, schema in made["components"]["schemas"].items():
+        if schema.get("properties") and name not in OPEN_RECORDS:
+            schema.setdefault("additionalProperties", False)
+    return made
+
+
+# -- requests made from it ---------------------------------------------------------------------------------------------
+
+
+async def things(http: httpx2.AsyncClient) -> dict[str, list[str]]:
+    """Tasks, sessions, questions, notices and tokens in all their states, so that requests find something."""
+
+    async def made(path: str, **body: Any) -> Document:
+        reply = await http.post(path, json=body)
+        assert reply.is_success, reply.text
+        return reply.json()
+
+    done = await made("/tasks", prompt="hello", origin_session="chat:a", session_key="chat:b")
+    failed = [await made("/tasks", prompt="demo:fail", route="webhook", session_key="chat:a") for _ in range(30)]
+    waits = [await made("/tasks", prompt="later", delay="1h") for _ in range(5)]
+    hangs = await made("/tasks", prompt="demo:hang")
+    asks = [await made("/tasks", prompt="demo:ask") for _ in range(20)]
+    for key in ("chat:plain", "chat:x/y|thread:1", "chat:ü/messages"):
+        await made("/sessions", key=key)
+    tokens = [(await made("/tokens", name=f"made-{n}", role="viewer"))["id"] for n in range(10)]
+    await until(http, "/approvals?limit=500", "approvals", len(asks))
+    await until(http, "/deliveries?status=failed&limit=500", "deliveries", 2 * len(failed))
+    approvals = (await http.get("/approvals?limit=500")).json()["approvals"]
+    deliveries = (await http.get("/deliveries?limit=500")).json()["deliveries"]
+    return {
+        "path.task_id": [done["id"], hangs["id"], *(task["id"] for task in (*failed, *waits, *asks))],
+        "path.approval_id": [one["id"] for one in approvals],
+        "path.delivery_id": [one["id"] for one in deliveries],
+        "path.name": ["quick", "demo"],
+        "path.key": ["chat:plain", "chat:x/y|thread:1", "chat:ü/messages", "chat:a", "chat:b", *tokens],
+        "query.session_key": ["chat:a", "chat:plain"],
+        "query.task_id": [failed[0]["id"]],
+    }
+
+
+async def until(http: httpx2.AsyncClient, path: str, name: str, count: int) -> None:
+    """Wait until a list is that long."""
+    async with asyncio.timeout(30):
+        while len((await http.get(path)).json()[name]) < count:
+            await asyncio.sleep(0.05)
+
+
+def configuration(known: dict[str, list[str]]) -> str:
+    """Where the tool finds what there is; half of the time it makes something up instead."""
+    bound = {name: name.replace(".", "_") for name in known}
+    lines = ["[parameters]"]
+    lines += [f'"{name}" = {{ dictionary = "{place}", probability = 0.5 }}' for name, place in bound.items()]
+    for name, values in known.items():
+        lines += [f"[dictionaries.{bound[name]}]", f"values = {json.dumps(values, ensure_ascii=False)}"]
+    return "\n".join(lines)
+
+
+@pytest.mark.timeout(400)
+async def test_thousands_of_requests_are_answered_as_described(
+    server: Server, document: Document, tmp_path: Path
+) -> None:
+    place = tmp_path / "schemathesis"
+    place.mkdir()
+    (place / "openapi.json").write_text(json.dumps(strict(document)))
+    async with server.client() as http:
+        known = await things(http)
+        (place / "schemathesis.toml").write_text(configuration(known))
+        token = http.headers["authorization"]
+        ran = await asyncio.to_thread(fuzz, place, server.url, token)
+        report = json.loads((place / "report.json").read_text())
+        assert ran.returncode == 0, ran.stdout[-6000:]
+        count = report["test_cases"]["generated"]
+        print(f"\n{count} requests to {report['operations']['tested']} operations, as described")
+        assert count >= REQUESTS
+        assert report["complete"]
+        assert report["operations"]["tested"] == len(list(operations(document))) - 1
+        assert report["test_cases"]["errored"] == 0
+        rates = report["valid_rates"]
+        never = {name for name, phases in rates.items() if not sum(phase["accepted"] for phase in phases.values())}
+        assert never <= {"POST /api/v1/sign-in"}, "these never came to anything"
+        assert (await http.get("/health")).status_code == 200
+    assert "Traceback" not in (tmp_path / "server.log").read_text()
+
+
+def fuzz(place: Path, url: str, token: str) -> subprocess.CompletedProcess[str]:
+    """Streams are left out: they do not end. Of the log the JSON pages are asked for."""
+    return subprocess.run(
+        [
+            Path(sys.executable).with_name("schemathesis"), "run", "openapi.json", "--url", url,
+            "-H", f"Authorization: {token}", "-H", "Accept: application/json", "--exclude-path", STREAM,
+            "--phases", "examples,coverage,fuzzing", "--checks", ",".join(CHECKS),
+            "--mode", "all", "--generation-deterministic", "--max-examples", str(EXAMPLES_EACH), "--workers", "2",
+            "--request-timeout", "20", "--continue-on-failure", "--no-shrink", "--no-color", "--warnings", "off",
+            "--report", "json", "--report-json-path", "report.json",
+        ],
+        cwd=place, capture_output=True, text=True, timeout=360,
+    )  # fmt: skip
