@@ -1,6 +1,10 @@
-"""Command `agents`: who can do the work."""
+"""Command `agents`: who can do the work, and whether one does."""
 
 from __future__ import annotations
+
+from typing import Annotated
+
+import typer
 
 from midwatch.cli.desk import connect, run
 from midwatch.cli.options import AsJson
@@ -9,8 +13,15 @@ from midwatch.cli.output import emit, line, say, span, table
 COMMAND_SHOWN = 70
 
 
-def agents(as_json: AsJson = False) -> None:
+def agents(
+    test: Annotated[
+        str | None, typer.Option("--test", metavar="NAME", help="Give this one a short task; exit 0 if it answers.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """List agents, and what keeps one from working."""
+    if test is not None:
+        raise typer.Exit(run(tried(test, as_json)))
 
     async def act() -> None:
         async with connect() as desk:
@@ -30,3 +41,12 @@ def agents(as_json: AsJson = False) -> None:
             say("No server runs, so none of them is at work; start one with `midwatch up`.")
 
     run(act())
+
+
+async def tried(name: str, as_json: bool) -> int:
+    """Have an agent do a short task, and see how it ends. Without a server it does it in this process."""
+    from midwatch.cli.run import to_its_end
+
+    async with connect(work=True) as desk:
+        task = await desk.client.test_agent(name)
+        return await to_its_end(desk, task["id"], as_json)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from midwatch.cli.desk import connect, run
-from midwatch.cli.options import ApprovalId, AsJson
+from midwatch.cli.options import ApprovalId, ApprovalStatus, AsJson
 from midwatch.cli.output import age, emit, line, say, table
 
 QUESTION_SHOWN = 70
@@ -15,9 +15,7 @@ Why = Annotated[str | None, typer.Option("--why", help="What the agent is told b
 
 
 def approvals(
-    status: Annotated[
-        str, typer.Option("--status", "-s", help="pending, granted, denied, expired or all.")
-    ] = "pending",
+    status: Annotated[ApprovalStatus, typer.Option("--status", "-s", help="Which ones.")] = "pending",
     as_json: AsJson = False,
 ) -> None:
     """List questions that agents ask and nobody has answered."""

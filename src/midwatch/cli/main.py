@@ -15,15 +15,19 @@ from midwatch.cli import (
     agents,
     approvals,
     backup,
+    chat,
     cluster,
+    deliveries,
     doctor,
     events,
     open,
     run,
     server,
+    sessions,
     status,
     tasks,
     token,
+    usage,
     worker,
 )
 from midwatch.cli.desk import home_path
@@ -55,12 +59,14 @@ def start(
 
 for command in (
     server.up, server.down, worker.worker, run.run, tasks.submit, tasks.tasks, tasks.show, status.status, tasks.result,
-    tasks.cancel, tasks.retry, events.events, approvals.approvals, approvals.approve, approvals.deny, agents.agents,
-    open.open, cluster.cluster, doctor.doctor, backup.backup, backup.restore, backup.migrate,
+    tasks.cancel, tasks.retry, chat.chat, sessions.sessions, events.events, approvals.approvals, approvals.approve,
+    approvals.deny, deliveries.deliveries, deliveries.redeliver, agents.agents, usage.usage, open.open, cluster.cluster,
+    doctor.doctor, backup.backup, backup.restore, backup.migrate,
 ):  # fmt: skip
     app.command()(command)
 
 
+app.add_typer(sessions.app, name="session")
 app.add_typer(token.app, name="token")
 
 
@@ -96,7 +102,8 @@ def outcome(arguments: list[str]) -> int:
         failed(error.code, str(error), as_json)
         return error.exit_status
     except typer.TyperException as error:
-        failed("usage", f"{error.format_message().rstrip('.')}; see `midwatch --help`.", as_json)
+        told = error.format_message().replace("Value error, ", "").rstrip(".")
+        failed("usage", f"{told}; see `midwatch --help`.", as_json)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return 130

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+ApprovalStatus = Literal["pending", "granted", "denied", "expired", "all"]
 
 Db = Annotated[str | None, typer.Option("--db", metavar="URL", help="Shared PostgreSQL. Default: the setting db.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

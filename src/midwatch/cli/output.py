@@ -12,7 +12,8 @@ from typing import Any, TextIO
 COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "dim": "2", "bold": "1"}
 STATUS_COLOUR = {
     "done": "green", "running": "blue", "failed": "red", "cancelled": "dim", "pending": "yellow", "granted": "green",
-    "denied": "red", "ok": "green", "warn": "yellow", "bad": "red",
+    "denied": "red", "ok": "green", "warn": "yellow", "bad": "red", "sent": "green", "busy": "blue", "asking": "yellow",
+    "closed": "dim", "lost": "red",
 }  # fmt: skip
 SHOWN = 60
 

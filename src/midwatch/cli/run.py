@@ -63,13 +63,18 @@ def run(
     async def act() -> int:
         async with desks.connect(work=True) as desk:
             task = await desk.client.submit(text, wish)
-            status = await watched(desk, task["id"], quiet=as_json)
-            ended = await desk.client.get(task["id"])
-            if as_json:
-                emit(ended)
-        return status if status is not None else 0 if ended["status"] == "done" else 1
+            return await to_its_end(desk, task["id"], as_json)
 
     raise typer.Exit(desks.run(act()))
+
+
+async def to_its_end(desk: desks.Desk, task_id: str, as_json: bool) -> int:
+    """Show a task until it ends, with `as_json` only how. Returns the exit status: 0 when it is done."""
+    status = await watched(desk, task_id, quiet=as_json)
+    ended = await desk.client.get(task_id)
+    if as_json:
+        emit(ended)
+    return status if status is not None else 0 if ended["status"] == "done" else 1
 
 
 async def watched(desk: desks.Desk, task_id: str, *, quiet: bool) -> int | None:

@@ -25,10 +25,11 @@ def status(as_json: AsJson = False) -> None:
             counts = await desk.client.summary()
             served = await desk.served()
             attention = await needs(desk, served)
+            talks = await conversations(desk)
         pid = desk.server.pid if desk.server else None
         server = {"pid": pid, "url": desk.client.url} if desk.runtime is None else None
         if as_json:
-            emit({**counts, "server": server, "attention": attention})
+            emit({**counts, "server": server, "sessions": talks, "attention": attention})
             return
         say("  ".join(f"{name} {count}" for name, count in counts.items()))
         if server:
@@ -38,6 +39,8 @@ def status(as_json: AsJson = False) -> None:
         else:
             waiting = f" and {counts['pending']} pending tasks wait" if counts["pending"] else ""
             say(paint(f"No server runs{waiting}; start one with `midwatch up`.", "yellow"))
+        if any(talks.values()):
+            say("Sessions: " + ", ".join(f"{len(keys)} {name}" for name, keys in talks.items() if keys))
         for text in told(attention):
             say(text)
 
@@ -57,6 +60,12 @@ async def needs(desk: Desk, served: bool) -> dict[str, list[dict[str, Any]]]:
         "deliveries": [{"id": d["id"], "channel": d["channel"], "error": d["error"]} for d in deliveries],
         "no_agent": [brief(t, "agent") for t in orphans],
     }
+
+
+async def conversations(desk: Desk) -> dict[str, list[str]]:
+    """Sessions in which something goes on, by what: their keys."""
+    found = (await desk.client.sessions(limit=500))["sessions"]  # what goes on was used lately
+    return {name: [one["key"] for one in found if one["status"] == name] for name in ("busy", "asking")}
 
 
 async def pending(desk: Desk) -> list[TaskInfo]:
@@ -84,7 +93,7 @@ def told(attention: dict[str, list[dict[str, Any]]]) -> list[str]:
         "questions": ("Questions (midwatch approve ID | midwatch deny ID):", "question"),
         "failed": ("Failed in the last day (midwatch retry ID):", "error"),
         "no_agent": ("No live process has their agent (midwatch agents):", "agent"),
-        "deliveries": ("Notices that could not be sent:", "error"),
+        "deliveries": ("Notices that could not be sent (midwatch redeliver ID):", "error"),
     }
     for name, (head, why) in heads.items():
         found = attention[name]

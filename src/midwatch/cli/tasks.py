@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -25,6 +26,7 @@ from midwatch.cli.options import (
     Workdir,
 )
 from midwatch.cli.output import age, clean, emit, fields, line, local, note, say, span, table
+from midwatch.errors import InvalidInput
 
 if TYPE_CHECKING:
     from midwatch.submission import Submission
@@ -99,11 +101,17 @@ def tasks(
     agent: AgentName = None,
     session: Annotated[str | None, typer.Option("--session", help="Only of this conversation.")] = None,
     creator: Annotated[str | None, typer.Option("--creator", help="Only those this actor handed in.")] = None,
-    before: Annotated[str | None, typer.Option("--before", help="Only those handed in before this task.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many (1 to 500).")] = 20,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="ID", help="Only those handed in before it.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most this many.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List tasks, newest first."""
+    if before is not None and not re.fullmatch(r"t_[0-9a-f]+", before):
+        raise InvalidInput(
+            f"--before is the id of a task, such as the one a page ends with; got {before!r}.", field="before"
+        )
 
     async def act() -> None:
         async with connect() as desk:

@@ -36,14 +36,18 @@ class Watch:
             self._break()
             note(paint(clean(text), "dim", sys.stderr))
 
-    def end(self, task: TaskInfo) -> None:
-        """Show how it ended: the result on standard output unless it was just written there."""
+    def end(self, task: TaskInfo, *, chatting: bool = False) -> None:
+        """Show how it ended: the result on standard output unless it was just written there. To somebody who chats an
+        answer needs no other end."""
         self._break()
         if self._quiet:
             return
         result = task["result"] or ""
         if task["status"] == "done" and result.strip() != self._last.strip():
             say(clean(result) if self._streams else result)
+            sys.stdout.flush()
+        if task["status"] == "done" and chatting:
+            return
         colour = "green" if task["status"] == "done" else "red"
         note(paint(ending(task), colour, sys.stderr))
 

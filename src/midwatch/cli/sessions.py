@@ -1,0 +1,206 @@
+"""Commands of sessions: sessions, and session new, show, send, interrupt, close."""
+
+from __future__ import annotations
+
+import os.path
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from midwatch.cli.desk import connect, run
+from midwatch.cli.options import AgentName, AsJson, Key, Priority, Workdir
+from midwatch.cli.output import age, clean, emit, fields, line, local, note, paint, say, table
+
+if TYPE_CHECKING:
+    from midwatch.client import Client
+    from midwatch.wire import MessageInfo, SessionInfo
+
+PAGE = 500
+
+SessionName = Annotated[str, typer.Argument(metavar="KEY", help="Key of the session.")]
+Title = Annotated[str | None, typer.Option("--title", help="What it is about.")]
+
+app = typer.Typer(
+    help="Talk to an agent from a script: new, show, send, interrupt, close.", invoke_without_command=True
+)
+
+
+@app.callback()
+def start(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        say(ctx.get_help())
+
+
+def sessions(
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most this many.")] = 20,
+    before: Annotated[str | None, typer.Option("--before", metavar="KEY", help="Only those used before it.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List conversations, the most recently used first."""
+
+    async def act() -> None:
+        async with connect() as desk:
+            if before:
+                await desk.client.session(before)  # so that a mistyped key is an error, not an end
+            page = await desk.client.sessions(limit=limit, before=before)
+        if as_json:
+            emit(page)
+            return
+        if not page["sessions"]:
+            say("No sessions. Begin one with `midwatch chat`.")
+            return
+        rows = [
+            (s["key"], s["status"], s["agent"], age(s["updated_at"]), s["queued"] or "-", line(s["title"] or None))
+            for s in page["sessions"]
+        ]
+        table(("KEY", "STATUS", "AGENT", "USED", "QUEUED", "TITLE"), rows)
+        if page["next"]:
+            say(f"More: midwatch sessions --before '{page['next']}'")
+
+    run(act())
+
+
+@app.command()
+def new(
+    agent: AgentName = None,
+    workdir: Workdir = ".",
+    title: Title = None,
+    key: Annotated[str | None, typer.Option("--key", help="Its key, such as chat:42. Default: a new one.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Open a conversation, and print its key."""
+
+    async def act() -> None:
+        async with connect() as desk:
+            made = await desk.client.create_session(agent=agent, workdir=absolute(workdir), title=title, key=key)
+        if as_json:
+            emit(made)
+        else:
+            say(made["key"])
+            note(f"It is with {made['agent']}. Speak: midwatch session send KEY TEXT | midwatch chat KEY")
+
+    run(act())
+
+
+@app.command()
+def show(
+    key: SessionName,
+    after: Annotated[int, typer.Option("--after", min=0, help="Only messages after this number.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Show a conversation and what was said in it."""
+
+    async def act() -> None:
+        async with connect() as desk:
+            session = await desk.client.session(key)
+            messages = await said(desk.client, key, after)
+        if as_json:
+            emit({**session, "messages": messages})
+            return
+        fields(described(session))
+        for message in messages:
+            say()
+            written(message)
+
+    run(act())
+
+
+@app.command()
+def send(
+    key: SessionName,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to say; - reads standard input.")],
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Show the answer, and exit 0 only when it is one.")
+    ] = False,
+    priority: Priority = 0,
+    idempotency_key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say something in a conversation. While it is busy the message waits for its turn."""
+    from midwatch.cli.run import to_its_end
+    from midwatch.cli.tasks import prompt_text, told
+
+    whole = prompt_text(text)
+
+    async def act() -> int:
+        async with connect(work=wait) as desk:
+            task = await desk.client.send(key, whole, priority=priority, idempotency_key=idempotency_key)
+            if not wait:
+                told(task, as_json, f"{task['id']} waits for its turn in {key}")
+                if task["status"] == "pending" and not await desk.served():
+                    note("No server runs, so nobody answers yet; start one with `midwatch up`.")
+                return 0
+            return await to_its_end(desk, task["id"], as_json)
+
+    raise typer.Exit(run(act()))
+
+
+@app.command()
+def interrupt(key: SessionName, as_json: AsJson = False) -> None:
+    """Stop what runs in a conversation; what waits goes on."""
+
+    async def act() -> None:
+        async with connect() as desk:
+            stopped = await desk.client.interrupt(key)
+        if as_json:
+            emit({"interrupted": stopped})
+        else:
+            say(f"{stopped} is being stopped" if stopped else f"Nothing runs in {key}.")
+
+    run(act())
+
+
+@app.command()
+def close(key: SessionName, as_json: AsJson = False) -> None:
+    """Cancel what is open in a conversation and take no more messages."""
+
+    async def act() -> None:
+        async with connect() as desk:
+            closed = await desk.client.close_session(key)
+        if as_json:
+            emit(closed)
+        else:
+            say(f"{closed['key']} is closed")
+
+    run(act())
+
+
+def absolute(workdir: str) -> str:
+    """A directory as a server understands it."""
+    return os.path.abspath(os.path.expanduser(workdir))  # noqa: PTH100,PTH111 - symlinks stay
+
+
+async def said(client: Client, key: str, after: int = 0) -> list[MessageInfo]:
+    """All messages of a conversation, in order."""
+    found: list[MessageInfo] = []
+    while True:
+        page = await client.messages(key, after, limit=PAGE)
+        found += page
+        if len(page) < PAGE:
+            return found
+        after = page[-1]["number"]
+
+
+def described(session: SessionInfo) -> list[tuple[str, object]]:
+    """A session as names and values for people."""
+    return [
+        ("key", session["key"]),
+        ("status", session["status"]),
+        ("title", session["title"]),
+        ("agent", session["agent"]),
+        ("workdir", session["workdir"]),
+        ("thread", session["thread_id"]),
+        ("runs", session["running_task"]),
+        ("queued", session["queued"] or None),
+        ("creator", session["creator"]),
+        ("created", local(session["created_at"])),
+        ("used", local(session["updated_at"])),
+    ]
+
+
+def written(message: MessageInfo) -> None:
+    """One message: who said it and when, then the text."""
+    who = message["author"] or message["role"] if message["role"] == "user" else message["role"]
+    say(paint(f"{message['number']}  {clean(who)}  {local(message['time'])}", "dim"))
+    say(clean(message["text"]) if sys.stdout.isatty() else message["text"])
