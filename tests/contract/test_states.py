@@ -129,3 +129,30 @@ async def test_the_log_is_read_backwards(store: Store, before: int, limit: int, 
     assert [e.seq for e in await store.read_events_back(before, limit=limit)] == seqs
     of_one = [e.seq for e in await store.read_events_back(before, EventFilter(task_id="t_1"), limit)]
     assert of_one == [n for n in range(1, 7) if n % 2 == 0 and n < before][-limit:]
+
+
+async def test_the_kin_of_a_task(store: Store) -> None:
+    root = await put(store)
+    again = await put(store, root_id=root.id, retry_of=root.id)
+    await put(store)
+    assert [task.id for task in await store.kin(root.id)] == [root.id, again.id]
+    assert await store.kin("t_none") == []
+
+
+async def test_failures_and_what_ended_work_has_cost(store: Store) -> None:
+    for number, outcome in enumerate(("ok", "error", "timeout", "cancelled")):
+        task = await running(store, creator="ann" if number else None)
+        usage = {"input_tokens": 3} if outcome == "ok" else None
+        at = (task.started_at or 0) + 2_000_000 + number
+        await store.apply(end(task, at, outcome=outcome, result="x", error="e", usage=usage)[1])  # type: ignore[arg-type]
+    (failed, timed_out) = (await store.failed_since(0))[::-1]
+    assert (failed.outcome, timed_out.outcome) == ("error", "timeout")
+    await put(store, internal_key=f"retry:{failed.id}")
+    assert [task.id for task in await store.failed_since(0)] == [timed_out.id]
+    assert await store.failed_since((timed_out.completed_at or 0) + 1) == []
+    spent = sorted(await store.spent_since(0), key=lambda one: (one.actor, one.status))
+    assert [(one.actor, one.agent, one.status, int(one.seconds)) for one in spent] == [
+        ("", "demo", "done", 2), ("ann", "demo", "cancelled", 2), ("ann", "demo", "failed", 2),
+        ("ann", "demo", "failed", 2),
+    ]  # fmt: skip
+    assert [one.usage for one in spent] == [{"input_tokens": 3}, None, None, None]

@@ -38,6 +38,7 @@ from midwatch.agent import Interrupt
 from midwatch.agents.function import FunctionAgent
 from midwatch.channels.base import SendOnly
 from midwatch.event import TaskProgress
+from midwatch.session import View
 from midwatch.submission import Submission
 from midwatch.task import AgentTerms, Outcome, Status
 from midwatch.testing import FakeClock, RecordingChannel, RecordingTurn, ScriptedAgent, result, say
@@ -78,7 +79,9 @@ async def the_library(home: str) -> None:
         assert_type(await desk.tasks.active_count(), int)
         assert_type(await desk.approvals.list(), list[Approval])
         assert_type(await desk.approvals.answer("a_1", grant=True, why="fine"), Approval)
-        assert_type(await desk.sessions.get("chat:1"), Session)
+        assert_type(await desk.sessions.get("chat:1"), View)
+        assert_type(await desk.sessions.create(agent="demo", title="talk"), tuple[View, bool])
+        assert_type(await desk.sessions.send("chat:1", "hello"), Task)
         assert_type(await desk.sessions.messages("chat:1"), list[Message])
         assert_type(await desk.notifications.list(task_id=task.id), list[Delivery])
         async for event in desk.bus.follow(0, EventFilter(kinds=("task_finished",)), live=True):

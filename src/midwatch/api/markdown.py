@@ -6,6 +6,7 @@ and the outcome passes a sanitiser with an explicit list of what may stay.
 
 from __future__ import annotations
 
+import asyncio
 import html
 import logging
 from collections.abc import MutableMapping, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 200_000
 MOST_BYTES = 200_000
 KEPT_PAGES = 64
+QUICK_CHARACTERS = 4000
 TAGS = {
     "a", "blockquote", "br", "code", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s",
     "strong", "table", "tbody", "td", "th", "thead", "tr", "ul",
@@ -29,6 +31,11 @@ SCHEMES = {"http", "https", "mailto"}
 NOTE = "<p><em>The text goes on; only its beginning is shown as a page.</em></p>"
 
 logger = logging.getLogger(__name__)
+
+
+async def page_of(text: str) -> str:
+    """`render`, without holding up others for a long text."""
+    return render(text) if len(text) <= QUICK_CHARACTERS else await asyncio.to_thread(render, text)
 
 
 @lru_cache(maxsize=KEPT_PAGES)

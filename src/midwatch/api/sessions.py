@@ -13,7 +13,7 @@ from midwatch import wire
 from midwatch.api.bodies import MessageBody, MessageQuery, SessionBody, SessionQuery
 from midwatch.api.desk import Desk, StillAllowed, Who
 from midwatch.api.events import LastEventId, resume_point, stream, watched
-from midwatch.api.markdown import render
+from midwatch.api.markdown import page_of
 from midwatch.api.reply import Json
 from midwatch.api.sse import Shape
 from midwatch.event import EventFilter
@@ -76,7 +76,7 @@ async def messages(desk: Desk, key: Key, asked: Annotated[MessageQuery, Query()]
     shown = [message.snapshot() for message in found]
     if asked.html:
         for message in shown:
-            message["html"] = render(message["text"])
+            message["html"] = await page_of(message["text"])
     return Json({"messages": shown})
 
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query
 from midwatch import wire
 from midwatch.api.bodies import SubmitBody, TaskQuery
 from midwatch.api.desk import Desk, Who
-from midwatch.api.markdown import render
+from midwatch.api.markdown import page_of
 from midwatch.api.reply import Json
 from midwatch.channel import cut
 from midwatch.clock import iso
@@ -79,8 +79,8 @@ async def page(desk: Desk, task_id: str) -> Json:
     return Json(
         {
             "task": task.snapshot(),
-            "prompt_html": render(task.prompt),
-            "result_html": None if task.result is None else render(task.result),
+            "prompt_html": await page_of(task.prompt),
+            "result_html": None if task.result is None else await page_of(task.result),
             "lineage": [related(one, task) for one in kin],
             "deliveries": [delivery.snapshot() for delivery in deliveries],
             "approvals": [approval.snapshot() for approval in approvals],

@@ -1,0 +1,284 @@
+"""Events to many readers: `make bench-sse`.
+
+A real server process writes 50 events a second to its store (synchronous = FULL) while readers in another process
+follow them over HTTP. Prints a table, a sentence for every target that was missed, and one JSON object as its last
+line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import psutil
+import uvloop
+
+from benchmarks.harness import NOISY_CORES, busy_seconds, json_line, percentile, print_table
+
+RATE = 50
+TARGETS = {
+    "one_p50_ms": (1.0, False),
+    "many_p50_ms": (8.0, False),
+    "many_lost": (0, False),
+    "wire_ratio": (2.0, False),
+    "get_during_turn_p99_ms": (50.0, False),
+}
+REPLY = 73_000
+STEPS = 450
+
+SERVER = """
+import asyncio, signal, sys, time
+import uvloop
+from midwatch import Runtime, Settings
+from midwatch.api.app import create_app
+from midwatch.api.server import Server, listen
+from midwatch.change import Changes
+from midwatch.event import MessageDelta, TaskProgress, event
+from midwatch.agent import TurnResult
+from midwatch.agents.base import message_id
+from midwatch.testing import ScriptedAgent
+
+REPLY, STEPS = int(sys.argv[2]), int(sys.argv[3])
+published = {}
+
+async def stream(turn):
+    text, step = "x" * REPLY, REPLY // STEPS
+    for offset in range(0, REPLY, step):
+        await turn.emit(MessageDelta(message_id=message_id(turn), offset=offset, text=text[offset:offset + step]))
+        await asyncio.sleep(0.005)
+    return TurnResult(text=text)
+
+async def write(desk, count, rate):
+    began = time.perf_counter()
+    for number in range(count):
+        await asyncio.sleep(max(0.0, began + number / rate - time.perf_counter()))
+        told = event(TaskProgress(text=str(number)), desk.clock.now(), task_id="t_bench", session_key="bench")
+        await desk.store.apply(Changes(events=(told,)))
+
+async def main():
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    settings = Settings.load(sys.argv[1], detect_agents=False)
+    async with Runtime.open(settings=settings, agents={"stream": ScriptedAgent(stream)}, role="up") as desk:
+        heard = desk.bus.heard
+        def noted(commit):
+            now = time.time_ns()
+            published.update((made.seq, now) for made in commit.events)
+            heard(commit)
+        desk.bus.heard = noted
+        app = create_app(desk)
+        with listen("127.0.0.1", 0) as listener:
+            server = Server(app, stopping, lambda: print("http://127.0.0.1:%d" % listener.getsockname()[1], flush=True))
+            serving = loop.create_task(server.serve([listener]))
+            while not stopping.is_set():
+                line = (await loop.run_in_executor(None, sys.stdin.readline)).split()
+                if not line:
+                    stopping.set()
+                elif line[0] == "write":
+                    await write(desk, int(line[1]), float(line[2]))
+                    print("written", (await desk.store.log_bounds()).last_seq, flush=True)
+                elif line[0] == "published":
+                    import json
+                    print(json.dumps(published), flush=True)
+                    published.clear()
+            await serving
+
+uvloop.run(main())
+"""
+
+
+class Reader(asyncio.Protocol):
+    """One reader on a bare socket: notes when each event arrived, and parses afterwards."""
+
+    def __init__(self, head: bytes) -> None:
+        self._head = head
+        self.chunks: list[tuple[int, bytes]] = []
+        self.connected = asyncio.get_running_loop().create_future()
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one, though not by inheritance
+        self.transport.write(self._head)
+
+    def data_received(self, data: bytes) -> None:
+        self.chunks.append((time.time_ns(), data))
+        if not self.connected.done() and b"still here" in data:
+            self.connected.set_result(None)
+
+    def arrivals(self) -> dict[int, int]:
+        """When each seq arrived."""
+        found: dict[int, int] = {}
+        for at, data in self.chunks:
+            for line in data.split(b"\n"):
+                if line.startswith(b"id: "):
+                    found[int(line[4:])] = at
+        return found
+
+
+class Measured(NamedTuple):
+    """One run."""
+
+    subscribers: int
+    p50: float
+    p99: float
+    lost: int
+    cores: float
+    others: float
+    grown_mb: float
+
+
+class Bench:
+    """A server process, and what is asked of it."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str, token: str) -> None:
+        self.process = process
+        self.port = int(url.rpartition(":")[2])
+        self.token = token
+        self.usage = psutil.Process(process.pid)
+
+    async def ask(self, line: str) -> str:
+        """Have the server do something; its answer."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return (await asyncio.to_thread(self.process.stdout.readline)).strip()
+
+    def head(self, path: str, *more: str) -> bytes:
+        """A request."""
+        lines = [f"GET /api/v1{path} HTTP/1.1", "host: localhost", f"authorization: Bearer {self.token}", *more]
+        return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+    async def read(self, path: str) -> Reader:
+        """A reader that follows a stream."""
+        head = self.head(path, "accept: text/event-stream")
+        _, reader = await asyncio.get_running_loop().create_connection(lambda: Reader(head), "127.0.0.1", self.port)
+        await reader.connected
+        return reader
+
+    async def get(self, path: str) -> tuple[float, bytes]:
+        """A plain request: milliseconds, and the reply."""
+        began = time.perf_counter()
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(self.head(path, "accept: application/json", "connection: close"))
+        reply = await reader.read(-1)
+        writer.close()
+        return (time.perf_counter() - began) * 1000, reply
+
+    async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Hand something in."""
+        data = json.dumps(body).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        head = self.head(path, "content-type: application/json", f"content-length: {len(data)}", "connection: close")
+        writer.write(head.replace(b"GET", b"POST", 1) + data)
+        reply = await reader.read(-1)
+        writer.close()
+        made: dict[str, Any] = json.loads(reply.partition(b"\r\n\r\n")[2])
+        return made
+
+
+@contextmanager
+def server(home: Path) -> Iterator[Bench]:
+    """A server that is ready; ended after the block."""
+    command = [sys.executable, "-c", SERVER, str(home), str(REPLY), str(STEPS)]
+    env = {**os.environ, "MIDWATCH_HOME": str(home)}
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        yield Bench(process, url, (home / "token").read_text().strip())
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(20)
+
+
+async def fan_out(bench: Bench, subscribers: int, seconds: float) -> Measured:
+    """Latency from commit to arrival, at 50 events a second."""
+    readers = [await bench.read("/events?after=999999999") for _ in range(subscribers)]
+    await bench.ask(f"write {RATE} {RATE}")  # warm, and past the gap frame of a position that is far ahead
+    await bench.ask("published")
+    for reader in readers:
+        reader.chunks.clear()
+    memory = bench.usage.memory_info().rss
+    cpu, began, busy = sum(bench.usage.cpu_times()[:2]), time.perf_counter(), busy_seconds()
+    await bench.ask(f"write {int(RATE * seconds)} {RATE}")
+    published = {int(seq): at for seq, at in json.loads(await bench.ask("published")).items()}
+    await asyncio.sleep(0.5)
+    spent = time.perf_counter() - began
+    used = sum(bench.usage.cpu_times()[:2]) - cpu
+    late, lost = [], 0
+    for reader in readers:
+        found = reader.arrivals()
+        lost += len(published) - len(found.keys() & published.keys())
+        late += [(found[seq] - at) / 1e6 for seq, at in published.items() if seq in found]
+        assert reader.transport is not None
+        reader.transport.close()
+    mine = sum(psutil.Process().cpu_times()[:2])
+    others = max(0.0, (busy_seconds() - busy - used) / spent - mine / max(spent, mine))
+    return Measured(
+        subscribers=subscribers, p50=statistics.median(late), p99=percentile(late, 0.99), lost=lost,
+        cores=used / spent, others=others, grown_mb=(bench.usage.memory_info().rss - memory) / 1e6,
+    )  # fmt: skip
+
+
+async def streamed(bench: Bench) -> tuple[float, float]:
+    """What a streamed reply costs on the wire in multiples of its size, and how long plain requests take meanwhile."""
+    await bench.post("/sessions", {"agent": "stream", "key": "chat:bench"})
+    reader = await bench.read("/sessions/chat%3Abench/live")
+    reader.chunks.clear()
+    await bench.post("/sessions/chat%3Abench/messages", {"text": "go on"})
+    took = []
+    while not any(b"event: task_finished" in data for _, data in reader.chunks[-5:]):
+        took.append((await bench.get("/sessions/chat%3Abench/messages"))[0])
+        await asyncio.sleep(0.02)
+    assert reader.transport is not None
+    reader.transport.close()
+    return sum(len(data) for _, data in reader.chunks) / REPLY, percentile(took, 0.99)
+
+
+async def main(seconds: float, subscribers: int) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, server(Path(folder)) as bench:
+        one = await fan_out(bench, 1, seconds)
+        many = await fan_out(bench, subscribers, seconds)
+        ratio, get_p99 = await streamed(bench)
+    print_table(
+        ["subscribers", "p50 ms", "p99 ms", "lost", "server cores", "memory grown MB"],
+        [
+            [str(m.subscribers), f"{m.p50:.2f}", f"{m.p99:.2f}", str(m.lost), f"{m.cores:.2f}", f"{m.grown_mb:.1f}"]
+            for m in (one, many)
+        ],
+    )
+    print(f"A reply of {REPLY} bytes in {STEPS} steps cost {ratio:.2f} times its size.")
+    print(f"Requests for the conversation took p99 {get_p99:.1f} ms meanwhile.")
+    figures: dict[str, Any] = {
+        "one_p50_ms": round(one.p50, 3), "one_p99_ms": round(one.p99, 3), "many": many.subscribers,
+        "many_p50_ms": round(many.p50, 3), "many_p99_ms": round(many.p99, 3), "many_lost": one.lost + many.lost,
+        "many_server_cores": round(many.cores, 2), "many_memory_grown_mb": round(many.grown_mb, 1),
+        "wire_ratio": round(ratio, 2), "get_during_turn_p99_ms": round(get_p99, 2),
+    }  # fmt: skip
+    for name, (target, at_least) in TARGETS.items():
+        if (figures[name] < target) if at_least else (figures[name] > target):
+            print(f"MISSED: {name} is {figures[name]}, the target is {target}.")
+    if max(one.others, many.others) > NOISY_CORES:
+        print(f"DISTURBED: other processes used up to {max(one.others, many.others):.2f} cores.")
+    print(json_line(figures))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--subscribers", type=int, default=500)
+    chosen = parser.parse_args()
+    uvloop.run(main(chosen.seconds, chosen.subscribers))
