@@ -48,7 +48,7 @@ def gate_key(key: str) -> str:
 def checked_key(key: str, field: str = "session_key") -> str:
     """`key` without surrounding blanks, or InvalidInput."""
     key = key.strip()
-    if not key or len(key) > MAX_KEY or not key.isprintable():
+    if not key or len(key) > MAX_KEY or not key.isprintable() or key in (".", ".."):  # no address can hold dots alone
         raise InvalidInput(
             f"a session key is 1 to {MAX_KEY} printable characters, such as chat:42; got {key[:40]!r}.",
             field=field,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol
 
 from midwatch.clock import Clock, new_id
@@ -11,7 +12,7 @@ from midwatch.errors import AlreadyFinished, Conflict, InvalidInput, NotFound
 from midwatch.event import SessionClosed, SessionOpened, StatusChange, event
 from midwatch.session import MAX_TITLE, Message, Session, SessionStore, View, checked_key, gate_key
 from midwatch.submission import check
-from midwatch.task import OPEN, Task, TaskFilter, TaskStore
+from midwatch.task import Status, Task, TaskFilter, TaskStore
 from midwatch.tasks import Tasks
 
 PAGE = 200
@@ -57,9 +58,11 @@ class Sessions:
         about = {"session_key": key, "agent_id": name, "actor": actor}
         opened = event(SessionOpened(agent=name, workdir=workdir, title=title or None), now, **about)
         idle = event(StatusChange(status="idle", agent_type=name), now, **about)
-        created = await self._store.open_session(made, (opened, idle))
+        known = await self._store.get_session(key)
+        fits = known is None or _alike(known, made)
+        created = fits and await self._store.open_session(made, (opened, idle))
         view = await self.get(key)
-        if not created and (view.session.agent, view.session.workdir) != (name, workdir):
+        if not _alike(view.session, made):
             raise Conflict(
                 f"session {key} exists with agent {view.session.agent} in {view.session.workdir or 'no directory'}; "
                 "use another key."
@@ -89,12 +92,23 @@ class Sessions:
         """Say something in a conversation. While it is busy the message waits for its turn; it is durable when this
         returns."""
         session = (await self.get(key)).session
+        closed = Conflict(f"session {key} is closed; open it again by creating it with the same key.")
         if session.status == "closed":
-            raise Conflict(f"session {key} is closed; open it again by creating it with the same key.")
-        return await self._tasks.submit(
-            text, actor=actor, agent=session.agent, session_key=key, workdir=session.workdir, cause="message",
-            priority=priority, idempotency_key=idempotency_key, origin_session=key,
-        )  # fmt: skip
+            raise closed
+        try:
+            task = await self._tasks.submit(
+                text, actor=actor, agent=session.agent, session_key=key, workdir=session.workdir, cause="message",
+                priority=priority, idempotency_key=idempotency_key, origin_session=key,
+            )  # fmt: skip
+        except InvalidInput as problem:
+            if problem.field != "prompt":
+                raise
+            raise InvalidInput(str(problem).replace("prompt", "text"), field="text") from None
+        if (await self.get(key)).session.status == "closed":  # meanwhile, and without a look at this task
+            with suppress(AlreadyFinished):
+                await self._tasks.cancel(task.id, actor=actor)
+            raise closed
+        return task
 
     async def interrupt(self, key: str, *, actor: str | None = None) -> str | None:
         """Stop what runs in it now; what waits goes on. Returns the stopped task, or None when nothing ran."""
@@ -114,12 +128,23 @@ class Sessions:
         closed = event(SessionClosed(reason=reason), now, **about)
         status = event(StatusChange(status="closed", agent_type=session.agent), now, **about)
         await self._store.close_session(key, now, (closed, status))
-        which = TaskFilter(statuses=tuple(OPEN), session_key=key, limit=PAGE)
-        for task in await self._store.list_tasks(which):
-            with suppress(AlreadyFinished):
-                await self._tasks.cancel(task.id, actor=actor)
+        await self._cancel_all(key, "pending", actor)  # first, so that none of them begins when the running one ends
+        await self._cancel_all(key, "running", actor)
         return await self.get(key)
+
+    async def _cancel_all(self, key: str, status: Status, actor: str | None) -> None:
+        which = TaskFilter(statuses=(status,), session_key=key, limit=PAGE)
+        while found := await self._store.list_tasks(which):
+            for task in found:
+                with suppress(AlreadyFinished):
+                    await self._tasks.cancel(task.id, actor=actor)
+            which = replace(which, before=found[-1].id)
 
     async def list(self, limit: int = 50, before: str | None = None) -> list[View]:
         """The most recently used sessions first."""
         return await self._store.list_sessions(limit, before)
+
+
+def _alike(one: Session, other: Session) -> bool:
+    """Whether they are with the same agent in the same directory."""
+    return (one.agent, one.workdir) == (other.agent, other.workdir)

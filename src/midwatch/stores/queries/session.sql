@@ -24,6 +24,9 @@ FROM messages WHERE session_key = :session_key
 ON CONFLICT (session_key, id) WHERE id <> '' DO UPDATE SET text = excluded.text WHERE messages.text <> excluded.text
 RETURNING number
 
+-- status: of one session
+SELECT status FROM sessions WHERE key = :key
+
 -- get: one session
 SELECT {session} FROM sessions WHERE key = :key
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -28,9 +28,11 @@ def apply(tx: Tx, changes: Changes) -> None:
         insert(tx, record)
     for session in changes.sessions:
         tx.run("session.touch", fields_of(session))
-    numbers = say(tx, changes.messages) if changes.messages else {}
+    events: Iterable[Event] = changes.events
+    if changes.messages:
+        events = _numbered(events, say(tx, changes.messages))
     add_deliveries(tx, changes.deliveries)
-    tx.events.extend(_numbered(changes.events, numbers) if numbers else changes.events)
+    tx.events.extend(made for made in events if made.kind != "status_change" or not _closed(tx, made.session_key))
 
 
 def insert(tx: Tx, record: Record) -> None:
@@ -104,23 +106,30 @@ def _announce(tx: Tx, update: Update) -> None:
         tx.topics.add(update.noun)
 
 
-def say(tx: Tx, messages: tuple[Message, ...]) -> dict[str, int | None]:
-    """Store messages; the number of each by its id, None for those that were told before just so."""
-    numbers: dict[str, int | None] = {}
+def say(tx: Tx, messages: tuple[Message, ...]) -> dict[str, list[tuple[str, int]]]:
+    """Store messages; by the id of each the texts that were new, in order, with its number."""
+    new: dict[str, list[tuple[str, int]]] = {}
     for message in messages:
-        row = tx.row("session.say", fields_of(message))
-        numbers[message.id] = row[0] if row else numbers.get(message.id)
-    return numbers
+        found = new.setdefault(message.id, [])
+        if row := tx.row("session.say", fields_of(message)):
+            found.append((message.text, row[0]))
+    return new
 
 
-def _numbered(events: tuple[Event, ...], numbers: Mapping[str, int | None]) -> Iterator[Event]:
+def _numbered(events: Iterable[Event], new: Mapping[str, list[tuple[str, int]]]) -> Iterator[Event]:
     """The events; those of messages with the messages' numbers, and without those that say nothing new."""
     for made in events:
         name = made.payload.get("message_id") if made.kind == "message_update" else None
-        if name is None or name not in numbers:
+        if name is None or name not in new:
             yield made
-        elif numbers[name] is not None:
-            yield made._replace(payload={**made.payload, "number": numbers[name]})
+        elif new[name] and new[name][0][0] == made.payload["message"]:
+            yield made._replace(payload={**made.payload, "number": new[name].pop(0)[1]})
+
+
+def _closed(tx: Tx, key: str | None) -> bool:
+    """Whether a session is closed; a turn that ends after that does not change what it does."""
+    row = tx.row("session.status", {"key": key})
+    return row is not None and row[0] == "closed"
 
 
 def fields_of(record: Any) -> dict[str, Any]:

@@ -1,0 +1,586 @@
+"""Conversations over HTTP: open, speak, queue, interrupt, close, and what is told about each of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch.agent import Turn, TurnResult
+from midwatch.agents.function import FunctionAgent
+from midwatch.errors import AgentError, TransientError
+from midwatch.event import MessageUpdate
+from midwatch.session import MAX_KEY, MAX_TITLE
+from midwatch.task import AgentTerms
+from servers import Server
+from serving import Served, at, client, serving
+
+RERUN = AgentTerms(timeout_seconds=60.0, on_crash="rerun", slots=16)
+
+
+class Gates:
+    """Turns that wait until the test lets them go on."""
+
+    def __init__(self) -> None:
+        self.began: list[str] = []
+        self.at_once = 0
+        self.most_at_once = 0
+        self._open = asyncio.Semaphore(0)
+
+    def let(self, turns: int = 1) -> None:
+        for _ in range(turns):
+            self._open.release()
+
+    async def hold(self, prompt: str) -> str:
+        self.began.append(prompt)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await self._open.acquire()
+        finally:
+            self.at_once -= 1
+        return f"did {prompt}"
+
+
+async def echo(prompt: str) -> str:
+    return prompt.upper()
+
+
+async def fail(prompt: str) -> str:
+    raise AgentError(f"no {prompt}")
+
+
+async def shaky(prompt: str, turn: Turn) -> str:
+    if turn.attempt == 1:
+        raise TransientError("not today")
+    return "yes"
+
+
+async def speak(prompt: str, turn: Turn) -> str:
+    """Tells its answer itself before it ends with the same."""
+    await turn.emit(MessageUpdate(message_id=f"{turn.task_id}.{turn.attempt}", role="agent", message="spoken"))
+    if prompt == "slowly":
+        await asyncio.sleep(0.05)
+    return "spoken"
+
+
+async def improve(prompt: str, turn: Turn) -> str:
+    for text in ("a", "ab", "ab"):
+        await turn.emit(MessageUpdate(message_id=f"{turn.task_id}.{turn.attempt}", role="agent", message=text))
+    return "abc"
+
+
+async def ask(prompt: str, turn: Turn) -> TurnResult:
+    answer = await turn.ask("May I?")
+    return TurnResult(text=f"{answer.choice}")
+
+
+@pytest.fixture
+def gates() -> Gates:
+    return Gates()
+
+
+@pytest.fixture
+async def served(home: Path, gates: Gates) -> AsyncIterator[Served]:
+    bodies = {
+        "echo": echo, "hold": gates.hold, "other": gates.hold, "fail": fail, "shaky": shaky, "speak": speak,
+        "improve": improve, "ask": ask,
+    }  # fmt: skip
+    agents = {name: FunctionAgent(name, body, on_loop=True, terms=RERUN) for name, body in bodies.items()}
+    async with serving(home, agents) as made:
+        yield made
+
+
+async def opened(served: Served, key: str = "chat:1", **more: Any) -> Any:
+    return await served.post("/sessions", {"key": key, **more})
+
+
+async def send(served: Served, text: str, key: str = "chat:1", **more: Any) -> Any:
+    return await served.post(at(key, "/messages"), {"text": text, **more})
+
+
+async def said(served: Served, key: str = "chat:1") -> list[tuple[str, str]]:
+    return [(one["role"], one["text"]) for one in (await served.get(at(key, "/messages")))["messages"]]
+
+
+async def check_updates(served: Served, key: str = "chat:1") -> None:
+    """Every stored message was told once, with its number, in the order of the numbers."""
+    stored = (await served.get(at(key, "/messages"), limit=1000))["messages"]
+    told = await served.logged(session_key=key, kind="message_update")
+    assert [one["payload"]["number"] for one in told] == [one["number"] for one in stored]
+    assert [one["payload"]["message_id"] for one in told] == [one["id"] for one in stored]
+    assert [one["payload"]["message"] for one in told] == [one["text"] for one in stored]
+    assert [one["number"] for one in stored] == list(range(1, len(stored) + 1))
+
+
+async def statuses(served: Served, key: str = "chat:1") -> list[str]:
+    return [one["payload"]["status"] for one in await served.logged(session_key=key, kind="status_change")]
+
+
+# -- opening -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_session_is_opened_shown_and_listed(served: Served, tmp_path: Path) -> None:
+    reply = await served.http.post("/sessions", json={"agent": "hold", "workdir": str(tmp_path), "title": "Notes"})
+    assert reply.status_code == 201
+    made = reply.json()
+    assert made["key"].startswith("chat:")
+    assert (made["agent"], made["workdir"], made["title"]) == ("hold", str(tmp_path), "Notes")
+    assert (made["status"], made["queued"], made["running_task"], made["creator"]) == ("idle", 0, None, "owner")
+    assert await served.get(at(made["key"])) == made
+    assert await served.get("/sessions") == {"sessions": [made], "next": None}
+    (told,) = await served.logged(kind="session_opened")
+    assert told["payload"] == {"agent": "hold", "workdir": str(tmp_path), "title": "Notes"}
+    assert (told["session_key"], told["actor"]) == (made["key"], "owner")
+
+
+async def test_opening_it_again_changes_nothing(served: Served) -> None:
+    first = await served.http.post("/sessions", json={"key": "chat:1", "title": "One"})
+    again = await served.http.post("/sessions", json={"key": " chat:1 ", "agent": "echo"})
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert again.json() == first.json()
+    assert len(await served.logged(kind="session_opened")) == 1
+
+
+async def test_of_many_who_open_it_at_once_one_does(served: Served) -> None:
+    replies = await asyncio.gather(*(served.http.post("/sessions", json={"key": "chat:1"}) for _ in range(10)))
+    assert sorted(reply.status_code for reply in replies) == [200] * 9 + [201]
+    assert len(await served.logged(kind="session_opened")) == 1
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_the_same_key_for_something_else_is_a_conflict(served: Served, tmp_path: Path, closed: bool) -> None:
+    await opened(served, workdir=str(tmp_path))
+    if closed:
+        await served.post(at("chat:1", "/close"))
+    for wish in ({"agent": "hold", "workdir": str(tmp_path)}, {}, {"workdir": "/"}):
+        reply = await served.http.post("/sessions", json={"key": "chat:1", **wish})
+        assert (reply.status_code, reply.json()["code"]) == (409, "conflict")
+    assert (await served.get(at("chat:1")))["status"] == ("closed" if closed else "idle")
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "field"),
+    [
+        ({"agent": "nobody"}, "unknown_agent", "agent"),
+        ({"key": "a\nb"}, "invalid_input", "key"),
+        ({"key": "   "}, "invalid_input", "key"),
+        ({"key": "a\0b"}, "invalid_input", "key"),
+        ({"key": "x" * (MAX_KEY + 1)}, "invalid_input", "key"),
+        ({"key": "bg:t_1"}, "invalid_input", "key"),
+        ({"key": "."}, "invalid_input", "key"),
+        ({"key": ".."}, "invalid_input", "key"),
+        ({"key": 5}, "invalid_input", "key"),
+        ({"title": "x" * (MAX_TITLE + 1)}, "invalid_input", "title"),
+        ({"title": "a\nb"}, "invalid_input", "title"),
+        ({"workdir": "relative"}, "invalid_input", "workdir"),
+        ({"workdir": "/no/such/place"}, "invalid_input", "workdir"),
+        ({"workdir": "/etc/hostname"}, "invalid_input", "workdir"),
+        ({"name": "x"}, "invalid_input", "name"),
+    ],
+)
+async def test_bad_sessions_are_refused_with_their_field(served: Served, body: Any, code: str, field: str) -> None:
+    reply = await served.http.post("/sessions", json=body)
+    assert (reply.status_code, reply.json()["code"], reply.json()["field"]) == (422, code, field)
+    assert await served.get("/sessions") == {"sessions": [], "next": None}
+
+
+async def test_sessions_are_listed_in_pages_the_last_used_first(served: Served) -> None:
+    for number in range(5):
+        await opened(served, f"chat:{number}")
+    await served.ended((await send(served, "x", "chat:1"))["id"])
+    seen: list[str] = []
+    page = await served.get("/sessions", limit=2)
+    while True:
+        seen += [one["key"] for one in page["sessions"]]
+        if page["next"] is None:
+            break
+        page = await served.get("/sessions", limit=2, before=page["next"])
+    assert seen == ["chat:1", "chat:4", "chat:3", "chat:2", "chat:0"]
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+KEYS = [
+    "x", "x/messages", "x/live", "x/close", "x/interrupt", "x/messages/messages", "/", "/x", "x/", "//", "a/../b",
+    "chat:42|thread:7|message:9", "üñî çødé 🦊", "a b", "a+b", "a%2Fb", "%", "?a=b#c&d", 'quo"te\'s', "<script>",
+    "messages", "live", "...", "a;b=c", "x" * MAX_KEY, "日" * MAX_KEY,
+]  # fmt: skip
+
+
+async def test_every_key_names_its_own_session_and_no_other(served: Served) -> None:
+    for key in KEYS:
+        made = await opened(served, key)
+        assert made["key"] == key
+    for key in KEYS:
+        task = await send(served, f"to {key}", key)
+        assert (task["session_key"], task["cause"]) == (key, "message")
+        await served.ended(task["id"])
+    for key in KEYS:
+        assert (await served.get(at(key)))["key"] == key
+        assert await said(served, key) == [("user", f"to {key}"), ("agent", f"to {key}".upper())]
+        assert await served.post(at(key, "/interrupt")) == {"interrupted": None}
+        assert {one["session_key"] for one in await served.logged(session_key=key)} == {key}
+        assert (await served.get("/tasks", session_key=key))["tasks"][0]["prompt"] == f"to {key}"
+    for key in KEYS:
+        closed = await served.post(at(key, "/close"))
+        assert (closed["key"], closed["status"]) == (key, "closed")
+    assert len(await served.logged(kind="session_closed")) == len(KEYS)
+
+
+@pytest.mark.parametrize("part", ["", "/messages", "/live"])
+async def test_an_unknown_session_is_not_found(served: Served, part: str) -> None:
+    await opened(served, "x")
+    for key in ("y", "x/messages", "X"):
+        reply = await served.http.get(at(key, part))
+        assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+    for verb in ("interrupt", "close"):
+        assert (await served.http.post(at("y", f"/{verb}"))).status_code == 404
+    assert (await served.http.post(at("y", "/messages"), json={"text": "x"})).status_code == 404
+
+
+# -- speaking ----------------------------------------------------------------------------------------------------------
+
+
+async def test_messages_wait_for_their_turn_in_order(served: Served, gates: Gates) -> None:
+    await opened(served, agent="hold")
+    reply = await served.http.post(at("chat:1", "/messages"), json={"text": "m0"})
+    assert reply.status_code == 202
+    assert reply.headers["location"] == f"/api/v1/tasks/{reply.json()['id']}"
+    await served.until("turn_start", task_id=reply.json()["id"])
+    sent = [await send(served, f"m{number}") for number in range(1, 6)]
+    urgent = await send(served, "urgent", priority=5)
+    shown = await served.get(at("chat:1"))
+    assert (shown["status"], shown["queued"], shown["running_task"]) == ("busy", 6, reply.json()["id"])
+    state = await served.runtime.store.state_of_session("chat:1")
+    assert state is not None
+    assert [task.prompt for task in state.queue] == ["urgent", "m1", "m2", "m3", "m4", "m5"]
+    gates.let(7)
+    for task in (*sent, urgent):
+        await served.ended(task["id"])
+    assert gates.began == ["m0", "urgent", "m1", "m2", "m3", "m4", "m5"]
+    assert gates.most_at_once == 1
+    shown = await served.get(at("chat:1"))
+    assert (shown["status"], shown["queued"], shown["running_task"]) == ("idle", 0, None)
+    assert await said(served) == [pair for text in gates.began for pair in (("user", text), ("agent", f"did {text}"))]
+    await check_updates(served)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "text"),
+        ({"text": ""}, "text"),
+        ({"text": " \n"}, "text"),
+        ({"text": 5}, "text"),
+        ({"text": "a\0b"}, "text"),
+        ({"text": "x" * 1_000_001}, "text"),
+        ({"text": "x", "priority": 101}, "priority"),
+        ({"text": "x", "priority": "1"}, "priority"),
+        ({"text": "x", "agent": "hold"}, "agent"),
+    ],
+)
+async def test_bad_messages_are_refused_with_their_field(served: Served, body: Any, field: str) -> None:
+    await opened(served)
+    reply = await served.http.post(at("chat:1", "/messages"), json=body)
+    assert (reply.status_code, reply.json()["field"]) == (422, field)
+    assert (await served.get("/summary"))["total"] == 0
+
+
+async def test_a_message_that_is_no_json_is_refused(served: Served) -> None:
+    await opened(served)
+    path = at("chat:1", "/messages")
+    form = await served.http.post(
+        path, content=b"text=x", headers={"content-type": "application/x-www-form-urlencoded"}
+    )
+    assert (form.status_code, form.json()["code"], form.json()["field"]) == (415, "unsupported_media_type", "body")
+    large = await served.http.post(path, content=b"x" * 3_000_000, headers={"content-type": "application/json"})
+    assert (large.status_code, large.json()["field"]) == (413, "body")
+    assert (await served.get("/summary"))["total"] == 0
+
+
+async def test_a_message_with_a_key_is_said_once(served: Served) -> None:
+    await opened(served)
+    await opened(served, "chat:2")
+    first = await served.post(at("chat:1", "/messages"), {"text": "x"}, idempotency_key="k")
+    again = await served.post(at("chat:1", "/messages"), {"text": "x", "priority": 0}, **{"idempotency-key": "k"})
+    assert first["id"] != again["id"], "a header is spelt with a dash"
+    third = await served.post(at("chat:1", "/messages"), {"text": "x"}, **{"idempotency-key": "k"})
+    assert third["id"] == again["id"]
+    for key, text in (("chat:1", "y"), ("chat:2", "x")):
+        reply = await served.http.post(at(key, "/messages"), json={"text": text}, headers={"idempotency-key": "k"})
+        assert (reply.status_code, reply.json()["code"]) == (409, "key_reused")
+    async with served.as_role("operator") as other:
+        reply = await other.post(at("chat:1", "/messages"), json={"text": "x"}, headers={"idempotency-key": "k"})
+        assert (reply.status_code, reply.json()["id"] != third["id"]) == (202, True)
+        assert reply.json()["creator"] == "operator"
+
+
+async def test_retry_and_test_with_a_key_happen_once(served: Served) -> None:
+    key = {"idempotency-key": "k"}
+    task = await served.post("/tasks", {"prompt": "x", "agent": "fail"})
+    await served.ended(task["id"])
+    again = [await served.http.post(f"/tasks/{task['id']}/retry", headers=key) for _ in range(2)]
+    assert [reply.status_code for reply in again] == [201, 201]
+    assert again[0].json()["id"] == again[1].json()["id"]
+    tested = [await served.http.post("/agents/echo/test", headers={"idempotency-key": "t"}) for _ in range(2)]
+    assert [reply.status_code for reply in tested] == [201, 201]
+    assert tested[0].json()["id"] == tested[1].json()["id"]
+    reused = await served.http.post("/agents/speak/test", headers={"idempotency-key": "t"})
+    assert (reused.status_code, reused.json()["code"]) == (409, "key_reused")
+
+
+async def test_too_much_that_waits_is_refused_with_a_time_to_come_back(home: Path, gates: Gates) -> None:
+    async with serving(home, {"hold": FunctionAgent("hold", gates.hold, on_loop=True)}, max_open=2) as served:
+        await opened(served)
+        for text in ("a", "b"):
+            await send(served, text)
+        reply = await served.http.post(at("chat:1", "/messages"), json={"text": "c"})
+        assert (reply.status_code, reply.json()["code"]) == (429, "limit_reached")
+        assert int(reply.headers["retry-after"]) > 0
+        test = await served.http.post("/agents/hold/test")
+        assert (test.status_code, test.json()["code"]) == (429, "limit_reached")
+
+
+async def test_two_agents_speak_in_one_session_one_at_a_time(served: Served, gates: Gates) -> None:
+    await opened(served, agent="hold")
+    first = await send(served, "one")
+    await served.until("turn_start", task_id=first["id"])
+    second = await served.post("/tasks", {"prompt": "two", "agent": "other", "session_key": "chat:1"})
+    third = await send(served, "three")
+    gates.let(3)
+    for task in (first, second, third):
+        await served.ended(task["id"])
+    assert gates.most_at_once == 1
+    messages = (await served.get(at("chat:1", "/messages")))["messages"]
+    assert {one["text"]: one["author"] for one in messages if one["role"] == "agent"} == {
+        "did one": "hold", "did two": "other", "did three": "hold",
+    }  # fmt: skip
+    await check_updates(served)
+
+
+async def test_a_result_comes_into_the_session_it_was_asked_from(served: Served) -> None:
+    await opened(served)
+    task = await served.post("/tasks", {"prompt": "x", "origin_session": "chat:1"})
+    await served.ended(task["id"])
+    assert await said(served) == [("result", "X")]
+    await check_updates(served)
+    assert {one["session_key"] for one in await served.logged(session_key="chat:1")} == {"chat:1"}
+
+
+# -- what is told ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("agent", "text"), [("speak", "quickly"), ("speak", "slowly"), ("echo", "x"), ("fail", "x")])
+async def test_every_message_is_told_once(served: Served, agent: str, text: str) -> None:
+    await opened(served, agent=agent)
+    for _ in range(3):
+        await served.ended((await send(served, text))["id"])
+    await check_updates(served)
+    assert len(await said(served)) == 6
+
+
+async def test_a_message_that_changes_is_told_at_every_change(served: Served) -> None:
+    await opened(served, agent="improve")
+    task = await served.ended((await send(served, "x"))["id"])
+    told = await served.logged(session_key="chat:1", kind="message_update")
+    assert [(one["payload"]["number"], one["payload"]["message"]) for one in told] == [
+        (1, "x"), (2, "a"), (2, "ab"), (2, "abc"),
+    ]  # fmt: skip
+    assert {one["payload"]["message_id"] for one in told} == {task["id"], f"{task['id']}.1"}
+    assert await said(served) == [("user", "x"), ("agent", "abc")]
+
+
+async def test_a_retry_speaks_for_itself(served: Served) -> None:
+    await opened(served, agent="fail")
+    task = await served.ended((await send(served, "x"))["id"])
+    again = await served.post(f"/tasks/{task['id']}/retry")
+    assert again["session_key"] == "chat:1"
+    await served.ended(again["id"])
+    assert [role for role, _ in await said(served)] == ["user", "agent", "user", "agent"]
+    await check_updates(served)
+
+
+async def test_another_try_says_nothing_twice_and_warns(served: Served) -> None:
+    await opened(served, agent="shaky")
+    task = await served.ended((await send(served, "x"))["id"])
+    assert (task["status"], task["attempt"]) == ("done", 2)
+    assert await said(served) == [("user", "x"), ("agent", "yes")]
+    await check_updates(served)
+    assert await statuses(served) == ["idle", "busy", "idle", "busy", "idle"]
+    (warned,) = await served.logged(session_key="chat:1", kind="agent_error")
+    assert (warned["payload"]["level"], "not today" in warned["payload"]["message"]) == ("warning", True)
+
+
+async def test_a_failure_is_told_to_those_who_watch(served: Served) -> None:
+    await opened(served, agent="fail")
+    await served.ended((await send(served, "x"))["id"])
+    (failed,) = await served.logged(session_key="chat:1", kind="agent_error")
+    assert failed["payload"] == {"message": "no x", "level": "error"}
+    private = await served.post("/tasks", {"prompt": "x", "agent": "fail"})
+    await served.ended(private["id"])
+    assert len(await served.logged(kind="agent_error")) == 1
+
+
+async def test_what_a_session_does_is_told_in_order(served: Served) -> None:
+    await opened(served, agent="ask")
+    task = await send(served, "x")
+    await served.until("approval_requested")
+    assert (await served.get(at("chat:1")))["status"] == "asking"
+    (question,) = (await served.get("/approvals"))["approvals"]
+    await served.post(f"/approvals/{question['id']}/approve")
+    await served.ended(task["id"])
+    await served.post(at("chat:1", "/close"))
+    assert await statuses(served) == ["idle", "busy", "asking", "busy", "idle", "closed"]
+    told = await served.logged(session_key="chat:1", kind="status_change")
+    assert {one["payload"]["agent_type"] for one in told} == {"ask"}
+
+
+async def test_a_server_that_is_stopped_and_started_says_nothing_twice(home: Path, gates: Gates) -> None:
+    agents = {"hold": FunctionAgent("hold", gates.hold, on_loop=True, terms=RERUN)}
+    async with serving(home, agents) as served:
+        await opened(served)
+        task = await send(served, "x")
+        await served.until("turn_start", task_id=task["id"])
+    gates.let()
+    async with serving(home, agents) as served:
+        done = await served.ended(task["id"])
+        assert (done["status"], done["interruptions"], done["attempt"]) == ("done", 1, 2)
+        assert await said(served) == [("user", "x"), ("agent", "did x")]
+        await check_updates(served)
+        assert await statuses(served) == ["idle", "busy", "idle", "busy", "idle"]
+
+
+async def test_a_server_that_is_killed_says_nothing_twice(home: Path) -> None:
+    home.mkdir()
+    (home / "midwatch.toml").write_text('detect_agents = false\ndefault_agent = "demo"\n')
+    server = Server(home)
+    await server.start()
+    try:
+        token = (home / "token").read_text().strip()
+        async with client(server.url, token) as http:
+            await http.post("/sessions", json={"key": "chat:1"})
+            task = (await http.post(at("chat:1", "/messages"), json={"text": "demo:sleep=2"})).json()["id"]
+            async with asyncio.timeout(20):
+                while not (await log(http, "task_progress")):
+                    await asyncio.sleep(0.02)
+        await server.kill()
+        await server.start()
+        async with client(server.url, token) as http:
+            async with asyncio.timeout(30):
+                while (await http.get(f"/tasks/{task}")).json()["status"] != "done":
+                    await asyncio.sleep(0.05)
+            messages = (await http.get(at("chat:1", "/messages"))).json()["messages"]
+            assert [one["id"] for one in messages] == [task, f"{task}.2"]
+            told = await log(http, "message_update")
+            assert [one["payload"]["message_id"] for one in told] == [task, f"{task}.2"]
+            status = [one["payload"]["status"] for one in await log(http, "status_change")]
+            assert status == ["idle", "busy", "idle", "busy", "idle"]
+    finally:
+        await server.stop()
+
+
+async def log(http: Any, kind: str) -> list[Any]:
+    reply = await http.get("/events", params={"kind": kind}, headers={"accept": "application/json"})
+    found: list[Any] = reply.json()["events"]
+    return found
+
+
+# -- interrupting and closing ------------------------------------------------------------------------------------------
+
+
+async def test_an_interrupt_stops_the_turn_and_the_queue_goes_on(served: Served, gates: Gates) -> None:
+    await opened(served, agent="hold")
+    assert await served.post(at("chat:1", "/interrupt")) == {"interrupted": None}
+    first, second = await send(served, "one"), await send(served, "two")
+    await served.until("turn_start", task_id=first["id"])
+    assert await served.post(at("chat:1", "/interrupt")) == {"interrupted": first["id"]}
+    assert (await served.ended(first["id"]))["status"] == "cancelled"
+    await served.until("turn_start", task_id=second["id"])
+    gates.let()
+    assert (await served.ended(second["id"]))["result"] == "did two"
+    assert gates.began == ["one", "two"]
+    await check_updates(served)
+
+
+async def test_closing_cancels_everything_that_is_open(served: Served, gates: Gates) -> None:
+    await opened(served, agent="hold")
+    sent = [await send(served, f"m{number}") for number in range(250)]
+    await served.until("turn_start", task_id=sent[0]["id"])
+    beside = await served.post("/tasks", {"prompt": "beside", "agent": "hold", "session_key": "chat:2"})
+    closed = await served.post(at("chat:1", "/close"))
+    assert closed["status"] == "closed"
+    for task in sent:
+        assert (await served.ended(task["id"]))["status"] == "cancelled"
+    assert gates.began.count("beside") + len(gates.began[:1]) == len(gates.began), "nothing of the queue was begun"
+    shown = await served.get(at("chat:1"))
+    assert (shown["status"], shown["queued"], shown["running_task"]) == ("closed", 0, None)
+    again = await served.http.post(at("chat:1", "/close"))
+    assert (again.status_code, again.json()["status"]) == (200, "closed")
+    assert len(await served.logged(kind="session_closed")) == 1
+    assert (await served.get(f"/tasks/{beside['id']}"))["status"] == "running"
+    await check_updates(served)
+
+
+async def test_the_last_thing_told_of_a_closed_session_is_that_it_is_closed(served: Served) -> None:
+    await opened(served, agent="hold")
+    task = await send(served, "x")
+    await served.until("turn_start", task_id=task["id"])
+    await served.post(at("chat:1", "/close"))
+    await served.ended(task["id"])
+    assert (await statuses(served))[-1] == "closed"
+
+
+async def test_a_closed_session_hears_nothing_until_it_is_opened_again(served: Served) -> None:
+    await opened(served, title="Kept")
+    await served.ended((await send(served, "one"))["id"])
+    await served.post(at("chat:1", "/close"))
+    reply = await served.http.post(at("chat:1", "/messages"), json={"text": "two"})
+    assert (reply.status_code, reply.json()["code"]) == (409, "conflict")
+    assert await said(served) == [("user", "one"), ("agent", "ONE")]
+    assert await served.post(at("chat:1", "/interrupt")) == {"interrupted": None}
+    reply = await served.http.post("/sessions", json={"key": "chat:1"})
+    assert (reply.status_code, reply.json()["status"], reply.json()["title"]) == (201, "idle", "Kept")
+    await served.ended((await send(served, "three"))["id"])
+    assert [text for _, text in await said(served)] == ["one", "ONE", "three", "THREE"]
+    kinds = [one["kind"] for one in await served.logged(session_key="chat:1") if one["kind"].startswith("session_")]
+    assert kinds == ["session_opened", "session_closed", "session_opened"]
+    await check_updates(served)
+
+
+async def test_nothing_is_left_open_when_messages_and_the_close_come_together(served: Served, gates: Gates) -> None:
+    for number in range(20):
+        key = f"chat:{number}"
+        await opened(served, key, agent="hold")
+
+        async def one(key: str = key) -> int:
+            return (await served.http.post(at(key, "/messages"), json={"text": "x"})).status_code
+
+        replies = await asyncio.gather(one(), one(), served.http.post(at(key, "/close")), one(), one())
+        assert {reply for reply in replies if isinstance(reply, int)} <= {202, 409}
+        for task in (await served.get("/tasks", session_key=key))["tasks"]:
+            assert (await served.ended(task["id"]))["status"] == "cancelled"
+
+
+async def test_a_viewer_may_look_and_nothing_else(served: Served) -> None:
+    await opened(served)
+    await served.ended((await send(served, "x"))["id"])
+    failed = await served.post("/tasks", {"prompt": "x", "agent": "fail"})
+    await served.ended(failed["id"])
+    async with served.as_role("viewer") as viewer:
+        before = (await served.get("/events", limit=0))["last_seq"]
+        for path, body in (
+            ("/sessions", {"key": "chat:2"}), (at("chat:1", "/messages"), {"text": "x"}),
+            (at("chat:1", "/interrupt"), None), (at("chat:1", "/close"), None), ("/agents/echo/test", None),
+            (f"/tasks/{failed['id']}/retry", None), ("/deliveries/d_1/retry", None), ("/tasks", {"prompt": "x"}),
+            ("/approvals/a_1/approve", None),
+        ):  # fmt: skip
+            reply = await viewer.post(path, json=body)
+            assert (reply.status_code, reply.json()["code"]) == (403, "forbidden"), path
+        assert (await served.get("/events", limit=0))["last_seq"] == before
+        for path in ("/sessions", at("chat:1"), at("chat:1", "/messages"), "/now", "/usage", "/settings", "/metrics"):
+            assert (await viewer.get(path)).status_code == 200, path
+        assert (await viewer.get("/directories")).status_code == 403

@@ -1,0 +1,123 @@
+"""A real server on a loopback port over a runtime of this process, whose agents a test can hold by the hand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import httpx2
+
+from midwatch.api.app import create_app
+from midwatch.api.server import Server, listen, url_of
+from midwatch.api.sse import Streams
+from midwatch.config import Settings
+from midwatch.runtime import Registered, Runtime
+
+
+@dataclass
+class Served:
+    """The runtime, and a client with the owner's token."""
+
+    runtime: Runtime
+    url: str
+    http: httpx2.AsyncClient
+    streams: Streams
+    stopping: asyncio.Event
+
+    async def get(self, path: str, **asked: Any) -> Any:
+        """The JSON of a page that must be there."""
+        reply = await self.http.get(path, params=asked, headers={"accept": "application/json"})
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+    async def post(self, path: str, body: Any = None, **headers: str) -> Any:
+        """The JSON of a reply that must be good."""
+        reply = await self.http.post(path, json=body, headers=headers)
+        assert reply.is_success, reply.text
+        return reply.json()
+
+    async def ended(self, task_id: str) -> Any:
+        """The task once it has ended."""
+        await self.runtime.tasks.wait(task_id)
+        return await self.get(f"/tasks/{task_id}")
+
+    async def until(self, kind: str, **about: Any) -> None:
+        """Return once the log has such an event."""
+        async for told in self.runtime.bus.follow(0):
+            if told.kind == kind and all(getattr(told, name) == value for name, value in about.items()):
+                return
+
+    async def logged(self, **asked: Any) -> list[Any]:
+        """All stored events of a filter."""
+        found: list[Any] = []
+        while page := (await self.get("/events", after=found[-1]["seq"] if found else 0, **asked))["events"]:
+            found += page
+        return found
+
+    @asynccontextmanager
+    async def as_role(self, role: str) -> AsyncIterator[httpx2.AsyncClient]:
+        """A client of somebody else."""
+        secret = (await self.post("/tokens", {"name": role, "role": role}))["secret"]
+        async with client(self.url, secret) as http:
+            yield http
+
+
+def client(url: str, token: str) -> httpx2.AsyncClient:
+    """A client with a token."""
+    return httpx2.AsyncClient(
+        base_url=f"{url}/api/v1", headers={"authorization": f"Bearer {token}"}, trust_env=False, timeout=30.0
+    )
+
+
+@asynccontextmanager
+async def serving(home: Path, agents: Mapping[str, Registered], **settings: Any) -> AsyncIterator[Served]:
+    """Serve these agents, the first of which is the default."""
+    wanted = {"detect_agents": False, "default_agent": next(iter(agents)), "shutdown_grace": 0, **settings}
+    with listen("127.0.0.1", 0) as listener:
+        async with Runtime.open(home, settings=Settings.load(home, **wanted), agents=agents, role="up") as runtime:
+            app, ready, stopping = create_app(runtime), asyncio.Event(), asyncio.Event()
+            server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
+            await ready.wait()
+            url = url_of("127.0.0.1", listener)
+            async with client(url, runtime.home.token()) as http:
+                yield Served(runtime, url, http, app.state.streams, stopping)
+            stopping.set()
+            await server
+
+
+class Frame(NamedTuple):
+    """One server-sent event."""
+
+    id: int | None
+    event: str
+    data: Any
+
+
+async def watch(http: httpx2.AsyncClient, path: str, **headers: str) -> AsyncGenerator[Frame, None]:
+    """The frames of a stream; comments are left out."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    async with http.stream("GET", path, headers=named, timeout=60.0) as reply:
+        assert reply.status_code == 200, await reply.aread()
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        fields: dict[str, str] = {}
+        async for line in reply.aiter_lines():
+            if line:
+                name, _, value = line.partition(":")
+                fields[name] = value.removeprefix(" ")
+            elif "data" in fields:
+                number = int(fields["id"]) if "id" in fields else None
+                yield Frame(number, fields["event"], json.loads(fields["data"]))
+                fields = {}
+            else:
+                fields = {}
+
+
+def at(key: str, part: str = "") -> str:
+    """The path of a session."""
+    return f"/sessions/{quote(key, safe='')}{part}"
