@@ -1,0 +1,99 @@
+"""What happens is seen as it happens: in one tab, in two, after a reload, and when the server goes and comes back."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import expect
+
+from browsing import LOST, Desk, count_text, live
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+REPLY = "It used two tools"
+
+
+async def test_a_task_is_submitted_and_seen_to_finish_without_a_reload(desk: Desk) -> None:
+    page = await desk.open("/")
+    await page.get_by_role("link", name="New task").first.click()
+    await page.get_by_label("Prompt").fill("Say hello to the night shift")
+    await page.get_by_role("button", name="Submit").click()
+    await expect(page.get_by_role("heading", name="Say hello to the night shift", level=1)).to_be_visible()
+    await expect(page.locator(".task-output .said")).to_contain_text("This is the demo agent")  # while it is written
+    await expect(page.locator(".task-output h2")).to_have_text("Result")
+    await expect(page.locator(".task-output .page-text")).to_contain_text(REPLY)
+    await expect(page.locator(".task-line .status")).to_have_text("done")
+    await page.get_by_role("link", name="Now").first.click()
+    await expect(page.locator(".now-recent .row-title")).to_have_text("Say hello to the night shift")
+    documents = [r for r in desk.requests if r.resource_type == "document" and r.frame.page == page]
+    assert len(documents) == 1, [r.url for r in documents]
+
+
+async def test_a_reload_in_mid_stream_loses_nothing(desk: Desk) -> None:
+    pipe = desk.pipe()
+    task = await desk.submit(str(pipe.path), "pipe")
+    page = await desk.open(f"/tasks/{task}")
+    output = page.locator(".task-output .said")
+    pipe.write("first words, ")
+    await expect(output).to_have_text("first words, ")
+    await page.reload()
+    await live(page)
+    await expect(output).to_have_text("first words, ")
+    pipe.write("then ☕ more, ")
+    await expect(output).to_have_text("first words, then ☕ more, ")
+    await page.reload(wait_until="commit")
+    pipe.write("and the last.")
+    await expect(output).to_have_text("first words, then ☕ more, and the last.")
+    pipe.close()
+    await expect(page.locator(".task-output .page-text")).to_have_text("first words, then ☕ more, and the last.")
+    assert await count_text(page, "first words, then ☕ more, and the last.") == 1
+
+
+async def test_two_tabs_show_the_same(desk: Desk) -> None:
+    context = await desk.signed_in()
+    pipe = desk.pipe()
+    task = await desk.submit(str(pipe.path), "pipe")
+    one, two = await desk.tab(context, f"/tasks/{task}"), await desk.tab(context, f"/tasks/{task}")
+    for text in ("alpha ", "beta ", "gamma"):
+        pipe.write(text)
+    for page in (one, two):
+        await expect(page.locator(".task-output .said")).to_have_text("alpha beta gamma")
+    pipe.close()
+    for page in (one, two):
+        await expect(page.locator(".task-line .status")).to_have_text("done")
+        await expect(page.locator(".task-output .page-text")).to_have_text("alpha beta gamma")
+    rows = [await page.locator("mw-waterfall .step").count() for page in (one, two)]
+    assert rows[0] == rows[1] > 0
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+async def test_a_server_that_goes_and_comes_back_is_told_and_caught_up_with(desk: Desk, how: str) -> None:
+    desk.expect_problem(LOST)
+    pipe = desk.pipe()
+    page = await desk.open("/events")
+    watching = await desk.tab(page.context, "/")
+    task = await desk.submit(str(pipe.path), "pipe")
+    watched = await desk.tab(page.context, f"/tasks/{task}")
+    pipe.write("half a sentence")
+    await expect(watched.locator(".task-output .said")).to_have_text("half a sentence")
+    if how == "killed":
+        await desk.server.kill()
+    else:
+        await desk.server.stop()
+    for one in (page, watching, watched):
+        await expect(one.locator("#banner")).to_contain_text("Offline")
+        await expect(one.locator("#link-state")).to_have_text("offline")
+    await desk.server.start()
+    meanwhile = await desk.submit("happened meanwhile")
+    await desk.ended(meanwhile)
+    pipe.write("a whole sentence")
+    await expect(watched.locator(".task-output .said")).to_have_text("a whole sentence")
+    for one in (page, watching, watched):
+        await live(one)
+        await expect(one.locator("#banner")).to_be_hidden()
+    pipe.close()
+    await expect(watched.locator(".task-output .page-text")).to_have_text("a whole sentence")
+    await expect(watching.locator(".now-recent .row-title")).to_have_count(2)
+    last = (await desk.get("/events?before=9007199254740991&limit=1"))["events"][0]["seq"]
+    await expect(page.locator(".log > li").last.locator(".log-seq")).to_have_text(str(last))
+    seqs = [int(text) for text in await page.locator(".log-seq").all_inner_texts()]
+    assert seqs == list(range(seqs[0], last + 1))

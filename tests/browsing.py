@@ -1,0 +1,216 @@
+"""A person at the console: a real server with agents that a test can hold by the hand, and a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from playwright.async_api import Browser, BrowserContext, Page, Playwright, Request, expect
+
+from servers import Server
+
+DESKTOP = {"width": 1280, "height": 800}
+PHONE = {"width": 390, "height": 844}
+FLAGS = (
+    "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+LOST = r"net::ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE|SOCKET_NOT_CONNECTED)"
+"""What the browser itself writes to its console when the server goes away."""
+AGENTS = """
+detect_agents = false
+shutdown_grace = 0
+
+[agents.echo]
+kind = "command"
+argv = ["cat"]
+description = "says what it is told"
+
+[agents.pipe]
+kind = "command"
+argv = ["cat", "{prompt}"]
+on_crash = "rerun"
+description = "writes what comes out of a pipe"
+
+[agents.screen]
+kind = "function"
+target = "screen_agent:run"
+path = "HOME"
+description = "draws, warns and asks"
+"""
+SCREEN_AGENT = """
+from midwatch.event import AgentError, ScreenUpdate
+
+def run(prompt, turn):
+    turn.emit(ScreenUpdate(screen="first picture"))
+    turn.emit(AgentError(message="the disk is nearly full", level="warning"))
+    turn.emit(ScreenUpdate(screen="second picture"))
+    turn.ask("Go on?")
+    return "drawn"
+"""
+
+
+def program() -> str | None:
+    """The browser: $MIDWATCH_CHROMIUM, or Debian's chromium."""
+    return os.environ.get("MIDWATCH_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+async def launch(playwright: Playwright, path: str) -> Browser:
+    """Start the browser. Root may not use its sandbox."""
+    root = ("--no-sandbox",) if os.geteuid() == 0 else ()
+    return await playwright.chromium.launch(executable_path=path, args=[*FLAGS, *root])
+
+
+class Pipe:
+    """What the agent `pipe` writes, piece by piece."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        os.mkfifo(path)
+        self._end = os.open(path, os.O_RDWR)
+
+    def write(self, text: str) -> None:
+        os.write(self._end, text.encode())
+
+    def close(self) -> None:
+        """The agent has said all."""
+        if self._end >= 0:
+            os.close(self._end)
+            self._end = -1
+
+
+class Desk:
+    """One server, and browsers that are signed in to it."""
+
+    def __init__(self, server: Server, browser: Browser, folder: Path) -> None:
+        self.server = server
+        self.browser = browser
+        self.requests: list[Request] = []
+        self._folder = folder
+        self._problems: list[str] = []
+        self._expected: list[str] = []
+        self._contexts: list[BrowserContext] = []
+        self._pipes: list[Pipe] = []
+
+    # -- browsers ------------------------------------------------------------------------------------------------
+
+    async def context(self, **options: Any) -> BrowserContext:
+        """A browser of its own, not signed in, whose complaints are collected."""
+        made = await self.browser.new_context(
+            **{"viewport": DESKTOP, "base_url": self.server.url, "reduced_motion": "no-preference", **options}
+        )
+        made.set_default_timeout(15_000)
+        made.on("request", lambda request: self.requests.append(request))
+        made.on("console", lambda said: said.type in ("error", "warning") and self._problems.append(said.text))
+        made.on("weberror", lambda told: self._problems.append(f"not caught: {told.error}"))
+        self._contexts.append(made)
+        return made
+
+    async def signed_in(self, role: str = "owner", **options: Any) -> BrowserContext:
+        """A browser that has used a one-time link."""
+        made = await self.context(**options)
+        page = await made.new_page()
+        await page.goto(await self.link(role))
+        await expect(page.get_by_role("heading", name="Now", level=1)).to_be_visible()
+        await page.close()
+        return made
+
+    async def open(self, path: str = "/", role: str = "owner", **options: Any) -> Page:
+        """A page of a signed-in browser of its own, with its stream connected."""
+        context = await self.signed_in(role, **options)
+        return await self.tab(context, path)
+
+    async def tab(self, context: BrowserContext, path: str = "/") -> Page:
+        """Another page of the same browser."""
+        page = await context.new_page()
+        await page.goto(path)
+        await live(page)
+        return page
+
+    async def link(self, role: str = "owner") -> str:
+        """An address that signs in once."""
+        if role == "owner":
+            return str((await self.post("/links"))["url"])
+        token = await self.post("/tokens", {"name": f"{role}-{time.monotonic_ns()}", "role": role, "actor": role})
+        return str((await self.post("/links", bearer=token["secret"]))["url"])
+
+    # -- the server ----------------------------------------------------------------------------------------------
+
+    async def post(self, path: str, body: Any = None, bearer: str | None = None) -> Any:
+        """As the owner, beside the browser."""
+        async with self.server.client() as client:
+            headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+            reply = await client.post(path, json={} if body is None else body, headers=headers)
+            assert reply.is_success, reply.text
+            return reply.json()
+
+    async def get(self, path: str) -> Any:
+        async with self.server.client() as client:
+            reply = await client.get(path, headers={"accept": "application/json"})
+            assert reply.is_success, reply.text
+            return reply.json()
+
+    async def submit(self, prompt: str, agent: str = "demo", **more: Any) -> str:
+        """Hand in a task; its id."""
+        return str((await self.post("/tasks", {"prompt": prompt, "agent": agent, **more}))["id"])
+
+    async def ended(self, task: str, seconds: float = 30.0) -> Any:
+        """The task, once it has ended."""
+        return await self.until(f"/tasks/{task}", lambda t: t["status"] in ("done", "failed", "cancelled"), seconds)
+
+    async def until(self, path: str, look: Any, seconds: float = 30.0) -> Any:
+        """What is at the path, once `look` likes it."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = await self.get(path)
+            if look(found):
+                return found
+            assert time.monotonic() < deadline, found
+            await asyncio.sleep(0.05)
+
+    def pipe(self) -> Pipe:
+        """A pipe for the agent `pipe`, whose prompt is the pipe's path."""
+        made = Pipe(self._folder / f"pipe{len(self._pipes)}")
+        self._pipes.append(made)
+        return made
+
+    # -- what must hold in every test ----------------------------------------------------------------------------
+
+    def expect_problem(self, pattern: str) -> None:
+        """The browser may say this on its console."""
+        self._expected.append(pattern)
+
+    def check(self) -> None:
+        """Nothing was asked of anybody else, and nothing went wrong in the browser."""
+        elsewhere = [r.url for r in self.requests if not r.url.startswith((self.server.url + "/", "data:", "blob:"))]
+        assert not elsewhere, elsewhere
+        found = [text for text in self._problems if not any(re.search(known, text) for known in self._expected)]
+        assert not found, found
+
+    async def close(self) -> None:
+        for made in self._contexts:
+            await made.close()
+        for pipe in self._pipes:
+            pipe.close()
+
+
+async def live(page: Page) -> None:
+    """Wait until the page's stream is connected."""
+    await expect(page.locator("#link-state")).to_have_attribute("data-state", "live", timeout=30_000)
+
+
+def session_path(key: str) -> str:
+    """The address of a session's page."""
+    return f"/sessions/{quote(key, safe='')}"
+
+
+async def count_text(page: Page, text: str) -> int:
+    """How often a text stands in the content of the page, as it is seen."""
+    shown: str = await page.locator("main").inner_text()
+    return shown.count(text)
