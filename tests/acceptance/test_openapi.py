@@ -18,7 +18,7 @@ import pytest
 from servers import Server
 
 REQUESTS = 5000
-EXAMPLES_EACH = 110
+EXAMPLES_EACH = 120
 CHECKS = (
     "not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance",
     "response_schema_conformance", "negative_data_rejection", "missing_required_header", "unsupported_method",
@@ -172,6 +172,8 @@ def configuration(known: dict[str, list[str]]) -> str:
     lines += [f'"{name}" = {{ dictionary = "{place}", probability = 0.5 }}' for name, place in bound.items()]
     for name, values in known.items():
         lines += [f"[dictionaries.{bound[name]}]", f"values = {json.dumps(values, ensure_ascii=False)}"]
+    refused = ["400", "401", "403", "404", "405", "409", "410", "413", "415", "421", "422", "429", "431"]
+    lines += ["[checks]", f"negative_data_rejection.expected-statuses = {json.dumps(refused)}"]
     return "\n".join(lines)
 
 

@@ -172,6 +172,9 @@ def _complete(route: str, operation: dict[str, Any]) -> None:
     for status in [one for one in replies if one.startswith("2")]:
         if not replies[status].get("description"):
             replies[status]["description"] = "Done."
+        content = replies[status]["content"]
+        if content.get("application/json", {}).get("schema") == {} and len(content) > 1:
+            del content["application/json"]  # said by the framework of what is no JSON
         if route in REPLIES:
             schema = {"$ref": f"#/components/schemas/{REPLIES[route].__name__}"}
             replies[status]["content"] = {"application/json": {"schema": schema}}
