@@ -15,6 +15,7 @@ from playwright.async_api import Browser, BrowserContext, Page, Playwright, Requ
 
 from servers import Server
 
+expect.set_options(timeout=15_000)
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}
 FLAGS = (
@@ -45,11 +46,12 @@ path = "HOME"
 description = "draws, warns and asks"
 """
 SCREEN_AGENT = """
-from midwatch.event import AgentError, ScreenUpdate
+from midwatch.event import AgentFault, ScreenUpdate
 
 def run(prompt, turn):
+    turn.ask("Shall I draw?")
     turn.emit(ScreenUpdate(screen="first picture"))
-    turn.emit(AgentError(message="the disk is nearly full", level="warning"))
+    turn.emit(AgentFault(message="the disk is nearly full", level="warning"))
     turn.emit(ScreenUpdate(screen="second picture"))
     turn.ask("Go on?")
     return "drawn"
@@ -112,19 +114,12 @@ class Desk:
         self._contexts.append(made)
         return made
 
-    async def signed_in(self, role: str = "owner", **options: Any) -> BrowserContext:
-        """A browser that has used a one-time link."""
-        made = await self.context(**options)
-        page = await made.new_page()
-        await page.goto(await self.link(role))
-        await expect(page.get_by_role("heading", name="Now", level=1)).to_be_visible()
-        await page.close()
-        return made
-
     async def open(self, path: str = "/", role: str = "owner", **options: Any) -> Page:
-        """A page of a signed-in browser of its own, with its stream connected."""
-        context = await self.signed_in(role, **options)
-        return await self.tab(context, path)
+        """A page in a browser of its own that has used a one-time link, with its stream connected."""
+        page = await (await self.context(**options)).new_page()
+        await page.goto((await self.link(role)).replace("#", f"?next={quote(path, safe='')}#"))
+        await live(page)
+        return page
 
     async def tab(self, context: BrowserContext, path: str = "/") -> Page:
         """Another page of the same browser."""

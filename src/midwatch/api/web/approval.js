@@ -47,8 +47,10 @@ export function approvalList(list, { which = () => true, withTask = true, change
   let over = false;
   const draw = () => {
     const open = [...desk.approvals.values()].filter(which).sort((a, b) => (a.created_at < b.created_at ? -1 : 1));
-    const gone = over ? [...(list.keyedNodes ?? new Map())].filter(([id]) => !open.some((one) => one.id === id)) : [];
-    for (const [, node] of gone) node.inert = true;
+    const isOpen = (node) => open.some((one) => one.id === node.dataset.approval);
+    const lastOpen = [...list.children].findLastIndex(isOpen);
+    const gone = over ? [...list.children].filter((node, at) => !isOpen(node) && at < lastOpen) : [];
+    for (const node of gone) node.inert = true;
     if (!gone.length) keyed(list, open, (one) => one.id, (one) => approvalCard(one, { withTask }), (node) => node.name());
     else for (const one of open) if (!list.keyedNodes.has(one.id)) {
       const node = approvalCard(one, { withTask });

@@ -202,12 +202,19 @@ export class Stream {
   #share() {
     this.#channel = new BroadcastChannel("midwatch");
     this.#channel.onmessage = ({ data }) => {
+      if (data.signedOut) return toSignIn();
       this.#newer.add(data.tab);
       if (document.hidden && this.#newer.size >= NEWER_TABS) {
         this.#resting = true;
         this.#abort?.abort();
       }
+      return undefined;
     };
+  }
+
+  /** The cookie is gone, for the other tabs as well. */
+  signOut() {
+    this.#channel?.postMessage({ signedOut: true });
   }
 
   #announce() {

@@ -221,7 +221,7 @@ function drawAll(view, data, page) {
 
 function drawTalk(view, data, closed) {
   const messages = [...data.messages.values()].sort((a, b) => a.number - b.number);
-  keyed(view.talk, messages, (one) => one.number, message, (node, one) => {
+  keyed(view.talk, messages, (one) => one.number, (one) => message(one, data.session.agent), (node, one) => {
     const html = data.html.get(one.number);
     if (html != null && node.html !== html) { node.html = html; node.text.className = "page-text"; insertSanitised(node.text, html); }
   });
@@ -239,11 +239,12 @@ function drawTalk(view, data, closed) {
 }
 
 const NAMES = { user: "you", result: "result", notice: "midwatch" };
+const FAILED = /^\[(failed|cancelled): /; // how the record tells that there is no answer
 
-function message(one) {
+function message(one, agent) {
   const text = h("div.said", one.text);
-  const node = h("li.message", { class: one.role },
-    h("p.message-head", h("b", NAMES[one.role] ?? "agent"), h("span.faint.num", { title: dateTime(one.time) }, timeOfDay(one.time)), one.task_id ? taskLink(one.task_id, "task") : null), text);
+  const node = h("li.message", { class: `${one.role}${one.role === "agent" && FAILED.test(one.text) ? " no-answer" : ""}` },
+    h("p.message-head", h("b", NAMES[one.role] ?? agent), h("span.faint.num", { title: dateTime(one.time) }, timeOfDay(one.time)), one.task_id ? taskLink(one.task_id, "task") : null), text);
   node.text = text;
   return node;
 }

@@ -2,6 +2,7 @@
 
 import { get, post, query } from "../api.js";
 import { go } from "../app.js";
+import { desk } from "../desk.js";
 import { h, perFrame, placed, say } from "../dom.js";
 import { icon } from "../icons.js";
 import { agentPicker, directoryPicker } from "../picker.js";
@@ -24,7 +25,7 @@ export default async function sessions(main, page) {
   };
   toggle.addEventListener("click", () => open(form.hidden));
   main.append(pageHead("Sessions", toggle), form, body, h("div.list-foot", more));
-  if (page.search.has("new")) open(true);
+  if (page.search.has("new") && desk.may.act) open(true);
 
   const data = { sessions: new Map(), next: null };
   const draw = perFrame(() => {

@@ -4,11 +4,12 @@ import { del, get, post } from "../api.js";
 import { desk } from "../desk.js";
 import { h, keyed } from "../dom.js";
 import { act, actButton, agoOf, confirmed, copyButton, empty, failure, field, pageHead, panel, showProblem, skeleton, toast } from "../parts.js";
+import { stream } from "../stream.js";
 import { dateTime, length } from "../time.js";
 
 export default async function settings(main, page) {
   page.setTitle("Settings");
-  const who = panel("Who am I", { actions: [actButton("Sign out", async () => { await post("/sign-out"); location.replace("/sign-in"); }, { iconName: "out", kind: "quiet" })] });
+  const who = panel("Who am I", { actions: [actButton("Sign out", async () => { await post("/sign-out"); stream.signOut(); location.replace("/sign-in"); }, { iconName: "out", kind: "quiet" })] });
   const limits = panel("Limits");
   const store = panel("Store");
   const channels = panel("Channels");

@@ -4,10 +4,12 @@ import { post } from "../api.js";
 import { go } from "../app.js";
 import { h, wishKey } from "../dom.js";
 import { agentPicker, directoryPicker } from "../picker.js";
-import { act, field, pageHead, showProblem } from "../parts.js";
+import { desk } from "../desk.js";
+import { act, empty, field, pageHead, showProblem } from "../parts.js";
 
 export default async function submit(main, page) {
   page.setTitle("New task");
+  if (!desk.may.act) return main.append(pageHead("New task"), h("section.panel", empty("You may only look", "Your role is viewer. Ask the owner for a token with the role operator to hand in tasks.")));
   const key = wishKey(); // sent again after a lost reply it is still one task
   const prompt = h("textarea", { name: "prompt", rows: 8, required: true, value: page.search.get("prompt") ?? "", placeholder: "What is to be done? Say it as you would to a colleague.", "data-slash": "" });
   const button = h("button.primary", { type: "submit" }, "Submit");
@@ -43,5 +45,5 @@ export default async function submit(main, page) {
     if (pressed.key === "Enter" && (pressed.ctrlKey || pressed.metaKey)) { pressed.preventDefault(); send(); }
   });
   main.append(pageHead("New task"), form);
-  prompt.focus();
+  return prompt.focus();
 }

@@ -1,0 +1,164 @@
+"""What a person does at the desk: answer, cancel, retry, talk, look through the log, test agents, hand out tokens."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import expect
+
+from browsing import Desk, live, session_path
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_question_is_answered_from_now(desk: Desk) -> None:
+    page = await desk.open("/")
+    await expect(page.get_by_text("Nobody asks")).to_be_visible()
+    task = await desk.submit("demo:ask clean the decks")
+    question = page.locator(".now-waiting .approval")
+    await expect(question).to_contain_text("May it?")
+    await expect(page.locator("#nav .badge")).to_have_text("1")
+    await expect(page).to_have_title("(1) Now · midwatch")
+    await expect(page.locator(".now-running .status")).to_have_text("asking")
+    await question.get_by_label("Reason for the answer").fill("as agreed")
+    await question.get_by_role("button").first.click()
+    await expect(question).to_have_count(0)
+    await expect(page.get_by_text("Nobody asks")).to_be_visible()
+    await expect(page).to_have_title("Now · midwatch")
+    assert (await desk.ended(task))["status"] == "done"
+    await expect(page.locator(".now-recent .row-title")).to_contain_text("clean the decks")
+
+
+async def test_a_question_answered_elsewhere_goes_away_here(desk: Desk) -> None:
+    task = await desk.submit("demo:ask sail on")
+    page = await desk.open(f"/tasks/{task}")
+    await expect(page.locator(".approval")).to_be_visible()
+    asked = (await desk.get("/approvals"))["approvals"][0]["id"]
+    await desk.post(f"/approvals/{asked}/deny")
+    await expect(page.locator(".approval")).to_have_count(0)
+    await expect(page.locator(".task-output .page-text")).to_contain_text("the answer was")
+
+
+async def test_a_task_is_cancelled_and_retried_from_its_page(desk: Desk) -> None:
+    task = await desk.submit("demo:hang keep watch")
+    page = await desk.open(f"/tasks/{task}")
+    await page.get_by_role("button", name="Cancel").click()
+    await page.get_by_role("button", name="Keep").click()
+    await expect(page.locator(".task-line .status")).to_have_text("running")
+    await page.get_by_role("button", name="Cancel").click()
+    await page.get_by_role("button", name="Cancel the task").click()
+    await expect(page.locator(".task-line .status")).to_have_text("cancelled")
+    await page.get_by_role("button", name="Retry").click()
+    await expect(page.locator(".task-line .status")).to_have_text("running")
+    assert not page.url.endswith(task)
+    await expect(page.locator(".relative")).to_contain_text("retry of")
+    await page.locator(".relative").click()
+    await expect(page.locator(".relative")).to_contain_text("retried as")
+    await page.go_back()
+    await expect(page.locator(".task-line .status")).to_have_text("running")
+
+
+async def test_a_failure_says_why_and_can_be_tried_again(desk: Desk) -> None:
+    task = await desk.submit("demo:fail")
+    await desk.ended(task)
+    page = await desk.open("/")
+    await page.locator(".now-failed a.row").click()
+    await expect(page.locator(".task-output .problem")).to_contain_text("told to fail")
+    await page.get_by_role("link", name="Edit and submit").click()
+    await expect(page.get_by_label("Prompt")).to_have_value("demo:fail")
+    await page.get_by_label("Prompt").fill("do it well")
+    await page.get_by_role("button", name="Submit").click()
+    await expect(page.locator(".task-line .status")).to_have_text("done")
+
+
+async def test_a_form_says_what_is_wrong_where_it_is_wrong(desk: Desk) -> None:
+    desk.expect_problem(r"status of 422")
+    page = await desk.open("/tasks/new")
+    await page.get_by_role("button", name="Submit").click()
+    await expect(page.locator(".field-error:visible")).to_have_text("Write what is to be done.")
+    await expect(page.get_by_label("Prompt")).to_be_focused()
+    await page.get_by_label("Prompt").fill("something")
+    await page.get_by_text("More", exact=True).click()
+    await page.get_by_label("Timeout").fill("a while")
+    await page.get_by_role("button", name="Submit").click()
+    await expect(page.locator(".field-error:visible")).to_have_count(1)
+    await expect(page.get_by_label("Timeout")).to_be_focused()
+
+
+async def test_a_session_takes_messages_while_it_works_and_can_be_interrupted_and_closed(desk: Desk) -> None:
+    page = await desk.open("/sessions")
+    await expect(page.get_by_text("No sessions yet")).to_be_visible()
+    await page.get_by_role("button", name="New session").first.click()
+    await page.get_by_label("Title").fill("Night watch")
+    await page.get_by_role("button", name="Open", exact=True).click()
+    await expect(page.get_by_role("heading", name="Night watch", level=1)).to_be_visible()
+    message = page.get_by_label("Message")
+    await expect(message).to_be_focused()
+    await message.fill("demo:hang look out")
+    await message.press("Control+Enter")
+    await expect(page.locator(".message.user")).to_contain_text("look out")
+    await expect(page.locator(".task-line .status")).to_have_text("busy")
+    for text in ("and then this", "take this out"):
+        await message.fill(text)
+        await message.press("Control+Enter")
+    await expect(page.locator(".queued")).to_have_count(2)
+    await page.locator(".queued").last.get_by_role("button").click()
+    await expect(page.locator(".queued")).to_have_count(1)
+    await page.get_by_role("button", name="Interrupt").click()
+    await expect(page.locator(".queued")).to_have_count(0)
+    await expect(page.locator(".message.user")).to_have_count(2)
+    await expect(page.locator(".message.agent:not(.writing)").last).to_contain_text("You asked: and then this")
+    await expect(page.locator(".message.writing")).to_have_count(0)
+    await expect(page.locator(".task-line .status")).to_have_text("idle")
+    await page.get_by_role("button", name="Close", exact=True).click()
+    await page.get_by_role("button", name="Close the session").click()
+    await expect(page.locator(".task-line .status")).to_have_text("closed")
+    await expect(message).to_be_disabled()
+    await page.get_by_role("link", name="Sessions").first.click()
+    await expect(page.locator(".session-row .status")).to_have_text("closed")
+
+
+async def test_a_session_streams_and_keeps_its_text_over_a_reload(desk: Desk) -> None:
+    pipe = desk.pipe()
+    session = (await desk.post("/sessions", {"agent": "pipe", "key": "chat:a/b|c d"}))["key"]
+    page = await desk.open(session_path(session))
+    await page.get_by_label("Message").fill(str(pipe.path))
+    await page.get_by_role("button", name="Send").click()
+    pipe.write("one **two** ")
+    writing = page.locator(".message.writing .said")
+    await expect(writing).to_have_text("one **two** ")
+    await page.reload()
+    await live(page)
+    await expect(writing).to_have_text("one **two** ")
+    pipe.write("three")
+    await expect(writing).to_have_text("one **two** three")
+    pipe.close()
+    await expect(page.locator(".message.agent .page-text")).to_have_text("one two three")
+    await expect(page.locator(".message.agent")).to_have_count(1)
+    await expect(page.locator(".message.agent strong")).to_have_text("two")
+
+
+async def test_screens_warnings_and_questions_of_an_agent_are_shown_in_its_session(desk: Desk) -> None:
+    session = (await desk.post("/sessions", {"agent": "screen"}))["key"]
+    page = await desk.open(session_path(session))
+    await page.get_by_label("Message").fill("draw")
+    await page.get_by_role("button", name="Send").click()
+    await page.locator(".approval", has_text="Shall I draw?").get_by_role("button").first.click()
+    await expect(page.locator(".screen")).to_have_text("second picture")
+    await expect(page.locator(".task-line .status")).to_have_text("asking")
+    await page.locator(".errors summary").click()
+    await expect(page.locator(".errors li")).to_contain_text("the disk is nearly full")
+    await page.reload()
+    await expect(page.locator(".screen")).to_have_text("second picture")
+    await expect(page.locator(".errors summary")).to_contain_text("1 warning")
+    await page.locator(".approval", has_text="Go on?").get_by_role("button").first.click()
+    await expect(page.locator(".message.agent .page-text")).to_have_text("drawn")
+    await expect(page.locator(".screen")).to_be_hidden()
+
+
+async def test_a_picture_of_the_agent_is_shown_on_its_task(desk: Desk) -> None:
+    task = await desk.submit("draw", "screen")
+    page = await desk.open(f"/tasks/{task}")
+    await page.locator(".approval", has_text="Shall I draw?").get_by_role("button").first.click()
+    await expect(page.locator(".task-output")).to_contain_text("second picture")
+    await page.locator(".approval", has_text="Go on?").get_by_role("button").first.click()
+    await expect(page.locator(".task-output .page-text")).to_have_text("drawn")
