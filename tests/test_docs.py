@@ -319,7 +319,7 @@ def test_the_tasks_page_lists_wishes_waits_outcomes_and_rules() -> None:
 
 def test_sessions_approvals_and_the_envelope_list_every_field() -> None:
     text = read("sessions.md")
-    empty = session.Session(key="k", agent="a", gate_key="k")
+    empty = session.View(session.Session(key="k", agent="a", gate_key="k"))
     assert sorted(first_cells(section(text, "## Fields"))) == sorted(empty.snapshot())
     said = session.Message(session_key="k", role="user", text="", time=0)
     assert sorted(first_cells(section(text, "## Messages"))) == sorted(said.snapshot())

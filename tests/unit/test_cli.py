@@ -4,25 +4,35 @@ import json
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from midwatch import errors
-from midwatch.cli import output
+from midwatch import approval, errors
+from midwatch.cli import options, output
 from midwatch.cli.main import failed, outcome
 from midwatch.cli.server import last_line
 from midwatch.cli.status import told
 from midwatch.cli.tasks import prompt_text, wishes
+from midwatch.cli.usage import added, moment
 from midwatch.cli.watch import Watch, describe, ending
 from midwatch.errors import InvalidInput, MidwatchError
 
 COMMANDS = [
-    "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "events",
-    "approvals", "approve", "deny", "agents", "open", "cluster", "doctor", "backup", "restore", "migrate", "version",
-    "token",
+    "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "chat", "sessions",
+    "events", "approvals", "approve", "deny", "deliveries", "redeliver", "agents", "usage", "open", "cluster", "doctor",
+    "backup", "restore", "migrate", "version", "session", "token",
 ]  # fmt: skip
-SPOKEN = [*COMMANDS[:-1], "token create", "token list", "token revoke"]
+GROUPS = {
+    "session": ["new", "show", "send", "interrupt", "close"],
+    "token": ["create", "list", "revoke"],
+}
+SPOKEN = [
+    *(name for name in COMMANDS if name not in GROUPS),
+    *(f"{group} {name}" for group, names in GROUPS.items() for name in names),
+]
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -35,6 +45,13 @@ def test_help_lists_every_command(capsys) -> None:
     assert outcome(["--help"]) == 0
     listed = re.findall(r"^  (\w+)  ", capsys.readouterr().out.partition("Commands:")[2], re.MULTILINE)
     assert listed == COMMANDS
+
+
+@pytest.mark.parametrize(("group", "names"), GROUPS.items())
+def test_a_group_without_a_command_lists_its_commands(group: str, names: list[str], capsys) -> None:
+    assert outcome([group]) == 0
+    listed = re.findall(r"^  (\w+)  ", capsys.readouterr().out.partition("Commands:")[2], re.MULTILINE)
+    assert listed == names
 
 
 @pytest.mark.parametrize("command", SPOKEN)
@@ -70,6 +87,9 @@ def test_help_needs_nothing_heavy() -> None:
         (["submit", "x", "--priority", "high"], "--priority"),
         (["up", "--port", "70000"], "--port"),
         (["events", "--after", "-1"], "--after"),
+        (["approvals", "--status", "x"], "'x' is not one of 'pending', 'granted', 'denied', 'expired', 'all'"),
+        (["usage", "--by", "day"], "'day' is not one of 'actor', 'agent'"),
+        (["tasks", "--limit", "501"], "--limit"),
     ],
 )
 def test_wrong_usage_is_one_line_with_status_2(arguments: list[str], says: str, capsys) -> None:
@@ -269,6 +289,57 @@ def test_attention_is_short() -> None:
     assert lines[1] == "  t_0  boom"
     assert lines[-1] == "  ... and 2 more"
     assert told({"failed": [], "questions": [], "deliveries": [], "no_agent": []}) == ["Nothing needs attention."]
+
+
+def test_statuses_that_can_be_asked_for_are_those_there_are() -> None:
+    assert get_args(options.ApprovalStatus) == (*get_args(approval.Status), "all")
+
+
+def test_since_is_a_span_or_a_time() -> None:
+    now = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    assert moment("7d", now) == now - timedelta(days=7)
+    assert moment("2026-02-01T08:00+01:00", now) == datetime(2026, 2, 1, 7, tzinfo=UTC)
+    assert moment("2026-02-01", now) == datetime(2026, 2, 1).astimezone()
+    for wrong in ("yesterday", "2026-13-01", "99999999999w", ""):
+        with pytest.raises(InvalidInput, match="--since"):
+            moment(wrong, now)
+
+
+def test_usage_is_added_up_and_what_nobody_told_stays_unknown() -> None:
+    known = {"tasks": 2, "done": 1, "failed": 1, "cancelled": 0, "seconds": 1.5, "output_tokens": 3, "cost_usd": 0.1}
+    rows = [
+        {"actor": "ada", "agent": "x", "input_tokens": None, **known},
+        {"actor": "bob", "agent": "x", "input_tokens": None, **known, "cost_usd": None, "tasks": 9},
+        {"actor": "ada", "agent": "y", "input_tokens": None, **known, "cost_usd": 0.2},
+    ]
+    bob, ada = added(rows, ("actor",))
+    assert (bob["actor"], bob["tasks"], bob["cost_usd"]) == ("bob", 9, None)
+    assert ada == {
+        "actor": "ada", "tasks": 4, "done": 2, "failed": 2, "cancelled": 0, "seconds": 3.0, "input_tokens": None,
+        "output_tokens": 6, "cost_usd": 0.3,
+    }  # fmt: skip
+    assert [(row["actor"], row["agent"]) for row in added(rows, ("actor", "agent"))] == [
+        ("bob", "x"), ("ada", "x"), ("ada", "y"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (b"one\n\n  two \r\nlast", ["one", "two", "last"]),
+        ("é \\\nü\n\xff\n".encode("latin-1"), ["\ufffd \n\ufffd", "\ufffd"]),
+        (b"never ended \\\n", ["never ended"]),
+        (b"", []),
+    ],
+)
+def test_lines_that_are_typed(typed: bytes, said: list[str]) -> None:
+    code = (
+        "import asyncio; from midwatch.cli.chat import lines\n"
+        "async def all(): return [line async for line in lines()]\n"
+        "print(ascii(asyncio.run(all())))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], input=typed, capture_output=True, check=True)
+    assert found.stdout.decode().strip() == ascii(said)
 
 
 def test_the_last_line_of_a_server_that_did_not_start(tmp_path) -> None:

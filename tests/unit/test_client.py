@@ -5,12 +5,13 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import pytest
 
 from midwatch import errors
 from midwatch.client import BY_CODE, Client, quoted
-from midwatch.errors import InvalidInput, MidwatchError, NotFound, NotRunning, Unauthorized
+from midwatch.errors import InvalidInput, MidwatchError, NotFound, NotRunning, Pruned, Unauthorized
 
 
 @dataclass
@@ -140,6 +141,85 @@ async def test_requests_carry_token_filters_and_only_what_was_said() -> None:
     assert json.loads(submitted.body) == {"prompt": "hi", "priority": 3}
 
 
+async def test_what_is_asked_of_the_log() -> None:
+    page = reply(200, {"events": [], "oldest_seq": 1, "last_seq": 0})
+    async with loopback(page) as server, Client(server.url, "t") as client:
+        await client.events(7, kinds=["error"], session_key="chat:1|x/y", agent="a", actor=None)
+        await client.events(before=9, limit=2, actor="ada")
+        await client.events()
+    assert [heard.target.partition("?")[2] for heard in server.heard] == [
+        "after=7&limit=1000&kind=error&session_key=chat%3A1%7Cx%2Fy&agent=a",
+        "before=9&limit=2&actor=ada",
+        "limit=1000",
+    ]
+
+
+async def test_events_that_are_gone_are_an_error_that_says_what_is_left() -> None:
+    async with loopback(problem(410, "pruned", oldest_seq=40)) as server, Client(server.url, "t") as client:
+        with pytest.raises(Pruned) as gone:
+            await client.events(3)
+    assert gone.value.oldest_seq == 40
+
+
+async def test_the_routes_of_everything_else() -> None:
+    answer = {"id": "x", "messages": [], "interrupted": None, "deliveries": [], "sessions": []}
+    async with loopback(reply(200, answer)) as server, Client(server.url, "t") as client:
+        await client.sessions(before="chat:1", limit=2)
+        await client.session("chat:1|x/y")
+        await client.create_session(agent="demo", key="chat:1")
+        await client.messages("chat:1", 4, html=True)
+        await client.send("chat:1", "hi", idempotency_key="k")
+        assert await client.interrupt("chat:1") is None
+        await client.close_session("chat:1")
+        await client.task_page("t_1")
+        await client.retry("t_1", idempotency_key="k")
+        await client.deliveries("failed", limit=3)
+        await client.delivery("d_1")
+        await client.retry_delivery("d_1")
+        await client.test_agent("demo", "k")
+        await client.now()
+        await client.usage(datetime(2026, 3, 1, tzinfo=UTC))
+        await client.settings()
+        await client.directories("/srv", hidden=True)
+        await client.ready()
+    assert [f"{heard.method} {heard.target.removeprefix('/api/v1')}" for heard in server.heard] == [
+        "GET /sessions?before=chat%3A1&limit=2", "GET /sessions/chat%3A1%7Cx%2Fy", "POST /sessions",
+        "GET /sessions/chat%3A1/messages?after=4&limit=500&html=true", "POST /sessions/chat%3A1/messages",
+        "POST /sessions/chat%3A1/interrupt", "POST /sessions/chat%3A1/close", "GET /tasks/t_1/page",
+        "POST /tasks/t_1/retry", "GET /deliveries?status=failed&limit=3", "GET /deliveries/d_1",
+        "POST /deliveries/d_1/retry", "POST /agents/demo/test", "GET /now", SINCE, "GET /settings",
+        "GET /directories?path=%2Fsrv&hidden=true", "GET /ready",
+    ]  # fmt: skip
+    with_key = [heard.target for heard in server.heard if heard.headers.get("idempotency-key") == "k"]
+    assert [target.rpartition("/")[2] for target in with_key] == ["messages", "retry", "test"]
+    assert json.loads(server.heard[2].body) == {"agent": "demo", "key": "chat:1"}
+    assert json.loads(server.heard[4].body) == {"text": "hi"}
+
+
+SINCE = f"GET /usage?since={quoted(datetime(2026, 3, 1, tzinfo=UTC).astimezone().isoformat())}"
+
+
+async def test_a_key_that_no_header_can_carry_is_refused() -> None:
+    async with Client("http://127.0.0.1:9", "t") as client:
+        for key in ("schlüssel", "two\nlines"):
+            with pytest.raises(InvalidInput, match="ASCII"):
+                await client.retry("t_1", key)
+
+
+async def test_metrics_are_text() -> None:
+    async with (
+        loopback(reply(200, b"# HELP x\nx 1\n", "text/plain; version=0.0.4")) as server,
+        Client(server.url, "t") as client,
+    ):
+        assert await client.metrics() == "# HELP x\nx 1\n"
+
+
+async def test_an_id_with_a_slash_is_the_id_of_nothing() -> None:
+    async with Client("http://127.0.0.1:9", "t") as client:
+        with pytest.raises(NotFound, match="midwatch tasks"):
+            await client.get("a/b")
+
+
 @pytest.mark.parametrize(("key", "path"), [("t_1", "t_1"), ("a/b c|d", "a%2Fb%20c%7Cd"), ("ü", "%C3%BC")])
 def test_ids_are_one_part_of_the_path(key: str, path: str) -> None:
     assert quoted(key) == path
@@ -198,3 +278,85 @@ async def test_a_follower_finds_the_server_where_it_is_now() -> None:
         async with Client(old.url, "t", locate=where) as client:
             assert await followed(client, 2) == [(1, "x"), (2, "x")]
     assert new.heard[0].headers["last-event-id"] == "1"
+
+
+def state(seq: int, **told: object) -> str:
+    return f"id: {seq}\nevent: state\ndata: {json.dumps({'as_of_seq': seq, **told})}\n\n"
+
+
+def passing(kind: str, **payload: object) -> str:
+    return f"event: {kind}\ndata: {json.dumps({'payload': payload})}\n\n"
+
+
+async def watched(frames, count: int) -> list[dict]:
+    found: list[dict] = []
+    async with aclosing(frames) as told:
+        async for one in told:
+            found.append(dict(one))
+            if len(found) == count:
+                break
+    return found
+
+
+def brief(frames: list[dict]) -> list[tuple[str, int | None]]:
+    return [(one["kind"], one.get("as_of_seq") or one.get("seq")) for one in frames]
+
+
+async def test_a_watcher_sees_the_state_and_what_follows_also_over_a_restart() -> None:
+    delta = passing("message_delta", message_id="t_1.1", offset=0, text="Hel")
+    first = stream(state(5, session={"key": "chat:1"}), frame(6), delta)
+    again = stream(frame(7), frame(8), state(9), frame(10))
+    replies = [first, problem(503, "store_unavailable"), again]
+    async with loopback(*replies) as server, Client(server.url, "t") as client:
+        found = await watched(client.watch_session("chat:1"), 7)
+    assert brief(found) == [
+        ("state", 5), ("task_progress", 6), ("message_delta", 0), ("task_progress", 7), ("task_progress", 8),
+        ("state", 9), ("task_progress", 10),
+    ]  # fmt: skip
+    assert found[0]["session"] == {"key": "chat:1"}
+    assert (found[2]["session_key"], found[2]["payload"]["text"]) == ("chat:1", "Hel")
+    assert [heard.headers.get("last-event-id") for heard in server.heard] == [None, "6", "6"]
+    assert {heard.target for heard in server.heard} == {"/api/v1/events?session_key=chat%3A1&state=true"}
+
+
+async def test_a_watcher_of_a_task_begins_where_it_says() -> None:
+    frames = stream(frame(4), state(4), passing("message_delta", text="x"))
+    async with loopback(frames) as server, Client(server.url, "t") as client:
+        found = await watched(client.watch_task("t_1", 3), 3)
+    assert brief(found) == [("task_progress", 4), ("state", 4), ("message_delta", 0)]
+    assert found[2]["task_id"] == "t_1"
+    assert server.heard[0].headers["last-event-id"] == "3"
+
+
+async def test_an_event_that_was_seen_is_not_seen_again() -> None:
+    replies = [stream(frame(1), frame(2)), stream(frame(1), frame(2), frame(3), state(3), frame(3), frame(4))]
+    async with loopback(*replies) as server, Client(server.url, "t") as client:
+        found = await watched(client.watch_task("t_1", 0), 5)
+    assert brief(found) == [
+        ("task_progress", 1), ("task_progress", 2), ("task_progress", 3), ("state", 3), ("task_progress", 4),
+    ]  # fmt: skip
+
+
+async def test_after_a_gap_a_follower_takes_what_there_is() -> None:
+    """The log may be another one, restored from a backup, whose numbers are lower."""
+    replies = [stream(frame(90), passing("gap", oldest_seq=1, dropped=None), frame(40)), stream(frame(41))]
+    async with loopback(*replies) as server, Client(server.url, "t") as client:
+        found = await watched(client.follow(89), 4)
+    assert brief(found) == [("task_progress", 90), ("gap", 0), ("task_progress", 40), ("task_progress", 41)]
+    assert [heard.headers["last-event-id"] for heard in server.heard[:2]] == ["89", "40"]
+
+
+async def test_a_gap_of_what_is_never_stored_changes_nothing() -> None:
+    replies = [stream(frame(7), passing("gap", oldest_seq=None, dropped=12)), stream(frame(8))]
+    async with loopback(*replies) as server, Client(server.url, "t") as client:
+        assert brief(await watched(client.follow(6), 3)) == [("task_progress", 7), ("gap", 0), ("task_progress", 8)]
+    assert server.heard[1].headers["last-event-id"] == "7"
+
+
+async def test_watching_what_is_not_there_is_an_error() -> None:
+    async with (
+        loopback(problem(404, "not_found", noun="session", key="x")) as server,
+        Client(server.url, "t") as client,
+    ):
+        with pytest.raises(NotFound):
+            await watched(client.watch_session("x"), 1)

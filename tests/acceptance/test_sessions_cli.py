@@ -1,0 +1,511 @@
+"""Conversations, notices, usage and the log from the command line: with a server, and without one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from midwatch import Runtime
+from midwatch.client import Client
+from servers import PROGRAM, Server, environment, eventually
+
+CONFIG = """
+detect_agents = false
+default_agent = "shell"
+
+[agents.shell]
+kind = "command"
+argv = ["sh", "-c", "{prompt}"]
+
+[agents.broken]
+kind = "command"
+argv = ["sh", "-c", "echo out of order >&2; exit 1"]
+"""
+PATIENCE = 60.0
+
+
+def midwatch(home: Path, *arguments: str, said: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [PROGRAM, *arguments], env=environment(home), cwd=home.parent, capture_output=True, text=True, input=said,
+        timeout=PATIENCE, check=False,
+    )  # fmt: skip
+
+
+def told(home: Path, *arguments: str) -> dict:
+    ran = midwatch(home, *arguments, "--json")
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def refused(home: Path, status: int, *arguments: str) -> str:
+    """Run a command that must fail with one line; returns the line."""
+    ran = midwatch(home, *arguments)
+    assert (ran.returncode, ran.stdout) == (status, ""), ran.stderr
+    assert ran.stderr.startswith("midwatch: ")
+    assert ran.stderr.count("\n") == 1
+    assert ran.stderr.rstrip().endswith(".")
+    return ran.stderr
+
+
+@pytest.fixture
+def offline(home: Path) -> Path:
+    """A home that no server serves."""
+    home.mkdir()
+    (home / "midwatch.toml").write_text(CONFIG)
+    return home
+
+
+@pytest.fixture
+async def server(offline: Path) -> AsyncIterator[Server]:
+    made = Server(offline, MIDWATCH_SHUTDOWN_GRACE="0")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture(params=["with a server", "without a server"])
+async def either(request: pytest.FixtureRequest, offline: Path) -> AsyncIterator[Path]:
+    if request.param == "without a server":
+        yield offline
+        return
+    made = Server(offline, MIDWATCH_SHUTDOWN_GRACE="0")
+    await made.start()
+    yield offline
+    await made.stop()
+
+
+# -- sessions ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_conversation_from_a_script(either: Path) -> None:
+    assert "midwatch chat" in midwatch(either, "sessions").stdout
+    key = midwatch(either, "session", "new", "--title", "The stars").stdout.strip()
+    assert key.startswith("chat:s_")
+    asked = midwatch(either, "session", "send", key, "echo one", "--wait")
+    assert (asked.returncode, asked.stdout) == (0, "one\n")
+    assert told(either, "session", "send", key, "echo two", "--wait")["result"] == "two"
+    assert midwatch(either, "session", "send", key, "exit 3", "--wait").returncode == 1
+    shown = told(either, "session", "show", key)
+    assert (shown["title"], shown["agent"], shown["workdir"]) == ("The stars", "shell", str(either.parent))
+    spoken = [(message["role"], message["text"]) for message in shown["messages"]]
+    assert spoken[:4] == [("user", "echo one"), ("agent", "one"), ("user", "echo two"), ("agent", "two")]
+    assert told(either, "session", "show", key, "--after", "2")["messages"][0]["number"] == 3
+    assert "echo two" in midwatch(either, "session", "show", key).stdout
+    (listed,) = told(either, "sessions")["sessions"]
+    assert (listed["key"], listed["status"]) == (key, "idle")
+    assert "The stars" in midwatch(either, "sessions").stdout
+    assert told(either, "session", "interrupt", key) == {"interrupted": None}
+    assert told(either, "session", "close", key)["status"] == "closed"
+    assert "closed" in refused(either, 4, "session", "send", key, "echo three")
+
+
+async def test_a_message_waits_for_a_server(offline: Path) -> None:
+    midwatch(offline, "session", "new", "--key", "chat:a|thread:b/c")
+    sent = midwatch(offline, "session", "send", "chat:a|thread:b/c", "echo later")
+    assert sent.returncode == 0
+    assert "midwatch up" in sent.stderr
+    server = Server(offline)
+    await server.start()
+    try:
+        async with Client.for_home(offline) as client:
+            async for event in client.follow(0, kinds=["task_finished"], session_key="chat:a|thread:b/c"):
+                assert event["payload"]["result"] == "later"
+                break
+    finally:
+        await server.stop()
+
+
+async def test_the_same_key_says_it_once(either: Path) -> None:
+    midwatch(either, "session", "new", "--key", "chat:1")
+    once = ("session", "send", "chat:1", "echo once", "--wait", "--key", "k1")
+    assert told(either, *once)["id"] == told(either, *once)["id"]
+    assert "ASCII" in refused(either, 2, "session", "send", "chat:1", "echo", "--key", "schlüssel")
+
+
+async def test_what_runs_is_interrupted_and_shown_by_status(server: Server) -> None:
+    home = server.home
+    midwatch(home, "session", "new", "--key", "chat:1", "--agent", "demo")
+    first = told(home, "session", "send", "chat:1", "demo:hang")["id"]
+    second = told(home, "session", "send", "chat:1", "demo:ask")["id"]
+    async with Client.for_home(home) as client:
+        await until(client, "task_progress", first)
+        assert told(home, "status")["sessions"] == {"busy": ["chat:1"], "asking": []}
+        assert "Sessions: 1 busy" in midwatch(home, "status").stdout
+        assert told(home, "session", "interrupt", "chat:1") == {"interrupted": first}
+        await until(client, "approval_requested", second)  # what waited goes on
+        assert told(home, "status")["sessions"] == {"busy": [], "asking": ["chat:1"]}
+        assert second in midwatch(home, "session", "interrupt", "chat:1").stdout
+        await until(client, "task_finished", second)
+
+
+async def until(client: Client, kind: str, task_id: str) -> None:
+    """Wait for an event of a task."""
+    async with asyncio.timeout(PATIENCE):
+        async for _ in client.follow(0, kinds=[kind], task_id=task_id):
+            return
+
+
+async def test_a_watcher_misses_nothing_over_a_crash_of_the_server(server: Server) -> None:
+    """The state, what is written, and after the crash what was missed and the state again."""
+    async with Client.for_home(server.home) as client, asyncio.timeout(PATIENCE):
+        await client.create_session(key="chat:1", agent="demo")
+        await client.send("chat:1", "first")
+        await client.send("chat:1", "second")
+        states, seqs, deltas, killed = [], [], 0, False
+        async for one in client.watch_session("chat:1", 0):
+            if "as_of_seq" in one:
+                states.append(one)
+            elif one["seq"]:
+                seqs.append(one["seq"])
+            else:
+                deltas += one["kind"] == "message_delta"
+            if deltas == 3 and not killed:
+                killed = True
+                await server.kill()
+                await server.start()
+            if one["kind"] == "task_finished" and one["payload"]["result"].count("second"):
+                break
+        log = await client.events(session_key="chat:1")
+    assert seqs == [event["seq"] for event in log["events"] if event["seq"] <= seqs[-1]]
+    assert len(states) == 2
+    assert states[0]["session"]["key"] == "chat:1"
+    assert states[1]["messages"][0]["text"] == "first"
+
+
+# -- chat ----------------------------------------------------------------------------------------------------------
+
+
+async def test_lines_that_are_piped_in_are_answered_in_order(either: Path) -> None:
+    ran = midwatch(either, "chat", "chat:1", said="echo one\n\necho two; \\\necho three")
+    assert (ran.returncode, ran.stdout) == (0, "one\ntwo\nthree\n"), ran.stderr
+    assert "chat:1 with shell" in ran.stderr
+    failed = midwatch(either, "chat", "chat:1", said="exit 3\necho four\n")
+    assert (failed.returncode, failed.stdout) == (1, "four\n")
+    assert "midwatch retry" in failed.stderr
+
+
+async def test_a_program_reads_the_session_and_its_events(either: Path) -> None:
+    ran = midwatch(either, "chat", "--agent", "demo", "--title", "x", "--json", said="hello\n")
+    session, *events = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert (ran.returncode, ran.stderr, session["title"]) == (0, "", "x")
+    seqs = [event["seq"] for event in events if event["seq"]]
+    assert seqs == sorted(set(seqs))
+    kinds = [event["kind"] for event in events]
+    assert kinds.index("message_delta") < kinds.index("task_finished")
+    assert {event["session_key"] for event in events} == {session["key"]}
+
+
+async def test_a_closed_session_is_opened_again_but_not_with_another_agent(either: Path) -> None:
+    assert midwatch(either, "chat", "chat:1", said="echo one\n").returncode == 0
+    midwatch(either, "session", "close", "chat:1")
+    assert midwatch(either, "chat", "chat:1", said="echo two\n").stdout == "two\n"
+    ran = midwatch(either, "chat", "chat:1", "--agent", "demo", said="hello\n")
+    assert (ran.returncode, ran.stdout) == (4, "")
+    assert "another key" in ran.stderr
+
+
+class Terminal:
+    """A program on a terminal, and a person who reads and types."""
+
+    def __init__(self, program: subprocess.Popen[bytes], screen: int) -> None:
+        self.program = program
+        self.text = ""
+        self._seen = 0
+        self._screen = screen
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        try:
+            while chunk := os.read(self._screen, 65536):
+                self.text += chunk.decode(errors="replace").replace("\r\n", "\n")
+        except OSError:
+            pass  # the program has ended
+
+    def type(self, text: str) -> None:
+        os.write(self._screen, text.encode())
+
+    async def shows(self, text: str) -> None:
+        """Wait until it is there, after what was waited for before."""
+        assert await eventually(lambda: text in self.text[self._seen :], PATIENCE), self.text
+        self._seen = self.text.index(text, self._seen) + len(text)
+
+    async def ended(self) -> int:
+        return await asyncio.to_thread(self.program.wait, PATIENCE)
+
+    def close(self) -> None:
+        if self.program.poll() is None:
+            self.program.kill()
+        self.program.wait()
+        self._reader.join()
+        os.close(self._screen)
+
+
+@contextmanager
+def terminal(home: Path, *arguments: str) -> Iterator[Terminal]:
+    screen, end = pty.openpty()
+    program = subprocess.Popen(
+        [PROGRAM, *arguments], env=environment(home, NO_COLOR="1"), cwd=home.parent, stdin=end, stdout=end, stderr=end,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(end)
+    made = Terminal(program, screen)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+async def test_a_person_chats(either: Path) -> None:
+    with terminal(either, "chat", "chat:1", "--agent", "demo") as screen:
+        await screen.shows("Ctrl-D leaves.\n> ")
+        screen.type("hello\n")
+        await screen.shows("You asked: hello\n")
+        await screen.shows("lists what there is.\n> ")
+        screen.type("demo:ask may you\n")
+        await screen.shows("May it? Type yes or no.")
+        screen.type("yes\n")
+        await screen.shows("and the answer was: yes.")
+        await screen.shows("lists what there is.\n> ")
+        screen.type("\x04")
+        assert await screen.ended() == 0
+    assert screen.text.count("You asked: hello") == 1
+    assert "goes on" not in screen.text
+    with terminal(either, "chat", "chat:1") as screen:
+        await screen.shows("You asked: hello")  # what was said before
+        screen.program.send_signal(signal.SIGINT)
+        assert await screen.ended() == 130
+
+
+async def test_ctrl_c_stops_the_answer_and_the_conversation_goes_on(either: Path) -> None:
+    with terminal(either, "chat", "chat:1", "--agent", "demo") as screen:
+        await screen.shows("> ")
+        screen.type("demo:hang\n")
+        await screen.shows("hanging until interrupted")
+        screen.type("and then this\n")
+        await screen.shows("It waits for its turn.")
+        screen.program.send_signal(signal.SIGINT)
+        await screen.shows("cancelled")
+        await screen.shows("You asked: and then this\n")
+        await screen.shows("lists what there is.\n> ")
+        screen.program.send_signal(signal.SIGINT)
+        assert await screen.ended() == 130
+    assert [task["status"] for task in told(either, "tasks")["tasks"]] == ["done", "cancelled"]
+
+
+async def test_who_leaves_lets_the_server_go_on(server: Server) -> None:
+    with terminal(server.home, "chat", "chat:1", "--agent", "demo") as screen:
+        await screen.shows("> ")
+        screen.type("demo:hang\n")
+        await screen.shows("hanging until interrupted")
+        screen.type("\x04")
+        assert await screen.ended() == 0
+    assert "It goes on; come back with `midwatch chat 'chat:1'`" in screen.text
+    assert told(server.home, "session", "show", "chat:1")["status"] == "busy"
+    with terminal(server.home, "chat", "chat:1") as screen:
+        await screen.shows("It works on t_")
+        screen.program.send_signal(signal.SIGINT)
+        await screen.shows("cancelled")
+
+
+async def test_who_leaves_without_a_server_leaves_nothing_behind(offline: Path) -> None:
+    with terminal(offline, "chat", "chat:1", "--agent", "demo") as screen:
+        await screen.shows("> ")
+        screen.type("demo:hang\n")
+        await screen.shows("hanging until interrupted")
+        screen.type("\x04")
+        assert await screen.ended() == 0
+    assert [task["status"] for task in told(offline, "tasks")["tasks"]] == ["cancelled"]
+
+
+async def test_a_chat_survives_a_restart_of_the_server(server: Server) -> None:
+    with terminal(server.home, "chat", "chat:1", "--agent", "demo") as screen:
+        await screen.shows("> ")
+        await server.kill()
+        screen.type("lost\n")
+        await screen.shows("midwatch: no server answers")
+        await server.start()
+        screen.type("hello again\n")
+        await screen.shows("You asked: hello again\n")
+        screen.type("\x04")
+        assert await screen.ended() == 0
+    assert "lost" not in [task["prompt"] for task in told(server.home, "tasks")["tasks"]]
+
+
+async def test_somebody_else_is_heard(server: Server) -> None:
+    with terminal(server.home, "chat", "chat:1", "--agent", "demo") as screen:
+        await screen.shows("> ")
+        assert midwatch(server.home, "session", "send", "chat:1", "from afar").returncode == 0
+        await screen.shows("owner says: from afar")
+        await screen.shows("You asked: from afar\n")
+        midwatch(server.home, "session", "close", "chat:1")
+        assert await screen.ended() == 0
+
+
+# -- notices -------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def hook(*statuses: int) -> AsyncIterator[str]:
+    """An address that answers with these, one after the other."""
+    waiting = list(statuses)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+        await reader.readexactly(int(length.partition(b":")[2]))
+        writer.write(b"HTTP/1.1 %d X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % waiting.pop(0))
+        await writer.drain()
+        writer.close()
+
+    listening = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with listening:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
+
+
+async def test_a_failed_notice_is_sent_again(server: Server) -> None:
+    home = server.home
+    assert "--route" in midwatch(home, "deliveries").stdout
+    async with hook(200, 400, 200) as url, Client.for_home(home) as client:
+        task_id = told(home, "submit", "true", "--route", f"webhook:{url}")["id"]
+        await until(client, "delivery_failed", task_id)
+        shown = await asyncio.to_thread(midwatch, home, "deliveries", "--failed")
+        (failed,) = await client.deliveries("failed")
+        assert failed["id"] in shown.stdout
+        assert "midwatch redeliver" in shown.stdout
+        assert failed["id"] in (await asyncio.to_thread(midwatch, home, "status")).stdout
+        assert (await client.delivery(failed["id"]))["error"]
+        again = await asyncio.to_thread(told, home, "redeliver", failed["id"])
+        assert (again["status"], again["attempts"]) == ("pending", 0)
+        await until(client, "delivery_retried", task_id)
+        async for event in client.follow(0, kinds=["delivery_sent"], task_id=task_id):
+            if event["payload"]["delivery_id"] == failed["id"]:
+                break
+    assert told(home, "deliveries", "--failed") == {"deliveries": []}
+    assert len(told(home, "deliveries", "--task", task_id)["deliveries"]) == 2
+    assert "only a failed one" in refused(home, 4, "redeliver", failed["id"])
+
+
+# -- usage, agents, events -----------------------------------------------------------------------------------------
+
+
+async def test_usage_adds_up(either: Path) -> None:
+    assert "No task has ended" in midwatch(either, "usage").stdout
+    midwatch(either, "run", "true")
+    midwatch(either, "run", "exit 1")
+    midwatch(either, "run", "hello", "--agent", "demo")
+    used = told(either, "usage", "--since", "7d")
+    assert [(row["actor"], row["agent"], row["tasks"]) for row in used["rows"]] == [
+        ("owner", "shell", 2), ("owner", "demo", 1),
+    ]  # fmt: skip
+    (row,) = told(either, "usage", "--by", "actor", "--since", "2020-01-01")["rows"]
+    assert (row["actor"], row["tasks"], row["done"], row["failed"]) == ("owner", 3, 2, 1)
+    assert row["input_tokens"] is None
+    assert {**used["total"], "actor": "owner"} == {**row, "seconds": used["total"]["seconds"]}
+    assert midwatch(either, "usage").stdout.splitlines()[-1].split()[:2] == ["total", "3"]
+    assert told(either, "usage", "--since", "2999-01-01")["rows"] == []
+
+
+async def test_an_agent_is_tried(either: Path) -> None:
+    works = midwatch(either, "agents", "--test", "demo")
+    assert works.returncode == 0
+    assert "This is the demo agent" in works.stdout
+    assert told(either, "agents", "--test", "demo")["status"] == "done"
+    broken = midwatch(either, "agents", "--test", "broken")
+    assert broken.returncode == 1
+    assert "out of order" in broken.stderr
+    assert "midwatch agents" in refused(either, 3, "agents", "--test", "nobody")
+
+
+async def test_the_log_is_filtered_and_read_backwards(either: Path) -> None:
+    midwatch(either, "chat", "chat:1", "--agent", "demo", said="hello\n")
+    midwatch(either, "run", "true")
+    log = [json.loads(line) for line in midwatch(either, "events", "--json").stdout.splitlines()]
+
+    def some(*arguments: str) -> list[int]:
+        return [
+            json.loads(line)["seq"] for line in midwatch(either, "events", *arguments, "--json").stdout.splitlines()
+        ]
+
+    assert some("--session", "chat:1") == [e["seq"] for e in log if e.get("session_key") == "chat:1"]
+    assert some("--agent", "shell") == [e["seq"] for e in log if e.get("agent_id") == "shell"]
+    assert some("--actor", "owner") == [e["seq"] for e in log if e.get("actor") == "owner"]
+    assert some("--actor", "nobody") == []
+    assert some("--before", "10", "--limit", "3") == [7, 8, 9]
+    assert "midwatch events --before 7" in midwatch(either, "events", "--before", "10", "-n", "3").stderr
+    assert some("--before", "3") == [1, 2]
+
+
+async def test_what_is_written_is_seen_live(server: Server) -> None:
+    follower = subprocess.Popen(
+        [PROGRAM, "events", "--follow", "--live", "--session", "chat:1"], env=environment(server.home),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert follower.stdout is not None
+    try:
+        midwatch(server.home, "session", "new", "--key", "chat:1", "--agent", "demo")
+        assert "session_opened" in follower.stdout.readline()
+        midwatch(server.home, "chat", "chat:1", said="hello\n")
+        seen = [follower.stdout.readline()]
+        while "task_finished" not in seen[-1]:
+            seen.append(follower.stdout.readline())
+            assert seen[-1]
+        assert any("message_delta" in line and line.split()[0] == "-" for line in seen)
+    finally:
+        follower.send_signal(signal.SIGINT)
+        _, said = follower.communicate(timeout=PATIENCE)
+    assert (follower.returncode, said) == (130, "")
+
+
+async def test_events_that_are_gone_are_told_of(either: Path) -> None:
+    midwatch(either, "run", "true")
+    midwatch(either, "run", "true")
+    async with Runtime.open(either, work=False) as runtime:
+        await runtime.store.prune_events(0, 3)
+    ran = midwatch(either, "events", "--after", "1", "--json")
+    assert ran.returncode == 0
+    first = json.loads(ran.stdout.splitlines()[0])["seq"]
+    assert first > 2
+    assert f"Events 2 to {first - 1} are gone" in ran.stderr
+
+
+BAD_INPUT = [
+    (2, ("approvals", "--status", "x"), "'pending', 'granted', 'denied', 'expired', 'all'"),
+    (2, ("tasks", "--before", "nope"), "the id of a task"),
+    (2, ("tasks", "--status", "x"), "'pending', 'running', 'done', 'failed' or 'cancelled'"),
+    (2, ("events", "--kind", "task_finishd"), "did you mean task_finished"),
+    (2, ("events", "--kind", "nope"), "task_finished"),
+    (2, ("events", "--before", "5", "--follow"), "leave out --after and --follow"),
+    (2, ("usage", "--since", "yesterday"), "7d"),
+    (2, ("usage", "--by", "day"), "'actor', 'agent'"),
+    (2, ("show", "."), "list what there is"),
+    (2, ("session", "new", "--agent", "nobody"), "midwatch agents"),
+    (2, ("session", "new", "--key", "bg:1"), "choose another"),
+    (2, ("session", "new", "--workdir", "/no/such/place"), "/no/such/place"),
+    (3, ("show", "a/b"), "midwatch tasks"),
+    (3, ("show", "b\udcffd"), "midwatch tasks"),
+    (3, ("cancel", "a/b"), "midwatch tasks"),
+    (3, ("approve", "a/b"), "midwatch approvals"),
+    (3, ("redeliver", "d_no"), "midwatch deliveries"),
+    (3, ("session", "show", "a/b"), "midwatch sessions"),
+    (3, ("session", "send", "chat:no", "x"), "midwatch sessions"),
+    (3, ("session", "interrupt", "chat:no"), "midwatch sessions"),
+    (3, ("session", "close", "chat:no"), "midwatch sessions"),
+    (3, ("sessions", "--before", "chat:no"), "midwatch sessions"),
+]
+
+
+async def test_bad_input_is_one_line_that_says_what_to_do(either: Path) -> None:
+    for status, arguments, says in BAD_INPUT:
+        assert says in refused(either, status, *arguments), arguments
