@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
@@ -23,7 +23,7 @@ LARGEST_KEPT = 64 * 1024
 LONGEST_TEXT = 2000
 """Of a text in a stream that is for watching; the record has it whole."""
 LONGEST_MESSAGE = 20_000
-"""Of a message in the state of a conversation."""
+"""Of a message in the state of a conversation, or of a task in its own state."""
 
 logger = logging.getLogger(__name__)
 
@@ -73,14 +73,26 @@ def encode_state(shown: Shown) -> bytes:
     partial = [{"message_id": p.message_id, "task_id": p.task_id, "text": p.text} for p in shown.partial]
     if isinstance(state, TaskState):
         told["partial"] = partial[-1] if partial else None
+        _shorten([told["task"]], LONGEST_MESSAGE)
     elif isinstance(state, SessionState):
         told["partial"] = partial
         told["screen"] = shown.screen
-        for message in told["messages"]:
-            if len(message["text"]) > LONGEST_MESSAGE:
-                message["cut"] = len(message["text"])
-                message["text"] = cut(message["text"], LONGEST_MESSAGE)
+        _shorten(told["messages"], LONGEST_MESSAGE)
+        _shorten([told["running"] or {}, *told["queue"]], LONGEST_TEXT)
+    else:
+        _shorten(told["running"], LONGEST_TEXT)
     return b"id: %d\nevent: state\ndata: %s\n\n" % (state.as_of_seq, to_json(told))
+
+
+def _shorten(records: Iterable[dict[str, Any]], longest: int) -> None:
+    """Cut the texts of messages and tasks; of a message `cut` says how long it is."""
+    for record in records:
+        for name in ("text", "prompt", "result", "error"):
+            text = record.get(name)
+            if text and len(text) > longest:
+                record[name] = cut(text, longest)
+                if name == "text":
+                    record["cut"] = len(text)
 
 
 class Streams:

@@ -1,0 +1,570 @@
+"""Watching over HTTP: the state first, then everything after it, once and in order, whoever writes and however slowly
+one reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import re
+import socket
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch.agent import Turn
+from midwatch.agents.function import FunctionAgent
+from midwatch.api import sse
+from midwatch.change import Changes
+from midwatch.errors import AgentError
+from midwatch.event import AgentFault, MessageDelta, ScreenUpdate, TaskProgress, event
+from midwatch.session import MAX_ERRORS
+from midwatch.task import AgentTerms
+from serving import Frame, Served, at, serving, watch
+
+TERMS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", slots=64)
+STEPS, SIZE = 450, 73 * 1024
+
+
+class Hands:
+    """What the agents of this file wait for."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.stepped = asyncio.Event()
+        self.random = random.Random(7)
+
+
+def answer_id(turn: Turn) -> str:
+    return f"{turn.task_id}.{turn.attempt}"
+
+
+@pytest.fixture
+def hands() -> Hands:
+    return Hands()
+
+
+@pytest.fixture
+async def served(home: Path, hands: Hands) -> AsyncIterator[Served]:
+    async def echo(prompt: str) -> str:
+        return prompt.upper()
+
+    async def hold(prompt: str) -> str:
+        await hands.go.wait()
+        return "let go"
+
+    async def write(prompt: str, turn: Turn) -> str:
+        """Writes in pieces of all sizes, and now and then something anew."""
+        text = ""
+        for number in range(int(prompt)):
+            piece = hands.random.choice('abcdeé🦊\n"') * hands.random.randrange(1, 9)
+            offset = len(text)
+            if number % 17 == 16:
+                offset -= min(3, offset)
+            await turn.emit(MessageDelta(message_id=answer_id(turn), offset=offset, text=piece))
+            text = text[:offset] + piece
+            await asyncio.sleep(0 if hands.random.random() < 0.5 else 0.001)
+        return text
+
+    async def begin(prompt: str, turn: Turn) -> str:
+        """Writes one half, waits, writes the other."""
+        await turn.emit(MessageDelta(message_id=answer_id(turn), offset=0, text="one half, "))
+        await turn.emit(ScreenUpdate(screen="$ half"))
+        hands.stepped.set()
+        await hands.go.wait()
+        if prompt == "fail":
+            raise AgentError("no other half")
+        await turn.emit(MessageDelta(message_id=answer_id(turn), offset=10, text="the other"))
+        return "one half, the other"
+
+    async def stream(prompt: str, turn: Turn) -> str:
+        text = ('The quick brown fox jumps over the lazy dog, "again".\n' * 2000)[:SIZE]
+        size = SIZE // STEPS + 1
+        for offset in range(0, SIZE, size):
+            await turn.emit(MessageDelta(message_id=answer_id(turn), offset=offset, text=text[offset : offset + size]))
+            await asyncio.sleep(0.002)  # so that each step leaves by itself
+        return text
+
+    bodies = {"echo": echo, "hold": hold, "write": write, "begin": begin, "stream": stream}
+    agents = {name: FunctionAgent(name, body, on_loop=True, terms=TERMS) for name, body in bodies.items()}
+    async with serving(home, agents) as made:
+        yield made
+        hands.go.set()
+
+
+async def opened(served: Served, agent: str = "echo", key: str = "chat:1") -> None:
+    await served.post("/sessions", {"key": key, "agent": agent})
+
+
+async def send(served: Served, text: str, key: str = "chat:1") -> str:
+    return str((await served.post(at(key, "/messages"), {"text": text}))["id"])
+
+
+async def progress(served: Served, *texts: str, **meta: Any) -> None:
+    made = tuple(event(TaskProgress(text=text), served.runtime.clock.now(), **meta) for text in texts)
+    await served.runtime.store.apply(Changes(events=made))
+
+
+async def first(served: Served, path: str, count: int, **headers: str) -> list[Frame]:
+    """The first frames of a stream."""
+    found: list[Frame] = []
+    async with asyncio.timeout(20), aclosing(watch(served.http, path, **headers)) as frames:
+        async for frame in frames:
+            found.append(frame)
+            if len(found) == count:
+                break
+    return found
+
+
+# -- the state ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_session_is_shown_as_it_is_and_then_as_it_goes_on(served: Served, hands: Hands) -> None:
+    await opened(served, "begin")
+    task, waiting = await send(served, "x"), await send(served, "y")
+    await hands.stepped.wait()
+    await served.until("turn_start", task_id=task)
+    async with asyncio.timeout(20), aclosing(watch(served.http, at("chat:1", "/live"))) as frames:
+        state = await anext(frames)
+        assert (state.event, state.id) == ("state", state.data["as_of_seq"])
+        shown = state.data
+        assert (shown["session"]["key"], shown["session"]["status"]) == ("chat:1", "busy")
+        assert [(one["role"], one["text"], one["number"]) for one in shown["messages"]] == [("user", "x", 1)]
+        assert shown["running"]["id"] == task
+        assert [one["id"] for one in shown["queue"]] == [waiting]
+        assert shown["partial"] == [{"message_id": f"{task}.1", "task_id": task, "text": "one half, "}]
+        assert (shown["screen"], shown["errors"]) == ("$ half", [])
+        hands.go.set()
+        delta = await anext(frames)
+        assert (delta.event, delta.id) == ("message_delta", None)
+        assert delta.data["payload"] == {"message_id": f"{task}.1", "offset": 10, "text": "the other"}
+        stored = [await anext(frames) for _ in range(4)]
+        assert [frame.id for frame in stored] == sorted(frame.id for frame in stored if frame.id)
+        told = next(frame for frame in stored if frame.event == "message_update")
+        assert told.data["payload"]["message"] == "one half, the other"
+        assert (told.data["payload"]["message_id"], told.data["payload"]["number"]) == (f"{task}.1", 2)
+
+
+async def test_a_text_whose_turn_failed_is_not_being_written(served: Served, hands: Hands) -> None:
+    await opened(served, "begin")
+    task = await send(served, "fail")
+    await hands.stepped.wait()
+    hands.go.set()
+    await served.ended(task)
+    (state,) = await first(served, at("chat:1", "/live"), 1)
+    assert state.data["partial"] == []
+    assert [one["message"] for one in state.data["errors"]] == ["no other half"]
+    assert [one["level"] for one in state.data["errors"]] == ["error"]
+    await served.post(at("chat:1", "/close"))
+    (state,) = await first(served, at("chat:1", "/live"), 1)
+    assert (state.data["session"]["status"], state.data["screen"]) == ("closed", None)
+
+
+async def test_a_task_and_the_whole_desk_are_shown_first_too(served: Served, hands: Hands) -> None:
+    task = (await served.post("/tasks", {"prompt": "x", "agent": "begin"}))["id"]
+    await hands.stepped.wait()
+    (state,) = await first(served, f"/events?task_id={task}&state=true", 1)
+    assert state.data["task"]["id"] == task
+    assert (state.data["partial"]["message_id"], state.data["partial"]["text"]) == (f"{task}.1", "one half, ")
+    (state,) = await first(served, "/events?state=true", 1)
+    assert (state.data["summary"]["running"], [one["id"] for one in state.data["running"]]) == (1, [task])
+    assert state.id == state.data["as_of_seq"] == (await served.get("/events", limit=0))["last_seq"]
+    reply = await served.http.get("/events?task_id=t_no&state=true")
+    assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+
+
+async def test_at_most_a_hundred_troubles_are_shown_the_newest_last(served: Served) -> None:
+    await opened(served)
+    for start in range(0, MAX_ERRORS + 50, 50):
+        faults = tuple(
+            event(AgentFault(message=f"e{number}", level="error"), number, session_key="chat:1")
+            for number in range(start, start + 50)
+        )
+        await served.runtime.store.apply(Changes(events=faults))
+    (state,) = await first(served, at("chat:1", "/live"), 1)
+    shown = [one["message"] for one in state.data["errors"]]
+    assert shown == [f"e{number}" for number in range(50, MAX_ERRORS + 50)]
+
+
+async def test_a_state_stays_small_whatever_is_in_the_session(served: Served) -> None:
+    await opened(served)
+    for _ in range(3):
+        await served.ended(await send(served, "é" * 300_000))
+    await opened(served, "hold", "chat:2")
+    for _ in range(5):
+        task = await send(served, "é" * 300_000, "chat:2")
+    await served.until("turn_start", session_key="chat:2")
+    for path in (
+        at("chat:1", "/live"),
+        at("chat:2", "/live"),
+        "/events?state=true",
+        f"/events?task_id={task}&state=true",
+    ):
+        (state,) = await first(served, path, 1)
+        assert len(json.dumps(state.data, ensure_ascii=False)) < 150_000, path
+
+
+# -- no gap, no duplicate ----------------------------------------------------------------------------------------------
+
+
+async def reassembled(served: Served, path: str, task: str) -> tuple[str, bool]:
+    """The answer as a reader who joins now puts it together, and whether that was in mid-stream."""
+    name, text, joined = f"{task}.1", "", False
+    async with aclosing(watch(served.http, path)) as frames:
+        async for frame in frames:
+            if frame.event == "state":
+                partial = frame.data["partial"]
+                for part in partial if isinstance(partial, list) else [partial] if partial else []:
+                    assert part["message_id"] == name
+                    text, joined = part["text"], True
+                messages = {one["id"]: one["text"] for one in frame.data.get("messages", ())}
+                result = messages.get(name, (frame.data.get("task") or {}).get("result"))
+                if result is not None:
+                    return result, False
+            elif frame.event == "message_delta":
+                payload = frame.data["payload"]
+                assert payload["message_id"] == name
+                assert payload["offset"] <= len(text), "a hole"
+                text = text[: payload["offset"]] + payload["text"]
+            elif frame.event == "gap":
+                raise AssertionError("nobody was slow")
+            elif frame.event in ("message_update", "task_finished") and frame.data["payload"].get("role") != "user":
+                payload = frame.data["payload"]
+                whole = payload.get("message") or payload.get("result")
+                assert text == whole, "what was put together is not what was said"
+                return text, joined
+    raise AssertionError("the stream ended")
+
+
+@pytest.mark.parametrize("of", ["session", "task"])
+async def test_a_reader_who_joins_at_any_moment_has_the_whole_text(served: Served, hands: Hands, of: str) -> None:
+    await opened(served, "write")
+    in_the_middle = 0
+    for _ in range(4):
+        task = await send(served, "300")
+        path = at("chat:1", "/live") if of == "session" else f"/events?task_id={task}&state=true"
+
+        async def join(path: str = path, task: str = task) -> tuple[str, bool]:
+            await asyncio.sleep(hands.random.random() * 0.4)
+            return await reassembled(served, path, task)
+
+        async with asyncio.timeout(60):
+            read = await asyncio.gather(*(join() for _ in range(25)))
+        final = (await served.ended(task))["result"]
+        assert {text for text, _ in read} == {final}
+        in_the_middle += sum(joined for _, joined in read)
+    assert in_the_middle > 10, "joining in mid-stream was not tried"
+
+
+async def test_readers_who_join_and_come_back_while_many_write_see_every_event_once(
+    served: Served, hands: Hands
+) -> None:
+    last = 3000
+
+    async def writer(name: str) -> None:
+        for number in range(last // 60):
+            await progress(served, *(f"{name} {number} {part}" for part in range(20)))
+            await asyncio.sleep(0)
+
+    async def reader() -> None:
+        """Joins, leaves after some frames, comes back with what it saw last."""
+        await asyncio.sleep(hands.random.random() * 0.2)
+        seen: int | None = None
+        states = 0
+        while seen is None or seen < last:
+            headers = {} if seen is None else {"last_event_id": str(seen)}
+            async with aclosing(watch(served.http, "/events?state=true", **headers)) as frames:
+                patience = hands.random.randrange(1, 400)
+                async for frame in frames:
+                    assert frame.event != "gap"
+                    if frame.event == "state":
+                        assert frame.id == frame.data["as_of_seq"]
+                        assert seen is None or frame.id == seen, "the state comes when nothing before it is missing"
+                        seen = frame.id
+                        states += 1
+                    else:
+                        assert seen is not None
+                        assert frame.id == seen + 1
+                        seen = frame.id
+                    patience -= 1
+                    if seen >= last or patience <= 0:
+                        break
+        assert states >= 1
+
+    async with asyncio.timeout(90):
+        await asyncio.gather(*(writer(name) for name in "abc"), *(reader() for _ in range(20)))
+    assert (await served.get("/events", limit=0))["last_seq"] == last
+
+
+async def test_state_and_events_together_are_the_whole_conversation(served: Served, hands: Hands) -> None:
+    await opened(served)
+    count = 40
+
+    async def reader() -> list[int]:
+        await asyncio.sleep(hands.random.random() * 0.3)
+        seen: list[int] = []
+        async with aclosing(watch(served.http, at("chat:1", "/live"))) as frames:
+            async for frame in frames:
+                if frame.event == "state":
+                    seen += [one["number"] for one in frame.data["messages"]]
+                elif frame.event == "message_update":
+                    seen.append(frame.data["payload"]["number"])
+                if seen and seen[-1] == 2 * count:
+                    break
+        return seen
+
+    async def talk() -> None:
+        for number in range(count):
+            await served.runtime.tasks.wait(await send(served, f"m{number}"))
+
+    async with asyncio.timeout(60):
+        _, *read = await asyncio.gather(talk(), *(reader() for _ in range(15)))
+    assert all(seen == list(range(1, 2 * count + 1)) for seen in read)
+
+
+async def test_who_comes_back_is_told_what_was_missed_and_then_the_state(served: Served) -> None:
+    await opened(served)
+    await served.ended(await send(served, "one"))
+    (state,) = await first(served, at("chat:1", "/live"), 1)
+    await opened(served, "echo", "chat:2")
+    await served.ended(await send(served, "elsewhere", "chat:2"))
+    await served.ended(await send(served, "two"))
+    expected = await served.logged(session_key="chat:1")
+    missed = [one["seq"] for one in expected if one["seq"] > state.data["as_of_seq"]]
+    for path, headers in (
+        (at("chat:1", "/live"), {"last_event_id": str(state.id)}),
+        (f"/events?session_key=chat:1&state=true&after={state.id}", {}),
+    ):
+        frames = await first(served, path, len(missed) + 1, **headers)
+        assert [frame.id for frame in frames[:-1]] == missed
+        assert frames[-1].event == "state"
+        assert [one["text"] for one in frames[-1].data["messages"]] == ["one", "ONE", "two", "TWO"]
+
+
+async def test_one_session_shows_nothing_of_another(served: Served) -> None:
+    await opened(served, "write", "chat:1")
+    await opened(served, "write", "chat:2")
+    seen: list[Frame] = []
+
+    async def reader() -> None:
+        async with aclosing(watch(served.http, at("chat:1", "/live"))) as frames:
+            async for frame in frames:
+                seen.append(frame)
+                if frame.event == "status_change" and frame.data["payload"]["status"] == "idle":
+                    break
+
+    reading = asyncio.create_task(reader())
+    while not seen:
+        await asyncio.sleep(0)
+    mine, other = await asyncio.gather(send(served, "100", "chat:1"), send(served, "100", "chat:2"))
+    async with asyncio.timeout(20):
+        await reading
+    await served.ended(other)
+    assert {frame.data["session_key"] for frame in seen[1:] if frame.id} == {"chat:1"}
+    live = {frame.data["payload"]["message_id"] for frame in seen if frame.event == "message_delta"}
+    assert live == {f"{mine}.1"}
+
+
+# -- gone, slow, ended -------------------------------------------------------------------------------------------------
+
+
+async def prune(served: Served, keep: int) -> int:
+    """Remove all but the newest events; the seq of the oldest that is left."""
+    store = served.runtime.store
+    begins = -1
+    while (oldest := (await store.log_bounds()).oldest_seq) != begins:
+        begins = oldest
+        await store.prune_events(0, keep)
+    return begins
+
+
+async def test_what_was_pruned_is_told_and_the_state_makes_up_for_it(served: Served) -> None:
+    await opened(served)
+    await served.ended(await send(served, "one"))
+    await progress(served, *(str(number) for number in range(100)))
+    oldest = await prune(served, 10)
+    reply = await served.http.get("/events?after=3", headers={"accept": "application/json"})
+    assert (reply.status_code, reply.json()["code"], reply.json()["oldest_seq"]) == (410, "pruned", oldest)
+    assert (await served.get("/events"))["events"][0]["seq"] == oldest
+    for path in (at("chat:1", "/live"), "/events?state=true"):
+        gap, state = await first(served, path, 2, last_event_id="3")
+        assert (gap.event, gap.id, gap.data["payload"]["oldest_seq"]) == ("gap", None, oldest)
+        assert state.event == "state"
+    log = await first(served, "/events", 3, last_event_id="3")
+    assert [frame.event for frame in log] == ["gap", "task_progress", "task_progress"]
+    assert log[1].id == oldest
+    ahead, state = await first(served, "/events?state=true", 2, last_event_id="100000")
+    assert (ahead.event, state.event) == ("gap", "state")
+
+
+def connected(served: Served, path: str, buffer: int = 2048) -> socket.socket:
+    """A stream on a bare socket that can hold little."""
+    host, port = served.url.removeprefix("http://").split(":")
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    made.connect((host, int(port)))
+    token = served.http.headers["authorization"]
+    asked = f"GET /api/v1{path} HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: {token}\r\n\r\n"
+    made.sendall(asked.encode())
+    made.setblocking(False)
+    return made
+
+
+async def received(stream: socket.socket, enough: bytes, most: int = 4096) -> bytes:
+    """Everything up to some bytes, or to the end."""
+    loop, found = asyncio.get_running_loop(), bytearray()
+    async with asyncio.timeout(60):
+        while enough not in found[-most - len(enough) :]:
+            part = await loop.sock_recv(stream, most)
+            if not part:
+                break
+            found += part
+    return bytes(found)
+
+
+def numbers(raw: bytes) -> list[int]:
+    """The ids of the frames in it."""
+    return [int(found) for found in re.findall(rb"^id: (\d+)\n", raw, re.M)]
+
+
+async def test_a_slow_reader_of_stored_events_loses_none(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served.runtime.bus, "_tail", deque(maxlen=50))
+    filler = "x" * 1000
+    with contextlib.closing(connected(served, "/events?after=0&live=true")) as stream:
+        await received(stream, b": still here")
+        for number in range(100):
+            await progress(served, *(f"{number} {part} {filler}" for part in range(50)))
+        assert (await served.get("/health"))["status"] == "ok"
+        raw = await received(stream, b"id: 5000\n", 65536)
+    assert numbers(raw) == list(range(1, 5001))
+
+
+async def test_a_watcher_who_sleeps_until_events_are_gone_gets_a_gap_and_the_state_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served.runtime.bus, "_tail", deque(maxlen=50))
+    filler = "x" * 1000
+    with contextlib.closing(connected(served, "/events?state=true")) as stream:
+        await received(stream, b"event: state")
+        for number in range(200):
+            await progress(served, *(f"{number} {part} {filler}" for part in range(50)))
+        oldest = await prune(served, 20)
+        raw = await received(stream, b"id: 10000\n", 65536)
+    before, gap, after = raw.partition(b"event: gap\n")
+    assert gap, "it was to fall behind"
+    assert numbers(before) == list(range(1, len(numbers(before)) + 1))
+    assert b"event: state\n" not in before
+    assert f'"oldest_seq":{oldest}'.encode() in after
+    assert re.findall(rb"^event: (\w+)\n", after, re.M)[0] == b"state"
+    assert numbers(after) == [10000]
+
+
+async def test_a_stream_ends_as_a_whole_reply_when_the_server_stops(served: Served) -> None:
+    await opened(served)
+    streams = [connected(served, path) for path in ("/events", "/events?state=true", at("chat:1", "/live"))]
+    for stream in streams:
+        await received(stream, b": still here")
+    while len(served.streams) < len(streams):
+        await asyncio.sleep(0)
+    served.stopping.set()
+    for stream in streams:
+        with contextlib.closing(stream):
+            assert (await received(stream, b"never")).endswith(b"0\r\n\r\n")
+
+
+async def test_a_silent_stream_of_a_session_shows_that_it_lives(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.05)
+    await opened(served)
+    with contextlib.closing(connected(served, at("chat:1", "/live"))) as stream:
+        raw = await received(stream, b"event: state")
+        for _ in range(3):
+            raw += await received(stream, b": still here")
+    assert raw.count(b": still here") >= 3
+
+
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_long_reply_in_many_steps_costs_at_most_twice_its_size(served: Served) -> None:
+    await opened(served, "stream")
+    with contextlib.closing(connected(served, at("chat:1", "/live"), 1 << 20)) as stream:
+        raw = await received(stream, b"event: state")
+        await send(served, "go")
+        raw += await received(stream, b'"status":"idle","agent_type"', 1 << 16)
+    steps = raw.count(b"event: message_delta\n")
+    print(f"\n{len(raw)} bytes for {SIZE} in {steps} steps: {len(raw) / SIZE:.2f}x")
+    assert steps > STEPS * 0.8, "steps were joined, so that their cost was not measured"
+    assert len(raw) <= 2 * SIZE
+
+
+async def test_nobody_waits_for_a_running_turn(served: Served) -> None:
+    await opened(served, "hold")
+    task = await send(served, "x")
+    await served.until("turn_start", task_id=task)
+    paths = (
+        "/health", "/ready", "/me", "/now", "/usage", "/settings", "/metrics", "/directories", "/summary", "/tasks",
+        f"/tasks/{task}", f"/tasks/{task}/page", "/sessions", at("chat:1"), at("chat:1", "/messages"), "/events",
+        "/approvals", "/deliveries", "/agents", "/cluster", "/tokens",
+    )  # fmt: skip
+    async with asyncio.timeout(20):
+        replies = await asyncio.gather(
+            *(served.http.get(path, headers={"accept": "application/json"}) for path in paths)
+        )
+        (state,) = await first(served, at("chat:1", "/live"), 1)
+    assert {reply.status_code for reply in replies} == {200}
+    assert state.data["running"]["id"] == task
+    assert (await served.get(f"/tasks/{task}"))["status"] == "running"
+
+
+# -- the log -----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_log_is_read_backwards_in_pages(served: Served) -> None:
+    await progress(served, *(str(number) for number in range(25)))
+    pages, before = [], 2**62
+    while page := (await served.get("/events", before=before, limit=10))["events"]:
+        pages.append([one["seq"] for one in page])
+        before = page[0]["seq"]
+    assert pages == [list(range(16, 26)), list(range(6, 16)), list(range(1, 6))]
+    assert (await served.get("/events", before=0))["events"] == []
+    assert (await served.get("/events", before=5, limit=0))["events"] == []
+
+
+async def test_events_are_chosen_by_agent_actor_kind_session_and_task(served: Served) -> None:
+    async with served.as_role("operator") as other:
+        await opened(served)
+        mine = await send(served, "a")
+        theirs = (await other.post("/tasks", json={"prompt": "b", "agent": "write", "session_key": "chat:2"})).json()[
+            "id"
+        ]
+        for task in (mine, theirs):
+            await served.runtime.tasks.wait(task)
+    whole = await served.logged()
+    for asked, fits in (
+        ({"agent": "write"}, lambda one: one.get("agent_id") == "write"),
+        ({"actor": "operator"}, lambda one: one.get("actor") == "operator"),
+        ({"session_key": "chat:1"}, lambda one: one.get("session_key") == "chat:1"),
+        ({"task_id": theirs}, lambda one: one["task_id"] == theirs),
+        ({"kind": ["turn_start", "turn_end"]}, lambda one: one["kind"] in ("turn_start", "turn_end")),
+        ({"actor": "operator", "kind": "turn_end"}, lambda one: (one["task_id"], one["kind"]) == (theirs, "turn_end")),
+        ({"agent": "nobody"}, lambda one: False),
+    ):  # fmt: skip
+        expected = [one["seq"] for one in whole if fits(one)]
+        assert [one["seq"] for one in await served.logged(**asked)] == expected, asked
+        back = (await served.get("/events", before=2**62, limit=1000, **asked))["events"]
+        assert [one["seq"] for one in back] == expected, asked
+        if expected:
+            query = "&".join(
+                f"{name}={value}"
+                for name, values in asked.items()
+                for value in ([values] if isinstance(values, str) else values)
+            )
+            frames = await first(served, f"/events?after=0&{query}", len(expected))
+            assert [frame.id for frame in frames] == expected, asked
