@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -22,7 +22,7 @@ from midwatch.errors import Conflict, MidwatchError, NotFound
 
 if TYPE_CHECKING:
     from midwatch.client import Client
-    from midwatch.wire import EventInfo, SessionInfo
+    from midwatch.wire import EventInfo, SessionInfo, TaskInfo
 
 INTERRUPTED = 130
 MESSAGES_SHOWN = 10
@@ -190,9 +190,9 @@ class Chat:
                 if self._json:
                     emit(event)
                     sys.stdout.flush()
-                await self._heard(event)
+                self._heard(event)
 
-    async def _heard(self, event: EventInfo) -> None:
+    def _heard(self, event: EventInfo) -> None:
         told, task_id = event["payload"], event.get("task_id")
         if event["kind"] == "task_started":
             self._running = task_id
@@ -207,14 +207,14 @@ class Chat:
         if event["kind"] in ("task_finished", "task_interrupted") and task_id == self._running:
             self._running = None
         if event["kind"] == "task_finished" and task_id:
-            await self._finished(task_id, told["status"])
+            self._finished(task_id, told)
         elif event["kind"] == "session_closed":
             self._leave(0)
 
-    async def _finished(self, task_id: str, status: str) -> None:
-        self._ended[task_id] = status
+    def _finished(self, task_id: str, told: dict[str, Any]) -> None:
+        self._ended[task_id] = told["status"]
         if not self._json:
-            self._watch.end(await self._desk.client.get(task_id), chatting=True)
+            self._watch.end(cast("TaskInfo", {"id": task_id, "tokens_used": None, **told}), chatting=True)
         self._open.discard(task_id)
         self._news.set()
         self._prompt()
