@@ -22,7 +22,7 @@ from midwatch.agents.function import FunctionAgent
 from midwatch.api import sse
 from midwatch.change import Changes
 from midwatch.errors import AgentError
-from midwatch.event import AgentFault, MessageDelta, ScreenUpdate, TaskProgress, event
+from midwatch.event import EVERYTHING, AgentFault, MessageDelta, ScreenUpdate, TaskProgress, event
 from midwatch.session import MAX_ERRORS
 from midwatch.task import AgentTerms
 from serving import Frame, Served, at, serving, watch
@@ -36,7 +36,6 @@ class Hands:
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
-        self.stepped = asyncio.Event()
         self.random = random.Random(7)
 
 
@@ -75,7 +74,6 @@ async def served(home: Path, hands: Hands) -> AsyncIterator[Served]:
         """Writes one half, waits, writes the other."""
         await turn.emit(MessageDelta(message_id=answer_id(turn), offset=0, text="one half, "))
         await turn.emit(ScreenUpdate(screen="$ half"))
-        hands.stepped.set()
         await hands.go.wait()
         if prompt == "fail":
             raise AgentError("no other half")
@@ -110,6 +108,13 @@ async def progress(served: Served, *texts: str, **meta: Any) -> None:
     await served.runtime.store.apply(Changes(events=made))
 
 
+async def being_written(served: Served) -> None:
+    """Return once a part of an answer is shown."""
+    async with asyncio.timeout(20):
+        while not served.runtime.bus._live.texts(EVERYTHING):
+            await asyncio.sleep(0.005)
+
+
 async def first(served: Served, path: str, count: int, **headers: str) -> list[Frame]:
     """The first frames of a stream."""
     found: list[Frame] = []
@@ -127,8 +132,7 @@ async def first(served: Served, path: str, count: int, **headers: str) -> list[F
 async def test_a_session_is_shown_as_it_is_and_then_as_it_goes_on(served: Served, hands: Hands) -> None:
     await opened(served, "begin")
     task, waiting = await send(served, "x"), await send(served, "y")
-    await hands.stepped.wait()
-    await served.until("turn_start", task_id=task)
+    await being_written(served)
     async with asyncio.timeout(20), aclosing(watch(served.http, at("chat:1", "/live"))) as frames:
         state = await anext(frames)
         assert (state.event, state.id) == ("state", state.data["as_of_seq"])
@@ -153,7 +157,7 @@ async def test_a_session_is_shown_as_it_is_and_then_as_it_goes_on(served: Served
 async def test_a_text_whose_turn_failed_is_not_being_written(served: Served, hands: Hands) -> None:
     await opened(served, "begin")
     task = await send(served, "fail")
-    await hands.stepped.wait()
+    await being_written(served)
     hands.go.set()
     await served.ended(task)
     (state,) = await first(served, at("chat:1", "/live"), 1)
@@ -167,7 +171,7 @@ async def test_a_text_whose_turn_failed_is_not_being_written(served: Served, han
 
 async def test_a_task_and_the_whole_desk_are_shown_first_too(served: Served, hands: Hands) -> None:
     task = (await served.post("/tasks", {"prompt": "x", "agent": "begin"}))["id"]
-    await hands.stepped.wait()
+    await being_written(served)
     (state,) = await first(served, f"/events?task_id={task}&state=true", 1)
     assert state.data["task"]["id"] == task
     assert (state.data["partial"]["message_id"], state.data["partial"]["text"]) == (f"{task}.1", "one half, ")
