@@ -30,12 +30,18 @@ async def browser() -> AsyncIterator[Browser]:
         await started.close()
 
 
+@pytest.fixture
+def settings() -> str:
+    """What is set in `midwatch.toml`; modules may have their own."""
+    return AGENTS
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def desk(browser: Browser, tmp_path: Path) -> AsyncIterator[Desk]:
+async def desk(browser: Browser, settings: str, tmp_path: Path) -> AsyncIterator[Desk]:
     """A server and a browser; no test may leave a complaint on the browser's console."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
-    (home / "midwatch.toml").write_text(AGENTS.replace("HOME", str(home)))
+    (home / "midwatch.toml").write_text(settings.replace("HOME", str(home)))
     (home / "screen_agent.py").write_text(SCREEN_AGENT)
     server = Server(home)
     made = Desk(server, browser, tmp_path)

@@ -76,7 +76,7 @@ export function toast(text, tone = "plain") {
 
 /** A button that acts on the server: busy while it does, its problem is told. */
 export function actButton(label, action, { kind = "", iconName = null, title = "" } = {}) {
-  const button = h("button", { type: "button", class: kind, title }, iconName ? icon(iconName) : null, h("span", label));
+  const button = h("button", { type: "button", class: kind, title, "aria-label": label ? null : title }, iconName ? icon(iconName) : null, h("span", label));
   button.addEventListener("click", () => act(button, action));
   return button;
 }

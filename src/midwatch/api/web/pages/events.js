@@ -23,7 +23,7 @@ export default async function events(main, page) {
   const rows = h("ol.log", { "aria-label": "Events" });
   const older = h("button.quiet", { type: "button", hidden: true }, "Load older");
   const pause = h("button", { type: "button", title: "Stop and go (p)" });
-  const scroller = h("div.log-scroll", { tabindex: "0", "aria-label": "Log of events" }, skeleton(10), h("div.log-older", older), rows);
+  const scroller = h("div.log-scroll", { tabindex: "0", role: "log", "aria-live": "off", "aria-label": "Log of events" }, skeleton(10), h("div.log-older", older), rows);
   let stuck = true;
   const showPause = () => {
     pause.setAttribute("aria-pressed", String(data.paused));

@@ -142,7 +142,7 @@ async function readEarlier(view, key, data) {
 function build(main, key, data) {
   const view = {
     title: h("h1.cut", key), status: h("span.status"), time: elapsed(null), last: agoOf(null), activity: h("span.cut.dim"), sub: h("p.session-sub.faint.cut"),
-    talk: h("ol.talk", { "aria-label": "Conversation", role: "log" }), partials: h("ol.talk"), approvals: h("div.approvals.in-place"), queue: h("ol.queue", { "aria-label": "Queue" }),
+    talk: h("ol.talk"), partials: h("ol.talk", { "aria-live": "off" }), approvals: h("div.approvals.in-place"), queue: h("ol.queue", { "aria-label": "Queue" }),
     errors: h("details.errors", { hidden: true }), screen: h("pre.screen", { hidden: true }), loading: skeleton(5), stuck: true,
   };
   view.interrupt = actButton("Interrupt", async () => {
@@ -174,7 +174,7 @@ function build(main, key, data) {
   });
   view.earlier = actButton("Earlier messages", () => readEarlier(view, key, data), { kind: "quiet" });
   view.earlier.hidden = true;
-  view.scroller = h("div.talk-scroll", { tabindex: "0", "aria-label": "Conversation" }, view.loading, view.earlier, view.talk, view.partials, view.screen, view.approvals);
+  view.scroller = h("div.talk-scroll", { tabindex: "0", role: "log", "aria-label": "Conversation" }, view.loading, view.earlier, view.talk, view.partials, view.screen, view.approvals);
   view.scroller.addEventListener("scroll", () => { view.stuck = view.scroller.scrollHeight - view.scroller.scrollTop - view.scroller.clientHeight < 60; }, { passive: true });
   main.append(
     h("div.page-head", h("nav.crumbs", { "aria-label": "Where" }, h("a", { href: "/sessions" }, "Sessions")), view.title, h("span.spacer"), h("span.task-buttons.acts", view.interrupt, view.close)),

@@ -4,7 +4,7 @@ import { get, post } from "../api.js";
 import { go } from "../app.js";
 import { approvalList } from "../approval.js";
 import { desk } from "../desk.js";
-import { firstLine, h, insertSanitised, keyed, perFrame, say, wishKey } from "../dom.js";
+import { firstLine, h, insertSanitised, keyed, perFrame, say, set, wishKey } from "../dom.js";
 import { after, isOpen, line, tone, waitText } from "../model.js";
 import { actButton, agoOf, attribute, confirmed, copyButton, elapsed, empty, pageHead, panel, sessionLink, skeleton, statusMark, toast, updateElapsed, updateStatus } from "../parts.js";
 import { grow, Partial } from "../partial.js";
@@ -102,7 +102,7 @@ function note(data, event) {
 
 function build(main, data, page) {
   const view = {
-    status: statusMark({ status: "" }), title: h("h1.cut", "…"), id: h("code.faint", page.params.id), time: elapsed(null), last: agoOf(null), wait: h("span.dim"),
+    status: set(statusMark({ status: "" }), { role: "status" }), title: h("h1.cut", "…"), id: h("code.faint", page.params.id), time: elapsed(null), last: agoOf(null), wait: h("span.dim"),
     buttons: h("span.task-buttons.acts"), approvals: h("div.approvals.in-place"), facts: h("dl.facts"), lineage: h("ol.rows"), deliveries: h("ol.rows"),
     prompt: h("div.page-text.clamped"), output: h("div.output", skeleton(3)), waterfall: document.createElement("mw-waterfall"), events: h("tbody"),
   };

@@ -1,0 +1,143 @@
+"""Every page, empty and busy, in light, dark and at phone width: what must hold on all of them, and their pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, expect
+
+from browsing import DESKTOP, PHONE, Desk, live, session_path
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+PICTURES = Path(__file__).parents[2] / "build" / "screenshots"
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {"color_scheme": "light", "viewport": DESKTOP},
+    "dark": {"color_scheme": "dark", "viewport": DESKTOP},
+    "phone": {"color_scheme": "light", "viewport": PHONE, "has_touch": True, "device_scale_factor": 2},
+}
+CREW = """
+detect_agents = false
+shutdown_grace = 0
+default_agent = "claude"
+
+[agents.claude]
+kind = "function"
+target = "crew:run"
+path = "HERE"
+description = "reads, writes and reviews code"
+
+[agents.codex]
+kind = "function"
+target = "crew:run"
+path = "HERE"
+slots = 2
+
+[agents.nightly]
+kind = "command"
+argv = ["no-such-program", "{prompt}"]
+description = "compares backups"
+"""
+SANE = (Path(__file__).parent / "sane.js").read_text()
+CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
+
+
+@pytest.fixture
+def settings() -> str:
+    return CREW.replace("HERE", str(Path(__file__).parent))
+
+
+async def settled(page: Page) -> None:
+    """Wait until the page has its data."""
+    await live(page)
+    await expect(page.locator("main h1")).to_be_visible()
+    await expect(page.locator("main .skeleton")).to_have_count(0)
+
+
+async def look(desk: Desk, name: str, pages: dict[str, str], kind: str) -> None:
+    """Go through all pages: what must hold, and a picture of each."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    page = await desk.open("/", **LOOKS[kind])
+    wrong = {}
+    for title, path in pages.items():
+        await page.goto(path)
+        await settled(page)
+        picture = PICTURES / f"{title}-{name}-{kind}.png"
+        await page.screenshot(path=picture, full_page=kind == "phone", animations="disabled")
+        wrong[title] = [*await page.evaluate(SANE), *await page.evaluate(CONTRAST)]
+    assert not any(wrong.values()), wrong
+
+
+@pytest.mark.parametrize("kind", list(LOOKS))
+async def test_an_empty_desk_looks_right(desk: Desk, kind: str) -> None:
+    pages = {"now": "/", "tasks": "/tasks", "new-task": "/tasks/new", "sessions": "/sessions", "events": "/events"}
+    pages |= {"agents": "/agents", "settings": "/settings"}
+    await look(desk, "empty", pages, kind)
+
+
+@pytest.mark.parametrize("kind", list(LOOKS))
+async def test_a_busy_desk_looks_right(desk: Desk, kind: str) -> None:
+    tasks, talk = await fill(desk)
+    pages = {
+        "now": "/",
+        "tasks": "/tasks",
+        "new-task": "/tasks/new?prompt=Review%20the%20change",
+        "sessions": "/sessions",
+    }
+    pages |= {"new-session": "/sessions?new=1", "session": session_path(talk), "events": "/events", "agents": "/agents"}
+    pages |= {"event": "/events?at=20", "settings": "/settings", "no-task": "/tasks?status=cancelled&agent=nobody"}
+    pages |= {f"task-{name}": f"/tasks/{id}" for name, id in tasks.items()}
+    await look(desk, "busy", pages, kind)
+
+
+@pytest.mark.parametrize("kind", list(LOOKS))
+async def test_signing_in_looks_right(desk: Desk, kind: str) -> None:
+    desk.expect_problem("status of 401")
+    page = await (await desk.context(**LOOKS[kind])).new_page()
+    await page.goto("/sign-in#spent")
+    await expect(page.get_by_label("Token")).to_be_focused()
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    await page.screenshot(path=PICTURES / f"sign-in-{kind}.png")
+    assert await page.evaluate(SANE) == []
+    assert await page.evaluate(CONTRAST) == []
+
+
+async def fill(desk: Desk) -> tuple[dict[str, str], str]:
+    """A desk in the middle of its day: ids of tasks by what became of them, and a conversation."""
+    done = await desk.submit(
+        "Review the retry logic in worker.py and say whether it can be released", "claude", route="console"
+    )
+    await desk.submit("Triage my inbox: file what is noise, list what needs me", "claude")
+    await desk.submit("Check all links of the site and name the slow ones", "codex", workdir="/tmp")
+    failed = await desk.submit("Summarise the quota report of the provider", "codex", priority=5)
+    refused = await desk.submit(
+        "Compare the backups of Monday and Tuesday", "nightly", route="webhook:http://127.0.0.1:9/"
+    )
+    for one in (done, failed, refused):
+        await desk.ended(one)
+    retried = (await desk.post(f"/tasks/{failed}/retry"))["id"]
+    await desk.ended(retried)
+    running = await desk.submit(
+        "Compare the nightly export with the one before and explain every difference you find", "claude"
+    )
+    asking = await desk.submit("Build the site and deploy it when everything is green", "claude")
+    delayed = await desk.submit("Write the weekly report", "claude", delay="2h")
+    talk = (await desk.post("/sessions", {"agent": "claude", "title": "Release 0.2", "workdir": "/tmp"}))["key"]
+    for text in ("Please review the last change to the worker", "And how about the nightly export?", "Then tell Anna"):
+        sent = await desk.post(f"{session_path(talk)}/messages", {"text": text})
+        if "review" in text:
+            await desk.ended(sent["id"])
+    await desk.post("/sessions", {"agent": "codex", "key": "chat:ideas/harbour|2", "workdir": "/tmp"})
+    await desk.post("/tokens", {"name": "phone", "role": "operator", "actor": "anna"})
+    await desk.post("/tokens", {"name": "wall-display", "role": "viewer"})
+    await desk.until("/now", lambda now: now["approvals"] and len(now["running"]) == 3)
+    return {
+        "done": done,
+        "failed": retried,
+        "refused": refused,
+        "running": running,
+        "asking": asking,
+        "delayed": delayed,
+    }, talk
