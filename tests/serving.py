@@ -16,6 +16,7 @@ import httpx2
 from midwatch.api.app import create_app
 from midwatch.api.server import Server, listen, url_of
 from midwatch.api.sse import Streams
+from midwatch.channel import Channel
 from midwatch.config import Settings
 from midwatch.runtime import Registered, Runtime
 
@@ -30,7 +31,7 @@ class Served:
     streams: Streams
     stopping: asyncio.Event
 
-    async def get(self, path: str, **asked: Any) -> Any:
+    async def get(self, path: str, /, **asked: Any) -> Any:
         """The JSON of a page that must be there."""
         reply = await self.http.get(path, params=asked, headers={"accept": "application/json"})
         assert reply.status_code == 200, reply.text
@@ -76,11 +77,14 @@ def client(url: str, token: str) -> httpx2.AsyncClient:
 
 
 @asynccontextmanager
-async def serving(home: Path, agents: Mapping[str, Registered], **settings: Any) -> AsyncIterator[Served]:
+async def serving(
+    home: Path, agents: Mapping[str, Registered], channels: Mapping[str, Channel] | None = None, /, **settings: Any
+) -> AsyncIterator[Served]:
     """Serve these agents, the first of which is the default."""
     wanted = {"detect_agents": False, "default_agent": next(iter(agents)), "shutdown_grace": 0, **settings}
     with listen("127.0.0.1", 0) as listener:
-        async with Runtime.open(home, settings=Settings.load(home, **wanted), agents=agents, role="up") as runtime:
+        loaded = Settings.load(home, **wanted)
+        async with Runtime.open(home, settings=loaded, agents=agents, channels=channels, role="up") as runtime:
             app, ready, stopping = create_app(runtime), asyncio.Event(), asyncio.Event()
             server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
             await ready.wait()

@@ -20,6 +20,8 @@ from midwatch.usage import by_actor_and_agent, summed
 
 DAY = 24 * 3600 * SECOND
 SHOWN = 10
+TELLING = ("text", "tool", "question", "wait", "status")
+"""Of a payload, what says most about what goes on."""
 
 router = APIRouter()
 
@@ -59,5 +61,5 @@ def activity(last: Event | None) -> dict[str, Any] | None:
     """The last thing that happened to a task, in words."""
     if last is None:
         return None
-    said = last.payload.get("text") or last.payload.get("tool") or last.payload.get("question") or ""
+    said = next((last.payload[name] for name in TELLING if last.payload.get(name)), "")
     return {"at": iso(last.time), "text": f"{last.kind.replace('_', ' ')} {said}".strip()[:200]}

@@ -49,9 +49,10 @@ async def metrics(desk: Desk, request: Request) -> Response:
 
 
 @router.get("/settings", responses={200: {"model": wire.SettingsInfo}})
-async def settings(desk: Desk) -> Json:
-    """What is set, without anything secret."""
+async def settings(desk: Desk, who: Who) -> Json:
+    """What is set, without anything secret. Only an owner is told where the home is."""
     chosen = desk.settings
+    store = await desk.store.describe()
     return Json(
         {
             "default_agent": chosen.default_agent,
@@ -59,7 +60,7 @@ async def settings(desk: Desk) -> Json:
             "channels": sorted(desk.channels),
             "limits": {name: getattr(chosen, name) for name in LIMITS},
             "retention": chosen.retention.model_dump(),
-            "store": await desk.store.describe(),
+            "store": store if who.role == "owner" else {name: store[name] for name in store if name != "path"},
         }
     )
 
@@ -91,6 +92,8 @@ def _inside(path: Path, hidden: bool) -> tuple[Path, list[str]]:
         raise InvalidInput(f"{path} cannot be read: {problem.strerror}.", field="path") from None
     except RuntimeError:  # links that go round in a circle
         raise InvalidInput(f"{path} cannot be read.", field="path") from None
+    if not str(place).isprintable():
+        raise InvalidInput(f"{path} leads to a place whose name cannot be shown.", field="path")
     return place, sorted(found, key=str.casefold)[:MOST_DIRECTORIES]
 
 

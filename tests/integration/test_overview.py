@@ -1,0 +1,357 @@
+"""The desk at a glance over HTTP: now, a task's page, usage, settings, directories, readiness, metrics, trying an agent
+or a notice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from midwatch.agent import Turn, TurnResult, Usage
+from midwatch.agents.function import FunctionAgent
+from midwatch.api import system
+from midwatch.errors import AgentError, StoreUnavailable
+from midwatch.event import TaskProgress
+from midwatch.task import AgentTerms
+from midwatch.testing import RecordingChannel
+from serving import Served, serving
+
+TERMS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", slots=16, max_attempts=1)
+
+
+async def echo(prompt: str) -> str:
+    return prompt
+
+
+async def fail(prompt: str) -> str:
+    raise AgentError("it does not work")
+
+
+async def hold(prompt: str, turn: Turn) -> str:
+    await turn.emit(TaskProgress(text="half way"))
+    await asyncio.Event().wait()
+    return "never"
+
+
+async def ask(prompt: str, turn: Turn) -> str:
+    return str((await turn.ask("May I?")).choice)
+
+
+async def costly(prompt: str) -> TurnResult:
+    return TurnResult(text="done", usage=Usage(input_tokens=100, output_tokens=int(prompt), cost_usd=0.25))
+
+
+AGENTS = {"echo": echo, "fail": fail, "hold": hold, "ask": ask, "costly": costly}
+
+
+def agents() -> dict[str, Any]:
+    return {name: FunctionAgent(name, body, on_loop=True, terms=TERMS) for name, body in AGENTS.items()}
+
+
+@pytest.fixture
+def channel() -> RecordingChannel:
+    return RecordingChannel("pager")
+
+
+@pytest.fixture
+async def served(home: Path, channel: RecordingChannel) -> AsyncIterator[Served]:
+    async with serving(home, agents(), {"pager": channel}) as made:
+        yield made
+
+
+async def submit(served: Served, prompt: str, agent: str = "echo", **wish: Any) -> str:
+    return str((await served.post("/tasks", {"prompt": prompt, "agent": agent, **wish}))["id"])
+
+
+async def done(served: Served, prompt: str, agent: str = "echo", **wish: Any) -> str:
+    task = await submit(served, prompt, agent, **wish)
+    await served.runtime.tasks.wait(task)
+    return task
+
+
+# -- now ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_empty_desk_is_shown_empty(served: Served) -> None:
+    shown = await served.get("/now")
+    assert [shown[name] for name in ("running", "approvals", "failed", "recent")] == [[], [], [], []]
+    assert shown["summary"]["total"] == shown["as_of_seq"] == 0
+    assert (shown["usage"]["total"]["tasks"], shown["usage"]["rows"]) == (0, [])
+
+
+async def test_now_shows_what_runs_waits_failed_and_came_out(served: Served) -> None:
+    results = [await done(served, f"r{number}") for number in range(12)]
+    failures = [await done(served, f"f{number}", "fail") for number in range(3)]
+    await served.runtime.tasks.wait((await served.post(f"/tasks/{failures[1]}/retry"))["id"])
+    asks, runs = await submit(served, "x", "ask"), await submit(served, "y" * 5000, "hold")
+    await served.until("approval_requested")
+    await served.until("task_progress", task_id=runs)
+    shown = await served.get("/now")
+    assert shown["summary"] == {"total": 18, "pending": 0, "running": 2, "done": 12, "failed": 4, "cancelled": 0}
+    assert {one["id"] for one in shown["running"]} == {asks, runs}
+    activity = {one["id"]: one["activity"]["text"] for one in shown["running"]}
+    assert activity == {asks: "task waiting approval", runs: "task progress half way"}
+    assert all(len(one["prompt"]) < 2100 for one in shown["running"])
+    assert [one["task_id"] for one in shown["approvals"]] == [asks]
+    assert failures[1] not in {one["id"] for one in shown["failed"]}, "it was tried again"
+    assert {failures[0], failures[2]} < {one["id"] for one in shown["failed"]}
+    assert [one["id"] for one in shown["recent"]] == results[:1:-1]
+    assert shown["usage"]["total"]["tasks"] == 16
+    assert shown["as_of_seq"] == (await served.get("/events", limit=0))["last_seq"]
+
+
+# -- usage -------------------------------------------------------------------------------------------------------------
+
+
+async def test_usage_is_summed_by_actor_and_agent_and_what_is_unknown_stays_so(served: Served) -> None:
+    await done(served, "10", "costly")
+    await done(served, "20", "costly")
+    await done(served, "x")
+    await done(served, "x", "fail")
+    async with served.as_role("operator") as other:
+        task = (await other.post("/tasks", json={"prompt": "5", "agent": "costly"})).json()["id"]
+        await served.runtime.tasks.wait(task)
+    used = await served.get("/usage")
+    total = used["total"]
+    assert (total["tasks"], total["done"], total["failed"], total["cancelled"]) == (5, 4, 1, 0)
+    assert (total["input_tokens"], total["output_tokens"], total["cost_usd"]) == (300, 35, 0.75)
+    rows = {(row["actor"], row["agent"]): row for row in used["rows"]}
+    assert set(rows) == {("owner", "costly"), ("owner", "echo"), ("owner", "fail"), ("operator", "costly")}
+    assert rows["owner", "costly"]["output_tokens"] == 30
+    assert rows["owner", "echo"]["input_tokens"] is rows["owner", "echo"]["cost_usd"] is None
+    assert used["rows"][0]["tasks"] == 2
+    assert 0 <= total["seconds"] < 60
+
+
+async def test_usage_counts_from_a_time(served: Served) -> None:
+    await done(served, "x")
+    now = datetime.now(UTC)
+    for since, tasks in ((now - timedelta(hours=1), 1), (now + timedelta(hours=1), 0)):
+        for written in (since.isoformat(), since.isoformat().replace("+00:00", "Z")):
+            used = await served.get("/usage", since=written)
+            assert used["total"]["tasks"] == tasks
+            assert datetime.fromisoformat(used["since"]) == since
+            assert (await served.get("/now", since=written))["usage"] == used
+    eastern = (now - timedelta(minutes=1)).astimezone().isoformat()
+    assert (await served.get("/usage", since=eastern))["total"]["tasks"] == 1
+
+
+@pytest.mark.parametrize(
+    "since",
+    ["yesterday", "5", "1.5", "2026-01-02", "2026-01-02T03:04:05", "0001-01-01T00:00:00+23:59", "-5",
+     "9999-12-31T23:59:59-23:59", "2026-13-01T00:00:00Z", ""],
+)  # fmt: skip
+async def test_a_time_that_is_none_is_refused(served: Served, since: str) -> None:
+    for path in ("/usage", "/now"):
+        reply = await served.http.get(path, params={"since": since})
+        assert (reply.status_code, reply.json()["field"]) == (422, "since"), since
+
+
+# -- a task's page -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_tasks_page_has_everything_about_it(served: Served) -> None:
+    harmful = "# Hi\n\n<script>alert(1)</script> ![x](http://evil.example/x.png) **bold** [l](javascript:alert(1))"
+    task = await done(served, harmful, route="pager")
+    page = await served.get(f"/tasks/{task}/page")
+    assert page["task"] == await served.get(f"/tasks/{task}")
+    for html in (page["prompt_html"], page["result_html"]):
+        assert "<strong>bold</strong>" in html
+        assert all(bad not in html for bad in ("<script", 'href="javascript', "<img"))
+    assert [(one["id"], one["relation"]) for one in page["lineage"]] == [(task, "self")]
+    assert {one["notice"] for one in page["deliveries"]} == {"started", "done"}
+    assert page["approvals"] == []
+    last = (await served.get("/events", task_id=task, before=2**62, limit=1))["events"]
+    assert page["last_event_at"] == last[0]["time"]
+    assert (await served.http.get("/tasks/t_no/page")).status_code == 404
+
+
+async def test_a_tasks_page_shows_its_questions_and_no_result_yet(served: Served) -> None:
+    task = await submit(served, "x", "ask")
+    await served.until("approval_requested")
+    page = await served.get(f"/tasks/{task}/page")
+    assert (page["result_html"], [one["question"] for one in page["approvals"]]) == (None, ["May I?"])
+
+
+async def test_a_tasks_page_shows_its_tries(served: Served) -> None:
+    first = await done(served, "x" * 500, "fail")
+    second = (await served.post(f"/tasks/{first}/retry"))["id"]
+    await served.runtime.tasks.wait(second)
+    third = (await served.post(f"/tasks/{second}/retry"))["id"]
+    await served.runtime.tasks.wait(third)
+
+    async def relations(task: str) -> dict[str, str]:
+        lineage = (await served.get(f"/tasks/{task}/page"))["lineage"]
+        assert [one["id"] for one in lineage] == [first, second, third]
+        assert all(len(one["prompt"]) < 300 for one in lineage)
+        return {one["id"]: one["relation"] for one in lineage}
+
+    assert await relations(first) == {first: "self", second: "retry", third: "retry"}
+    assert await relations(second) == {first: "retry_of", second: "self", third: "retry"}
+    assert (await relations(third))[third] == "self"
+
+
+# -- settings, directories ---------------------------------------------------------------------------------------------
+
+
+async def test_settings_tell_limits_and_nothing_secret(home: Path) -> None:
+    hidden = {
+        "notify": "hook:https://user:sesame@example.org/x",
+        "agents": {"bot": {"argv": ["true"], "env": {"KEY": "sesame"}}},
+        "channels": {"hook": {"kind": "webhook", "url": "https://example.org/sesame", "secret": "whsec_c2VzYW1l"}},
+    }  # fmt: skip
+    async with serving(home, agents(), **hidden, max_open=77) as served:
+        reply = await served.http.get("/settings")
+        told = reply.json()
+        assert (told["default_agent"], told["notify"]) == ("echo", "hook")
+        assert set(told["channels"]) == {"console", "webhook", "hook"}
+        assert (told["limits"]["max_open"], told["limits"]["slots"]) == (77, 64)
+        assert told["retention"]["tasks"] == 10_000
+        assert told["store"]["kind"] == "sqlite"
+        token = served.runtime.home.token()
+        for secret in ("sesame", "c2VzYW1l", token):
+            assert secret not in reply.text
+        assert str(home) in reply.text
+        async with served.as_role("operator") as other:
+            assert str(home) not in (await other.get("/settings")).text, "only an owner is told where the home is"
+
+
+async def test_directories_are_listed_for_choosing_one(served: Served, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    for name in ("b", "A", "c d", ".hidden", "ü"):
+        (base / name).mkdir(parents=True)
+    (base / "file").write_text("x")
+    (base / "link").symlink_to(base / "b")
+    (base / "broken").symlink_to(base / "nowhere")
+    Path(os.fsdecode(os.fsencode(base) + b"/\xff\xfe")).mkdir()
+    (base / "line\nbreak").mkdir()
+    told = await served.get("/directories", path=str(base))
+    assert told == {"path": str(base), "parent": str(tmp_path), "directories": ["A", "b", "c d", "link", "ü"]}
+    assert ".hidden" in (await served.get("/directories", path=str(base), hidden=True))["directories"]
+    assert (await served.get("/directories", path=f"{base}/b/.."))["path"] == str(base)
+    assert (await served.get("/directories", path="/"))["parent"] is None
+    assert (await served.get("/directories"))["path"] == str(Path.home().resolve())
+
+
+async def test_directories_that_cannot_be_shown_are_refused(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    odd.mkdir()
+    (tmp_path / "odd").symlink_to(odd)
+    for path, status in (
+        ("relative", 422), ("~", 422), (str(tmp_path / "no"), 404), (str(tmp_path / "file"), 404),
+        (str(tmp_path / "circle"), 422), (str(tmp_path / "odd"), 422), ("/" + "x" * 300, 422), ("/" + "x" * 5000, 422),
+    ):  # fmt: skip
+        reply = await served.http.get("/directories", params={"path": path})
+        assert reply.status_code == status, path
+        assert reply.json()["field"] == ("path" if status == 422 else None)
+
+
+# -- ready, metrics ----------------------------------------------------------------------------------------------------
+
+
+async def test_ready_needs_no_token_and_says_when_the_database_is_gone(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with httpx2.AsyncClient(base_url=f"{served.url}/api/v1", trust_env=False) as stranger:
+        reply = await stranger.get("/ready")
+        assert (reply.status_code, reply.json()) == (200, {"status": "ready"})
+
+        async def gone() -> None:
+            raise StoreUnavailable("no such host secret.example")
+
+        async def stuck() -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(system, "READY_SECONDS", 0.05)
+        for broken in (gone, stuck):
+            monkeypatch.setattr(served.runtime.store, "log_bounds", broken)
+            reply = await stranger.get("/ready")
+            assert (reply.status_code, reply.json()["code"]) == (503, "store_unavailable")
+            assert int(reply.headers["retry-after"]) > 0
+            assert "secret" not in reply.text
+            assert (await stranger.get("/health")).status_code == 200
+        assert (await stranger.get("/metrics")).status_code == 401
+
+
+async def test_metrics_are_what_prometheus_reads(served: Served) -> None:
+    for prompt in ("a", "b"):
+        await done(served, prompt)
+    await done(served, "x", "fail")
+    runs = await submit(served, "x", "hold")
+    await served.until("turn_start", task_id=runs)
+    await submit(served, "x", delay=3600)
+    reply = await served.http.get("/metrics")
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(reply.text)
+        for sample in family.samples
+    }
+    by_status = {status: found["midwatch_tasks", status] for status in ("pending", "running", "done", "failed")}
+    assert by_status == {"pending": 1, "running": 1, "done": 2, "failed": 1}
+    assert found["midwatch_events_total",] == (await served.get("/events", limit=0))["last_seq"]
+    assert found["midwatch_running_here",] == 1
+    assert found["midwatch_oldest_pending_seconds",] == 0, "it is not due"
+    assert (found["midwatch_processes",], found["midwatch_slots",], found["midwatch_event_streams",]) == (1, 64, 0)
+
+
+# -- trying ------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_agent_is_tried_with_a_real_task(served: Served) -> None:
+    reply = await served.http.post("/agents/echo/test")
+    assert reply.status_code == 201
+    assert reply.headers["location"] == f"/api/v1/tasks/{reply.json()['id']}"
+    tried = await served.ended(reply.json()["id"])
+    assert (tried["status"], tried["agent"], tried["max_attempts"], tried["creator"]) == ("done", "echo", 1, "owner")
+    assert "ready" in tried["result"]
+    missing = await served.http.post("/agents/nobody/test")
+    assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
+
+
+async def test_a_notice_that_failed_is_sent_when_it_is_tried_again(served: Served, channel: RecordingChannel) -> None:
+    channel.fail, channel.permanent = 2, True
+    task = await done(served, "x", route="pager:me")
+    await served.until("delivery_failed", task_id=task)
+    async with asyncio.timeout(20):
+        while len(failed := (await served.get("/deliveries", status="failed"))["deliveries"]) < 2:
+            await asyncio.sleep(0.01)
+    one = failed[0]
+    assert await served.get(f"/deliveries/{one['id']}") == one
+    assert one["error"]
+    again = await served.http.post(f"/deliveries/{one['id']}/retry")
+    assert (again.status_code, again.json()["status"], again.json()["attempts"], again.json()["error"]) == (
+        200, "pending", 0, None,
+    )  # fmt: skip
+    await channel.until(lambda seen: len(seen.delivered) == 1)
+    assert channel.delivered[0].id == one["id"], "the receiver can tell a repetition"
+    await served.until("delivery_sent", task_id=task)
+    (told,) = await served.logged(kind="delivery_retried")
+    assert (told["payload"]["delivery_id"], told["actor"]) == (one["id"], "owner")
+    sent = await served.http.post(f"/deliveries/{one['id']}/retry")
+    assert (sent.status_code, sent.json()["code"]) == (409, "conflict")
+    for verb, path in (("GET", "/deliveries/d_no"), ("POST", "/deliveries/d_no/retry")):
+        reply = await served.http.request(verb, path)
+        assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+
+
+async def test_of_many_who_try_a_notice_again_one_does(served: Served, channel: RecordingChannel) -> None:
+    channel.fail, channel.permanent = 2, True
+    await done(served, "x", route="pager")
+    async with asyncio.timeout(20):
+        while len(failed := (await served.get("/deliveries", status="failed"))["deliveries"]) < 2:
+            await asyncio.sleep(0.01)
+    channel.hang = True
+    path = f"/deliveries/{failed[0]['id']}/retry"
+    replies = await asyncio.gather(*(served.http.post(path) for _ in range(8)))
+    assert sorted(reply.status_code for reply in replies) == [200] + [409] * 7
+    channel.hang = False
