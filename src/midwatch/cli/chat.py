@@ -32,9 +32,7 @@ UNSPOKEN = ("task_submitted", "task_started", "task_finished")
 
 
 def chat(
-    key: Annotated[
-        str | None, typer.Argument(metavar="[KEY]", help="Session to go on with. Default: a new one.")
-    ] = None,
+    key: Annotated[str | None, typer.Argument(metavar="KEY", help="Session to go on with. Default: a new one.")] = None,
     agent: AgentName = None,
     workdir: Workdir = ".",
     title: Title = None,
