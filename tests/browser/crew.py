@@ -22,8 +22,8 @@ def backoff(failures: int, ceiling: float = 300.0) -> float:
 
 | file | lines | verdict |
 |---|---:|---|
-| `worker.py` | +41 −12 | fine |
-| `task.py` | +7 −3 | one remark |
+| `worker.py` | +41 -12 | fine |
+| `task.py` | +7 -3 | one remark |
 | `test_worker.py` | +88 | sleeps |
 
 > Nothing here blocks the release.
@@ -37,6 +37,7 @@ TRIAGE = """Eleven new mails, two of them need you:
 
 The other nine were newsletters and receipts; they are filed.
 """
+USED = Usage(input_tokens=18_240, output_tokens=1_312, cost_usd=0.0743, model="large-4")
 PLAIN = "All 412 links answer. Three are slow (more than two seconds): /archive, /search and /feed.xml."
 
 
@@ -61,7 +62,7 @@ def run(prompt: str, turn: Any) -> TurnResult:
     use(turn, "run_tests", {"select": "tests/unit/test_worker.py"}, "88 passed in 3.1 s", 0.2)
     text = REVIEW if "eview" in prompt else TRIAGE if "inbox" in prompt else PLAIN
     write(turn, text)
-    return TurnResult(text=text, usage=Usage(18_240 + len(prompt), 1_312, 0.0743, "large-4"), iterations=3)
+    return TurnResult(text=text, usage=USED, iterations=3)
 
 
 def use(turn: Any, tool: str, arguments: dict[str, Any], result: str, seconds: float) -> None:

@@ -64,7 +64,7 @@ async function copy(text) {
 
 /** What to see and do where there is nothing yet. */
 export function empty(title, text, ...more) {
-  return h("div.empty", h("p.empty-title", title), text ? h("p", text) : null, ...more);
+  return h("div.empty", h("p.empty-title", title), text ? h("p", text) : null, more.some(Boolean) ? h("div.empty-actions", more) : null);
 }
 
 /** A short notice that goes away by itself; errors stay longer. */
@@ -135,7 +135,7 @@ export function failure(problem, again) {
   const retry = again && problem.status !== 404 ? h("button", { type: "button", onclick: again }, "Try again") : null;
   const title = problem.status === 404 ? "Not found" : "This could not be loaded";
   const node = empty(title, problem.message, retry);
-  if (problem.status === 404) node.append(h("a.button", { href: "/" }, "To Now"));
+  if (problem.status === 404) node.append(h("div.empty-actions", h("a.button", { href: "/" }, "To Now")));
   else node.classList.add("load-failed");
   return node;
 }

@@ -36,16 +36,16 @@ export const length = (seconds) => duration(seconds).replace(/ 0+ [smh]$/, "");
 export function ago(at) {
   const seconds = (now() - Date.parse(at)) / 1000;
   if (Number.isNaN(seconds)) return "–";
-  if (seconds < -1.5) return `in ${coarse(-seconds)}`;
+  if (seconds < -1.5) return `in ${coarse(-seconds, Math.round)}`;
   if (seconds < 2) return "just now";
   return `${coarse(seconds)} ago`;
 }
 
-function coarse(seconds) {
-  if (seconds < 60) return `${Math.floor(seconds)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
-  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h`;
-  return `${Math.floor(seconds / 86400)} d`;
+function coarse(seconds, whole = Math.floor) {
+  if (whole(seconds) < 60) return `${whole(seconds)} s`;
+  if (whole(seconds / 60) < 60) return `${whole(seconds / 60)} min`;
+  if (whole(seconds / 3600) < 24) return `${whole(seconds / 3600)} h`;
+  return `${whole(seconds / 86400)} d`;
 }
 
 const clock = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });

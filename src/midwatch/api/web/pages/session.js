@@ -223,7 +223,7 @@ function drawTalk(view, data, closed) {
   const messages = [...data.messages.values()].sort((a, b) => a.number - b.number);
   keyed(view.talk, messages, (one) => one.number, (one) => message(one, data.session.agent), (node, one) => {
     const html = data.html.get(one.number);
-    if (html != null && node.html !== html) { node.html = html; node.text.className = "page-text"; insertSanitised(node.text, html); }
+    if (html != null && node.html !== html && !node.matches(".no-answer")) { node.html = html; node.text.className = "page-text"; insertSanitised(node.text, html); }
   });
   view.earlier.hidden = !messages.length || messages[0].number <= 1;
   view.talk.querySelector(".empty")?.remove();
@@ -258,7 +258,7 @@ function drawErrors(node, errors) {
   node.hidden = !errors.length;
   if (!errors.length) return;
   if (!node.firstChild) node.append(h("summary"), h("ul"));
-  say(node.firstChild, `${errors.length} warning${errors.length > 1 ? "s" : ""} and errors of the agent`);
+  say(node.firstChild, `${errors.length} ${errors.length > 1 ? "warnings or errors" : errors[0].level === "warning" ? "warning" : "error"} of the agent`);
   keyed(node.lastChild, errors.map((one, at) => ({ ...one, at })), (one) => `${one.time}${one.at}`, (one) => h("li", { class: one.level === "warning" ? "dim" : "bad-text" }, `${timeOfDay(one.time)} ${one.message}`));
 }
 

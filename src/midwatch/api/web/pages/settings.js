@@ -15,7 +15,7 @@ export default async function settings(main, page) {
   const channels = panel("Channels");
   for (const one of [who, limits, store, channels]) { one.body.classList.add("padded"); one.body.append(skeleton(3)); }
   const tokens = tokenPanel();
-  main.append(pageHead("Settings"), h("div.settings-grid", who.node, tokens.node, limits.node, h("div.stack", store.node, channels.node)));
+  main.append(pageHead("Settings"), h("div.settings-grid", h("div.stack", who.node, limits.node), h("div.stack", tokens.node, store.node, channels.node)));
   const me = desk.me ?? (await get("/me"));
   desk.me = me;
   who.body.replaceChildren(facts({ Actor: me.actor, Role: me.role, Version: me.version, Home: me.home }));
@@ -56,7 +56,7 @@ function tokenPanel() {
   const { node, body } = panel("Tokens", { name: "tokens" });
   const made = h("div.made", { hidden: true });
   const rows = h("tbody");
-  const table = h("div.scroll-x", h("table.plain.token-table", h("thead", h("tr", ["name", "actor", "role", "used", "made", ""].map((name) => h("th", name)))), rows));
+  const table = h("div.scroll-x", h("table.plain.token-table", h("thead", h("tr", ["Name", "Actor", "Role", "Used", "Made", ""].map((name) => h("th", name)))), rows));
   const form = tokenForm((token) => {
     made.hidden = false;
     made.replaceChildren(h("p", h("b", token.name), ": copy it now, it is not shown again."), h("span.command", h("code", token.secret), copyButton(token.secret, "Copy the token")));

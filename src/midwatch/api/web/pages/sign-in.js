@@ -15,7 +15,7 @@ export default async function signIn(main, page) {
   main.className = "sign-in";
   const next = nextPage(page.search);
   const code = location.hash.slice(1);
-  const status = h("p.dim", { role: "status" }, code ? "Signing in…" : "");
+  const status = h("p.dim.told", { role: "status" }, code ? "Signing in…" : "");
   const token = h("input.mono", { name: "token", type: "password", required: true, autocomplete: "current-password", spellcheck: false });
   const form = h("form.form", { hidden: Boolean(code), noValidate: true },
     field("Token", token, h("span", "Made with ", h("code", "midwatch token create"), ", or the content of the file ", h("code", "token"), " in the home directory.")),
@@ -27,10 +27,10 @@ export default async function signIn(main, page) {
   main.append(h("div.sign-in-card",
     h("img", { src: "/web/mark.svg", alt: "", width: 44, height: 44 }),
     h("h1", "Sign in to midwatch"),
+    status,
     h("p.dim", "On the machine it runs on, run"),
     command("midwatch open"),
-    h("p.dim", "and this console opens, signed in. Or give a token:"),
-    status, form));
+    h("p.dim", "and this console opens, signed in. Or give a token:"), form));
   if (code) {
     history.replaceState(null, "", location.pathname + location.search); // the code works once; it need not stay
     await redeem({ code }, form, status, next);
@@ -45,6 +45,7 @@ async function redeem(body, form, status, next) {
   } catch (problem) {
     form.hidden = false;
     status.textContent = body.code ? problem.message : "";
+    status.className = body.code ? "problem told" : "told";
     if (body.token) showProblem(form, { message: problem.message, field: "token" });
     form.querySelector("input").focus();
   }
