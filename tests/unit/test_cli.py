@@ -23,11 +23,12 @@ from midwatch.errors import InvalidInput, MidwatchError
 COMMANDS = [
     "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "chat", "sessions",
     "events", "approvals", "approve", "deny", "deliveries", "redeliver", "agents", "usage", "open", "cluster", "doctor",
-    "backup", "restore", "migrate", "version", "session", "token",
+    "backup", "restore", "migrate", "version", "session", "token", "automation",
 ]  # fmt: skip
 GROUPS = {
     "session": ["new", "show", "send", "interrupt", "close"],
     "token": ["create", "list", "revoke"],
+    "automation": ["preview"],
 }
 SPOKEN = [
     *(name for name in COMMANDS if name not in GROUPS),

@@ -14,6 +14,7 @@ from midwatch import __version__
 from midwatch.cli import (
     agents,
     approvals,
+    automation,
     backup,
     chat,
     cluster,
@@ -68,6 +69,7 @@ for command in (
 
 app.add_typer(sessions.app, name="session")
 app.add_typer(token.app, name="token")
+app.add_typer(automation.app, name="automation")
 
 
 @app.command("version")
