@@ -416,6 +416,19 @@ COVERED = [
     "TaskSnapshot.status", "TaskSnapshot.status_text", "TaskSnapshot.prompt", "TaskSnapshot.result",
     "TaskSnapshot.error", "TaskSnapshot.origin_channel", "TaskSnapshot.origin_session",
     "TaskSnapshot.started_at", "TaskSnapshot.completed_at", "TaskSnapshot.tokens_used", "TypingIndicator",
+    "EventType", "EventTypeMessageUpdate", "EventTypeStatusChange", "EventTypeScreenUpdate", "EventTypeError",
+    "AgentStatus", "AgentStatusRunning", "AgentStatusStable", "AgentStatusValues", "AgentStatus.Schema",
+    "MessageUpdateBody", "MessageUpdateBody.Id", "MessageUpdateBody.Role", "MessageUpdateBody.Message",
+    "MessageUpdateBody.Time", "StatusChangeBody", "StatusChangeBody.Status", "StatusChangeBody.AgentType",
+    "ScreenUpdateBody", "ScreenUpdateBody.Screen", "ErrorBody", "ErrorBody.Message", "ErrorBody.Level",
+    "ErrorBody.Time", "Event", "Event.Type", "Event.Payload", "EventEmitter", "EventEmitter.mu",
+    "EventEmitter.messages", "EventEmitter.status", "EventEmitter.agentType", "EventEmitter.chans",
+    "EventEmitter.chanIdx", "EventEmitter.subscriptionBufSize", "EventEmitter.screen", "EventEmitter.errors",
+    "EventEmitter.clock", "convertStatus", "defaultSubscriptionBufSize", "maxStoredErrors", "EventEmitterOption",
+    "WithSubscriptionBufSize", "WithAgentType", "WithClock", "NewEventEmitter", "EventEmitter.notifyChannels",
+    "EventEmitter.EmitMessages", "EventEmitter.EmitStatus", "EventEmitter.EmitScreen", "EventEmitter.EmitError",
+    "EventEmitter.currentStateAsEvents", "EventEmitter.Subscribe", "EventEmitter.unsubscribeInner",
+    "EventEmitter.Unsubscribe",
 ]  # fmt: skip
 
 

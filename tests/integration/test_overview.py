@@ -160,6 +160,9 @@ async def test_a_time_that_is_none_is_refused(served: Served, since: str) -> Non
 async def test_a_tasks_page_has_everything_about_it(served: Served) -> None:
     harmful = "# Hi\n\n<script>alert(1)</script> ![x](http://evil.example/x.png) **bold** [l](javascript:alert(1))"
     task = await done(served, harmful, route="pager")
+    async with asyncio.timeout(20):
+        while len((await served.get("/deliveries", status="sent"))["deliveries"]) < 2:
+            await asyncio.sleep(0.01)
     page = await served.get(f"/tasks/{task}/page")
     assert page["task"] == await served.get(f"/tasks/{task}")
     for html in (page["prompt_html"], page["result_html"]):
