@@ -39,7 +39,7 @@ def summed(rows: Iterable[Spent]) -> dict[str, Any]:
         total["seconds"] += row.seconds
         for name in FIGURES:
             figure = (row.usage or {}).get(name)
-            if isinstance(figure, int | float):
+            if isinstance(figure, int | float) and not isinstance(figure, bool):
                 total[name] = (total[name] or 0) + figure
     total["seconds"] = round(total["seconds"], 3)
     return total

@@ -1,0 +1,101 @@
+"""The notification service over a real store: looking at deliveries and trying a failed one again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from midwatch.change import Changes, Update
+from midwatch.channel import Delivery
+from midwatch.errors import Conflict, InvalidInput, NotFound
+from midwatch.event import EVERYTHING
+from midwatch.notifications import Notifications
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.testing import FakeClock, RecordingChannel
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[SqliteStore]:
+    opened = await SqliteStore.open(":memory:")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def notifications(store: SqliteStore, clock: FakeClock) -> Notifications:
+    return Notifications(store, clock, {"desk": RecordingChannel("desk")})
+
+
+async def delivery(store: SqliteStore, status: str = "pending", name: str = "d_1") -> None:
+    made = Delivery(id=name, task_id="t_1", channel="desk", target=None, notice=name, text="hi", due_at=5, created_at=5)
+    changes = [Changes(deliveries=(made,))]
+    if status != "pending":
+        fields = {"status": status, "attempts": 7, "error": "no" if status == "failed" else None}
+        changes.append(Changes(updates=(Update("delivery", name, fields, {"status": "pending"}),)))
+    for step in changes:
+        await store.apply(step)
+
+
+async def test_a_failed_delivery_is_tried_as_if_for_the_first_time(
+    notifications: Notifications, store: SqliteStore, clock: FakeClock
+) -> None:
+    await delivery(store, "failed")
+    again = await notifications.retry("d_1", actor="ann")
+    assert (again.status, again.attempts, again.due_at, again.error) == ("pending", 0, clock.now(), None)
+    assert [one.id for one in await store.due_deliveries(clock.now(), 10)] == ["d_1"]
+    (told,) = await store.read_events(0, EVERYTHING, 10)
+    assert (told.kind, told.actor, told.task_id) == ("delivery_retried", "ann", "t_1")
+    assert told.payload == {"delivery_id": "d_1", "channel": "desk", "notice": "d_1"}
+
+
+@pytest.mark.parametrize("status", ["pending", "sent"])
+async def test_others_are_not_tried_again(notifications: Notifications, store: SqliteStore, status: str) -> None:
+    await delivery(store, status)
+    with pytest.raises(Conflict, match=status):
+        await notifications.retry("d_1")
+    assert (await notifications.get("d_1")).status == status
+    assert await store.read_events(0, EVERYTHING, 10) == []
+
+
+async def test_of_two_who_try_again_the_second_is_told(
+    notifications: Notifications, store: SqliteStore, clock: FakeClock
+) -> None:
+    await delivery(store, "failed")
+    seen = await notifications.get("d_1")
+
+    class Late(Notifications):
+        async def get(self, delivery_id: str) -> Delivery:
+            return seen
+
+    await notifications.retry("d_1")
+    with pytest.raises(Conflict):
+        await Late(store, clock, {}).retry("d_1")
+    assert len(await store.read_events(0, EVERYTHING, 10)) == 1
+
+
+async def test_deliveries_are_listed_by_task_and_status(notifications: Notifications, store: SqliteStore) -> None:
+    for name, status in (("d_1", "failed"), ("d_2", "sent"), ("d_3", "pending")):
+        await delivery(store, status, name)
+    assert [one.id for one in await notifications.list()] == ["d_3", "d_2", "d_1"]
+    assert [one.id for one in await notifications.list(status="failed")] == ["d_1"]
+    assert await notifications.list(task_id="t_2") == []
+    assert len(await notifications.list(limit=2)) == 2
+
+
+async def test_what_is_not_there_is_not_found(notifications: Notifications) -> None:
+    for missing in (notifications.get("d_1"), notifications.retry("d_1")):
+        with pytest.raises(NotFound, match="delivery"):
+            await missing
+
+
+def test_a_route_leads_to_a_channel_that_exists(notifications: Notifications) -> None:
+    assert notifications.check_route(" desk:ann ") == "desk:ann"
+    with pytest.raises(InvalidInput, match="known channels: desk") as refused:
+        notifications.check_route("nowhere")
+    assert refused.value.field == "route"

@@ -1,0 +1,168 @@
+"""The session service over a real store: what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from midwatch.clock import SECOND
+from midwatch.errors import Conflict, InvalidInput, NotFound, UnknownAgent
+from midwatch.event import EVERYTHING
+from midwatch.sessions import PAGE, Sessions
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.task import AgentTerms, TaskFilter
+from midwatch.tasks import Tasks
+from midwatch.testing import FakeClock
+from records import take
+
+
+class Two:
+    """Agents demo and other."""
+
+    default = "demo"
+
+    def terms(self, agent: str) -> AgentTerms | None:
+        return AgentTerms() if agent in self.known() else None
+
+    def known(self) -> frozenset[str]:
+        return frozenset({"demo", "other"})
+
+    async def advertised(self, agent: str) -> AgentTerms | None:
+        return None
+
+    async def live(self) -> frozenset[str]:
+        return self.known()
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[SqliteStore]:
+    opened = await SqliteStore.open(":memory:")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def sessions(store: SqliteStore, clock: FakeClock) -> Sessions:
+    return Sessions(store, clock, Tasks(store, clock, Two(), lambda route: route))
+
+
+async def kinds(store: SqliteStore) -> list[str]:
+    return [made.kind for made in await store.read_events(0, EVERYTHING, 1000)]
+
+
+async def test_a_session_without_a_key_gets_one_of_its_own(sessions: Sessions, store: SqliteStore) -> None:
+    first, made = await sessions.create(actor="ann")
+    second, _ = await sessions.create(key="")
+    assert made
+    assert first.session.key.startswith("chat:s_")
+    assert first.session.key != second.session.key
+    assert (first.session.agent, first.session.creator, first.status) == ("demo", "ann", "idle")
+    assert (await kinds(store))[:2] == ["session_opened", "status_change"]
+
+
+@pytest.mark.parametrize("key", ["bg:t_1", "bg:", ".", "..", " ", "a\nb", "a\x7f"])
+async def test_some_keys_are_nobodys(sessions: Sessions, store: SqliteStore, key: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await sessions.create(key=key)
+    assert refused.value.field == "key"
+    assert await kinds(store) == []
+
+
+async def test_an_agent_must_be_known(sessions: Sessions) -> None:
+    with pytest.raises(UnknownAgent):
+        await sessions.create(agent="nobody")
+
+
+async def test_a_session_is_one_agents_in_one_directory(sessions: Sessions, tmp_path: Path) -> None:
+    await sessions.create(key="k", workdir=str(tmp_path))
+    assert (await sessions.create(key="k", workdir=str(tmp_path)))[1] is False
+    for closed in (False, True):
+        if closed:
+            await sessions.close("k")
+        with pytest.raises(Conflict, match="use another key"):
+            await sessions.create(key="k")
+        with pytest.raises(Conflict, match="use another key"):
+            await sessions.create(key="k", agent="other", workdir=str(tmp_path))
+    assert (await sessions.create(key="k", workdir=str(tmp_path)))[1] is True
+
+
+async def test_a_message_is_a_task_of_the_session(sessions: Sessions, tmp_path: Path) -> None:
+    await sessions.create(key="k", agent="other", workdir=str(tmp_path))
+    task = await sessions.send("k", "hello", priority=3, actor="ann", idempotency_key="once")
+    assert (task.agent, task.session_key, task.workdir, task.cause) == ("other", "k", str(tmp_path), "message")
+    assert (task.creator, task.priority, task.origin_session) == ("ann", 3, "k")
+    assert (await sessions.send("k", "hello", priority=3, actor="ann", idempotency_key="once")).id == task.id
+    assert (await sessions.get("k")).queued == 1
+
+
+async def test_what_is_wrong_with_a_message_is_called_by_its_name(sessions: Sessions) -> None:
+    await sessions.create(key="k")
+    with pytest.raises(InvalidInput, match="the text is empty") as refused:
+        await sessions.send("k", " ")
+    assert refused.value.field == "text"
+    with pytest.raises(InvalidInput) as refused:
+        await sessions.send("k", "x", idempotency_key="")
+    assert refused.value.field == "idempotency_key"
+
+
+async def test_an_interrupt_stops_what_runs_and_nothing_else(sessions: Sessions, store: SqliteStore) -> None:
+    await sessions.create(key="k")
+    assert await sessions.interrupt("k") is None
+    first = await sessions.send("k", "a")
+    await take(store)
+    second = await sessions.send("k", "b")
+    assert await sessions.interrupt("k", actor="ann") == first.id
+    assert await sessions.interrupt("k") == first.id, "it is still being stopped"
+    stopped, waiting = await store.get_task(first.id), await store.get_task(second.id)
+    assert stopped is not None
+    assert waiting is not None
+    assert (stopped.stop_requested, waiting.status) == ("cancel", "pending")
+
+
+async def test_closing_leaves_nothing_that_waits_however_much_there_is(
+    sessions: Sessions, store: SqliteStore, clock: FakeClock
+) -> None:
+    await sessions.create(key="k")
+    count = 2 * PAGE + 10
+    for number in range(count):
+        await sessions.send("k", f"m{number}")
+    await take(store)
+    view = await sessions.close("k", actor="ann")
+    assert (view.status, view.queued) == ("closed", 0)
+    (running,) = await store.running_tasks()
+    assert running.stop_requested == "cancel"
+    assert len(await store.list_tasks(TaskFilter(statuses=("cancelled",), limit=1000))) == count - 1
+    clock.set(clock.now() + SECOND)
+    assert (await sessions.close("k")).session == view.session
+    assert (await kinds(store)).count("session_closed") == 1
+
+
+async def test_a_message_that_crosses_the_close_is_taken_back(sessions: Sessions, store: SqliteStore) -> None:
+    await sessions.create(key="k")
+    submit = store.submit
+
+    async def slow(*given, **named):  # type: ignore[no-untyped-def]  # the session is closed while it is on its way
+        await sessions.close("k")
+        return await submit(*given, **named)
+
+    store.submit = slow  # type: ignore[method-assign]
+    with pytest.raises(Conflict, match="is closed"):
+        await sessions.send("k", "x")
+    assert [task.status for task in await store.list_tasks(TaskFilter())] == ["cancelled"]
+
+
+async def test_what_is_not_there_is_not_found(sessions: Sessions) -> None:
+    for missing in (
+        sessions.get("k"), sessions.send("k", "x"), sessions.interrupt("k"), sessions.close("k"),
+    ):  # fmt: skip
+        with pytest.raises(NotFound, match="session"):
+            await missing
+    assert await sessions.messages("k") == []
+    assert await sessions.list() == []
