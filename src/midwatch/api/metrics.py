@@ -56,7 +56,9 @@ async def _measured(desk: Runtime, streams: int) -> list[Metric]:
         tasks,
         deliveries,
         events,
-        _gauge("midwatch_approvals_pending", "Questions nobody has answered.", len(await desk.approvals.list(limit=500))),
+        _gauge(
+            "midwatch_approvals_pending", "Questions nobody has answered.", len(await desk.approvals.list(limit=500))
+        ),
         _gauge("midwatch_oldest_pending_seconds", "How long the oldest of the newest waiting tasks is due.", age),
         _gauge("midwatch_running_here", "Tasks that run in this process.", desk.running),
         _gauge("midwatch_slots", "Tasks that may run in this process at once.", desk.settings.slots),
