@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import httpx2
 from playwright.async_api import Browser, BrowserContext, Page, Playwright, Request, expect
 
 from servers import Server
@@ -99,6 +100,10 @@ class Desk:
         self._expected: list[str] = []
         self._contexts: list[BrowserContext] = []
         self._pipes: list[Pipe] = []
+        # no connection is kept, so that the server may be killed and started again
+        self._client = httpx2.AsyncClient(
+            trust_env=False, limits=httpx2.Limits(max_keepalive_connections=0), timeout=30
+        )
 
     # -- browsers ------------------------------------------------------------------------------------------------
 
@@ -139,17 +144,17 @@ class Desk:
 
     async def post(self, path: str, body: Any = None, bearer: str | None = None) -> Any:
         """As the owner, beside the browser."""
-        async with self.server.client() as client:
-            headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
-            reply = await client.post(path, json={} if body is None else body, headers=headers)
-            assert reply.is_success, reply.text
-            return reply.json()
+        token = bearer or (self.server.home / "token").read_text().strip()
+        return await self._ask("POST", path, token, {} if body is None else body)
 
     async def get(self, path: str) -> Any:
-        async with self.server.client() as client:
-            reply = await client.get(path, headers={"accept": "application/json"})
-            assert reply.is_success, reply.text
-            return reply.json()
+        return await self._ask("GET", path, (self.server.home / "token").read_text().strip(), None)
+
+    async def _ask(self, method: str, path: str, token: str, body: Any) -> Any:
+        headers = {"accept": "application/json", "authorization": f"Bearer {token}"}
+        reply = await self._client.request(method, f"{self.server.url}/api/v1{path}", json=body, headers=headers)
+        assert reply.is_success, reply.text
+        return reply.json()
 
     async def submit(self, prompt: str, agent: str = "demo", **more: Any) -> str:
         """Hand in a task; its id."""
@@ -193,6 +198,7 @@ class Desk:
             await made.close()
         for pipe in self._pipes:
             pipe.close()
+        await self._client.aclose()
 
 
 async def live(page: Page) -> None:

@@ -80,7 +80,7 @@ class Waterfall extends HTMLElement {
     const to = Math.max(from + 20, ...all.map((span) => span.to ?? now()));
     const place = (time) => lane.x + ((time - from) / (to - from)) * (lane.end - lane.x);
     set(this.list, { height: AXIS + all.length * ROW + 4 });
-    this.#drawAxis((to - from) / 1000, (seconds) => place(from + seconds * 1000));
+    this.#drawAxis((to - from) / 1000, Math.max(2, Math.floor((lane.end - lane.x) / 56)), (seconds) => place(from + seconds * 1000));
     let line = 0;
     keyed(this.rows, all, (span) => span.key, (span) => this.#row(span), (node, span) => {
       const end = span.to ?? now();
@@ -123,8 +123,8 @@ class Waterfall extends HTMLElement {
     steps[to].focus();
   }
 
-  #drawAxis(seconds, place) {
-    const step = [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400].find((one) => seconds / one <= 5) ?? 86400 * Math.ceil(seconds / 86400 / 5);
+  #drawAxis(seconds, most, place) {
+    const step = [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400].find((one) => seconds / one <= Math.min(5, most)) ?? 86400 * Math.ceil(seconds / 86400 / 3);
     const ticks = [];
     for (let time = 0; time < seconds * 0.93; time += step) ticks.push(time);
     keyed(this.axis, ticks, (tick) => tick, (tick) => {

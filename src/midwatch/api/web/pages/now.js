@@ -37,7 +37,7 @@ export default async function now(main, page) {
     Object.assign(data, { failed: found.failed, recent: found.recent, usage: found.usage });
     for (const task of found.running) {
       data.known.set(task.id, task);
-      if (task.activity && !desk.activity.has(task.id)) desk.activity.set(task.id, task.activity);
+      if (task.activity && !desk.activity.has(task.id)) desk.activity.set(task.id, { ...task.activity, text: inWords(task.activity.text) });
     }
     ready = true;
     for (const event of early.splice(0)) if (event.seq > found.as_of_seq) apply(data, event);
@@ -159,8 +159,12 @@ function endedRow(task) {
 }
 
 function updateEnded(node, task) {
-  say(node.firstChild.parts.text, firstLine(task.status === "failed" ? (task.error ?? task.outcome) : task.result, 300) || "no text");
+  const told = firstLine(task.status === "failed" ? (task.error ?? task.outcome) : task.result, 300);
+  say(node.firstChild.parts.text, told.replace(/^[#>*\s-]+(?=\S)/, "") || "no text"); // Markdown begins its lines with signs
 }
+
+/** The server names the kind of the last event and what it was about; live events are said by `line`. */
+const inWords = (text) => text.replace(/^(task progress|approval requested) /, "").replace(/^tool exec start /, "uses ").replace(/^tool exec end (.*)/, "$1 returned");
 
 /** What an event changes on this page. */
 function apply(data, event) {

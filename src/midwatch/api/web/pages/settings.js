@@ -9,7 +9,7 @@ import { dateTime, length } from "../time.js";
 
 export default async function settings(main, page) {
   page.setTitle("Settings");
-  const who = panel("Who am I", { actions: [actButton("Sign out", async () => { await post("/sign-out"); stream.signOut(); location.replace("/sign-in"); }, { iconName: "out", kind: "quiet" })] });
+  const who = panel("Who am I", { name: "who-am-i", actions: [actButton("Sign out", async () => { await post("/sign-out"); stream.signOut(); location.replace("/sign-in"); }, { iconName: "out", kind: "quiet" })] });
   const limits = panel("Limits");
   const store = panel("Store");
   const channels = panel("Channels");

@@ -102,7 +102,7 @@ function note(data, event) {
 
 function build(main, data, page) {
   const view = {
-    status: set(statusMark({ status: "" }), { role: "status" }), title: h("h1.cut", "…"), id: h("code.faint", page.params.id), time: elapsed(null), last: agoOf(null), wait: h("span.dim"),
+    status: set(statusMark({ status: "" }), { role: "status" }), title: h("h1.cut", "…"), id: h("code.faint", page.params.id), time: elapsed(null), last: agoOf(null), wait: h("span.dim"), due: agoOf(null),
     buttons: h("span.task-buttons.acts"), approvals: h("div.approvals.in-place"), facts: h("dl.facts"), lineage: h("ol.rows"), deliveries: h("ol.rows"),
     prompt: h("div.page-text.clamped"), output: h("div.output", skeleton(3)), waterfall: document.createElement("mw-waterfall"), events: h("tbody"),
   };
@@ -139,7 +139,7 @@ function build(main, data, page) {
   const head = pageHead("");
   head.replaceChildren(h("nav.crumbs", { "aria-label": "Where" }, h("a", { href: "/tasks" }, "Tasks")), view.title, h("span.spacer"), view.buttons);
   main.append(head,
-    h("p.task-line", view.status, h("span", view.time), h("span.dim", "last activity ", view.last), view.wait, h("span.spacer"), view.id),
+    h("p.task-line", view.status, h("span", view.time), h("span.dim", "last activity ", view.last), h("span.dim", view.wait, " ", view.due), h("span.spacer"), view.id),
     view.approvals,
     h("div.task-grid", h("div.stack", prompt.node, output.node), h("div.stack", timeline.node, about.node, lineage.node, deliveries.node)));
   return view;
@@ -154,6 +154,8 @@ function drawAll(view, data, page) {
   if (task.status === "pending") { attribute(view.time, "from", null); attribute(view.time, "to", null); } else updateElapsed(view.time, task);
   attribute(view.last, "at", data.last);
   say(view.wait, waitText(task) ?? (task.stop_requested && isOpen(task) ? `stopping (${task.stop_requested})` : ""));
+  view.due.hidden = task.status !== "pending" || !(Date.parse(task.due_at) > Date.now());
+  attribute(view.due, "at", task.due_at);
   drawButtons(view, task);
   if (data.drawnPrompt !== data.prompt_html) {
     insertSanitised(view.prompt, data.prompt_html);

@@ -1,0 +1,115 @@
+"""Whatever an agent or a prompt says, it is text: nothing runs, nothing is loaded, nothing leads astray."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Page, expect
+
+from browsing import Desk, live, session_path
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+EVIL = """# <script>window.stolen = 1</script>
+<script>window.stolen = 2</script>
+<img src=x onerror="window.stolen = 3"> <svg onload="window.stolen = 4">
+<style>body { display: none }</style> <iframe src="https://evil.example/frame"></iframe>
+<form action="https://evil.example/"><input name="q"></form>
+
+![picture](https://evil.example/pixel.png) ![data](data:image/png;base64,AAAA) ![own](/web/mark.svg)
+[click](javascript:window.stolen=5) [tricky](JaVaScRiPt&colon;window.stolen=6) [vb](vbscript:x) [data](data:text/html,x)
+[web](https://example.org/page) <https://example.org/auto> https://example.org/bare
+<a href="javascript:window.stolen=7" style="position:fixed;inset:0">all over</a>
+
+`<script>window.stolen = 8</script>` &lt;script&gt; \u202egnp.exe
+"""
+
+
+async def harmless(page: Page) -> None:
+    """Nothing of it ran, was loaded, or covers the page."""
+    assert await page.evaluate("window.stolen") is None
+    main = page.locator("main")
+    for made in (
+        "script",
+        "style",
+        "iframe",
+        "object",
+        "embed",
+        "link",
+        "meta",
+        ".page-text :is(img, form, input, svg)",
+    ):
+        await expect(main.locator(made)).to_have_count(0)
+    for link in await main.locator("a[href]").all():
+        address = await link.evaluate("(node) => node.protocol")
+        assert address in ("http:", "https:", "mailto:"), await link.evaluate("(node) => node.outerHTML")
+    assert await main.locator("[style*=position], [onerror], [onload], [onclick]").count() == 0
+
+
+async def test_prompt_and_result_are_harmless_on_every_page(desk: Desk) -> None:
+    task = await desk.submit(EVIL, "echo")
+    failed = await desk.submit(EVIL + " demo:fail", "demo")
+    for one in (task, failed):
+        await desk.ended(one)
+    asked = await desk.submit(EVIL + " demo:ask", "demo")
+    session = (await desk.post("/sessions", {"agent": "echo", "title": "<img src=x onerror='window.stolen=9'>"}))["key"]
+    sent = await desk.post(f"{session_path(session)}/messages", {"text": EVIL})
+    await desk.ended(sent["id"])
+    await desk.until("/approvals", lambda found: found["approvals"])
+    page = await desk.open(f"/tasks/{task}")
+    await expect(page.locator(".task-output .page-text")).to_contain_text("<script>window.stolen = 2</script>")
+    await expect(page.locator(".task-output").get_by_role("link", name="web")).to_have_attribute(
+        "rel", "noopener noreferrer nofollow"
+    )
+    paths = (
+        f"/tasks/{task}",
+        f"/tasks/{failed}",
+        f"/tasks/{asked}",
+        session_path(session),
+        "/",
+        "/tasks",
+        "/sessions",
+        "/events",
+    )
+    for path in paths:
+        await page.goto(path)
+        await live(page)
+        await expect(page.locator("main .skeleton")).to_have_count(0)
+        await harmless(page)
+    await page.goto(session_path(session))
+    await expect(page.locator(".message.agent .page-text")).to_contain_text("<script>window.stolen = 2</script>")
+    await harmless(page)
+
+
+async def test_text_is_harmless_while_it_streams(desk: Desk) -> None:
+    pipe = desk.pipe()
+    task = await desk.submit(str(pipe.path), "pipe")
+    page = await desk.open(f"/tasks/{task}")
+    pipe.write(EVIL)
+    await expect(page.locator(".task-output .said")).to_contain_text("<script>window.stolen = 2</script>")
+    await harmless(page)
+    pipe.close()
+    await expect(page.locator(".task-output .page-text")).to_contain_text("<script>window.stolen = 2</script>")
+    await harmless(page)
+
+
+async def test_the_policy_forbids_what_must_not_be(desk: Desk) -> None:
+    desk.expect_problem(r"Content Security Policy|status of 404|net::ERR")
+    page = await desk.open("/")
+    said = await page.evaluate(
+        """async () => {
+          const tried = [];
+          const inline = document.createElement("script");
+          inline.textContent = "window.stolen = 1";
+          document.head.append(inline);
+          const picture = new Image();
+          const blocked = new Promise((resolve) => addEventListener("securitypolicyviolation", (told) => {
+            if (told.effectiveDirective === "img-src") resolve();
+          }));
+          picture.src = "https://evil.example/pixel.png";
+          await blocked;
+          try { await fetch("https://evil.example/"); tried.push("fetch"); } catch { /* as it should be */ }
+          return [tried, window.stolen ?? null];
+        }"""
+    )
+    assert said == [[], None]
+    desk.requests[:] = [request for request in desk.requests if "evil.example" not in request.url]
