@@ -76,7 +76,7 @@ def repeatable_key(actor: str, idempotency_key: str) -> str:
     return f"chat:k_{sha256(f'{actor}/{idempotency_key}'.encode()).hexdigest()[:20]}"
 
 
-@router.get("/sessions/{key}/messages", responses={200: {"model": wire.MessagePage}})
+@router.get("/sessions/{key:path}/messages", responses={200: {"model": wire.MessagePage}})
 async def messages(desk: Desk, key: Key, asked: Annotated[MessageQuery, Query()]) -> Json:
     """The conversation, in order."""
     found = await desk.sessions.messages(key, asked.after, asked.limit)
@@ -89,7 +89,7 @@ async def messages(desk: Desk, key: Key, asked: Annotated[MessageQuery, Query()]
     return Json({"messages": shown})
 
 
-@router.post("/sessions/{key}/messages", status_code=202, responses={202: {"model": wire.TaskInfo}})
+@router.post("/sessions/{key:path}/messages", status_code=202, responses={202: {"model": wire.TaskInfo}})
 async def send(
     desk: Desk, who: Who, key: Key, body: MessageBody, idempotency_key: Annotated[str | None, Header()] = None
 ) -> Json:
@@ -100,19 +100,21 @@ async def send(
     return Json(task.snapshot(), 202, headers={"location": f"/api/v1/tasks/{task.id}"})
 
 
-@router.post("/sessions/{key}/interrupt", responses={200: {"model": wire.Interrupted}})
+@router.post("/sessions/{key:path}/interrupt", responses={200: {"model": wire.Interrupted}})
 async def interrupt(desk: Desk, who: Who, key: Key) -> Json:
     """Stop what runs in it now; what waits goes on."""
     return Json({"interrupted": await desk.sessions.interrupt(key, actor=who.name)})
 
 
-@router.post("/sessions/{key}/close", responses={200: {"model": wire.SessionInfo}})
+@router.post("/sessions/{key:path}/close", responses={200: {"model": wire.SessionInfo}})
 async def close(desk: Desk, who: Who, key: Key) -> Json:
     """Cancel what is open in it and take no more messages."""
     return Json((await desk.sessions.close(key, actor=who.name)).snapshot())
 
 
-@router.get("/sessions/{key}/live", responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}})
+@router.get(
+    "/sessions/{key:path}/live", responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+)
 async def live(
     desk: Desk, request: Request, key: Key, still_allowed: StillAllowed, last_event_id: LastEventId = None
 ) -> Response:
