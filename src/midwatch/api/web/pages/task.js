@@ -103,8 +103,8 @@ function note(data, event) {
 function build(main, data, page) {
   const view = {
     status: set(statusMark({ status: "" }), { role: "status" }), title: h("h1.cut", "…"), id: h("code.faint", page.params.id), time: elapsed(null), last: agoOf(null), wait: h("span.dim"), due: agoOf(null),
-    buttons: h("span.task-buttons.acts"), approvals: h("div.approvals.in-place"), facts: h("dl.facts"), lineage: h("ol.rows"), deliveries: h("ol.rows"),
-    prompt: h("div.page-text.clamped"), output: h("div.output", skeleton(3)), waterfall: document.createElement("mw-waterfall"), events: h("tbody"),
+    buttons: h("span.task-buttons.acts"), approvals: h("div.approvals.in-place", { "aria-live": "polite" }), facts: h("dl.facts"), lineage: h("ol.rows"), deliveries: h("ol.rows"),
+    prompt: h("div.page-text.clamped"), output: h("div.output"), waterfall: document.createElement("mw-waterfall"), events: h("tbody"),
   };
   const table = h("div.events-table.scroll-x", { hidden: true }, h("table.plain",
     h("thead", h("tr", h("th", "seq"), h("th", "time"), h("th", "event"), h("th", "what"))), view.events));
@@ -138,15 +138,18 @@ function build(main, data, page) {
   deliveries.body.append(view.noDeliveries);
   const head = pageHead("");
   head.replaceChildren(h("nav.crumbs", { "aria-label": "Where" }, h("a", { href: "/tasks" }, "Tasks")), view.title, h("span.spacer"), view.buttons);
-  main.append(head,
+  view.body = h("div", { hidden: true }, head, // shown when there is something to show, so that nothing moves
     h("p.task-line", view.status, h("span", view.time), h("span.dim", "last activity ", view.last), h("span.dim", view.wait, " ", view.due), h("span.spacer"), view.id),
-    view.approvals,
-    h("div.task-grid", h("div.stack", prompt.node, output.node), h("div.stack", timeline.node, about.node, lineage.node, deliveries.node)));
+    h("div.task-grid", h("div.stack", prompt.node, output.node, view.approvals), h("div.stack", timeline.node, about.node, lineage.node, deliveries.node)));
+  view.loading = skeleton(8);
+  main.append(view.loading, view.body);
   return view;
 }
 
 function drawAll(view, data, page) {
   const { task } = data;
+  view.loading.remove();
+  view.body.hidden = false;
   const title = firstLine(task.prompt, 100) || task.id;
   page.setTitle(title);
   say(view.title, title).title = firstLine(task.prompt, 1000);

@@ -1,0 +1,187 @@
+"""How it feels: quick to paint, still while data arrives, silent when idle, usable without a mouse and on a phone."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from statistics import median
+
+import pytest
+from playwright.async_api import Page, Request, expect
+
+from browsing import PHONE, Desk, live, session_path
+from midwatch.api.web import FOLDER
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+IDLE_SECONDS = 10
+WATCH_SHIFTS = """
+window.shifted = 0;
+window.moved = [];
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) {
+    if (entry.hadRecentInput) continue;
+    window.shifted += entry.value;
+    window.moved.push(...entry.sources.map((source) => source.node?.className ?? source.node?.nodeName));
+  }
+}).observe({ type: "layout-shift", buffered: true });
+"""
+FOCUS = """() => {
+  const node = document.activeElement;
+  const style = getComputedStyle(node);
+  const box = node.getBoundingClientRect();
+  const ringed = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2;
+  return { tag: node.tagName, text: node.textContent.trim(), seen: ringed && box.width > 0 && box.bottom > 0 };
+}"""
+
+
+def of_page(desk: Desk, page: Page) -> list[Request]:
+    """What a page has asked for."""
+    return [request for request in desk.requests if request.frame.page == page]
+
+
+async def test_an_idle_page_says_nothing(desk: Desk) -> None:
+    task = await desk.submit("demo:hang")
+    session = (await desk.post("/sessions", {"agent": "demo"}))["key"]
+    first = await desk.open("/")
+    for path in (f"/tasks/{task}", session_path(session), "/events"):
+        await desk.tab(first.context, path)
+    modules = {f"/web/{path.relative_to(FOLDER).as_posix()}" for path in FOLDER.rglob("*.js")}
+    async with asyncio.timeout(30):  # a page fetches all of them ahead, so that it goes on while it is offline
+        for page in first.context.pages:
+            while modules - {request.url.removeprefix(desk.server.url) for request in of_page(desk, page)}:
+                await asyncio.sleep(0.05)
+    before = len(desk.requests)
+    await asyncio.sleep(IDLE_SECONDS)  # the one thing that only time can show
+    assert [request.url for request in desk.requests[before:]] == []
+    for page in first.context.pages:
+        await expect(page.locator("#link-state")).to_have_text("live")
+
+
+async def test_the_first_paint_comes_within_a_second(desk: Desk, record_property: pytest.Function) -> None:
+    await desk.ended(await desk.submit("something to show"))
+    page = await desk.open("/")
+    paints = []
+    for _ in range(3):
+        await page.goto("/")
+        await expect(page.locator(".now-recent .row-title")).to_have_text("something to show")
+        entries = "() => performance.getEntriesByName('first-contentful-paint').map((entry) => entry.startTime)"
+        paints.append((await page.evaluate(entries))[0])
+    record_property("first_paint_ms", paints)
+    assert median(paints) <= 1000, paints
+
+
+async def test_nothing_moves_while_tasks_start_and_finish(desk: Desk) -> None:
+    watched = await desk.submit("demo:ask may it")
+    await desk.until("/approvals", lambda found: found["approvals"])
+    now = await desk.open("/")
+    task = await desk.tab(now.context, f"/tasks/{watched}")
+    for page in (now, task):
+        await page.context.add_init_script(WATCH_SHIFTS)
+        await page.reload()
+        await live(page)
+        await expect(page.locator("main .skeleton")).to_have_count(0)
+    for number in range(4):
+        await desk.submit(f"demo:sleep=0.{number} number {number}")
+    await desk.submit("demo:fail number 4")
+    await expect(now.locator(".now-recent .row-title")).to_have_count(4)
+    await expect(now.locator(".now-failed .row-title")).to_have_count(1)
+    asked = (await desk.get("/approvals"))["approvals"][0]["id"]
+    await desk.post(f"/approvals/{asked}/approve")
+    await expect(task.locator(".task-output .page-text")).to_contain_text("the answer was")
+    await expect(now.locator(".now-recent .row-title")).to_have_count(5)
+    for page in (now, task):
+        shifted, moved = await page.evaluate("() => [window.shifted, window.moved]")
+        assert shifted < 0.02, (page.url, shifted, moved)
+
+
+async def focused(page: Page) -> str:
+    """The text of what has the focus, which must be seen to have it."""
+    found = await page.evaluate(FOCUS)
+    assert found["seen"], found
+    return str(found["text"])
+
+
+async def test_a_task_is_handed_in_and_opened_without_a_mouse(desk: Desk) -> None:
+    page = await desk.open("/")
+    await page.keyboard.press("Tab")
+    assert await focused(page) == "Skip to the content"
+    await page.keyboard.press("Enter")
+    await expect(page.locator("main")).to_be_focused()
+    await page.keyboard.press("Tab")
+    assert await focused(page) == "New task"
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_label("Prompt")).to_be_focused()
+    await page.keyboard.type("typed, gn not a shortcut")
+    for _ in range(8):  # every control on the way to the button shows its focus
+        await page.keyboard.press("Tab")
+        if await focused(page) == "Submit":
+            break
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".task-line .status")).to_have_text("done")
+    await page.keyboard.press("g")
+    await page.keyboard.press("t")
+    await expect(page.get_by_role("heading", name="Tasks", level=1)).to_be_visible()
+    await expect(page.locator(".task-list .row-title")).to_have_count(1)
+    await page.keyboard.press("j")
+    assert "typed, gn not a shortcut" in await focused(page)
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", name="typed, gn not a shortcut", level=1)).to_be_visible()
+    await page.locator("mw-waterfall .step").first.focus()
+    await page.keyboard.press("ArrowDown")
+    await expect(page.locator(".waterfall-detail")).to_contain_text("attempt 1")
+
+
+async def test_dialogs_keep_the_focus_and_give_it_back(desk: Desk) -> None:
+    task = await desk.submit("demo:hang")
+    page = await desk.open(f"/tasks/{task}")
+    cancel = page.get_by_role("button", name="Cancel", exact=True)
+    await cancel.focus()
+    await page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    await expect(dialog.get_by_role("button", name="Keep")).to_be_focused()
+    for _ in range(6):
+        await page.keyboard.press("Tab")
+        inside = "() => document.activeElement === document.body || Boolean(document.activeElement.closest('dialog'))"
+        assert await page.evaluate(inside)
+    await page.keyboard.press("Escape")
+    await expect(dialog).to_have_count(0)
+    await expect(cancel).to_be_focused()
+    await page.keyboard.press("?")
+    await expect(dialog.get_by_role("heading", name="Keyboard")).to_be_visible()
+    await expect(dialog).to_contain_text("Go to Tasks")
+    await page.keyboard.press("Escape")
+    await expect(cancel).to_be_focused()
+    await expect(page.locator(".task-line .status")).to_have_text("running")
+
+
+async def test_the_theme_is_changed_and_kept(desk: Desk) -> None:
+    page = await desk.open("/", color_scheme="light")
+    ground = "() => getComputedStyle(document.body).backgroundColor"
+    light = await page.evaluate(ground)
+    await page.keyboard.press("t")
+    assert await page.evaluate(ground) != light
+    await page.reload()
+    assert await page.evaluate(ground) != light
+    await page.get_by_role("button", name="Switch between light and dark").click()
+    assert await page.evaluate(ground) == light
+
+
+async def test_a_phone_reaches_every_page_and_can_hand_in_a_task(desk: Desk) -> None:
+    page = await desk.open("/", viewport=PHONE, has_touch=True, is_mobile=True)
+    for name in ("Tasks", "Sessions", "Events", "Agents", "Settings", "Now"):
+        link = page.get_by_role("navigation", name="Pages").get_by_role("link", name=name)
+        box = await link.bounding_box()
+        assert box and box["width"] >= 44 and box["height"] >= 44 and box["x"] + box["width"] <= PHONE["width"]
+        await link.tap()
+        await expect(page.get_by_role("heading", name=name, level=1)).to_be_visible()
+    await page.get_by_role("link", name="New task").first.tap()
+    await page.get_by_label("Prompt").fill("from the phone " + "averylongwordwithoutanyblanks" * 12)
+    await page.get_by_role("button", name="Submit").tap()
+    await expect(page.locator(".task-line .status")).to_have_text("done")
+    await expect(page).to_have_url(re.compile(r"/tasks/t_"))
+    for path in (page.url, "/", "/tasks", "/events"):
+        await page.goto(path)
+        await expect(page.locator("main .skeleton")).to_have_count(0)
+        wide = await page.evaluate("() => document.scrollingElement.scrollWidth")
+        assert wide <= PHONE["width"], (path, wide)
