@@ -23,7 +23,10 @@ FLAGS = (
     "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
-LOST = r"net::ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE|SOCKET_NOT_CONNECTED|INTERNET_DISCONNECTED)"
+LOST = (
+    r"net::ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE"
+    r"|SOCKET_NOT_CONNECTED|INTERNET_DISCONNECTED)"
+)
 """What the browser itself writes to its console when the server goes away."""
 AGENTS = """
 detect_agents = false

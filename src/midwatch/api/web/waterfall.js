@@ -80,7 +80,7 @@ class Waterfall extends HTMLElement {
     const to = Math.max(from + 20, ...all.map((span) => span.to ?? now()));
     const place = (time) => lane.x + ((time - from) / (to - from)) * (lane.end - lane.x);
     set(this.list, { height: AXIS + all.length * ROW + 4 });
-    this.#drawAxis((to - from) / 1000, Math.max(2, Math.floor((lane.end - lane.x) / 56)), (seconds) => place(from + seconds * 1000));
+    this.#drawAxis((to - from) / 1000, Math.max(2, Math.floor((lane.end - lane.x) / 46)), (seconds) => place(from + seconds * 1000));
     let line = 0;
     keyed(this.rows, all, (span) => span.key, (span) => this.#row(span), (node, span) => {
       const end = span.to ?? now();
@@ -88,6 +88,8 @@ class Waterfall extends HTMLElement {
       set(node.bar, { x: place(span.from), width: Math.max(3, place(end) - place(span.from)), class: `bar ${span.kind}${span.bad ? " bad" : ""}${span.to ? "" : " open"}` });
       const took = duration((end - span.from) / 1000, { fine: true });
       say(node.took, took);
+      const fits = Math.floor((lane.x - 8 - span.depth * 10) / 6.2);
+      say(node.label, span.label.length > fits ? `${span.label.slice(0, fits - 1)}…` : span.label);
       node.setAttribute("aria-label", `${span.label}, ${span.to ? took : `${took} so far`}`);
       if (node.shown) this.#tell(span);
     });
@@ -95,11 +97,11 @@ class Waterfall extends HTMLElement {
 
   #row(span) {
     const bar = svg("rect", { y: 5, height: ROW - 10, rx: 2.5 });
-    const label = svg("text", { x: 4 + span.depth * 10, y: 14 }, span.label.length > 20 - span.depth * 2 ? `${span.label.slice(0, 19 - span.depth * 2)}…` : span.label);
+    const label = svg("text", { x: 4 + span.depth * 10, y: 14 });
     const took = svg("text.took", { x: "100%", y: 14 });
     const node = svg("g.step", { role: "listitem", tabindex: this.rows.firstChild ? -1 : 0 },
       svg("rect.hit", { width: "100%", height: ROW }), label, bar, took);
-    Object.assign(node, { bar, took, span });
+    Object.assign(node, { bar, label, took, span });
     const tell = () => { for (const one of this.rows.children) one.shown = one === node; this.#tell(span); };
     node.addEventListener("pointerenter", tell);
     node.addEventListener("focus", tell);
