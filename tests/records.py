@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from midwatch.automation import Automation
 from midwatch.change import Changes, Fence
-from midwatch.clock import SystemClock, new_id
+from midwatch.clock import SECOND, SystemClock, new_id
 from midwatch.event import Event, TaskProgress, TaskSubmitted, event
+from midwatch.goal import Goal
+from midwatch.schedule import Schedule
 from midwatch.session import gate_key
 from midwatch.store import Store
 from midwatch.task import ClaimRequest, Task, meta
@@ -25,6 +28,25 @@ def a_task(**fields: Any) -> Task:
         "gate_key": gate_key(session), "created_at": now, "due_at": now, "root_id": task_id,
     }  # fmt: skip
     return Task(**{**base, **fields})
+
+
+def an_automation(now: int, **fields: Any) -> Automation:
+    """One that runs every hour."""
+    base: dict[str, Any] = {
+        "id": new_id("am", now), "prompt": "look {{date}}", "agent": "demo", "session_key": "auto:1",
+        "schedule": Schedule.make(every=3600, zone="UTC", anchor=now).snapshot(), "created_at": now,
+        "updated_at": now, "next_run_at": now + 3600 * SECOND,
+    }  # fmt: skip
+    return Automation(**{**base, **fields})
+
+
+def a_goal(now: int, **fields: Any) -> Goal:
+    """One with a day left."""
+    base: dict[str, Any] = {
+        "id": new_id("g", now), "objective": "reach it", "agent": "demo", "session_key": "goal:1", "created_at": now,
+        "updated_at": now, "deadline_at": now + 86400 * SECOND,
+    }  # fmt: skip
+    return Goal(**{**base, **fields})
 
 
 def submitted(task: Task) -> Changes:

@@ -16,8 +16,9 @@ ROOT = SOURCE.parent.parent
 
 ORDER = (
     "errors", "clock", "schedule", "event", "session", "channel", "change", "notifications", "submission", "task",
-    "tasks", "state", "usage", "sessions", "agent", "approval", "identity", "engine", "store", "home", "slots", "turn",
-    "verdict", "worker", "courier", "watchdog", "bus", "stores", "engines", "agents", "channels", "config", "runtime",
+    "tasks", "state", "usage", "sessions", "agent", "approval", "identity", "automation", "goal", "automations",
+    "goals", "settlement", "engine", "store", "home", "slots", "turn", "verdict", "worker", "courier", "watchdog",
+    "scheduler", "bus", "stores", "engines", "agents", "channels", "config", "runtime",
     "backup", "testing", "wire", "api", "client", "cli",
 )  # fmt: skip
 """Reading order. A module imports only from names that stand before its own."""
@@ -36,11 +37,16 @@ NOUNS = (
     "agent",
     "approval",
     "identity",
+    "automation",
+    "goal",
+    "automations",
+    "goals",
+    "settlement",
     "engine",
 )
 PURE = ("cronsim",)
 """Packages that nouns may import: they compute and touch nothing."""
-LOOPS = ("courier", "watchdog")
+LOOPS = ("courier", "watchdog", "scheduler")
 EDGES = ("stores", "engines", "agents", "channels")
 MEETING_PLACES = ("runtime", "testing", "wire", "api", "client", "cli")
 NAMELESS = (*NOUNS, "store", "slots", "turn", "worker", "bus", *LOOPS)

@@ -18,7 +18,7 @@ import pytest
 import typer
 
 import midwatch
-from midwatch import approval, channel, session, task
+from midwatch import approval, automation, channel, goal, session, task
 from midwatch.agents import KINDS as AGENT_KINDS
 from midwatch.agents.command import CommandAgent
 from midwatch.agents.demo import DemoAgent
@@ -266,14 +266,22 @@ async def started(place: Home, attempt: int = 1) -> None:
 
 
 @pytest.mark.parametrize(
-    ("noun", "states"),
-    [("Task", task.TRANSITIONS), ("Approval", approval.TRANSITIONS), ("Delivery", channel.TRANSITIONS)],
+    ("noun", "first", "states"),
+    [
+        ("Task", ("pending",), task.TRANSITIONS),
+        ("Approval", ("pending",), approval.TRANSITIONS),
+        ("Delivery", ("pending",), channel.TRANSITIONS),
+        ("Automation", ("active",), automation.TRANSITIONS),
+        ("Goal", ("active", "waiting_for_session"), goal.TRANSITIONS),
+    ],
 )
-def test_the_diagrams_have_the_arrows_of_the_tables(noun: str, states: Mapping[str, frozenset[str]]) -> None:
+def test_the_diagrams_have_the_arrows_of_the_tables(
+    noun: str, first: tuple[str, ...], states: Mapping[str, frozenset[str]]
+) -> None:
     drawn = re.findall(r"^ +(\S+) --> ([^:\s]+)", section(read("design.md"), f"### {noun}"), re.M)
     arrows = [(before, after) for before, afters in states.items() for after in afters]
     ends = [(state, "[*]") for state, afters in states.items() if not afters]
-    assert sorted(drawn) == sorted([("[*]", "pending"), *arrows, *ends])
+    assert sorted(drawn) == sorted([*(("[*]", state) for state in first), *arrows, *ends])
 
 
 def test_the_tree_has_a_line_for_every_module_in_reading_order() -> None:

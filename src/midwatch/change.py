@@ -51,3 +51,15 @@ class Changes:
     messages: tuple[Message, ...] = ()
     deliveries: tuple[Delivery, ...] = ()
     events: tuple[Event, ...] = ()
+
+    def plus(self, more: Changes) -> Changes:
+        """Both as one step, under this one's fence."""
+        return Changes(
+            fence=self.fence,
+            updates=self.updates + more.updates,
+            records=self.records + more.records,
+            sessions=self.sessions + more.sessions,
+            messages=self.messages + more.messages,
+            deliveries=self.deliveries + more.deliveries,
+            events=self.events + more.events,
+        )

@@ -99,6 +99,18 @@ def _finite(number: float, said: str | float) -> float:
     return number
 
 
+def duration(length: float) -> str:
+    """A length of time for people: 45s, 12m, 2h05m, 3d4h."""
+    whole = max(0, round(length))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m" + (f"{whole % 60:02}s" if whole % 60 else "")
+    if whole < 86400:
+        return f"{whole // 3600}h" + (f"{whole % 3600 // 60:02}m" if whole % 3600 >= 60 else "")
+    return f"{whole // 86400}d" + (f"{whole % 86400 // 3600}h" if whole % 86400 >= 3600 else "")
+
+
 def iso(when: int | None) -> str | None:
     """`when` as ISO 8601 in UTC, for people and JSON."""
     if when is None:

@@ -306,6 +306,118 @@ class TaskLate(Payload):
     error: str | None = None
 
 
+# -- automations and goals -----------------------------------------------------------------------------------------
+
+
+@kind("automation_created")
+class AutomationCreated(Payload):
+    """An automation was made."""
+
+    automation_id: str
+    title: str
+    schedule: Any
+    next_run_at: str | None = None
+
+
+@kind("automation_changed")
+class AutomationChanged(Payload):
+    """Somebody changed an automation; `fields` says what."""
+
+    automation_id: str
+    fields: tuple[str, ...]
+    status: str
+
+
+@kind("automation_fired")
+class AutomationFired(Payload):
+    """An automation's time came, and its task was made."""
+
+    automation_id: str
+    task_id: str
+    scheduled_for: str
+    run: int
+
+
+@kind("automation_missed")
+class AutomationMissed(Payload):
+    """A run was left out (`overlap`, `late`) or made up for (`caught_up`); `count` of its times had passed."""
+
+    automation_id: str
+    reason: str
+    scheduled_for: str
+    count: int = 1
+
+
+@kind("automation_paused")
+class AutomationPaused(Payload):
+    """An automation fires no more until it is resumed."""
+
+    automation_id: str
+    why: str
+
+
+@kind("goal_created")
+class GoalCreated(Payload):
+    """A goal was set."""
+
+    goal_id: str
+    objective: str
+    deadline_at: str
+
+
+@kind("goal_changed")
+class GoalChanged(Payload):
+    """Somebody changed a goal, or removed it; `fields` says what."""
+
+    goal_id: str
+    fields: tuple[str, ...]
+    status: str
+
+
+@kind("goal_step")
+class GoalStep(Payload):
+    """A goal's next task was made: a step, the verification of a claim, or the wrap-up at its deadline."""
+
+    goal_id: str
+    step: int
+    work: str
+    task_id: str
+
+
+@kind("goal_delayed")
+class GoalDelayed(Payload):
+    """The next step of a goal begins later."""
+
+    goal_id: str
+    until: str | None
+    reason: str
+
+
+@kind("goal_paused")
+class GoalPaused(Payload):
+    """A goal rests until it is resumed."""
+
+    goal_id: str
+    why: str
+
+
+@kind("goal_completed")
+class GoalCompleted(Payload):
+    """A goal was reached."""
+
+    goal_id: str
+    evidence: str | None
+    steps: int
+
+
+@kind("goal_timed_out")
+class GoalTimedOut(Payload):
+    """The deadline of a goal has passed."""
+
+    goal_id: str
+    steps: int
+
+
 # -- approvals and deliveries --------------------------------------------------------------------------------------
 
 

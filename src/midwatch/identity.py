@@ -19,12 +19,13 @@ from midwatch.change import Changes, Update
 from midwatch.clock import SECOND, Clock, iso, new_id
 from midwatch.errors import Conflict, Forbidden, InvalidInput, LimitReached, NotFound, Unauthorized
 from midwatch.event import SignedIn, TokenCreated, TokenRevoked, event
+from midwatch.task import Task
 
 log = logging.getLogger("midwatch.identity")
 
 Role = Literal["viewer", "operator", "owner"]
 Kind = Literal["api", "browser", "link"]
-Way = Literal["owner", "bearer", "cookie", "proxy"]
+Way = Literal["owner", "bearer", "cookie", "proxy", "attempt"]
 
 ROLES: tuple[Role, ...] = get_args(Role)
 LIVES_SECONDS: Mapping[Kind, float | None] = {"api": None, "browser": 30 * 86400.0, "link": 600.0}
@@ -89,6 +90,15 @@ class Actor(NamedTuple):
     """How they came in."""
     token: Token | None = None
     """What proved it, unless it was the owner's file or a proxy."""
+    task: Task | None = None
+    """The running task of an agent that speaks for itself; it may look, and signal what belongs to that task."""
+
+    def must_manage(self, creator: str | None, manage_mode: str) -> None:
+        """Forbidden, unless it is an owner's, one's own, or everybody's to manage."""
+        if self.role != "owner" and manage_mode != "scope_all" and creator not in (None, self.name):
+            raise Forbidden(
+                f"this belongs to {creator}, who alone manages it; ask them to set manage_mode to scope_all."
+            )
 
 
 OWNER = Actor("owner", "owner")
@@ -97,6 +107,10 @@ OWNER = Actor("owner", "owner")
 
 class TokenStore(Protocol):
     """Port: tokens. They are written through `Changes`."""
+
+    async def get_task(self, task_id: str) -> Task | None:
+        """The task, or None."""
+        ...
 
     async def token_of(self, hashed: str, now: int) -> Token | None:
         """The token with this hash whose root, if it has one, holds; or None."""
@@ -124,6 +138,11 @@ class TokenStore(Protocol):
 
 
 # -- pure steps --------------------------------------------------------------------------------------------------
+
+
+def attempt_token(task_id: str, secret: str) -> str:
+    """What the agent of one attempt proves itself by; it names its task and dies with the attempt."""
+    return f"ma_{task_id}.{secret}"
 
 
 def hash_of(secret: str) -> str:
@@ -256,8 +275,19 @@ class Tokens:
         """Whose secret this is: the owner's, or that of a program's token that holds."""
         if secrets.compare_digest(hash_of(secret), self._owner):
             return OWNER
+        if secret.startswith("ma_"):
+            return await self._agent(secret)
         found = await self._known(secret, "api")
         return None if found is None else Actor(found.actor, found.role, "bearer", found)
+
+    async def _agent(self, secret: str) -> Actor | None:
+        """The agent of an attempt that runs now, as whoever its task belongs to."""
+        task = await self._store.get_task(secret.removeprefix("ma_").partition(".")[0])
+        if task is None or task.status != "running" or task.token_hash is None:
+            return None
+        if not secrets.compare_digest(hash_of(secret), task.token_hash):
+            return None
+        return Actor(task.creator or "owner", "viewer", "attempt", task=task)
 
     async def cookie(self, secret: str) -> Actor | None:
         """Whose browser this is, if its token holds."""
@@ -266,6 +296,9 @@ class Tokens:
 
     async def still_holds(self, who: Actor) -> bool:
         """Whether what proved somebody has been neither revoked nor outlived."""
+        if who.task is not None:
+            now = await self._store.get_task(who.task.id)
+            return now is not None and now.status == "running" and now.attempt == who.task.attempt
         if who.token is None:
             return True
         found = await self._store.token_of(who.token.hash, self._clock.now())

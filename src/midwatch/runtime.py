@@ -22,6 +22,7 @@ from midwatch.agents.guard import guard
 from midwatch.agents.profiles import detect
 from midwatch.agents.reaping import identify, reap
 from midwatch.approval import Approvals
+from midwatch.automations import Automations
 from midwatch.bus import Bus
 from midwatch.channel import Channel
 from midwatch.channels import build as build_channel
@@ -31,10 +32,14 @@ from midwatch.courier import Courier
 from midwatch.engine import Engine, Instance, Role
 from midwatch.engines.embedded import EmbeddedEngine, dead_owners
 from midwatch.errors import BadConfig, UnknownAgent
+from midwatch.goal import Ended
+from midwatch.goals import Goals
 from midwatch.home import Home, boot_id
 from midwatch.identity import Tokens
 from midwatch.notifications import Notifications
+from midwatch.scheduler import Scheduler
 from midwatch.sessions import Sessions
+from midwatch.settlement import Settlements
 from midwatch.slots import Slots
 from midwatch.store import Commit, Store
 from midwatch.stores.sqlite import SqliteStore
@@ -49,6 +54,8 @@ Registered = Agent | Callable[..., Any] | str
 """An agent, a Python function, or the dotted path of one."""
 
 
+SCHEDULED = frozenset({"automation", "goal", "session"})
+"""What the scheduler wants to hear of."""
 Living = Callable[[], Awaitable[list[Instance]]]
 """The processes that live now."""
 
@@ -64,6 +71,10 @@ class Roster:
     def terms(self, agent: str) -> AgentTerms | None:
         found = self._agents.get(agent)
         return found.terms if found else None
+
+    async def terms_of(self, agent: str) -> AgentTerms:
+        """The terms of an agent, wherever it is; plain ones when nobody offers it now."""
+        return self.terms(agent) or await self.advertised(agent) or AgentTerms()
 
     def known(self) -> frozenset[str]:
         return frozenset(self._agents)
@@ -115,8 +126,14 @@ class Runtime:
             submitter=self._id,
             wait_finished=self.bus.finished,
             default_route=settings.notify,
+            settle=lambda ended: self.settlements.after(Ended(ended)),
         )
         self.sessions = Sessions(store, clock, self.tasks)
+        self.settlements = Settlements(store, clock, self.roster.terms_of)
+        about = (self.roster.terms_of, self.notifications.check_route, settings.notify)
+        self.automations = Automations(store, clock, self.tasks, *about)
+        self.goals = Goals(store, clock, self.tasks, *about)
+        self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
         self._engine: Engine | None = None
         self._courier: Courier | None = None
@@ -194,6 +211,7 @@ class Runtime:
             env=lambda: {"MIDWATCH_URL": self.url} if self.url else {},
             approval_seconds=settings.approval_expiry,
             max_waiting=settings.max_waiting,
+            settle=self.settlements.after,
         )
         engine = self._engine = self._build_engine(self._worker, self.instance)
         self._courier = Courier(self.store, self.clock, self.channels, engine.leads)
@@ -208,10 +226,13 @@ class Runtime:
             task_age_seconds=settings.retention.task_age,
             keep_events=settings.retention.events,
             event_age_seconds=settings.retention.event_age,
+            settle=self.settlements.after,
         )
+        self._scheduler = Scheduler(self.store, self.clock, engine.leads, self.roster.terms_of)
         await self._watchdog.start()
         await engine.start()
         await self._courier.start()
+        await self._scheduler.start()
 
     def _build_engine(self, worker: Worker, instance: Instance) -> Engine:
         if self.settings.db:
@@ -230,9 +251,15 @@ class Runtime:
         """End in the order that loses nothing: no new work, end what runs, send what is due, let go. A part that
         fails keeps no other from stopping; the first failure is raised at the end."""
         steps: list[Callable[[], Awaitable[None]]] = []
-        if self._engine and self._worker and self._watchdog and self._courier:
+        if self._engine and self._worker and self._watchdog and self._courier and self._scheduler:
             worker, grace = self._worker, self.settings.shutdown_grace
-            steps = [self._engine.stop_taking, lambda: worker.stop(grace), self._watchdog.stop, self._courier.stop]
+            steps = [
+                self._scheduler.stop,
+                self._engine.stop_taking,
+                lambda: worker.stop(grace),
+                self._watchdog.stop,
+                self._courier.stop,
+            ]
             steps.append(self._engine.stop)
         steps += [self.tokens.close, self.bus.stop]
         failed: list[BaseException] = []
@@ -260,6 +287,8 @@ class Runtime:
             self._engine.wake()
         if "delivery" in commit.topics:
             self._courier.wake()
+        if self._scheduler is not None and not SCHEDULED.isdisjoint(commit.topics):
+            self._scheduler.wake()
         if commit.foreign or "approval" in commit.topics:
             self._watchdog.wake()
 
@@ -267,6 +296,8 @@ class Runtime:
         if self._courier is not None and self._watchdog is not None:
             self._courier.wake()
             self._watchdog.wake()
+        if self._scheduler is not None:
+            self._scheduler.wake()
 
     @property
     def running(self) -> int:

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from midwatch.approval import ApprovalStore
+from midwatch.automation import AutomationStore
 from midwatch.channel import DeliveryStore
 from midwatch.engine import InstanceStore
 from midwatch.event import Event, EventLog
+from midwatch.goal import GoalStore
 from midwatch.identity import TokenStore
 from midwatch.session import SessionStore
 from midwatch.state import StateStore
@@ -27,7 +29,7 @@ class Commit(NamedTuple):
     foreign: bool = False
 
 
-EVERY_TOPIC = frozenset({"task", "stop", "delivery", "approval"})
+EVERY_TOPIC = frozenset({"task", "stop", "delivery", "approval", "automation", "goal", "session"})
 
 
 class Store(
@@ -40,6 +42,8 @@ class Store(
     EventLog,
     StateStore,
     UsageStore,
+    AutomationStore,
+    GoalStore,
     Protocol,
 ):
     """Port: durable state. Kinds of stores are in `midwatch.stores`; one suite of tests holds for all of them."""

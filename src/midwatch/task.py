@@ -46,6 +46,8 @@ STATUS_OF: Mapping[Outcome, Status] = {
 OUTSIDE: frozenset[Cause] = frozenset({"submit", "message"})
 """Causes that count against `max_open`; midwatch's own work is never refused."""
 
+AUTOMATION_PAUSES = (30.0, 60.0, 300.0, 900.0, 3600.0)
+"""Before a run of an automation that failed in a way that may pass is tried again; only then does it count."""
 MAX_RESCUES = 5
 TRIES = 5
 """How often a service recomputes a change whose guard failed before it gives up."""
@@ -70,6 +72,8 @@ class Task(NamedTuple):
     origin_session: str | None = None
     route: str | None = None
     workdir: str | None = None
+    quiet: str | None = None
+    """An answer that is just this text is not worth telling."""
     timeout_seconds: float | None = None
     on_crash: OnCrash = "fail"
     max_attempts: int = 3
@@ -437,6 +441,13 @@ def meta(task: Task, actor: str | None = None) -> dict[str, Any]:
         "attempt": task.attempt,
         "actor": actor or task.creator,
     }
+
+
+def pause_before(task: Task) -> float:
+    """Seconds to wait before a task that failed is tried again: an automation has more patience than a person."""
+    if task.cause == "automation":
+        return AUTOMATION_PAUSES[min(task.failures, len(AUTOMATION_PAUSES) - 1)]
+    return retry_delay(task.failures + 1)
 
 
 def retry_delay(failures: int, base_seconds: float = 2.0, cap_seconds: float = 300.0) -> float:

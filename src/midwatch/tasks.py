@@ -59,7 +59,9 @@ class Tasks:
         submitter: str | None = None,
         wait_finished: Callable[[str], Awaitable[None]] | None = None,
         default_route: str | None = None,
+        settle: Callable[[Task], Awaitable[Changes]] | None = None,
     ) -> None:
+        """`settle` says what is written with the end of a task that belongs to something."""
         self._store = store
         self._clock = clock
         self._agents = agents
@@ -68,6 +70,7 @@ class Tasks:
         self._submitter = submitter
         self._wait_finished = wait_finished
         self._default_route = default_route
+        self._settle = settle or _nothing
 
     async def submit(self, prompt: str, *, actor: str | None = None, **wish: Unpack[Submission]) -> Task:
         """Accept a prompt for an agent; `Submission` lists what else can be said. When this returns the task is
@@ -153,6 +156,7 @@ class Tasks:
                 return task
             if task.status == "pending":
                 after, changes = end(task, self._clock.now(), outcome="cancelled", actor=actor)
+                changes = changes.plus(await self._settle(after))
             else:
                 after = task._replace(stop_requested="cancel")
                 told = event(InterruptReceived(reason="cancel"), self._clock.now(), **meta(task, actor))
@@ -225,6 +229,10 @@ class Tasks:
         if terms is None:
             raise UnknownAgent(agent, sorted(await self._agents.live() | self._agents.known()))
         return terms
+
+
+async def _nothing(ended: Task) -> Changes:
+    return Changes()
 
 
 KEPT_BY_RETRY = (

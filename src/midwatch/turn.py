@@ -58,6 +58,7 @@ class LiveTurn:
         self.resumed = task.on_crash == "resume" and task.rescues + task.interruptions > 0
         self.fence = Fence(task.id, task.attempt)
         self.asked = False
+        self.tools_used = 0
         self._inbox: asyncio.Queue[str] | None = None
         self._host = host
         self._progress = task.progress
@@ -192,6 +193,7 @@ class LiveTurn:
         if isinstance(payload, ToolExecStart):
             self._tools[payload.tool_call_id or payload.tool] = made
         elif isinstance(payload, ToolExecEnd):
+            self.tools_used += 1
             self._tools.pop(payload.tool_call_id or payload.tool, None)
 
     def flush_soon(self) -> None:

@@ -19,6 +19,8 @@ from midwatch.clock import LONGEST_NAP, SECOND, Clock, Timer
 from midwatch.engine import Engine, InstanceStore
 from midwatch.errors import Conflict, LeaseLost, StoreError
 from midwatch.event import Event, EventLog, TaskRescued, ToolExecEnd, TurnEnd, event
+from midwatch.goal import Ended
+from midwatch.settlement import Settle, nothing
 from midwatch.submission import OnCrash
 from midwatch.task import MAX_RESCUES, Task, TaskStore, changed_status, end, meta, owned
 
@@ -51,6 +53,7 @@ class Watchdog:
         task_age_seconds: float,
         keep_events: int,
         event_age_seconds: float,
+        settle: Settle = nothing,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -58,6 +61,7 @@ class Watchdog:
         self._approvals = approvals
         self._owner = owner
         self._reap = reap
+        self._settle = settle
         self._keep = (keep_tasks, int(task_age_seconds * SECOND), keep_events, int(event_age_seconds * SECOND))
         self._prune_at = clock.now() + int(FIRST_PRUNE_SECONDS * SECOND)
         self._bell = asyncio.Event()
@@ -155,6 +159,8 @@ class Watchdog:
         now = self._clock.now()
         closing = _closing(await self._store.open_events(fence), now)
         changes, action = rescue(task, now)
+        ended = task._replace(**changes.updates[0].fields)
+        settled = await self._settle(Ended(ended)) if task.cause_id else Changes()
         asked = [
             resolve(one, "expired", now, why="the process that asked has ended")
             for one in await self._store.pending_approvals(fence)
@@ -165,7 +171,7 @@ class Watchdog:
                     changes,
                     updates=changes.updates + tuple(u for c in asked for u in c.updates),
                     events=closing + tuple(e for c in asked for e in c.events) + changes.events,
-                )
+                ).plus(settled)
             )
             log.warning("task %s was left by a dead process: %s", task.id, action)
         except (Conflict, LeaseLost):

@@ -26,8 +26,10 @@ from midwatch.errors import (
     StoreUnavailable,
 )
 from midwatch.event import Event, TaskInterrupted, TaskLate, TaskWaiting, event
+from midwatch.goal import Ended
 from midwatch.notifications import Notifications
 from midwatch.session import Session, SessionStore
+from midwatch.settlement import Settle, nothing
 from midwatch.slots import Slots
 from midwatch.task import (
     Claim,
@@ -38,7 +40,7 @@ from midwatch.task import (
     end,
     meta,
     owned,
-    retry_delay,
+    pause_before,
     trouble,
     used,
 )  # fmt: skip
@@ -112,6 +114,7 @@ class Worker:
         env: Callable[[], Mapping[str, str]] = dict,
         approval_seconds: float = 12 * 3600.0,
         max_waiting: int = 1000,
+        settle: Settle = nothing,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -127,6 +130,7 @@ class Worker:
         self._identify = identify
         self._env = env
         self._max_waiting = max_waiting
+        self._settle = settle
         self._questions: dict[str, asyncio.Future[Approval | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._left: set[asyncio.Task[None]] = set()
@@ -251,6 +255,8 @@ class Worker:
             return failed(problem, run.task)
         if result.thread_id is not None:
             result = replace(result, thread_id=plain(result.thread_id))
+        if result.outcome == "ok" and run.task.quiet and result.text.strip() == run.task.quiet.strip():
+            result = replace(result, outcome="silent")
         if result.outcome in ("ok", "silent", "transferred"):
             return Verdict(result.outcome, text=plain(result.text), result=result)
         return Verdict(result.outcome, error=plain(result.error or result.text or result.outcome), result=result)
@@ -276,7 +282,13 @@ class Worker:
 
     def env(self, task: Task) -> dict[str, str]:
         """What a child of the turn finds in its environment."""
-        return {**self._env(), "MIDWATCH_TASK": f"{task.id}/{task.attempt}", "MIDWATCH_SESSION": task.session_key}
+        run = self.running.get(task.id)
+        own = {"MIDWATCH_TASK": f"{task.id}/{task.attempt}", "MIDWATCH_SESSION": task.session_key}
+        if run is not None:
+            own["MIDWATCH_TOKEN"] = run.claim.token
+        if task.cause_id is not None:
+            own[f"MIDWATCH_{task.cause.upper()}"] = task.cause_id
+        return {**self._env(), **own}
 
     async def _close(self, run: Run, verdict: Verdict) -> bool:
         """End the conversation. True when something of it cannot be ended: it then keeps its slot until it has."""
@@ -374,7 +386,7 @@ class Worker:
                 return end(task, now, outcome="lost", error=why, usage=usage)[1]
             return self._back(task, TaskInterrupted(reason=run.reason), now, interruptions=task.interruptions + 1)
         if verdict.transient and task.failures + 1 < task.max_attempts:
-            due = now + int(retry_delay(task.failures + 1) * SECOND)
+            due = now + int(pause_before(task) * SECOND)
             waits = TaskWaiting(wait="backoff", until=iso(due), reason=verdict.error)
             return self._back(task, waits, now, wait="backoff", due_at=due, failures=task.failures + 1)
         return end(task, now, outcome=verdict.outcome, result=verdict.text, error=verdict.error, usage=usage)[1]
@@ -394,6 +406,9 @@ class Worker:
         thread = verdict.result.thread_id if verdict.result else None
         if conversation(task) or thread:
             sessions = (used(task, now, thread),)
+        ended = task._replace(**step.updates[0].fields)
+        tools = run.turn.tools_used if run.turn else 0
+        settled = await self._settle(Ended(ended, tools, thread)) if task.cause_id else Changes()
         asked: list[Changes] = []
         if run.turn is not None and run.turn.asked:
             left = await self.store.pending_approvals(run.turn.fence)
@@ -406,7 +421,7 @@ class Worker:
             events=tail.events + tuple(e for c in asked for e in c.events) + step.events,
             messages=tail.messages + step.messages,
             sessions=tail.sessions + sessions,
-        )
+        ).plus(settled)
 
     async def _late(self, run: Run, verdict: Verdict) -> None:
         """The task is somebody else's by now: say that a result came too late, once."""

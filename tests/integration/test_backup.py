@@ -25,7 +25,7 @@ from midwatch.store import Store
 from midwatch.stores import transfer
 from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sqlite import SqliteStore
-from records import CLOCK, fence, progress, put, running
+from records import CLOCK, a_goal, an_automation, fence, progress, put, running
 
 Rows = dict[str, list[tuple]]
 
@@ -68,6 +68,7 @@ async def fill(store: Store) -> None:
     said = Message(session_key="chat:1", role="user", text="one\ntwo", time=now, task_id=done.id)
     await store.apply(Changes(fence=fence(done), messages=(said,), events=(progress(done, "half \\x 'q'"),)))
     await store.apply(create(make("api", "ci", OWNER, now, by="owner")[0]))
+    await store.apply(Changes(records=(an_automation(now), a_goal(now))))
     await put(store, due_at=now + 10**12, timeout_seconds=0.1, priority=-5, usage={"tokens": 3})
 
 

@@ -32,7 +32,7 @@ from midwatch.store import Store
 from midwatch.stores import sqlite, transfer
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.stores.transfer import SqliteSide
-from records import CLOCK, fence, progress, put, running
+from records import CLOCK, a_goal, an_automation, fence, progress, put, running
 
 PROCESS = ("host", "pgid", "pgid_mark")
 
@@ -76,6 +76,7 @@ async def fill(store: Store) -> None:
         )
     )  # fmt: skip
     await put(store, prompt="wait", due_at=now + 10**12)
+    await store.apply(Changes(records=(an_automation(now), a_goal(now))))
 
 
 @pytest.fixture
@@ -337,7 +338,7 @@ async def test_a_value_that_arrives_changed_is_noticed(
         whole(side, table, columns, changed)
 
     monkeypatch.setattr(SqliteSide, "fill", careless)
-    with pytest.raises(StoreCorrupt, match="table sessions"):
+    with pytest.raises(StoreCorrupt, match="table automations"):
         await backup(filled, file, quiet)
 
 

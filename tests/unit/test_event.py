@@ -45,7 +45,9 @@ OWN = {
     "task_submitted", "task_started", "task_progress", "task_waiting", "task_interrupted", "task_rescued",
     "task_finished", "task_late", "approval_requested", "approval_resolved", "delivery_sent", "delivery_failed",
     "message_delta", "gap", "interrupt_received", "session_opened", "session_closed", "token_created", "token_revoked",
-    "signed_in", "delivery_retried",
+    "signed_in", "delivery_retried", "automation_created", "automation_changed", "automation_fired",
+    "automation_missed", "automation_paused", "goal_created", "goal_changed", "goal_step", "goal_delayed",
+    "goal_paused", "goal_completed", "goal_timed_out",
 }  # fmt: skip
 
 EXAMPLES: dict[Any, Any] = {"str": "grüße 🎉", "int": 3, "float": 0.5, "bool": True, "Any": {"a": [1, None]}}

@@ -14,10 +14,12 @@ from midwatch import __version__
 from midwatch.api import (
     agents,
     approvals,
+    automations,
     cluster,
     deliveries,
     describe,
     events,
+    goals,
     identity,
     now,
     sessions,
@@ -33,7 +35,7 @@ from midwatch.errors import InvalidInput, MidwatchError
 from midwatch.runtime import Runtime
 
 PREFIX = "/api/v1"
-NOUNS = (system, now, tasks, sessions, events, approvals, agents, deliveries, identity, cluster)
+NOUNS = (system, now, tasks, sessions, automations, goals, events, approvals, agents, deliveries, identity, cluster)
 
 
 def create_app(runtime: Runtime, *, hosts: Collection[str] = ()) -> FastAPI:

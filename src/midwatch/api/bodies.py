@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
 
 from midwatch import approval, channel
+from midwatch.automation import WINDOW_SECONDS, ManageMode, Missed, ScopeKind
 from midwatch.config import Seconds
 from midwatch.event import KINDS
 from midwatch.identity import Role
@@ -194,3 +195,112 @@ class DirectoryQuery(Strict):
 
     path: str | None = Field(None, max_length=4096)
     hidden: bool = False
+
+
+class AutomationFields(Strict):
+    """What can be said of an automation."""
+
+    title: str = Field("", max_length=1000)
+    agent: str | None = Field(None, max_length=200)
+    at: str | None = Field(None, description="A moment: ISO 8601, `in 20m`, `tomorrow 09:00`, `09:00`.", max_length=100)
+    every: Seconds | None = None
+    cron: str | None = Field(None, max_length=200)
+    zone: str | None = Field(None, description="IANA name; the host's otherwise.", max_length=100)
+    next_run_at: str | None = Field(None, max_length=100)
+    fresh: bool = False
+    route: str | None = Field(None, max_length=2000)
+    manage_mode: ManageMode = "creator_only"
+    max_runs: int = Field(0, ge=0, le=2**31)
+    workdir: str | None = Field(None, max_length=4096)
+    timeout: Seconds | None = None
+    on_crash: OnCrash | None = None
+    jitter: Seconds = 0.0
+    missed: Missed = "once_within"
+    missed_window: Seconds = WINDOW_SECONDS
+    quiet: str | None = Field(None, max_length=200)
+    budget: dict[str, Any] | None = None
+    tags: list[str] = Field(default_factory=list, max_length=100)
+
+
+class AutomationBody(AutomationFields):
+    """An automation to make."""
+
+    prompt: str
+    session_key: str | None = Field(None, max_length=1000)
+    scope_kind: ScopeKind = "user"
+    scope_id: str | None = Field(None, max_length=500)
+    resume_thread_id: str | None = Field(None, max_length=500)
+    source_message_id: str | None = Field(None, max_length=500)
+    enabled: bool = True
+
+
+class AutomationPatch(AutomationFields):
+    """What to change of an automation."""
+
+    prompt: str | None = None
+    revision: int | None = Field(None, ge=0)
+
+
+class AutomationQuery(Strict):
+    """Which automations to list."""
+
+    status: Literal["", "all", "active", "paused", "deleted"] = ""
+    scope_kind: ScopeKind = "user"
+    scope_id: str | None = None
+    limit: int = Field(20, ge=1, le=200)
+
+
+class HistoryQuery(Strict):
+    """How many to list."""
+
+    limit: int = Field(20, ge=1, le=200)
+
+
+class GoalFields(Strict):
+    """What can be said of a goal."""
+
+    deadline: str | float | None = Field(None, description="A moment, `in 3d`, or seconds from now.")
+    max_steps: int = Field(0, ge=0, le=2**31)
+    max_tokens: int = Field(0, ge=0, le=2**53)
+    max_seconds: Seconds = 0.0
+    route: str | None = Field(None, max_length=2000)
+    manage_mode: ManageMode = "creator_only"
+
+
+class GoalBody(GoalFields):
+    """A goal to set."""
+
+    objective: str
+    agent: str | None = Field(None, max_length=200)
+    verifier: str | None = Field(None, max_length=200)
+    workdir: str | None = Field(None, max_length=4096)
+    session_key: str | None = Field(None, max_length=1000)
+    scope_kind: ScopeKind = "user"
+    scope_id: str | None = Field(None, max_length=500)
+
+
+class GoalPatch(GoalFields):
+    """What to change of a goal."""
+
+    objective: str | None = None
+    revision: int | None = Field(None, ge=0)
+
+
+class GoalQuery(Strict):
+    """Which goals to list."""
+
+    status: Literal["", "all", "waiting_for_session", "active", "paused", "complete", "timeout"] = ""
+    limit: int = Field(20, ge=1, le=200)
+
+
+class CompleteBody(Strict):
+    """That a goal is reached, and what proves it."""
+
+    evidence: str = Field("", max_length=20_000)
+
+
+class DelayBody(Strict):
+    """When a goal goes on, and what it waits for."""
+
+    duration: Seconds
+    reason: str = Field(max_length=2000)

@@ -8,16 +8,20 @@ from typing import Any, TypeVar
 
 from midwatch.approval import Approval
 from midwatch.approval import Status as ApprovalStatus
+from midwatch.automation import Automation
+from midwatch.automation import Status as AutomationStatus
 from midwatch.change import Changes, Fence
 from midwatch.channel import Delivery
 from midwatch.channel import Status as DeliveryStatus
 from midwatch.engine import Instance
 from midwatch.event import EVERYTHING, Event, EventFilter, LogBounds
+from midwatch.goal import Goal
+from midwatch.goal import Status as GoalStatus
 from midwatch.identity import Token
 from midwatch.session import Message, Session, View
 from midwatch.state import DeskState, SessionState, TaskState
 from midwatch.store import Commit
-from midwatch.stores.verbs import change, event, look, state, task, token
+from midwatch.stores.verbs import automation, change, event, look, state, task, token
 from midwatch.task import ClaimRequest, Claims, Submitted, Summary, Task, TaskFilter
 from midwatch.usage import Spent
 
@@ -177,6 +181,50 @@ class VerbStore(ABC):
 
     async def prune_tokens(self, before: int) -> int:
         return await self.write(token.prune, before)
+
+    async def get_automation(self, automation_id: str) -> Automation | None:
+        return await self.peek(automation.get, automation_id)
+
+    async def list_automations(
+        self, scope: tuple[str, str] | None = None, statuses: tuple[AutomationStatus, ...] = (), limit: int = 20
+    ) -> list[Automation]:
+        return await self.read(automation.list_, scope, statuses or ("active", "paused"), limit)
+
+    async def due_automations(self, now: int, limit: int = 64) -> list[Automation]:
+        return await self.read(automation.due, now, limit)
+
+    async def next_automation_at(self) -> int | None:
+        return await self.peek(automation.next_at)
+
+    async def open_run(self, automation_id: str) -> Task | None:
+        return await self.peek(automation.open_task, "automation", automation_id)
+
+    async def runs(self, automation_id: str, limit: int = 20) -> list[Task]:
+        return await self.read(automation.tasks_of, "automation", automation_id, limit)
+
+    async def prune_automations(self, before: int) -> int:
+        return await self.write(automation.prune, before)
+
+    async def get_goal(self, goal_id: str) -> Goal | None:
+        return await self.peek(automation.goal, goal_id)
+
+    async def open_goal(self, scope: tuple[str, str]) -> Goal | None:
+        return await self.peek(automation.open_goal, scope)
+
+    async def list_goals(self, statuses: tuple[GoalStatus, ...] = (), limit: int = 20) -> list[Goal]:
+        return await self.read(automation.goals, statuses, limit)
+
+    async def due_goals(self, now: int, limit: int = 64) -> list[Goal]:
+        return await self.read(automation.due_goals, now, limit)
+
+    async def next_goal_at(self) -> int | None:
+        return await self.read(automation.next_goal_at)
+
+    async def steps(self, goal_id: str, limit: int = 20) -> list[Task]:
+        return await self.read(automation.tasks_of, "goal", goal_id, limit)
+
+    async def delete_goal(self, goal_id: str, events: tuple[Event, ...]) -> bool:
+        return await self.write(automation.delete_goal, goal_id, events)
 
     async def add_instance(self, instance: Instance) -> None:
         await self.write(look.add_instance, instance)

@@ -16,24 +16,28 @@ from typing import Any, NamedTuple
 import orjson
 
 from midwatch.approval import Approval
+from midwatch.automation import Automation
 from midwatch.channel import Delivery
 from midwatch.engine import Instance
 from midwatch.errors import InvalidInput
 from midwatch.event import Event
+from midwatch.goal import Goal
 from midwatch.identity import Token
 from midwatch.session import Message, Session
 from midwatch.task import Task
 
-NOUNS = ("task", "event", "session", "channel", "approval", "token", "engine")
+NOUNS = ("task", "event", "session", "channel", "approval", "token", "engine", "automation", "goal")
 TABLES = {
     "task": "tasks",
     "approval": "approvals",
     "delivery": "deliveries",
     "session": "sessions",
     "token": "tokens",
+    "automation": "automations",
+    "goal": "goals",
     "instance": "instances",
 }
-JSON_COLUMNS = frozenset({"progress", "budget", "usage", "trace", "choices", "agents", "terms"})
+JSON_COLUMNS = frozenset({"progress", "budget", "usage", "trace", "choices", "agents", "terms", "schedule", "tags"})
 
 EVENT_COLUMNS = Event._fields
 DEEPEST = 50
@@ -55,6 +59,8 @@ RECORDS: Mapping[str, tuple[str, ...]] = {
     "delivery": columns(Delivery),
     "approval": columns(Approval),
     "token": columns(Token),
+    "automation": columns(Automation),
+    "goal": columns(Goal),
     "instance": columns(Instance),
 }
 
@@ -180,9 +186,13 @@ def task_row(task: Task) -> tuple[Any, ...]:
 
 def encode(values: Mapping[str, Any]) -> dict[str, Any]:
     """A record's fields as the database takes them."""
-    return {
-        name: dumps(value) if value is not None and name in JSON_COLUMNS else value for name, value in values.items()
-    }
+    return {name: _column(name, value) for name, value in values.items()}
+
+
+def _column(name: str, value: Any) -> Any:
+    if value is not None and name in JSON_COLUMNS:
+        return dumps(value)
+    return int(value) if isinstance(value, bool) else value
 
 
 loads = orjson.loads

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from midwatch import approval, channel, task
+from midwatch import approval, automation, channel, goal, task
 from midwatch.change import Changes, Fence, Record, Update
 from midwatch.channel import Delivery
 from midwatch.errors import Conflict, LeaseLost
@@ -28,6 +28,8 @@ def apply(tx: Tx, changes: Changes) -> None:
         insert(tx, record)
     for session in changes.sessions:
         tx.run("session.touch", fields_of(session))
+        if session.thread_id is not None:
+            tx.topics.add("session")
     events: Iterable[Event] = changes.events
     if changes.messages:
         events = _numbered(events, say(tx, changes.messages))
@@ -67,6 +69,8 @@ STATES: Mapping[str, Mapping[Any, frozenset[Any]]] = {
     "task": task.TRANSITIONS,
     "delivery": channel.TRANSITIONS,
     "approval": approval.TRANSITIONS,
+    "automation": automation.TRANSITIONS,
+    "goal": goal.TRANSITIONS,
 }
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from midwatch.change import Changes, Fence
 from midwatch.errors import KeyReused, LimitReached
 from midwatch.event import Event, TaskStarted, event
+from midwatch.identity import attempt_token, hash_of
 from midwatch.slots import Room
 from midwatch.stores.sql import TASK_JSON, dumps, loads
 from midwatch.stores.verbs.change import add_deliveries, apply, insert
@@ -143,7 +144,7 @@ def _take(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim | None:
     token = _token(task.id, task.attempt + 1)
     running = task._replace(
         status="running", attempt=task.attempt + 1, lease_owner=request.owner, host=request.host, started_at=now,
-        token_hash=token_hash(token), wait=None, stop_requested=None, pgid=None, pgid_mark=None,
+        token_hash=hash_of(token), wait=None, stop_requested=None, pgid=None, pgid_mark=None,
     )  # fmt: skip
     params = {"id": task.id, "owner": request.owner, "host": request.host, "now": now, "token_hash": running.token_hash}
     if tx.run("task.claim", params) != 1:
@@ -160,12 +161,8 @@ _SECRET = secrets.token_bytes(32)
 
 def _token(task_id: str, attempt: int) -> str:
     """A secret for one attempt, made from this process's own: no system call for each claim."""
-    return hashlib.blake2b(f"{task_id}/{attempt}".encode(), key=_SECRET, digest_size=24).hexdigest()
-
-
-def token_hash(token: str) -> str:
-    """What is stored of a token."""
-    return hashlib.sha256(token.encode()).hexdigest()
+    made = hashlib.blake2b(f"{task_id}/{attempt}".encode(), key=_SECRET, digest_size=24).hexdigest()
+    return attempt_token(task_id, made)
 
 
 def record_late(tx: Tx, late: Event) -> bool:

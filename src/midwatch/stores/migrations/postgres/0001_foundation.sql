@@ -21,6 +21,7 @@ CREATE TABLE tasks (
   origin_session TEXT,
   route TEXT,
   workdir TEXT,
+  quiet TEXT,
   timeout_seconds DOUBLE PRECISION,
   on_crash TEXT NOT NULL CHECK (on_crash IN ('resume', 'rerun', 'fail')),
   max_attempts BIGINT NOT NULL,
@@ -197,3 +198,87 @@ CREATE TABLE instances (
 -- One row: the process that runs the loops, as long as it renews it.
 CREATE TABLE leader (one BIGINT PRIMARY KEY CHECK (one = 1), instance TEXT, renewed TIMESTAMPTZ NOT NULL);
 INSERT INTO leader VALUES (1, NULL, clock_timestamp());
+
+CREATE TABLE automations (
+  id TEXT PRIMARY KEY,
+  prompt TEXT NOT NULL,
+  agent TEXT NOT NULL,
+  schedule TEXT NOT NULL,
+  title TEXT NOT NULL,
+  fresh BIGINT NOT NULL,
+  scope_kind TEXT NOT NULL CHECK (scope_kind IN ('user', 'chat')),
+  scope_id TEXT NOT NULL,
+  route TEXT,
+  creator TEXT,
+  manage_mode TEXT NOT NULL CHECK (manage_mode IN ('creator_only', 'scope_all')),
+  session_key TEXT NOT NULL,
+  resume_thread_id TEXT,
+  source_message_id TEXT,
+  status TEXT NOT NULL CHECK (status IN ('active', 'paused', 'deleted')),
+  paused_why TEXT,
+  max_runs BIGINT NOT NULL,
+  run_count BIGINT NOT NULL,
+  workdir TEXT,
+  timeout_seconds DOUBLE PRECISION,
+  on_crash TEXT,
+  jitter_seconds DOUBLE PRECISION NOT NULL,
+  missed TEXT NOT NULL,
+  missed_window DOUBLE PRECISION NOT NULL,
+  quiet TEXT,
+  budget TEXT,
+  tags TEXT NOT NULL,
+  created_at BIGINT NOT NULL,
+  updated_at BIGINT NOT NULL,
+  next_run_at BIGINT,
+  last_run_at BIGINT,
+  deleted_at BIGINT,
+  last_result TEXT,
+  consecutive_failures BIGINT NOT NULL,
+  revision BIGINT NOT NULL
+);
+-- The next one to fire.
+CREATE INDEX automations_due ON automations (next_run_at, id) WHERE status = 'active' AND next_run_at IS NOT NULL;
+CREATE INDEX automations_scope ON automations (scope_kind, scope_id, id);
+
+CREATE TABLE goals (
+  id TEXT PRIMARY KEY,
+  objective TEXT NOT NULL,
+  agent TEXT NOT NULL,
+  status TEXT NOT NULL CHECK (status IN ('waiting_for_session', 'active', 'paused', 'complete', 'timeout')),
+  deadline_at BIGINT NOT NULL,
+  next_run_at BIGINT,
+  delay_reason TEXT,
+  thread_id TEXT,
+  scope_kind TEXT NOT NULL CHECK (scope_kind IN ('user', 'chat')),
+  scope_id TEXT NOT NULL,
+  route TEXT,
+  creator TEXT,
+  manage_mode TEXT NOT NULL CHECK (manage_mode IN ('creator_only', 'scope_all')),
+  session_key TEXT NOT NULL,
+  workdir TEXT,
+  verifier TEXT,
+  step BIGINT NOT NULL,
+  work TEXT NOT NULL,
+  proposal TEXT,
+  evidence TEXT,
+  errors BIGINT NOT NULL,
+  alike BIGINT NOT NULL,
+  last_mark TEXT,
+  max_steps BIGINT NOT NULL,
+  max_tokens BIGINT NOT NULL,
+  max_seconds DOUBLE PRECISION NOT NULL,
+  tokens BIGINT NOT NULL,
+  seconds DOUBLE PRECISION NOT NULL,
+  paused_why TEXT,
+  summary TEXT,
+  created_at BIGINT NOT NULL,
+  updated_at BIGINT NOT NULL,
+  completed_at BIGINT,
+  revision BIGINT NOT NULL
+);
+-- One open goal per scope.
+CREATE UNIQUE INDEX goals_open ON goals (scope_kind, scope_id) WHERE status IN ('waiting_for_session', 'active', 'paused');
+CREATE INDEX goals_deadline ON goals (deadline_at) WHERE status IN ('waiting_for_session', 'active', 'paused');
+
+-- The open tasks of automations and goals.
+CREATE INDEX tasks_cause ON tasks (cause_id) WHERE cause_id IS NOT NULL;

@@ -18,6 +18,7 @@ CREATE TABLE tasks (
   origin_session TEXT,
   route TEXT,
   workdir TEXT,
+  quiet TEXT,
   timeout_seconds REAL,
   on_crash TEXT NOT NULL CHECK (on_crash IN ('resume', 'rerun', 'fail')),
   max_attempts INTEGER NOT NULL,
@@ -186,3 +187,87 @@ CREATE TABLE instances (
   slots INTEGER NOT NULL,
   started_at INTEGER NOT NULL
 );
+
+CREATE TABLE automations (
+  id TEXT PRIMARY KEY,
+  prompt TEXT NOT NULL,
+  agent TEXT NOT NULL,
+  schedule TEXT NOT NULL,
+  title TEXT NOT NULL,
+  fresh INTEGER NOT NULL,
+  scope_kind TEXT NOT NULL CHECK (scope_kind IN ('user', 'chat')),
+  scope_id TEXT NOT NULL,
+  route TEXT,
+  creator TEXT,
+  manage_mode TEXT NOT NULL CHECK (manage_mode IN ('creator_only', 'scope_all')),
+  session_key TEXT NOT NULL,
+  resume_thread_id TEXT,
+  source_message_id TEXT,
+  status TEXT NOT NULL CHECK (status IN ('active', 'paused', 'deleted')),
+  paused_why TEXT,
+  max_runs INTEGER NOT NULL,
+  run_count INTEGER NOT NULL,
+  workdir TEXT,
+  timeout_seconds REAL,
+  on_crash TEXT,
+  jitter_seconds REAL NOT NULL,
+  missed TEXT NOT NULL,
+  missed_window REAL NOT NULL,
+  quiet TEXT,
+  budget TEXT,
+  tags TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  next_run_at INTEGER,
+  last_run_at INTEGER,
+  deleted_at INTEGER,
+  last_result TEXT,
+  consecutive_failures INTEGER NOT NULL,
+  revision INTEGER NOT NULL
+);
+-- The next one to fire.
+CREATE INDEX automations_due ON automations (next_run_at, id) WHERE status = 'active' AND next_run_at IS NOT NULL;
+CREATE INDEX automations_scope ON automations (scope_kind, scope_id, id);
+
+CREATE TABLE goals (
+  id TEXT PRIMARY KEY,
+  objective TEXT NOT NULL,
+  agent TEXT NOT NULL,
+  status TEXT NOT NULL CHECK (status IN ('waiting_for_session', 'active', 'paused', 'complete', 'timeout')),
+  deadline_at INTEGER NOT NULL,
+  next_run_at INTEGER,
+  delay_reason TEXT,
+  thread_id TEXT,
+  scope_kind TEXT NOT NULL CHECK (scope_kind IN ('user', 'chat')),
+  scope_id TEXT NOT NULL,
+  route TEXT,
+  creator TEXT,
+  manage_mode TEXT NOT NULL CHECK (manage_mode IN ('creator_only', 'scope_all')),
+  session_key TEXT NOT NULL,
+  workdir TEXT,
+  verifier TEXT,
+  step INTEGER NOT NULL,
+  work TEXT NOT NULL,
+  proposal TEXT,
+  evidence TEXT,
+  errors INTEGER NOT NULL,
+  alike INTEGER NOT NULL,
+  last_mark TEXT,
+  max_steps INTEGER NOT NULL,
+  max_tokens INTEGER NOT NULL,
+  max_seconds REAL NOT NULL,
+  tokens INTEGER NOT NULL,
+  seconds REAL NOT NULL,
+  paused_why TEXT,
+  summary TEXT,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  completed_at INTEGER,
+  revision INTEGER NOT NULL
+);
+-- One open goal per scope.
+CREATE UNIQUE INDEX goals_open ON goals (scope_kind, scope_id) WHERE status IN ('waiting_for_session', 'active', 'paused');
+CREATE INDEX goals_deadline ON goals (deadline_at) WHERE status IN ('waiting_for_session', 'active', 'paused');
+
+-- The open tasks of automations and goals.
+CREATE INDEX tasks_cause ON tasks (cause_id) WHERE cause_id IS NOT NULL;

@@ -1,0 +1,126 @@
+"""Routes of automations: make, look, change, pause, resume, run now, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from midwatch import wire
+from midwatch.api.bodies import AutomationBody, AutomationPatch, AutomationQuery, HistoryQuery
+from midwatch.api.desk import Desk, Who
+from midwatch.api.reply import Json
+from midwatch.automation import Automation
+from midwatch.channel import cut
+from midwatch.clock import iso
+from midwatch.runtime import Runtime
+from midwatch.schedule import host_zone, local_iso, parse_moment, upcoming
+from midwatch.task import Task
+
+SHOWN_RUNS = 5
+RUN_TEXT = 500
+ONE: dict[int | str, dict[str, Any]] = {200: {"model": wire.AutomationInfo}}
+
+router = APIRouter()
+
+
+async def shown(desk: Runtime, found: Automation) -> dict[str, Any]:
+    """One automation as JSON, with whether it runs and when it will."""
+    after = found.next_run_at
+    times = [] if after is None else upcoming(found.times, after - 1, SHOWN_RUNS)
+    return {
+        **found.snapshot(),
+        "running": await desk.automations.running(found.id) is not None,
+        "next_runs": [local_iso(at, found.times.zone) for at in times],
+    }
+
+
+def run_of(task: Task) -> dict[str, Any]:
+    """One run, or step, as JSON."""
+    _, _, due = (task.internal_key or "").partition("@")
+    return {
+        "task_id": task.id,
+        "scheduled_for": iso(int(due)) if due.isdigit() else None,
+        "status": task.status,
+        "outcome": task.outcome,
+        "started_at": iso(task.started_at),
+        "completed_at": iso(task.completed_at),
+        "result": None if task.result is None else cut(task.result, RUN_TEXT),
+        "error": task.error,
+        "usage": task.usage,
+    }
+
+
+def wishes(desk: Runtime, said: dict[str, Any]) -> dict[str, Any]:
+    """What was said, with moments as numbers and durations under the record's names."""
+    made = {NAMES.get(name, name): value for name, value in said.items()}
+    for name in ("at", "next_run_at"):
+        if isinstance(made.get(name), str):
+            made[name] = parse_moment(made[name], desk.clock.now(), made.get("zone") or host_zone())
+    if made.get("tags") is not None:
+        made["tags"] = tuple(made["tags"])
+    return made
+
+
+NAMES = {"timeout": "timeout_seconds", "jitter": "jitter_seconds"}
+
+
+@router.get("/automations", responses={200: {"model": wire.AutomationPage}})
+async def list_automations(desk: Desk, asked: Annotated[AutomationQuery, Query()]) -> Json:
+    """Newest first: all but deleted ones, unless `status` says otherwise."""
+    scope = (asked.scope_kind, asked.scope_id) if asked.scope_id else None
+    found = await desk.automations.list(asked.status, scope=scope, limit=asked.limit)
+    return Json({"automations": [await shown(desk, one) for one in found]})
+
+
+@router.post("/automations", status_code=201, responses={201: {"model": wire.AutomationInfo}})
+async def create(desk: Desk, who: Who, body: AutomationBody) -> Json:
+    """Make one. Exactly one of `at`, `every` and `cron` says when it runs."""
+    said = wishes(desk, body.model_dump(exclude_unset=True, exclude={"prompt"}))
+    made = await desk.automations.create(body.prompt, actor=who.name, **said)
+    return Json(await shown(desk, made), 201, headers={"location": f"/api/v1/automations/{made.id}"})
+
+
+@router.get("/automations/{automation_id}", responses=ONE)
+async def show(desk: Desk, automation_id: str) -> Json:
+    """One automation."""
+    return Json(await shown(desk, await desk.automations.get(automation_id)))
+
+
+@router.patch("/automations/{automation_id}", responses=ONE)
+async def patch(desk: Desk, who: Who, automation_id: str, body: AutomationPatch) -> Json:
+    """Change some fields. With `revision` only if nobody changed it meanwhile."""
+    said = wishes(desk, body.model_dump(exclude_unset=True, exclude={"revision"}))
+    found = await desk.automations.patch(automation_id, said, revision=body.revision, actor=who.name, may=who)
+    return Json(await shown(desk, found))
+
+
+@router.post("/automations/{automation_id}/pause", responses=ONE)
+async def pause(desk: Desk, who: Who, automation_id: str) -> Json:
+    """Fire no more; what runs goes on."""
+    return Json(await shown(desk, await desk.automations.pause(automation_id, actor=who.name, may=who)))
+
+
+@router.post("/automations/{automation_id}/resume", responses=ONE)
+async def resume(desk: Desk, who: Who, automation_id: str) -> Json:
+    """Fire again, also after it was deleted."""
+    return Json(await shown(desk, await desk.automations.resume(automation_id, actor=who.name, may=who)))
+
+
+@router.post("/automations/{automation_id}/run", status_code=201, responses={201: {"model": wire.TaskInfo}})
+async def run(desk: Desk, who: Who, automation_id: str) -> Json:
+    """Run it now, beside its times."""
+    task = await desk.automations.run(automation_id, actor=who.name, may=who)
+    return Json(task.snapshot(), 201, headers={"location": f"/api/v1/tasks/{task.id}"})
+
+
+@router.get("/automations/{automation_id}/history", responses={200: {"model": wire.RunPage}})
+async def history(desk: Desk, automation_id: str, asked: Annotated[HistoryQuery, Query()]) -> Json:
+    """Its runs, newest first."""
+    return Json({"runs": [run_of(task) for task in await desk.automations.history(automation_id, asked.limit)]})
+
+
+@router.delete("/automations/{automation_id}", responses=ONE)
+async def delete(desk: Desk, who: Who, automation_id: str) -> Json:
+    """Delete it; it can be brought back for 30 days."""
+    return Json(await shown(desk, await desk.automations.delete(automation_id, actor=who.name, may=who)))

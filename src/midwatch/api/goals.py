@@ -1,0 +1,124 @@
+"""Routes of goals: set, look, edit, step, pause, resume, complete, delay, clear."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from midwatch import wire
+from midwatch.api.automations import run_of
+from midwatch.api.bodies import CompleteBody, DelayBody, GoalBody, GoalPatch, GoalQuery, HistoryQuery
+from midwatch.api.desk import Desk, Who
+from midwatch.api.reply import Json
+from midwatch.clock import SECOND
+from midwatch.errors import Forbidden
+from midwatch.goal import Goal
+from midwatch.identity import Actor
+from midwatch.runtime import Runtime
+from midwatch.schedule import host_zone, parse_moment
+
+ONE: dict[int | str, dict[str, Any]] = {200: {"model": wire.GoalInfo}}
+
+router = APIRouter()
+
+
+async def shown(desk: Runtime, found: Goal) -> dict[str, Any]:
+    """One goal as JSON, with whether a step runs."""
+    newest = await desk.store.steps(found.id, 1)
+    return {**found.snapshot(), "running": bool(newest) and newest[0].open}
+
+
+def wishes(desk: Runtime, said: dict[str, Any]) -> dict[str, Any]:
+    """What was said, under the record's names; a deadline is a moment or a length of time."""
+    made = dict(said)
+    deadline = made.pop("deadline", None)
+    if isinstance(deadline, str):
+        made["deadline_at"] = parse_moment(deadline, desk.clock.now(), host_zone())
+    elif deadline is not None:
+        made["deadline_at"] = desk.clock.now() + int(deadline * SECOND)
+    return made
+
+
+def own(who: Actor, goal_id: str) -> bool:
+    """Whether an agent speaks, in a step of just this goal; Forbidden when it is another's."""
+    if who.task is None:
+        return False
+    if who.task.cause != "goal" or who.task.cause_id != goal_id:
+        raise Forbidden("an agent may signal only the goal it works on.")
+    return True
+
+
+@router.get("/goals", responses={200: {"model": wire.GoalPage}})
+async def list_goals(desk: Desk, asked: Annotated[GoalQuery, Query()]) -> Json:
+    """Newest first."""
+    return Json({"goals": [await shown(desk, one) for one in await desk.goals.list(asked.status, limit=asked.limit)]})
+
+
+@router.post("/goals", status_code=201, responses={201: {"model": wire.GoalInfo}})
+async def create(desk: Desk, who: Who, body: GoalBody) -> Json:
+    """Set a goal; its first step begins at once, or when its session has a thread."""
+    said = wishes(desk, body.model_dump(exclude_unset=True, exclude={"objective"}))
+    made = await desk.goals.create(body.objective, actor=who.name, **said)
+    return Json(await shown(desk, made), 201, headers={"location": f"/api/v1/goals/{made.id}"})
+
+
+@router.get("/goals/{goal_id}", responses=ONE)
+async def show(desk: Desk, goal_id: str) -> Json:
+    """One goal."""
+    return Json(await shown(desk, await desk.goals.get(goal_id)))
+
+
+@router.get("/goals/{goal_id}/steps", responses={200: {"model": wire.RunPage}})
+async def steps(desk: Desk, goal_id: str, asked: Annotated[HistoryQuery, Query()]) -> Json:
+    """Its tasks, newest first."""
+    return Json({"runs": [run_of(task) for task in await desk.goals.steps(goal_id, asked.limit)]})
+
+
+@router.patch("/goals/{goal_id}", responses=ONE)
+async def edit(desk: Desk, who: Who, goal_id: str, body: GoalPatch) -> Json:
+    """Change its objective, deadline or budget."""
+    said = wishes(desk, body.model_dump(exclude_unset=True, exclude={"revision"}))
+    found = await desk.goals.edit(goal_id, said, revision=body.revision, actor=who.name, may=who)
+    return Json(await shown(desk, found))
+
+
+@router.post("/goals/{goal_id}/step", responses=ONE)
+async def step(desk: Desk, who: Who, goal_id: str) -> Json:
+    """Begin the next step now."""
+    return Json(await shown(desk, await desk.goals.step(goal_id, actor=who.name, may=who)))
+
+
+@router.post("/goals/{goal_id}/pause", responses=ONE)
+async def pause(desk: Desk, who: Who, goal_id: str) -> Json:
+    """Rest until it is resumed; a running step is stopped."""
+    return Json(await shown(desk, await desk.goals.pause(goal_id, actor=who.name, may=who)))
+
+
+@router.post("/goals/{goal_id}/resume", responses=ONE)
+async def resume(desk: Desk, who: Who, goal_id: str) -> Json:
+    """Go on."""
+    return Json(await shown(desk, await desk.goals.resume(goal_id, actor=who.name, may=who)))
+
+
+@router.post("/goals/{goal_id}/complete", responses=ONE)
+async def complete(desk: Desk, who: Who, goal_id: str, body: CompleteBody) -> Json:
+    """It is reached. From its agent it counts when the step has ended and its verifier, if any, agrees."""
+    in_step = own(who, goal_id)
+    may = None if in_step else who
+    found = await desk.goals.complete(goal_id, evidence=body.evidence, actor=who.name, may=may, in_step=in_step)
+    return Json(await shown(desk, found))
+
+
+@router.post("/goals/{goal_id}/delay", responses=ONE)
+async def delay(desk: Desk, who: Who, goal_id: str, body: DelayBody) -> Json:
+    """Begin the next step later: 0, or 1 minute to 12 hours."""
+    may = None if own(who, goal_id) else who
+    found = await desk.goals.delay(goal_id, body.duration, body.reason, actor=who.name, may=may)
+    return Json(await shown(desk, found))
+
+
+@router.delete("/goals/{goal_id}", responses=ONE)
+async def clear(desk: Desk, who: Who, goal_id: str) -> Json:
+    """Give it up and remove it; a running step is stopped."""
+    return Json({**(await desk.goals.clear(goal_id, actor=who.name, may=who)).snapshot(), "running": False})

@@ -1,0 +1,258 @@
+"""The automation service: make, look, change, pause, resume, run now, delete. What one is stands in
+`midwatch.automation`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import fields, replace
+from typing import Any, Protocol
+
+from midwatch import automation as rules
+from midwatch.automation import TRANSITIONS, Automation, AutomationStore, Status, normalise, validate
+from midwatch.change import Changes
+from midwatch.clock import SECOND, Clock, new_id
+from midwatch.errors import AlreadyFinished, Conflict, InvalidInput, NotFound
+from midwatch.event import AutomationChanged, AutomationCreated
+from midwatch.identity import Actor
+from midwatch.schedule import Schedule, host_zone, next_run_at
+from midwatch.session import checked_key
+from midwatch.submission import check
+from midwatch.task import TRIES, AgentTerms, Task, TaskStore
+from midwatch.tasks import Tasks
+
+KEPT_SECONDS = 30 * 86400.0
+"""Deleted ones can be brought back for this long."""
+LISTED, MOST_LISTED = 20, 200
+CHANGEABLE = frozenset({
+    "title", "prompt", "agent", "fresh", "route", "manage_mode", "max_runs", "workdir", "timeout_seconds", "on_crash",
+    "jitter_seconds", "missed", "missed_window", "quiet", "budget", "tags", "at", "every", "cron", "zone",
+    "next_run_at",
+})  # fmt: skip
+TIMES = ("at", "every", "cron")
+
+
+class Store(AutomationStore, TaskStore, Protocol):
+    """What this service needs of the store."""
+
+
+class Automations:
+    """Service: agents that work while nobody watches."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        tasks: Tasks,
+        terms: Callable[[str], Awaitable[AgentTerms]],
+        check_route: Callable[[str], str],
+        default_route: str | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._tasks = tasks
+        self._terms = terms
+        self._check_route = check_route
+        self._default_route = default_route
+
+    async def create(self, prompt: str, *, actor: str | None = None, **wish: Any) -> Automation:
+        """Make one. Exactly one of `at`, `every` and `cron` says when; see `Automation` for the rest."""
+        now = self._clock.now()
+        times = Schedule.make(
+            at=wish.pop("at", None), every=wish.pop("every", None), cron=wish.pop("cron", None),
+            zone=wish.pop("zone", None) or host_zone(), anchor=now,
+        )  # fmt: skip
+        if times.at is not None and times.at <= now:
+            raise InvalidInput("that time has passed already; choose a later one.", field="at")
+        agent = await self._tasks.known_agent(wish.pop("agent", None))
+        route = wish.pop("route", None) or self._default_route
+        session = wish.pop("session_key", None)
+        self._refuse_unknown(wish, {"scope_kind", "scope_id", "resume_thread_id", "source_message_id", "enabled"})
+        enabled = wish.pop("enabled", True)
+        automation_id = new_id("am", now)
+        first = wish.pop("next_run_at", None) or next_run_at(times, now)
+        scope = wish.pop("scope_id", None) or actor or "owner"
+        draft = Automation(
+            id=automation_id, prompt=prompt, agent=agent, schedule=times.snapshot(), creator=actor, scope_id=scope,
+            route=self._check_route(route) if route else None, session_key=checked_key(session) if session else "",
+            status="active" if enabled else "paused", created_at=now, updated_at=now, next_run_at=first, **wish,
+        )  # fmt: skip
+        made = normalise(draft)
+        self._check(made)
+        created = AutomationCreated(
+            automation_id=made.id, title=made.name, schedule=made.schedule, next_run_at=made.snapshot()["next_run_at"]
+        )
+        await self._store.apply(Changes(records=(made,), events=(rules.told(made, created, now, actor),)))
+        return made
+
+    async def get(self, automation_id: str) -> Automation:
+        """The automation, deleted ones too, or NotFound."""
+        found = await self._store.get_automation(automation_id.strip())
+        if found is None:
+            raise NotFound("automation", automation_id)
+        return found
+
+    async def running(self, automation_id: str) -> Task | None:
+        """Its open run, or None."""
+        return await self._store.open_run(automation_id)
+
+    async def history(self, automation_id: str, limit: int = LISTED) -> list[Task]:
+        """Its runs, newest first."""
+        await self.get(automation_id)
+        return await self._store.runs(automation_id, min(max(1, limit), MOST_LISTED))
+
+    async def patch(
+        self,
+        automation_id: str,
+        values: Mapping[str, Any],
+        *,
+        revision: int | None = None,
+        actor: str | None = None,
+        may: Actor | None = None,
+    ) -> Automation:
+        """Change some fields. Conflict when `revision` is not the current one."""
+        self._refuse_unknown(values, set())
+
+        def change(found: Automation, now: int) -> Changes:
+            after = self._patched(found, values, now)
+            self._check(after)
+            if after.status == "deleted":
+                raise Conflict(f"automation {found.id} is deleted; bring it back with `midwatch automation resume`.")
+            changed = {
+                f.name: getattr(after, f.name)
+                for f in fields(after)
+                if getattr(after, f.name) != getattr(found, f.name)
+            }
+            told = AutomationChanged(automation_id=found.id, fields=tuple(sorted(values)), status=found.status)
+            return Changes(
+                updates=(rules.changed(found, now, **changed),), events=(rules.told(found, told, now, actor),)
+            )
+
+        return await self._change(automation_id, change, may, revision)
+
+    async def pause(self, automation_id: str, *, why: str = "paused by a person", actor: str | None = None,
+                    may: Actor | None = None) -> Automation:  # fmt: skip
+        """Fire no more. What runs goes on; pausing it again changes nothing."""
+        if (found := await self.get(automation_id)).status == "paused":
+            return found
+        return await self._change(automation_id, lambda one, now: rules.paused(one, now, why, actor), may)
+
+    async def resume(self, automation_id: str, *, actor: str | None = None, may: Actor | None = None) -> Automation:
+        """Fire again, also after it was deleted. What was missed is not made up for; failures are forgotten."""
+        if (found := await self.get(automation_id)).status == "active":
+            return found
+        return await self._change(automation_id, lambda one, now: rules.resumed(one, now, actor), may)
+
+    async def delete(self, automation_id: str, *, actor: str | None = None, may: Actor | None = None) -> Automation:
+        """Delete it; its open run is cancelled. It can be brought back for 30 days."""
+
+        def change(found: Automation, now: int) -> Changes:
+            told = AutomationChanged(automation_id=found.id, fields=("status",), status="deleted")
+            update = rules.changed(found, now, status="deleted", deleted_at=now, next_run_at=None)
+            return Changes(updates=(update,), events=(rules.told(found, told, now, actor),))
+
+        found = await self.get(automation_id)
+        if found.status != "deleted":
+            found = await self._change(automation_id, change, may)
+        if open_run := await self._store.open_run(found.id):
+            with suppress(AlreadyFinished):
+                await self._tasks.cancel(open_run.id, actor=actor)
+        return found
+
+    async def run(self, automation_id: str, *, actor: str | None = None, may: Actor | None = None) -> Task:
+        """Run it now, beside its times. It counts like any other run; the caller does not wait for it."""
+        for _ in range(TRIES):
+            found = await self._managed(automation_id, may)
+            if found.status == "deleted":
+                raise Conflict(f"automation {found.id} is deleted; bring it back with `midwatch automation resume`.")
+            if open_run := await self._store.open_run(found.id):
+                raise Conflict(f"it runs already as task {open_run.id}; wait for it or cancel it.")
+            if found.spent:
+                raise Conflict(f"automation {found.id} has had all its runs; raise max_runs first.")
+            terms = await self._terms(found.agent)
+            task, changes = rules.run_now(found, self._clock.now(), terms, actor=actor)
+            with suppress(Conflict):
+                await self._store.apply(changes)
+                return task
+        raise Conflict(f"automation {automation_id} keeps changing; try again.")
+
+    async def record_source_message(self, automation_id: str, message_id: str) -> Automation:
+        """Where its answers belong; the first one counts."""
+        found = await self.get(automation_id)
+        if found.source_message_id or not message_id.strip():
+            return found
+        return await self._change(
+            automation_id,
+            lambda one, now: Changes(updates=(rules.changed(one, now, source_message_id=message_id.strip()),)),
+        )
+
+    async def list(
+        self, status: str = "", *, scope: tuple[str, str] | None = None, limit: int = LISTED
+    ) -> list[Automation]:
+        """Newest first: all but deleted ones, those of one status, or `all`."""
+        wanted = status.strip().lower()
+        if wanted not in ("", "all", *TRANSITIONS):
+            raise InvalidInput(f"the status is one of: all, {', '.join(TRANSITIONS)}.", field="status")
+        statuses: Iterable[Status] = ("active", "paused")
+        if wanted:
+            statuses = tuple(TRANSITIONS) if wanted == "all" else (wanted,)  # type: ignore[assignment]  # one of them
+        return await self._store.list_automations(scope, tuple(statuses), min(max(1, limit), MOST_LISTED))
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    async def _change(
+        self,
+        automation_id: str,
+        change: Callable[[Automation, int], Changes],
+        may: Actor | None = None,
+        revision: int | None = None,
+    ) -> Automation:
+        for _ in range(TRIES):
+            found = await self._managed(automation_id, may)
+            if revision is not None and found.revision != revision:
+                raise Conflict(
+                    f"automation {found.id} changed meanwhile (revision {found.revision}); look at it again."
+                )
+            try:
+                await self._store.apply(change(found, self._clock.now()))
+            except Conflict:
+                if revision is not None:
+                    raise
+                continue
+            return await self.get(automation_id)
+        raise Conflict(f"automation {automation_id} keeps changing; try again.")
+
+    async def _managed(self, automation_id: str, may: Actor | None) -> Automation:
+        found = await self.get(automation_id)
+        if may is not None:
+            may.must_manage(found.creator, found.manage_mode)
+        return found
+
+    def _check(self, made: Automation) -> None:
+        validate(made)
+        check(made.prompt, {"workdir": made.workdir, "timeout": made.timeout_seconds}, 1_000_000)
+
+    def _refuse_unknown(self, wish: Mapping[str, Any], more: set[str]) -> None:
+        if unknown := sorted(set(wish) - CHANGEABLE - more):
+            known = ", ".join(sorted(CHANGEABLE))
+            raise InvalidInput(f"{unknown[0]} cannot be set here; what can be: {known}.", field=unknown[0])
+
+    def _patched(self, found: Automation, values: Mapping[str, Any], now: int) -> Automation:
+        plain = {name: value for name, value in values.items() if name not in (*TIMES, "zone", "next_run_at")}
+        if plain.get("route"):
+            plain["route"] = self._check_route(plain["route"])
+        after = normalise(replace(found, **plain, revision=found.revision))
+        if not any(name in values for name in (*TIMES, "zone", "next_run_at")):
+            return after
+        old = found.times
+        chosen = {name: values.get(name) for name in TIMES if values.get(name) is not None}
+        if not chosen:
+            chosen = {name: getattr(old, name) for name in TIMES if getattr(old, name) is not None}
+        times = Schedule.make(**chosen, zone=values.get("zone") or old.zone, anchor=old.anchor or now)
+        following = values.get("next_run_at") or next_run_at(times, now)
+        return replace(after, schedule=times.snapshot(), next_run_at=following if after.status == "active" else None)
+
+
+def kept_since(now: int) -> int:
+    """Those deleted before this are gone for good."""
+    return now - int(KEPT_SECONDS * SECOND)

@@ -1,0 +1,438 @@
+"""Goals: an objective that is pursued task after task until it is reached, time is up, or its budget is spent.
+
+Between two steps a goal holds nothing: no slot, no gate. What the end of a step means (`advance`) is pure and is
+written with that end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+from midwatch.automation import ManageMode, ScopeKind
+from midwatch.change import Changes, Update
+from midwatch.channel import Delivery, Route, cut
+from midwatch.clock import SECOND, duration, iso, new_id
+from midwatch.errors import BadConfig, Conflict, InvalidInput
+from midwatch.event import (
+    Event,
+    GoalCompleted,
+    GoalDelayed,
+    GoalPaused,
+    GoalStep,
+    GoalTimedOut,
+    Payload,
+    TaskSubmitted,
+    event,
+)
+from midwatch.session import gate_key
+from midwatch.task import AUTOMATION_PAUSES, AgentTerms, Task, meta
+
+Status = Literal["waiting_for_session", "active", "paused", "complete", "timeout"]
+Work = Literal["step", "verify", "wrap_up"]
+
+TRANSITIONS: Mapping[Status, frozenset[Status]] = {
+    "waiting_for_session": frozenset({"active", "paused", "complete", "timeout"}),
+    "active": frozenset({"paused", "complete", "timeout"}),
+    "paused": frozenset({"active", "waiting_for_session", "complete", "timeout"}),
+    "complete": frozenset(),
+    "timeout": frozenset(),
+}
+OPEN: frozenset[Status] = frozenset({"waiting_for_session", "active", "paused"})
+DEADLINE_SECONDS = 48 * 3600.0
+LONGEST_DELAY = 12 * 3600.0
+SHORTEST_DELAY = 60.0
+MOST_ERRORS = 5
+MOST_ALIKE = 3
+"""Steps that may end with the very same words and without using a tool before it is taken for a loop."""
+MAX_OBJECTIVE = 20_000
+TEXT_SHOWN = 500
+
+CONTINUE = """\
+You are pursuing a goal over many steps. Work on it now, then say how to go on.
+
+Goal: {objective}
+Now: {now}. Deadline: {deadline}. Elapsed: {elapsed}. Remaining: {remaining}.
+
+Before you end this step, check what is really done, then do exactly one of these:
+- the goal is reached and you can prove it: run `midwatch goal complete --evidence "what proves it"`
+- something must happen first: run `midwatch goal delay DURATION "what you wait for"` (1m to 12h)
+- otherwise just end; the next step begins at once."""
+WRAP_UP = """\
+The deadline of your goal has passed and this is its last step.
+
+Goal: {objective}
+Now: {now}. Deadline: {deadline}. Elapsed: {elapsed}.
+
+Start nothing new. Leave things in a safe state and report briefly: what was reached, what is left, where to go on."""
+VERIFY = """\
+Somebody claims that a goal has been reached. Check it yourself; do not take their word for it.
+
+Goal: {objective}
+Evidence given: {evidence}
+
+Answer with REACHED on the first line if it is, or with NOT REACHED and what is missing."""
+NAMES = ("objective", "now", "deadline", "elapsed", "remaining", "evidence")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """The record. `next_run_at` is when the next step begins, if not at once."""
+
+    noun: ClassVar[str] = "goal"
+
+    id: str
+    objective: str
+    agent: str
+    status: Status = "active"
+    deadline_at: int = 0
+    next_run_at: int | None = None
+    delay_reason: str | None = None
+    thread_id: str | None = None
+    scope_kind: ScopeKind = "user"
+    scope_id: str = "owner"
+    route: str | None = None
+    creator: str | None = None
+    manage_mode: ManageMode = "creator_only"
+    session_key: str = ""
+    workdir: str | None = None
+    verifier: str | None = None
+    step: int = 0
+    work: Work = "step"
+    """What its newest task is for."""
+    proposal: Literal["complete", "delay"] | None = None
+    """What the agent said in the step that runs now."""
+    evidence: str | None = None
+    errors: int = 0
+    alike: int = 0
+    last_mark: str | None = None
+    max_steps: int = 0
+    max_tokens: int = 0
+    max_seconds: float = 0.0
+    tokens: int = 0
+    seconds: float = 0.0
+    paused_why: str | None = None
+    summary: str | None = None
+    created_at: int = 0
+    updated_at: int = 0
+    completed_at: int | None = None
+    revision: int = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether it is still pursued, or may be again."""
+        return self.status in OPEN
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it."""
+        shown = {name: getattr(self, name) for name in SHOWN}
+        for name in ("deadline_at", "next_run_at", "created_at", "updated_at", "completed_at"):
+            shown[name] = iso(getattr(self, name))
+        return shown
+
+
+SHOWN = (
+    "id", "objective", "agent", "status", "delay_reason", "thread_id", "scope_kind", "scope_id", "route", "creator",
+    "manage_mode", "session_key", "workdir", "verifier", "step", "work", "evidence", "errors", "max_steps",
+    "max_tokens", "max_seconds", "tokens", "seconds", "paused_why", "summary", "revision",
+)  # fmt: skip
+
+
+class Templates(NamedTuple):
+    """The prompts of a goal's steps. `{objective}` and the like are filled in, all other text is literal."""
+
+    go_on: str = CONTINUE
+    wrap_up: str = WRAP_UP
+    verify: str = VERIFY
+
+    def check(self) -> None:
+        """BadConfig when one could not be filled in, or does not speak of the objective."""
+        for name, text in self._asdict().items():
+            if "{objective}" not in text:
+                raise BadConfig(f"goal template {name} does not say {{objective}}; the agent would not know its goal.")
+
+
+class Ended(NamedTuple):
+    """A step that has ended: its task, whether a tool was used in it, and the thread it leaves."""
+
+    task: Task
+    tools: int = 0
+    thread_id: str | None = None
+
+
+class GoalStore(Protocol):
+    """Port: goals. They are written through `Changes`."""
+
+    async def get_goal(self, goal_id: str) -> Goal | None:
+        """The goal, or None."""
+        ...
+
+    async def open_goal(self, scope: tuple[str, str]) -> Goal | None:
+        """The open goal of a scope, or None; there is at most one."""
+        ...
+
+    async def list_goals(self, statuses: tuple[Status, ...] = (), limit: int = 20) -> list[Goal]:
+        """Newest first; no statuses means all."""
+        ...
+
+    async def due_goals(self, now: int, limit: int = 64) -> list[Goal]:
+        """Those to be woken: active ones without a task whose time has come, waiting ones whose session has a thread,
+        and open ones without a task past their deadline. Earliest first."""
+        ...
+
+    async def next_goal_at(self) -> int | None:
+        """When the next one is to be woken, as far as time alone decides, or None."""
+        ...
+
+    async def steps(self, goal_id: str, limit: int = 20) -> list[Task]:
+        """Its tasks, newest first."""
+        ...
+
+    async def delete_goal(self, goal_id: str, events: tuple[Event, ...]) -> bool:
+        """Remove it. False when it is gone already."""
+        ...
+
+
+# -- pure rules ----------------------------------------------------------------------------------------------------
+
+
+def normalise(goal: Goal) -> Goal:
+    """The same, as it is kept."""
+    return replace(
+        goal,
+        objective=goal.objective.strip(),
+        scope_id=goal.scope_id.strip(),
+        session_key=goal.session_key.strip() or f"goal:{goal.id}",
+    )
+
+
+def validate(goal: Goal) -> None:
+    """InvalidInput, with the field and the remedy, for what makes no sense."""
+    for name, wrong, said in (
+        ("objective", not goal.objective, "the objective is empty; say what is to be reached."),
+        ("objective", len(goal.objective) > MAX_OBJECTIVE, f"an objective has up to {MAX_OBJECTIVE} characters."),
+        ("scope_kind", goal.scope_kind not in ("user", "chat"), "the scope is user or chat."),
+        ("scope_id", not goal.scope_id, "the scope has no id; say whose it is."),
+        ("manage_mode", goal.manage_mode not in ("creator_only", "scope_all"), "use creator_only or scope_all."),
+        ("status", goal.status not in TRANSITIONS, f"the status is one of: {', '.join(TRANSITIONS)}."),
+        ("max_steps", goal.max_steps < 0, "max_steps is 0, for no limit, or more."),
+        ("max_tokens", goal.max_tokens < 0, "max_tokens is 0, for no limit, or more."),
+        ("max_seconds", goal.max_seconds < 0, "the time is 0, for no limit, or more."),
+        ("deadline", goal.deadline_at <= goal.created_at, "the deadline has passed already; choose a later one."),
+    ):
+        if wrong:
+            raise InvalidInput(said, field=name)
+
+
+def prompt_of(goal: Goal, work: Work, now: int, templates: Templates) -> str:
+    """What the agent is told."""
+    text = {"step": templates.go_on, "wrap_up": templates.wrap_up, "verify": templates.verify}[work]
+    filled = {
+        "now": iso(now), "deadline": iso(goal.deadline_at), "elapsed": duration((now - goal.created_at) / SECOND),
+        "remaining": duration(max(0, goal.deadline_at - now) / SECOND), "evidence": goal.evidence or "none",
+        "objective": goal.objective,
+    }  # fmt: skip
+    for name, value in filled.items():  # the objective last: what it says is not a template
+        text = text.replace("{" + name + "}", str(value))
+    return text
+
+
+def changed(goal: Goal, now: int, **fields: Any) -> Update:
+    """The update of some fields, refused when somebody changed it meanwhile."""
+    guard: dict[str, Any] = {"revision": goal.revision}
+    if "status" in fields:
+        guard["status"] = goal.status
+    return Update("goal", goal.id, {**fields, "updated_at": now, "revision": goal.revision + 1}, guard)
+
+
+def told(goal: Goal, payload: Payload, now: int, actor: str | None = None, **more: Any) -> Event:
+    """An event about it."""
+    about = {"session_key": goal.session_key, "agent_id": goal.agent, "actor": actor or goal.creator}
+    return event(payload, now, **{**about, **more})
+
+
+def begin(goal: Goal, work: Work, now: int, terms: AgentTerms, templates: Templates, **fields: Any) -> Changes:
+    """The next task of a goal."""
+    number = goal.step + (1 if work == "step" else 0)
+    task_id = new_id("t", now)
+    agent = goal.verifier if work == "verify" and goal.verifier else goal.agent
+    session = f"{goal.session_key}|thread:verify-{number}" if work == "verify" else goal.session_key
+    limit = terms.timeout_seconds
+    if work == "step":
+        left = (goal.deadline_at - now) / SECOND
+        limit = left if limit is None else min(limit, left)
+    task = Task(
+        id=task_id, status="pending", prompt=prompt_of(replace(goal, **_kept(fields)), work, now, templates),
+        agent=agent, session_key=session, gate_key=gate_key(session), created_at=now, due_at=now, cause="goal",
+        cause_id=goal.id, creator=goal.creator, workdir=goal.workdir, timeout_seconds=limit, on_crash=terms.on_crash,
+        max_attempts=1, root_id=task_id, internal_key=f"{goal.id}#{work}:{number}:{goal.revision}",
+    )  # fmt: skip
+    step = GoalStep(goal_id=goal.id, step=number, work=work, task_id=task_id)
+    submitted = TaskSubmitted(prompt=task.prompt, agent=agent, cause="goal")
+    update = changed(goal, now, **{"step": number, "work": work, "next_run_at": None, "delay_reason": None, **fields})
+    return Changes(
+        updates=(update,),
+        records=(task,),
+        events=(told(goal, step, now, task_id=task_id), event(submitted, now, **meta(task))),
+    )
+
+
+def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name in Goal.__dataclass_fields__}
+
+
+def wake(goal: Goal, now: int, terms: AgentTerms, templates: Templates, thread_id: str | None = None) -> Changes:
+    """What happens when its time has come and it has no task: a step, or the end of its time."""
+    if now >= goal.deadline_at:
+        if goal.status == "active" and goal.step > 0 and goal.work != "wrap_up":
+            return begin(goal, "wrap_up", now, terms, templates)
+        return timed_out(goal, now)
+    if goal.status == "waiting_for_session":
+        return begin(goal, "step", now, terms, templates, status="active", thread_id=thread_id)
+    return begin(goal, "step", now, terms, templates)
+
+
+def advance(goal: Goal, ended: Ended, now: int, terms: AgentTerms, templates: Templates) -> Changes:
+    """What the end of a step means for its goal."""
+    task = ended.task
+    spent = _spent(goal, ended)
+    if not goal.open or goal.status != "active":
+        return Changes(updates=(changed(goal, now, **spent),)) if goal.open else Changes()
+    if goal.work == "wrap_up":
+        return timed_out(goal, now, summary=task.result, **spent)
+    if goal.work == "verify":
+        return _verified(goal, task, now, terms, templates, spent)
+    if goal.proposal == "complete":
+        if goal.verifier:
+            return begin(goal, "verify", now, terms, templates, proposal=None, **spent)
+        return completed(goal, now, summary=task.result, **spent)
+    if now >= goal.deadline_at:
+        return begin(goal, "wrap_up", now, terms, templates, proposal=None, **spent)
+    if task.status == "cancelled":
+        return paused(goal, now, "its running step was stopped", **spent)
+    if task.status == "failed" and goal.proposal is None:
+        return _failed(goal, task, now, spent)
+    if why := _over_budget(replace(goal, **spent)):
+        return paused(goal, now, why, summary=task.result, **spent)
+    if goal.proposal == "delay" and goal.next_run_at is not None:
+        return Changes(updates=(changed(goal, now, proposal=None, errors=0, alike=0, last_mark=None, **spent),))
+    return _again(goal, ended, now, terms, templates, spent)
+
+
+def _again(
+    goal: Goal, ended: Ended, now: int, terms: AgentTerms, templates: Templates, spent: dict[str, Any]
+) -> Changes:
+    """The next step at once, unless the last ones were all alike and did nothing."""
+    mark = hashlib.sha256((ended.task.result or "").strip().encode()).hexdigest()[:16]
+    alike = goal.alike + 1 if mark == goal.last_mark and not ended.tools and goal.proposal is None else 1
+    progress = {"proposal": None, "errors": 0, "alike": alike, "last_mark": mark, **spent}
+    if alike >= MOST_ALIKE:
+        why = f"{MOST_ALIKE} steps ended with the same words and used no tool"
+        return paused(goal, now, why, summary=ended.task.result, **progress)
+    return begin(goal, "step", now, terms, templates, **progress)
+
+
+def _spent(goal: Goal, ended: Ended) -> dict[str, Any]:
+    task = ended.task
+    worked = ((task.completed_at or 0) - (task.started_at or task.completed_at or 0)) / SECOND
+    found: dict[str, Any] = {
+        "tokens": goal.tokens + (task.tokens_used or 0),
+        "seconds": goal.seconds + max(0.0, worked),
+    }
+    if ended.thread_id and goal.work != "verify":
+        found["thread_id"] = ended.thread_id
+    return found
+
+
+def _over_budget(goal: Goal) -> str | None:
+    if 0 < goal.max_steps <= goal.step:
+        return f"its budget of {goal.max_steps} steps is spent"
+    if 0 < goal.max_tokens <= goal.tokens:
+        return f"its budget of {goal.max_tokens} tokens is spent"
+    if 0 < goal.max_seconds <= goal.seconds:
+        return f"its budget of {duration(goal.max_seconds)} is spent"
+    return None
+
+
+def _failed(goal: Goal, task: Task, now: int, spent: dict[str, Any]) -> Changes:
+    """A step that failed is tried again after a pause that grows, and not for ever."""
+    errors = goal.errors + 1
+    if errors >= MOST_ERRORS:
+        why = f"{errors} steps failed one after the other: {cut(task.error or '', TEXT_SHOWN)}"
+        return paused(goal, now, why, errors=errors, **spent)
+    pause = AUTOMATION_PAUSES[min(errors, len(AUTOMATION_PAUSES)) - 1]
+    due = min(now + int(pause * SECOND), goal.deadline_at)
+    why = f"a step failed: {cut(task.error or task.outcome or '', TEXT_SHOWN)}"
+    fields = {"errors": errors, "next_run_at": due, "delay_reason": why, "proposal": None, **spent}
+    delayed = GoalDelayed(goal_id=goal.id, until=iso(due), reason=why)
+    return Changes(updates=(changed(goal, now, **fields),), events=(told(goal, delayed, now),))
+
+
+def _verified(
+    goal: Goal, task: Task, now: int, terms: AgentTerms, templates: Templates, spent: dict[str, Any]
+) -> Changes:
+    """Only a clear yes counts."""
+    said = (task.result or "").strip()
+    if task.status == "done" and said.splitlines()[:1] == ["REACHED"]:
+        return completed(goal, now, summary=said, **spent)
+    if task.status == "failed" and goal.errors + 1 >= MOST_ERRORS:
+        return paused(goal, now, f"its verification failed: {cut(task.error or '', TEXT_SHOWN)}", **spent)
+    missing = said or task.error or "the verification gave no answer"
+    return begin(goal, "step", now, terms, templates, evidence=f"rejected: {cut(missing, TEXT_SHOWN)}", **spent)
+
+
+# -- ends and pauses -------------------------------------------------------------------------------------------------
+
+
+def completed(goal: Goal, now: int, *, actor: str | None = None, **fields: Any) -> Changes:
+    """It is reached. Told once, because it happens once."""
+    fields = {"status": "complete", "completed_at": now, "next_run_at": None, "proposal": None, **fields}
+    event_ = told(goal, GoalCompleted(goal_id=goal.id, evidence=goal.evidence, steps=goal.step), now, actor)
+    text = f"Goal reached: {cut(goal.objective, 200)}\n{cut(goal.evidence or '', TEXT_SHOWN)}".rstrip()
+    return _final(goal, now, fields, event_, "goal_completed", text)
+
+
+def timed_out(goal: Goal, now: int, *, actor: str | None = None, **fields: Any) -> Changes:
+    """Its deadline has passed."""
+    fields = {"status": "timeout", "completed_at": now, "next_run_at": None, "proposal": None, **fields}
+    event_ = told(goal, GoalTimedOut(goal_id=goal.id, steps=goal.step), now, actor)
+    left = cut(fields.get("summary") or "", TEXT_SHOWN)
+    return _final(
+        goal, now, fields, event_, "goal_timeout", f"Goal ran out of time: {cut(goal.objective, 200)}\n{left}"
+    )
+
+
+def paused(goal: Goal, now: int, why: str, *, actor: str | None = None, **fields: Any) -> Changes:
+    """Nothing more happens until it is resumed; the deadline still counts."""
+    fields = {"status": "paused", "paused_why": why, "next_run_at": None, "proposal": None, **fields}
+    event_ = told(goal, GoalPaused(goal_id=goal.id, why=why), now, actor)
+    text = f"Goal paused: {cut(goal.objective, 200)}\n{why}\nResume it: midwatch goal resume {goal.id}"
+    return _final(goal, now, fields, event_, f"goal_paused:{goal.revision}", text)
+
+
+def _final(goal: Goal, now: int, fields: dict[str, Any], event_: Event, notice: str, text: str) -> Changes:
+    deliveries: tuple[Delivery, ...] = ()
+    if goal.route:
+        route = Route.parse(goal.route)
+        made = Delivery(
+            id=new_id("d", now), task_id=goal.id, channel=route.channel, target=route.target, notice=notice,
+            text=text.rstrip(), due_at=now, created_at=now,
+        )  # fmt: skip
+        deliveries = (made,)
+    return Changes(updates=(changed(goal, now, **fields),), events=(event_,), deliveries=deliveries)
+
+
+def delayed(goal: Goal, now: int, seconds: float, reason: str, actor: str | None = None) -> Changes:
+    """Begin the next step later, never after the deadline; 0 means at once."""
+    if goal.status != "active":
+        raise Conflict(f"goal {goal.id} is {goal.status}; only an active one can be delayed.")
+    if seconds and not SHORTEST_DELAY <= seconds <= LONGEST_DELAY:
+        raise InvalidInput("a delay is 0, or from 1 minute to 12 hours.", field="duration")
+    if not reason.strip():
+        raise InvalidInput("say what the goal waits for.", field="reason")
+    due = min(now + int(seconds * SECOND), goal.deadline_at) if seconds else None
+    fields = {"next_run_at": due, "delay_reason": reason.strip() if seconds else None, "proposal": "delay"}
+    event_ = told(goal, GoalDelayed(goal_id=goal.id, until=iso(due), reason=reason.strip()), now, actor)
+    return Changes(updates=(changed(goal, now, **fields),), events=(event_,))

@@ -1,0 +1,129 @@
+"""The scheduler: fires due automations and wakes due goals. It runs on the leader and sleeps until the next time.
+
+It keeps nothing in memory: what is due is asked of the store, and what it writes is guarded, so that two schedulers for
+a moment do no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Protocol
+
+from midwatch import automation as automations
+from midwatch import goal as goals
+from midwatch.automation import Automation, AutomationStore
+from midwatch.clock import LONGEST_NAP, SECOND, Clock, Timer
+from midwatch.errors import Conflict, StoreError
+from midwatch.goal import Goal, GoalStore, Templates
+from midwatch.session import SessionStore
+from midwatch.task import AgentTerms, TaskStore
+
+log = logging.getLogger("midwatch.scheduler")
+
+BATCH = 128
+PAUSE_SECONDS = 1.0
+
+
+class Store(AutomationStore, GoalStore, TaskStore, SessionStore, Protocol):
+    """What the scheduler needs of the store."""
+
+
+class Scheduler:
+    """One per process; works while its process leads."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        leads: Callable[[], bool],
+        terms: Callable[[str], Awaitable[AgentTerms]],
+        templates: Templates | None = None,
+        submitter: str | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._leads = leads
+        self._terms = terms
+        self._templates = templates or Templates()
+        self._submitter = submitter
+        self._bell = asyncio.Event()
+        self._timer: Timer | None = None
+        self._loop: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin. Harmless when it runs."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Fire no more. Safe twice."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.cancel()
+            with suppress(asyncio.CancelledError):
+                await loop
+
+    def wake(self) -> None:
+        """Something changed that may matter here."""
+        self._bell.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._bell.clear()
+            try:
+                wake_at = await self.look() if self._leads() else None
+            except StoreError as problem:
+                log.warning("what is due cannot be read: %s", problem)
+                wake_at = self._clock.now() + int(PAUSE_SECONDS * SECOND)
+            except Exception:
+                log.exception("the scheduler met something unexpected and goes on")
+                wake_at = self._clock.now() + int(PAUSE_SECONDS * SECOND)
+            if wake_at is not None:
+                self._nap(wake_at)
+            try:
+                await self._bell.wait()
+            finally:
+                if self._timer is not None:
+                    self._timer.cancel()
+
+    def _nap(self, wake_at: int) -> None:
+        """Ring the bell when the wall clock says so; a clock that was set, or a machine that slept, is noticed within
+        the longest nap."""
+        left = (wake_at - self._clock.now()) / SECOND
+        if left <= 0:
+            self._bell.set()
+        else:
+            self._timer = self._clock.call_later(min(left, LONGEST_NAP), lambda: self._nap(wake_at))
+
+    async def look(self) -> int | None:
+        """Do what is due; when to look again. Nothing is written while nothing is due."""
+        while True:
+            now = self._clock.now()
+            due = await self._store.due_automations(now, BATCH)
+            woken = await self._store.due_goals(now, BATCH)
+            if not due and not woken:
+                break
+            await asyncio.gather(*(self._fire(one) for one in due), *(self._wake_goal(one) for one in woken))
+        times = (await self._store.next_automation_at(), await self._store.next_goal_at())
+        return min((at for at in times if at is not None), default=None)
+
+    async def _fire(self, automation: Automation) -> None:
+        try:
+            runs = await self._store.open_run(automation.id) is not None
+            terms = await self._terms(automation.agent)
+            now = self._clock.now()
+            await self._store.apply(automations.fire(automation, now, terms, runs=runs, submitter=self._submitter))
+        except Conflict:
+            log.debug("automation %s was fired or changed by somebody else", automation.id)
+
+    async def _wake_goal(self, goal: Goal) -> None:
+        try:
+            terms = await self._terms(goal.agent)
+            session = await self._store.get_session(goal.session_key)
+            thread = session.thread_id if session else None
+            await self._store.apply(goals.wake(goal, self._clock.now(), terms, self._templates, thread))
+        except Conflict:
+            log.debug("goal %s was woken or changed by somebody else", goal.id)

@@ -1,0 +1,57 @@
+"""Settlements: what the end of a task means for the automation or goal it belongs to. Written with that end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from midwatch import automation, goal
+from midwatch.automation import AutomationStore
+from midwatch.change import Changes
+from midwatch.clock import Clock
+from midwatch.goal import Ended, GoalStore, Templates
+from midwatch.task import AgentTerms, Task
+
+Settle = Callable[[Ended], Awaitable[Changes]]
+"""What is to be written with the end of a task."""
+
+
+class Store(AutomationStore, GoalStore, Protocol):
+    """What this needs of the store."""
+
+
+async def nothing(ended: Ended) -> Changes:
+    """For tasks that belong to nothing."""
+    return Changes()
+
+
+class Settlements:
+    """Service: follows a task's cause."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        terms: Callable[[str], Awaitable[AgentTerms]],
+        templates: Templates | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._terms = terms
+        self._templates = templates or Templates()
+
+    async def after(self, ended: Ended) -> Changes:
+        """What is to be written with the end of `ended.task`; it is refused, and asked for again, when the automation
+        or goal changed meanwhile."""
+        task: Task = ended.task
+        if task.cause_id is None or task.open:
+            return Changes()
+        now = self._clock.now()
+        if task.cause == "automation":
+            found = await self._store.get_automation(task.cause_id)
+            return automation.settle(found, task, now, ended.thread_id) if found else Changes()
+        if task.cause == "goal":
+            aim = await self._store.get_goal(task.cause_id)
+            if aim is not None:
+                return goal.advance(aim, ended, now, await self._terms(aim.agent), self._templates)
+        return Changes()

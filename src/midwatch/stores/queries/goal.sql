@@ -1,0 +1,35 @@
+-- get: one goal
+SELECT {goal} FROM goals WHERE id = :id
+
+-- open: the open goal of a scope
+SELECT {goal} FROM goals
+WHERE scope_kind = :scope_kind AND scope_id = :scope_id AND status IN ('waiting_for_session', 'active', 'paused')
+
+-- list: newest first
+SELECT {goal} FROM goals WHERE (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
+ORDER BY created_at DESC, id DESC LIMIT :limit
+
+-- due: those to be woken, the earliest deadline first
+SELECT {goal} FROM goals
+WHERE status IN ('waiting_for_session', 'active', 'paused')
+  AND NOT EXISTS (
+    SELECT 1 FROM tasks WHERE tasks.cause_id = goals.id AND tasks.cause = 'goal' AND tasks.status IN ('pending', 'running')
+  )
+  AND (
+    deadline_at <= :now
+    OR (status = 'active' AND (next_run_at IS NULL OR next_run_at <= :now))
+    OR (status = 'waiting_for_session' AND EXISTS (
+      SELECT 1 FROM sessions WHERE sessions.key = goals.session_key AND sessions.thread_id IS NOT NULL
+    ))
+  )
+ORDER BY deadline_at, id LIMIT :limit
+
+-- next_at: when the next one is to be woken, as far as time decides
+SELECT min(CASE WHEN status = 'active' AND next_run_at IS NOT NULL AND next_run_at < deadline_at THEN next_run_at
+  ELSE deadline_at END)
+FROM goals WHERE status IN ('waiting_for_session', 'active', 'paused') AND NOT EXISTS (
+  SELECT 1 FROM tasks WHERE tasks.cause_id = goals.id AND tasks.cause = 'goal' AND tasks.status IN ('pending', 'running')
+)
+
+-- delete: one goal
+DELETE FROM goals WHERE id = :id

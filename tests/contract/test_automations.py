@@ -1,0 +1,134 @@
+"""What every kind of store promises about automations and goals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from midwatch import automation, goal
+from midwatch.automation import Automation
+from midwatch.change import Changes
+from midwatch.clock import SECOND
+from midwatch.errors import Conflict
+from midwatch.goal import Goal, Templates
+from midwatch.schedule import Schedule
+from midwatch.session import Session
+from midwatch.store import Store
+from midwatch.task import AgentTerms
+
+NOW = 1_700_000_000 * SECOND
+HOURLY = Schedule.make(every=3600, zone="UTC", anchor=NOW).snapshot()
+DAILY = Automation(
+    id="am_1", prompt="brief {{date}}", agent="demo", schedule=HOURLY, title="brief", fresh=True, creator="ann",
+    scope_id="ann", session_key="auto:am_1", budget={"tokens": 5}, tags=("a", "b"), created_at=NOW, updated_at=NOW,
+    next_run_at=NOW,
+)  # fmt: skip
+AIM = Goal(
+    id="g_1", objective="reach it", agent="demo", scope_id="ann", session_key="goal:g_1", created_at=NOW,
+    updated_at=NOW, deadline_at=NOW + 3600 * SECOND,
+)  # fmt: skip
+TERMS = AgentTerms()
+
+
+async def put(store: Store, *records: Automation | Goal) -> None:
+    await store.apply(Changes(records=records))
+
+
+async def test_an_automation_is_read_back_as_it_was(store: Store) -> None:
+    await put(store, DAILY)
+    assert await store.get_automation("am_1") == DAILY
+    assert await store.get_automation("am_2") is None
+
+
+async def test_automations_are_listed_newest_first_by_scope_and_status(store: Store) -> None:
+    for number, status in enumerate(("active", "paused", "deleted", "active")):
+        made = replace(DAILY, id=f"am_{number}", status=status, created_at=NOW + number, next_run_at=None)
+        await put(store, replace(made, scope_id="bob") if number == 3 else made)
+    ids = [one.id for one in await store.list_automations()]
+    assert ids == ["am_3", "am_1", "am_0"]
+    assert [one.id for one in await store.list_automations(("user", "ann"))] == ["am_1", "am_0"]
+    assert [one.id for one in await store.list_automations(statuses=("deleted",))] == ["am_2"]
+    assert [one.id for one in await store.list_automations(limit=1)] == ["am_3"]
+
+
+async def test_what_is_due_comes_earliest_first(store: Store) -> None:
+    assert await store.next_automation_at() is None
+    for number, due in enumerate((NOW + 3, NOW + 1, NOW + 9, None)):
+        await put(store, replace(DAILY, id=f"am_{number}", next_run_at=due))
+    await put(store, replace(DAILY, id="am_paused", status="paused", next_run_at=NOW))
+    assert await store.next_automation_at() == NOW + 1
+    assert [one.id for one in await store.due_automations(NOW + 3)] == ["am_1", "am_0"]
+    assert [one.id for one in await store.due_automations(NOW + 3, 1)] == ["am_1"]
+    assert await store.due_automations(NOW) == []
+
+
+async def test_a_time_fires_once_however_many_try(store: Store) -> None:
+    await put(store, DAILY)
+    await store.apply(automation.fire(DAILY, NOW, TERMS, runs=False))
+    with pytest.raises(Conflict):
+        await store.apply(automation.fire(DAILY, NOW, TERMS, runs=False))
+    run = await store.open_run("am_1")
+    assert run is not None
+    assert (run.cause, run.cause_id, run.internal_key) == ("automation", "am_1", f"am_1@{NOW}")
+    assert [task.id for task in await store.runs("am_1")] == [run.id]
+    after = await store.get_automation("am_1")
+    assert after is not None
+    assert (after.run_count, after.next_run_at, after.revision) == (1, NOW + 3600 * SECOND, 1)
+
+
+async def test_an_update_needs_the_revision_it_was_made_for(store: Store) -> None:
+    await put(store, DAILY)
+    await store.apply(automation.paused(DAILY, NOW, "why", "ann"))
+    with pytest.raises(Conflict):
+        await store.apply(automation.paused(DAILY, NOW, "why", "ann"))
+
+
+async def test_long_deleted_automations_are_removed(store: Store) -> None:
+    await put(store, replace(DAILY, status="deleted", deleted_at=5), replace(DAILY, id="am_2"))
+    assert await store.prune_automations(5) == 0
+    assert await store.prune_automations(6) == 1
+    assert [one.id for one in await store.list_automations(statuses=("active", "deleted"))] == ["am_2"]
+
+
+async def test_one_open_goal_per_scope(store: Store) -> None:
+    await put(store, AIM)
+    with pytest.raises(Conflict):
+        await put(store, replace(AIM, id="g_2"))
+    await put(store, replace(AIM, id="g_3", scope_id="bob"), replace(AIM, id="g_4", status="complete"))
+    assert await store.open_goal(("user", "ann")) == AIM
+    assert await store.open_goal(("chat", "ann")) is None
+    assert await store.get_goal("g_1") == AIM
+    assert {one.id for one in await store.list_goals()} == {"g_1", "g_3", "g_4"}
+    assert [one.id for one in await store.list_goals(("complete",))] == ["g_4"]
+    assert await store.delete_goal("g_1", ())
+    assert not await store.delete_goal("g_1", ())
+
+
+async def test_goals_are_woken_by_time_by_a_thread_and_by_their_deadline(store: Store) -> None:
+    await put(
+        store,
+        replace(AIM, id="g_now", scope_id="1"),
+        replace(AIM, id="g_later", scope_id="2", next_run_at=NOW + 9),
+        replace(AIM, id="g_waits", scope_id="3", status="waiting_for_session", session_key="chat:1"),
+        replace(AIM, id="g_rests", scope_id="4", status="paused", deadline_at=NOW + 50),
+        replace(AIM, id="g_done", scope_id="5", status="complete", deadline_at=NOW + 1),
+    )
+    assert [one.id for one in await store.due_goals(NOW)] == ["g_now"]
+    assert await store.next_goal_at() == NOW + 9
+    assert {one.id for one in await store.due_goals(NOW + 9)} == {"g_now", "g_later"}
+    assert {one.id for one in await store.due_goals(NOW + 50)} == {"g_now", "g_later", "g_rests"}
+    talk = Session(key="chat:1", agent="demo", gate_key="chat:1", thread_id="th", created_at=1, updated_at=1)
+    await store.apply(Changes(sessions=(talk,)))
+    assert {one.id for one in await store.due_goals(NOW)} == {"g_now", "g_waits"}
+
+
+async def test_a_goal_with_a_task_is_left_alone(store: Store) -> None:
+    await put(store, AIM)
+    await store.apply(goal.wake(AIM, NOW, TERMS, Templates()))
+    with pytest.raises(Conflict):
+        await store.apply(goal.wake(AIM, NOW, TERMS, Templates()))
+    assert await store.due_goals(NOW + 2 * 3600 * SECOND) == []
+    assert await store.next_goal_at() is None
+    (step,) = await store.steps("g_1")
+    assert (step.cause, step.cause_id, step.status) == ("goal", "g_1", "pending")
