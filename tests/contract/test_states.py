@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from midwatch.change import Changes, Update
+from midwatch.errors import Conflict
 from midwatch.event import AgentFault, EventFilter, SessionOpened, TaskProgress, event
 from midwatch.session import MAX_ERRORS, Message, Session, said
 from midwatch.state import MESSAGES_SHOWN
@@ -49,12 +50,24 @@ async def test_what_a_session_does_follows_from_its_tasks(store: Store) -> None:
     assert busy is not None
     assert (busy.status, busy.running_task, busy.queued) == ("busy", first.id, 1)
     await store.apply(Changes(fence=fence(first), updates=(Update("task", first.id, {"wait": "approval"}),)))
-    (asking,) = await store.list_sessions()
+    (asking,) = [view for view in await store.list_sessions() if view.session.key == "chat:1"]
     assert asking.status == "asking"
     await store.apply(end(first._replace(wait="approval"), 5, outcome="ok", result="x")[1])
     idle = await store.view_session("chat:1")
     assert idle is not None
     assert (idle.status, idle.running_task, idle.queued) == ("idle", None, 1)
+
+
+async def test_a_task_makes_its_session_and_a_closed_one_takes_none(store: Store) -> None:
+    await put(store, session_key="chat:1", creator="ann", workdir="/tmp")
+    view = await store.view_session("chat:1")
+    assert view is not None
+    assert (view.session.creator, view.session.workdir, view.queued) == ("ann", "/tmp", 1)
+    await store.close_session("chat:1", 5, ())
+    with pytest.raises(Conflict, match="is closed"):
+        await put(store, session_key="chat:1")
+    await put(store)
+    assert [one.session.key for one in await store.list_sessions()] == ["chat:1"]
 
 
 async def test_sessions_are_listed_in_pages(store: Store) -> None:

@@ -144,7 +144,7 @@ async def test_closing_leaves_nothing_that_waits_however_much_there_is(
     assert (await kinds(store)).count("session_closed") == 1
 
 
-async def test_a_message_that_crosses_the_close_is_taken_back(sessions: Sessions, store: SqliteStore) -> None:
+async def test_a_message_that_crosses_the_close_is_not_taken(sessions: Sessions, store: SqliteStore) -> None:
     await sessions.create(key="k")
     submit = store.submit
 
@@ -155,7 +155,16 @@ async def test_a_message_that_crosses_the_close_is_taken_back(sessions: Sessions
     store.submit = slow  # type: ignore[method-assign]
     with pytest.raises(Conflict, match="is closed"):
         await sessions.send("k", "x")
-    assert [task.status for task in await store.list_tasks(TaskFilter())] == ["cancelled"]
+    assert await store.list_tasks(TaskFilter()) == []
+
+
+async def test_what_is_said_again_with_its_key_is_the_first_task_also_in_a_closed_session(
+    sessions: Sessions, store: SqliteStore
+) -> None:
+    await sessions.create(key="k")
+    first = await sessions.send("k", "x", idempotency_key="once")
+    await sessions.close("k")
+    assert (await sessions.send("k", "x", idempotency_key="once")).id == first.id
 
 
 async def test_what_is_not_there_is_not_found(sessions: Sessions) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from midwatch import wire
-from midwatch.api.desk import Desk
+from midwatch.api.desk import Desk, Who
 from midwatch.api.reply import Json
 from midwatch.engine import Instance
 from midwatch.runtime import Runtime
@@ -17,9 +17,12 @@ router = APIRouter()
 
 
 @router.get("/cluster", responses={200: {"model": wire.ClusterInfo}})
-async def cluster(desk: Desk) -> Json:
-    """The processes that made themselves known, oldest first, and facts about the store."""
-    return Json({"store": await desk.store.describe(), "processes": await processes(desk)})
+async def cluster(desk: Desk, who: Who) -> Json:
+    """The processes that made themselves known, oldest first, and facts about the store; where it is only owners see."""
+    store = await desk.store.describe()
+    if who.role != "owner":
+        store.pop("path", None)
+    return Json({"store": store, "processes": await processes(desk)})
 
 
 async def processes(desk: Runtime) -> list[dict[str, Any]]:

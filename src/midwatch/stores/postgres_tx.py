@@ -33,6 +33,7 @@ def statements() -> dict[str, str]:
     """All statements; where transactions run side by side some have to lock what they look at."""
     found = load(POSTGRES)
     found["task.fenced"] += " FOR NO KEY UPDATE"
+    found["session.status"] += " FOR SHARE"  # who closes it meanwhile waits, and then finds the new task
     found["task.claim"] = found["task.claim"].removesuffix(" AND status = 'pending'")  # it was locked when it was seen
     body, order, by = found["task.claimable"].partition("ORDER BY")
     after = "AND (rank, due_at, id) > (:rank, :due_at, :id)"

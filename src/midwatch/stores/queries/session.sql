@@ -14,6 +14,12 @@ ON CONFLICT (key) DO UPDATE SET
 WHERE sessions.status = 'closed' AND sessions.agent = excluded.agent
 RETURNING key
 
+-- ensure: make a session that a task speaks of, unless there is one
+INSERT INTO sessions ({session}) VALUES ({session_params}) ON CONFLICT (key) DO NOTHING
+
+-- status: whether it takes messages
+SELECT status FROM sessions WHERE key = :key
+
 -- close: no more messages
 UPDATE sessions SET status = 'closed', updated_at = :now, revision = revision + 1 WHERE key = :key AND status <> 'closed'
 

@@ -7,12 +7,12 @@ import secrets
 from collections import Counter
 
 from midwatch.change import Changes, Fence
-from midwatch.errors import KeyReused, LimitReached
+from midwatch.errors import Conflict, KeyReused, LimitReached
 from midwatch.event import Event, TaskStarted, event
 from midwatch.identity import attempt_token, hash_of
 from midwatch.slots import Room
 from midwatch.stores.sql import TASK_JSON, dumps, loads
-from midwatch.stores.verbs.change import add_deliveries, apply, insert
+from midwatch.stores.verbs.change import add_deliveries, apply, fields_of, insert
 from midwatch.stores.verbs.event import event_of
 from midwatch.stores.verbs.tx import Row, Tx
 from midwatch.task import (
@@ -24,8 +24,10 @@ from midwatch.task import (
     Summary,
     Task,
     TaskFilter,
+    conversation,
     meta,
     start_notice,
+    used,
 )
 from midwatch.usage import Spent, spent_seconds
 
@@ -52,11 +54,22 @@ def submit(tx: Tx, task: Task, changes: Changes, max_open: int | None, max_of_ac
         _check_room(tx, max_open)
     if max_of_actor is not None:
         _check_actors_room(tx, task.actor, max_of_actor)
+    if conversation(task):
+        _check_session(tx, task)
     insert(tx, task)
     if task.cause == "message" and tx.run("task.ask_to_yield", {"gate": task.gate_key}):
         tx.topics.add("stop")
     apply(tx, changes)
     return Submitted(task, created=True)
+
+
+def _check_session(tx: Tx, task: Task) -> None:
+    """A conversation that is closed takes nothing more; one that is new begins with this task."""
+    row = tx.row("session.status", {"key": task.session_key})
+    if row is None:
+        tx.run("session.ensure", fields_of(used(task, task.created_at)))
+    elif row[0] == "closed":
+        raise Conflict(f"session {task.session_key} is closed; open it again by creating it with the same key.")
 
 
 def _check_room(tx: Tx, max_open: int) -> None:
