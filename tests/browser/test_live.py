@@ -15,7 +15,7 @@ REPLY = "It used two tools"
 async def test_a_task_is_submitted_and_seen_to_finish_without_a_reload(desk: Desk) -> None:
     page = await desk.open("/")
     await page.get_by_role("link", name="New task").first.click()
-    await page.get_by_label("Prompt").fill("Say hello to the night shift")
+    await page.get_by_label("Prompt", exact=True).fill("Say hello to the night shift")
     await page.get_by_role("button", name="Submit").click()
     await expect(page.get_by_role("heading", name="Say hello to the night shift", level=1)).to_be_visible()
     await expect(page.locator(".task-output .said")).to_contain_text("This is the demo agent")  # while it is written

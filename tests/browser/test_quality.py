@@ -111,7 +111,7 @@ async def test_a_task_is_handed_in_and_opened_without_a_mouse(desk: Desk) -> Non
     await page.keyboard.press("Tab")
     assert await focused(page) == "New task"
     await page.keyboard.press("Enter")
-    await expect(page.get_by_label("Prompt")).to_be_focused()
+    await expect(page.get_by_label("Prompt", exact=True)).to_be_focused()
     await page.keyboard.type("typed, gn not a shortcut")
     for _ in range(8):  # every control on the way to the button shows its focus
         await page.keyboard.press("Tab")
@@ -176,7 +176,7 @@ async def test_a_phone_reaches_every_page_and_can_hand_in_a_task(desk: Desk) -> 
         await link.tap()
         await expect(page.get_by_role("heading", name=name, level=1)).to_be_visible()
     await page.get_by_role("link", name="New task").first.tap()
-    await page.get_by_label("Prompt").fill("from the phone " + "averylongwordwithoutanyblanks" * 12)
+    await page.get_by_label("Prompt", exact=True).fill("from the phone " + "averylongwordwithoutanyblanks" * 12)
     await page.get_by_role("button", name="Submit").tap()
     await expect(page.locator(".task-line .status")).to_have_text("done")
     await expect(page).to_have_url(re.compile(r"/tasks/t_"))

@@ -30,8 +30,8 @@ export default async function session(main, page) {
     reading = true;
     try {
       take(data, await snapshot({ session_key: key }, stop.signal), () => read().catch(() => {}));
+      await readHtml(key, data, stop.signal).catch(() => {}); // first, so that Markdown is not seen raw
       draw();
-      readHtml(key, data, stop.signal).then(draw).catch(() => {});
     } finally {
       reading = false;
     }
