@@ -402,7 +402,7 @@ async def routes(home: Path) -> set[str]:
 
 
 async def test_every_route_is_documented(home: Path) -> None:
-    listed = re.findall(r"^\| `((?:GET|POST|DELETE) [^`]+)`", section(read("api.md"), "## Routes"), re.M)
+    listed = re.findall(r"^\| `((?:GET|POST|PATCH|DELETE) [^`]+)`", section(read("api.md"), "## Routes"), re.M)
     known = {re.sub(r"\{\w+\}", "{}", route.replace("/api/v1", "")) for route in await routes(home)}
     assert {re.sub(r"\{\w+\}", "{}", route) for route in listed} == known
 

@@ -78,7 +78,7 @@ class UnsupportedMediaType(InvalidInput):
 
 LISTS = {
     "task": "tasks", "session": "sessions", "approval": "approvals", "delivery": "deliveries", "agent": "agents",
-    "token": "token list",
+    "token": "token list", "automation": "automation list", "goal": "goal list",
 }  # fmt: skip
 """The command that lists each noun."""
 

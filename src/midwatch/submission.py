@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
@@ -45,6 +45,71 @@ class Submission(TypedDict, total=False):
     """How often it is tried when it fails in a way that may pass."""
     cause: Cause
     budget: Mapping[str, Any] | None
+
+
+class AutomationWish(TypedDict, total=False):
+    """What can be said of an automation beside its prompt. Durations are seconds, or text such as 90m."""
+
+    title: str
+    agent: str | None
+    at: str | None
+    """A moment as people write it: ISO 8601, `in 20m`, `tomorrow 09:00`, `09:00`."""
+    every: float | str | None
+    cron: str | None
+    zone: str | None
+    """IANA name; the host's otherwise."""
+    next_run_at: str | None
+    fresh: bool
+    """Each run in a conversation of its own."""
+    route: str | None
+    manage_mode: str
+    max_runs: int
+    """0 for no limit."""
+    workdir: str | None
+    timeout: float | str | None
+    on_crash: OnCrash | None
+    jitter: float | str
+    missed: str
+    """skip, once or once_within."""
+    missed_window: float | str
+    quiet: str | None
+    """An answer that is just this is not delivered."""
+    budget: Mapping[str, Any] | None
+    tags: Sequence[str]
+
+
+class NewAutomation(AutomationWish, total=False):
+    """What can be said only when it is made."""
+
+    session_key: str | None
+    scope_kind: str
+    scope_id: str | None
+    resume_thread_id: str | None
+    source_message_id: str | None
+    enabled: bool
+
+
+class GoalWish(TypedDict, total=False):
+    """What can be said of a goal beside its objective. Durations are seconds, or text such as 90m."""
+
+    deadline: float | str | None
+    """A moment as people write it, or seconds from now."""
+    max_steps: int
+    max_tokens: int
+    max_seconds: float | str
+    route: str | None
+    manage_mode: str
+
+
+class NewGoal(GoalWish, total=False):
+    """What can be said only when it is set."""
+
+    agent: str | None
+    verifier: str | None
+    workdir: str | None
+    session_key: str | None
+    scope_kind: str
+    scope_id: str | None
 
 
 def check(prompt: str, wish: Submission, max_prompt: int) -> None:

@@ -23,12 +23,13 @@ from midwatch.errors import InvalidInput, MidwatchError
 COMMANDS = [
     "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "chat", "sessions",
     "events", "approvals", "approve", "deny", "deliveries", "redeliver", "agents", "usage", "open", "cluster", "doctor",
-    "backup", "restore", "migrate", "version", "session", "token", "automation",
+    "backup", "restore", "migrate", "version", "session", "token", "automation", "goal",
 ]  # fmt: skip
 GROUPS = {
     "session": ["new", "show", "send", "interrupt", "close"],
     "token": ["create", "list", "revoke"],
-    "automation": ["preview"],
+    "automation": ["add", "list", "show", "edit", "pause", "resume", "run", "history", "rm", "preview"],
+    "goal": ["set", "show", "list", "edit", "step", "pause", "resume", "complete", "delay", "clear"],
 }
 SPOKEN = [
     *(name for name in COMMANDS if name not in GROUPS),

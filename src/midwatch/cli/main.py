@@ -21,6 +21,7 @@ from midwatch.cli import (
     deliveries,
     doctor,
     events,
+    goal,
     open,
     run,
     server,
@@ -70,6 +71,7 @@ for command in (
 app.add_typer(sessions.app, name="session")
 app.add_typer(token.app, name="token")
 app.add_typer(automation.app, name="automation")
+app.add_typer(goal.app, name="goal")
 
 
 @app.command("version")
