@@ -17,8 +17,8 @@ ROOT = SOURCE.parent.parent
 ORDER = (
     "errors", "clock", "schedule", "event", "session", "channel", "change", "notifications", "submission", "task",
     "tasks", "state", "usage", "sessions", "agent", "approval", "identity", "automation", "goal", "automations",
-    "goals", "settlement", "engine", "store", "home", "slots", "turn", "verdict", "worker", "courier", "watchdog",
-    "scheduler", "bus", "stores", "engines", "agents", "channels", "config", "runtime",
+    "goals", "settlement", "alert", "engine", "store", "home", "slots", "turn", "verdict", "worker", "courier",
+    "watchdog", "scheduler", "routines", "bus", "stores", "engines", "agents", "channels", "config", "runtime",
     "backup", "testing", "wire", "api", "client", "cli",
 )  # fmt: skip
 """Reading order. A module imports only from names that stand before its own."""
@@ -42,6 +42,7 @@ NOUNS = (
     "automations",
     "goals",
     "settlement",
+    "alert",
     "engine",
 )
 PURE = ("cronsim",)

@@ -157,6 +157,9 @@ class Settings(BaseSettings):
     )
     max_waiting: int = Field(1000, ge=1, description="Tasks that may wait for an answer at once.")
     approval_expiry: Seconds = Field(12 * 3600.0, gt=0, description="A question nobody answers expires after this.")
+    silent_after: Seconds = Field(
+        1800.0, gt=0, description="A running task nothing is heard of for this long is told of."
+    )
     shutdown_grace: Seconds = Field(5.0, ge=0, description="Time running tasks get to end by themselves on shutdown.")
     detect_agents: bool = Field(True, description="Offer agent programs found on the PATH without configuration.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="What the server logs.")

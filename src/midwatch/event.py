@@ -503,6 +503,16 @@ class DeliveryRetried(Payload):
     notice: str
 
 
+@kind("watchdog_alert")
+class WatchdogAlert(Payload):
+    """Something does not go as it should: `alert` is overdue, stuck or silent, `subject` the id it is about."""
+
+    subject: str
+    alert: str
+    text: str
+    since: str
+
+
 # -- the stream itself -------------------------------------------------------------------------------------------
 
 

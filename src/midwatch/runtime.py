@@ -37,6 +37,7 @@ from midwatch.goals import Goals
 from midwatch.home import Home, boot_id
 from midwatch.identity import Tokens
 from midwatch.notifications import Notifications
+from midwatch.routines import Routines
 from midwatch.scheduler import Scheduler
 from midwatch.sessions import Sessions
 from midwatch.settlement import Settlements
@@ -54,6 +55,7 @@ Registered = Agent | Callable[..., Any] | str
 """An agent, a Python function, or the dotted path of one."""
 
 
+WATCHDOG_SECONDS = 60.0
 SCHEDULED = frozenset({"automation", "goal", "session"})
 """What the scheduler wants to hear of."""
 Living = Callable[[], Awaitable[list[Instance]]]
@@ -134,6 +136,7 @@ class Runtime:
         self.automations = Automations(store, clock, self.tasks, *about)
         self.goals = Goals(store, clock, self.tasks, *about)
         self._scheduler: Scheduler | None = None
+        self.routines = Routines(clock, lambda: False)
         self._worker: Worker | None = None
         self._engine: Engine | None = None
         self._courier: Courier | None = None
@@ -227,12 +230,17 @@ class Runtime:
             keep_events=settings.retention.events,
             event_age_seconds=settings.retention.event_age,
             settle=self.settlements.after,
+            live=self.roster.live,
+            silent_seconds=settings.silent_after,
         )
+        self.routines = Routines(self.clock, engine.leads)
+        self.routines.register("watchdog", WATCHDOG_SECONDS, self._watchdog.alert)
         self._scheduler = Scheduler(self.store, self.clock, engine.leads, self.roster.terms_of)
         await self._watchdog.start()
         await engine.start()
         await self._courier.start()
         await self._scheduler.start()
+        await self.routines.start()
 
     def _build_engine(self, worker: Worker, instance: Instance) -> Engine:
         if self.settings.db:
@@ -254,6 +262,7 @@ class Runtime:
         if self._engine and self._worker and self._watchdog and self._courier and self._scheduler:
             worker, grace = self._worker, self.settings.shutdown_grace
             steps = [
+                self.routines.stop,
                 self._scheduler.stop,
                 self._engine.stop_taking,
                 lambda: worker.stop(grace),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from midwatch.alert import AlertStore
 from midwatch.approval import ApprovalStore
 from midwatch.automation import AutomationStore
 from midwatch.channel import DeliveryStore
@@ -44,6 +45,7 @@ class Store(
     UsageStore,
     AutomationStore,
     GoalStore,
+    AlertStore,
     Protocol,
 ):
     """Port: durable state. Kinds of stores are in `midwatch.stores`; one suite of tests holds for all of them."""

@@ -47,7 +47,7 @@ OWN = {
     "message_delta", "gap", "interrupt_received", "session_opened", "session_closed", "token_created", "token_revoked",
     "signed_in", "delivery_retried", "automation_created", "automation_changed", "automation_fired",
     "automation_missed", "automation_paused", "goal_created", "goal_changed", "goal_step", "goal_delayed",
-    "goal_paused", "goal_completed", "goal_timed_out",
+    "goal_paused", "goal_completed", "goal_timed_out", "watchdog_alert",
 }  # fmt: skip
 
 EXAMPLES: dict[Any, Any] = {"str": "grüße 🎉", "int": 3, "float": 0.5, "bool": True, "Any": {"a": [1, None]}}

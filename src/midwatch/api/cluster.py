@@ -18,7 +18,7 @@ router = APIRouter()
 
 @router.get("/cluster", responses={200: {"model": wire.ClusterInfo}})
 async def cluster(desk: Desk, who: Who) -> Json:
-    """The processes that made themselves known, oldest first, and facts about the store; where it is only owners see."""
+    """The processes that made themselves known, oldest first, and facts about the store; its place only for owners."""
     store = await desk.store.describe()
     if who.role != "owner":
         store.pop("path", None)

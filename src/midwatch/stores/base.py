@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from midwatch.alert import Told
 from midwatch.approval import Approval
 from midwatch.approval import Status as ApprovalStatus
 from midwatch.automation import Automation
@@ -21,7 +22,7 @@ from midwatch.identity import Token
 from midwatch.session import Message, Session, View
 from midwatch.state import DeskState, SessionState, TaskState
 from midwatch.store import Commit
-from midwatch.stores.verbs import automation, change, event, look, state, task, token
+from midwatch.stores.verbs import alert, automation, change, event, look, state, task, token
 from midwatch.task import ClaimRequest, Claims, Submitted, Summary, Task, TaskFilter
 from midwatch.usage import Spent
 
@@ -225,6 +226,12 @@ class VerbStore(ABC):
 
     async def delete_goal(self, goal_id: str, events: tuple[Event, ...]) -> bool:
         return await self.write(automation.delete_goal, goal_id, events)
+
+    async def told_alerts(self, since: int) -> frozenset[str]:
+        return await self.read(alert.told_since, since)
+
+    async def tell_alerts(self, told: Iterable[Told], changes: Changes) -> None:
+        await self.write(alert.tell, list(told), changes)
 
     async def add_instance(self, instance: Instance) -> None:
         await self.write(look.add_instance, instance)

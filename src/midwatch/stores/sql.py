@@ -26,7 +26,7 @@ from midwatch.identity import Token
 from midwatch.session import Message, Session
 from midwatch.task import Task
 
-NOUNS = ("task", "event", "session", "channel", "approval", "token", "engine", "automation", "goal")
+NOUNS = ("task", "event", "session", "channel", "approval", "token", "engine", "automation", "goal", "alert")
 TABLES = {
     "task": "tasks",
     "approval": "approvals",

@@ -282,3 +282,6 @@ CREATE INDEX goals_deadline ON goals (deadline_at) WHERE status IN ('waiting_for
 
 -- The open tasks of automations and goals.
 CREATE INDEX tasks_cause ON tasks (cause_id) WHERE cause_id IS NOT NULL;
+
+-- When somebody was last told of what; the id is the subject and the kind of alert.
+CREATE TABLE alerts (id TEXT PRIMARY KEY, told_at BIGINT NOT NULL);

@@ -1,0 +1,124 @@
+"""Alerts: what is overdue, stuck or silent, told once in a while and not again and again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from midwatch.alert import (
+    COOL_DOWN_SECONDS,
+    GRACE_SECONDS,
+    SILENT_SECONDS,
+    of_automation,
+    of_goal,
+    of_pending,
+    of_running,
+    telling,
+)
+from midwatch.approval import Approvals
+from midwatch.change import Changes
+from midwatch.clock import SECOND
+from midwatch.event import EventFilter, TaskProgress, event
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.task import Task
+from midwatch.testing import FakeClock
+from midwatch.watchdog import Watchdog
+from records import a_goal, a_task, an_automation
+
+NOW = 1_700_000_000 * SECOND
+GRACE, SILENT, COOL_DOWN = (int(s * SECOND) for s in (GRACE_SECONDS, SILENT_SECONDS, COOL_DOWN_SECONDS))
+
+
+def runs(**fields: object) -> Task:
+    base = {"status": "running", "attempt": 1, "started_at": NOW, "timeout_seconds": 60.0}
+    return a_task(**{**base, **fields})
+
+
+@pytest.mark.parametrize(
+    ("after", "kinds"),
+    [
+        (60 * SECOND + GRACE - 1, []),
+        (60 * SECOND + GRACE, ["stuck"]),
+        (SILENT, ["stuck", "silent"]),
+    ],
+)
+def test_a_running_task_is_stuck_after_its_timeout_and_silent_without_events(after: int, kinds: list[str]) -> None:
+    assert [one.kind for one in of_running(runs(), None, NOW + after)] == kinds
+
+
+def test_what_is_heard_keeps_a_task_from_being_silent_and_a_question_is_told() -> None:
+    task = runs(timeout_seconds=None)
+    heard = event(TaskProgress(text="on it"), NOW + SILENT)
+    assert of_running(task, heard, NOW + SILENT + 1) == []
+    (asks,) = of_running(task._replace(wait="approval"), None, NOW + SILENT)
+    assert "waits for an answer" in asks.text
+    (mute,) = of_running(task, None, NOW + SILENT)
+    assert "asks nothing" in mute.text
+
+
+def test_a_question_stops_the_clock_of_a_stuck_task() -> None:
+    assert [one.kind for one in of_running(runs(wait="approval"), None, NOW + 60 * SECOND + GRACE)] == []
+
+
+def test_a_waiting_task_is_overdue_only_when_nobody_could_do_it() -> None:
+    task = a_task(due_at=NOW)
+    assert of_pending(task, NOW + GRACE, True) == []
+    assert of_pending(task, NOW + GRACE - 1, False) == []
+    assert [one.kind for one in of_pending(task, NOW + GRACE, False)] == ["overdue"]
+    later = a_task(due_at=NOW, wait="delay")
+    assert of_pending(later._replace(due_at=NOW + 2 * GRACE), NOW + GRACE, False) == []
+
+
+def test_automations_and_goals_are_overdue_after_the_grace() -> None:
+    made = an_automation(NOW, next_run_at=NOW)
+    assert of_automation(made, NOW + GRACE - 1) == []
+    assert [one.kind for one in of_automation(made, NOW + GRACE)] == ["overdue"]
+    assert of_automation(replace(made, status="paused"), NOW + GRACE) == []
+    aim = a_goal(NOW)
+    assert of_goal(aim, NOW + GRACE - 1) == []
+    assert [one.kind for one in of_goal(aim, NOW + GRACE)] == ["overdue"]
+    assert of_goal(replace(aim, next_run_at=NOW + GRACE), NOW + GRACE) == []
+
+
+def test_an_alert_is_an_event_and_where_there_is_a_route_a_delivery() -> None:
+    loud, quiet = (
+        of_automation(an_automation(NOW, next_run_at=NOW, route="console"), NOW + GRACE),
+        of_running(runs(), None, NOW + 60 * SECOND + GRACE),
+    )
+    told, changes = telling([*loud, *quiet], NOW)
+    assert [one.id for one in told] == [loud[0].id, quiet[0].id]
+    assert [made.kind for made in changes.events] == ["watchdog_alert"] * 2
+    assert [(one.channel, one.task_id) for one in changes.deliveries] == [("console", loud[0].subject)]
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[SqliteStore]:
+    made = await SqliteStore.open(":memory:")
+    yield made
+    await made.close()
+
+
+class NoEngine:
+    """An engine that leads and knows of nobody."""
+
+    def leads(self) -> bool:
+        return True
+
+
+async def test_the_same_is_not_told_again_within_the_cool_down_also_after_a_restart(store: SqliteStore) -> None:
+    clock = FakeClock(NOW + GRACE)
+    await store.apply(Changes(records=(an_automation(NOW, next_run_at=NOW),)))
+
+    def watchdog() -> Watchdog:
+        return Watchdog(
+            store, clock, NoEngine(), Approvals(store, clock), owner="i_1", reap=lambda task: None,  # type: ignore[arg-type, return-value]
+            keep_tasks=1, task_age_seconds=1, keep_events=1, event_age_seconds=1,
+        )  # fmt: skip
+
+    assert [one.kind for one in await watchdog().alert()] == ["overdue"]
+    assert await watchdog().alert() == []
+    clock.set(clock.now() + COOL_DOWN + 1)
+    assert [one.kind for one in await watchdog().alert()] == ["overdue"]
+    assert len(await store.read_events(0, EventFilter(kinds=("watchdog_alert",)))) == 2

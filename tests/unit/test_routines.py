@@ -1,0 +1,73 @@
+"""Routines: own work at intervals that overlaps nothing and harms nobody."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from midwatch.errors import Conflict, InvalidInput
+from midwatch.routines import Routines
+from midwatch.testing import FakeClock, settle
+
+
+async def nothing() -> None:
+    pass
+
+
+async def test_it_runs_after_each_interval_and_only_while_it_leads() -> None:
+    clock, leads = FakeClock(), [True]
+    routines = Routines(clock, lambda: leads[0])
+    one = routines.register("look", 60, nothing)
+    await routines.start()
+    for expected in (1, 2):
+        await clock.advance(60)
+        await settle()
+        assert one.runs == expected
+    leads[0] = False
+    await clock.advance(60)
+    await settle()
+    assert one.runs == 2
+    await routines.stop()
+    await clock.advance(600)
+    await settle()
+    assert one.runs == 2
+
+
+async def test_it_never_overlaps_itself_and_a_failure_is_contained() -> None:
+    clock, go_on = FakeClock(), asyncio.Event()
+    routines = Routines(clock, lambda: True)
+
+    async def slow() -> None:
+        await go_on.wait()
+        raise RuntimeError("no")
+
+    one = routines.register("slow", 10, slow)
+    await routines.start()
+    await clock.advance(10)
+    await settle()
+    await clock.advance(10)
+    await settle()
+    assert (one.runs, one.skipped) == (0, 1)
+    go_on.set()
+    await settle()
+    assert (one.runs, one.failures, one.last_error) == (1, 1, "RuntimeError: no")
+    await clock.advance(10)
+    await settle()
+    assert one.runs == 2
+    await routines.stop()
+
+
+@pytest.mark.parametrize(("name", "seconds"), [("", 1), ("  ", 1), ("x", 0), ("x", -1)])
+async def test_a_routine_needs_a_name_and_an_interval(name: str, seconds: float) -> None:
+    with pytest.raises(InvalidInput):
+        Routines(FakeClock(), lambda: True).register(name, seconds, nothing)
+
+
+async def test_a_name_is_used_once() -> None:
+    routines = Routines(FakeClock(), lambda: True)
+    routines.register("b", 1, nothing)
+    routines.register("a", 1, nothing)
+    with pytest.raises(Conflict):
+        routines.register("a", 1, nothing)
+    assert [one.name for one in routines.list()] == ["a", "b"]
