@@ -91,8 +91,8 @@ class Client:
         )
 
     @classmethod
-    def for_home(cls, home: str | Path) -> Client:
-        """A client of the live server of a home directory, or NotRunning."""
+    def for_home(cls, home: str | Path, token: str | None = None) -> Client:
+        """A client of the live server of a home directory, by default as its owner; or NotRunning."""
         place = Home(Path(home).expanduser().absolute())
         live = place.server()
         if live is None:
@@ -102,7 +102,7 @@ class Client:
             found = place.server()
             return found.url if found else None
 
-        return cls(live.url, place.token(), locate=locate)
+        return cls(live.url, token or place.token(), locate=locate)
 
     async def __aenter__(self) -> Client:
         return self

@@ -96,6 +96,11 @@ def elsewhere() -> tuple[str, str] | None:
     return url.rstrip("/"), token.strip()
 
 
+def own_token() -> str | None:
+    """The token of an attempt, in the environment of its agent: commands that it runs may do what the agent may."""
+    return os.environ.get("MIDWATCH_TOKEN") if os.environ.get("MIDWATCH_TASK") else None
+
+
 @asynccontextmanager
 async def connect(*, work: bool = False) -> AsyncIterator[Desk]:
     """The live server, or the store. With `work` and no server, this process runs what it submits."""
@@ -109,7 +114,7 @@ async def connect(*, work: bool = False) -> AsyncIterator[Desk]:
         return
     server = live_server()
     if server is not None:
-        async with Client.for_home(home.path) as client:
+        async with Client.for_home(home.path, own_token()) as client:
             if await answers(client):
                 yield Desk(client, home, server, None)
                 return
@@ -153,7 +158,7 @@ async def opened(role: Literal["run", "library"], *, work: bool) -> AsyncIterato
 
     async with Runtime.open(home_path(), role=role, work=work) as runtime:
         transport = httpx2.ASGITransport(create_app(runtime, hosts=("midwatch",)))
-        async with Client("http://midwatch", runtime.home.token(), transport=transport) as client:
+        async with Client("http://midwatch", own_token() or runtime.home.token(), transport=transport) as client:
             yield Desk(client, runtime.home, None, runtime)
 
 

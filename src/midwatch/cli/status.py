@@ -26,10 +26,11 @@ def status(as_json: AsJson = False) -> None:
             served = await desk.served()
             attention = await needs(desk, served)
             talks = await conversations(desk)
+            planned = await plans(desk)
         pid = desk.server.pid if desk.server else None
         server = {"pid": pid, "url": desk.client.url} if desk.runtime is None else None
         if as_json:
-            emit({**counts, "server": server, "sessions": talks, "attention": attention})
+            emit({**counts, "server": server, "sessions": talks, **planned, "attention": attention})
             return
         say("  ".join(f"{name} {count}" for name, count in counts.items()))
         if server:
@@ -41,6 +42,10 @@ def status(as_json: AsJson = False) -> None:
             say(paint(f"No server runs{waiting}; start one with `midwatch up`.", "yellow"))
         if any(talks.values()):
             say("Sessions: " + ", ".join(f"{len(keys)} {name}" for name, keys in talks.items() if keys))
+        for noun, found in planned.items():
+            if any(found.values()):
+                parts = (f"{len(ids)} {name.replace('_', ' ')}" for name, ids in found.items() if ids)
+                say(f"{noun.capitalize()}: " + ", ".join(parts))
         for text in told(attention):
             say(text)
 
@@ -66,6 +71,18 @@ async def conversations(desk: Desk) -> dict[str, list[str]]:
     """Sessions in which something goes on, by what: their keys."""
     found = (await desk.client.sessions(limit=500))["sessions"]  # what goes on was used lately
     return {name: [one["key"] for one in found if one["status"] == name] for name in ("busy", "asking")}
+
+
+async def plans(desk: Desk) -> dict[str, dict[str, list[str]]]:
+    """Automations and open goals, by status: their ids."""
+    automations, goals = await desk.client.automations(limit=200), await desk.client.goals(limit=200)
+    return {
+        "automations": {name: [a["id"] for a in automations if a["status"] == name] for name in ("active", "paused")},
+        "goals": {
+            name: [g["id"] for g in goals if g["status"] == name]
+            for name in ("active", "waiting_for_session", "paused")
+        },
+    }
 
 
 async def pending(desk: Desk) -> list[TaskInfo]:
