@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from zoneinfo import ZoneInfo
 
 from midwatch.change import Changes, Update
-from midwatch.channel import Delivery, Route, cut
+from midwatch.channel import Delivery, Route, cut, shown_route
 from midwatch.clock import SECOND, iso, new_id
 from midwatch.errors import InvalidInput
 from midwatch.event import (
@@ -110,8 +110,8 @@ class Automation:
         return 0 < self.max_runs <= self.run_count
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it."""
-        shown = {name: getattr(self, name) for name in SHOWN}
+        """As JSON shows it. The target of the route may hold a secret and stays inside."""
+        shown = {name: getattr(self, name) for name in SHOWN} | {"route": shown_route(self.route)}
         for name in ("created_at", "updated_at", "next_run_at", "last_run_at", "deleted_at"):
             shown[name] = iso(getattr(self, name))
         return {**shown, "tags": list(self.tags), "schedule": self.times.snapshot(), "zone": self.times.zone}

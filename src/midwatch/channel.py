@@ -27,6 +27,10 @@ BACKOFF_SECONDS = (1, 5, 30, 120, 600, 1800, 3600)
 """Pause after the first, second, ... failed try."""
 
 PROMPT_SHOWN, TEXT_SHOWN = 50, 500
+LONGEST_CHARACTER = 64
+"""Code points of what a reader sees as one; no more are looked at when a text is cut."""
+FLAG_LETTERS = "".join(map(chr, range(0x1F1E6, 0x1F200)))
+"""Two of them are a flag."""
 TYPING_SECONDS = 2.0
 
 
@@ -43,6 +47,11 @@ class Route(NamedTuple):
         if not name:
             raise InvalidInput("a route is `channel` or `channel:target`, such as console.", field="route")
         return cls(name, target or None)
+
+
+def shown_route(route: str | None) -> str | None:
+    """A route as it may be shown: its channel. The target may hold a secret."""
+    return route.partition(":")[0] if route else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +109,10 @@ def cut(text: str, length: int) -> str:
     """At most `length` characters and an ellipsis, never cut inside a character a reader sees as one."""
     if len(text) <= length:
         return text
-    end = length
-    while end > 0 and (_joins(text[end]) or text[end - 1] == "\u200d" or _splits_flag(text, end)):
+    end, furthest = length, max(0, length - LONGEST_CHARACTER)
+    while end > furthest and (_joins(text[end]) or text[end - 1] == "\u200d" or _splits_flag(text, end)):
         end -= 1
-    return text[: end or length].rstrip() + "…"
+    return text[: length if end == furthest else end].rstrip() + "…"
 
 
 def _joins(char: str) -> bool:
@@ -119,16 +128,9 @@ def _joins(char: str) -> bool:
 
 def _splits_flag(text: str, end: int) -> bool:
     """Whether a cut at `end` would part the two letters of a flag."""
-    if not _flag_letter(text[end]):
+    if text[end] not in FLAG_LETTERS:
         return False
-    start = end
-    while start > 0 and _flag_letter(text[start - 1]):
-        start -= 1
-    return (end - start) % 2 == 1
-
-
-def _flag_letter(char: str) -> bool:
-    return "\U0001f1e6" <= char <= "\U0001f1ff"
+    return (end - len(text[:end].rstrip(FLAG_LETTERS))) % 2 == 1
 
 
 class Channel(Protocol):

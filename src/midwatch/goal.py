@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from midwatch.automation import ManageMode, ScopeKind
 from midwatch.change import Changes, Update
-from midwatch.channel import Delivery, Route, cut
+from midwatch.channel import Delivery, Route, cut, shown_route
 from midwatch.clock import SECOND, duration, iso, new_id
 from midwatch.errors import BadConfig, Conflict, InvalidInput
 from midwatch.event import (
@@ -126,8 +126,8 @@ class Goal:
         return self.status in OPEN
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it."""
-        shown = {name: getattr(self, name) for name in SHOWN}
+        """As JSON shows it. The target of the route may hold a secret and stays inside."""
+        shown = {name: getattr(self, name) for name in SHOWN} | {"route": shown_route(self.route)}
         for name in ("deadline_at", "next_run_at", "created_at", "updated_at", "completed_at"):
             shown[name] = iso(getattr(self, name))
         return shown

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from midwatch.change import Changes, Fence, Update
-from midwatch.channel import Delivery, Route, end_text, start_text
+from midwatch.channel import Delivery, Route, end_text, shown_route, start_text
 from midwatch.clock import iso, new_id
 from midwatch.event import AgentFault, Event, StatusChange, TaskFinished, event
 from midwatch.session import Message, Session, said
@@ -146,8 +146,9 @@ class Task(NamedTuple):
         return self.status
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it. The lease and the hashes stay inside."""
+        """As JSON shows it. The lease, the hashes and the target of the route stay inside."""
         shown = {name: getattr(self, name) for name in SHOWN}
+        shown["route"] = shown_route(self.route)
         shown["status_text"] = self.status_text
         shown["tokens_used"] = self.tokens_used
         for name in ("created_at", "due_at", "started_at", "completed_at"):

@@ -358,3 +358,28 @@ async def test_of_many_who_try_a_notice_again_one_does(served: Served, channel: 
     replies = await asyncio.gather(*(served.http.post(path) for _ in range(8)))
     assert sorted(reply.status_code for reply in replies) == [200] + [409] * 7
     channel.hang = False
+
+
+async def test_a_routes_target_is_for_nobody_to_read(served: Served, channel: RecordingChannel) -> None:
+    """It may be an address with a password in it. The record keeps it: a retry and an edit still send there."""
+    said = {"agent": "fail", "prompt": "x", "route": "pager:hush"}
+    task = (await served.post("/tasks", said))["id"]
+    await served.ended(task)
+    again = (await served.post(f"/tasks/{task}/retry"))["id"]
+    await served.ended(again)
+    automation = (await served.post("/automations", {**said, "every": "1h"}))["id"]
+    edited = await served.http.patch(f"/automations/{automation}", json={"title": "another"})
+    assert edited.json()["route"] == "pager"
+    await served.ended((await served.post(f"/automations/{automation}/run"))["id"])
+    goal = await served.post("/goals", {"objective": "x", "agent": "hold", "route": "pager:hush"})
+    await served.post(f"/goals/{goal['id']}/pause")
+    await channel.until(lambda seen: len([one for one in seen.delivered if one.notice == "failed"]) == 3)
+    assert {one.target for one in channel.delivered} == {"hush"}
+    about = [f"/tasks/{task}", f"/tasks/{again}/page", f"/automations/{automation}", f"/goals/{goal['id']}"]
+    more = ["/tasks", "/now", "/automations", f"/automations/{automation}/history", "/goals", "/deliveries", "/events"]
+    async with served.as_role("viewer") as viewer:
+        for path in (*about, *more, f"/goals/{goal['id']}/steps"):
+            reply = await viewer.get(path, headers={"accept": "application/json"})
+            assert reply.status_code == 200, reply.text
+            assert "hush" not in reply.text, path
+    assert (await served.get(f"/tasks/{task}"))["route"] == "pager"

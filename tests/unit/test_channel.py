@@ -25,6 +25,7 @@ from midwatch.channel import (
     backoff,
     cut,
     end_text,
+    shown_route,
     start_text,
 )
 from midwatch.channels import KINDS, build
@@ -88,6 +89,13 @@ def test_cut_of_a_long_text() -> None:
 
 def test_cut_of_nothing_but_marks_is_still_short() -> None:
     assert len(cut("\u0301" * 1000, 10)) <= 11
+
+
+def test_cut_does_not_look_for_the_beginning_of_a_character_without_end() -> None:
+    """Whoever sends a heap of marks must not have the server walk all of it."""
+    assert cut("word" + "\u0301" * 30_000, 20_000) == "word" + "\u0301" * 19_996 + "…"
+    many = GERMANY * 5000
+    assert cut(many, 5001) == GERMANY * 2500 + "…"
 
 
 @settings(database=None)
@@ -262,6 +270,13 @@ async def test_a_channel_that_cannot_show_typing_does_no_harm(fails: str) -> Non
 def test_a_snapshot_does_not_show_the_target() -> None:
     made = Delivery(id="d_1", task_id="t_1", channel="hook", notice="done", text="x", target="https://hush.example")
     assert "hush" not in str(made.snapshot())
+
+
+@pytest.mark.parametrize(
+    ("route", "shown"), [(None, None), ("console", "console"), ("webhook:https://hush.example/?token=a:b", "webhook")]
+)
+def test_of_a_route_only_the_channel_is_shown(route: str | None, shown: str | None) -> None:
+    assert shown_route(route) == shown
 
 
 # -- building channels -----------------------------------------------------------------------------------------------

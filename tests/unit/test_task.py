@@ -187,9 +187,10 @@ def test_every_stop_is_shown_while_the_task_runs(stop: Any) -> None:
 def test_a_snapshot_shows_what_is_promised_and_no_secret() -> None:
     task = a_task(
         token_hash="SECRET", body_hash="SECRET", lease_owner="SECRET", pgid_mark="SECRET", idempotency_key="SECRET",
-        submitter="SECRET", progress="SECRET",
+        submitter="SECRET", progress="SECRET", route="webhook:https://example.org/SECRET",
     )  # fmt: skip
     shown = task.snapshot()
+    assert shown["route"] == "webhook"
     assert {
         "id", "status", "status_text", "outcome", "prompt", "result", "error", "agent", "session_key",
         "origin_channel", "origin_session", "attempt", "started_at", "completed_at", "tokens_used",
