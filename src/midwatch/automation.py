@@ -7,6 +7,7 @@ is written with the task it makes or ends.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -42,6 +43,7 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "paused": frozenset({"active", "deleted"}),
     "deleted": frozenset({"active", "paused"}),
 }
+SPENT, OVER = "it has had all its runs", "its time has passed"
 MOST_FAILURES = 3
 """Runs that may fail one after the other before it is paused."""
 LATE_SECONDS = 90.0
@@ -96,7 +98,9 @@ class Automation:
 
     @property
     def times(self) -> Schedule:
-        """When it runs."""
+        """When it runs; InvalidInput where what is stored makes no sense here, such as a zone this host lacks."""
+        if not isinstance(self.schedule, Mapping):
+            raise InvalidInput("its schedule cannot be read; give it another.", field="schedule")
         return Schedule.from_data(self.schedule)
 
     @property
@@ -114,7 +118,8 @@ class Automation:
         shown = {name: getattr(self, name) for name in SHOWN} | {"route": shown_route(self.route)}
         for name in ("created_at", "updated_at", "next_run_at", "last_run_at", "deleted_at"):
             shown[name] = iso(getattr(self, name))
-        return {**shown, "tags": list(self.tags), "schedule": self.times.snapshot(), "zone": self.times.zone}
+        schedule = dict(self.schedule) if isinstance(self.schedule, Mapping) else {}
+        return {**shown, "tags": list(self.tags), "schedule": schedule, "zone": schedule.get("zone", "UTC")}
 
 
 SHOWN = (
@@ -190,7 +195,7 @@ def validate(automation: Automation) -> None:
         ("run_count", automation.run_count < 0, "run_count is 0 or more."),
         ("max_runs", 0 < automation.max_runs < automation.run_count, "it has had more runs than max_runs already."),
         ("missed", automation.missed not in ("skip", "once", "once_within"), "missed is skip, once or once_within."),
-        ("missed_window", automation.missed_window <= 0, "the window for missed runs is more than 0 seconds."),
+        ("missed_window", not _positive(automation.missed_window), "the window for missed runs is more than 0 s."),
         ("jitter", not 0 <= automation.jitter_seconds <= 86400, "jitter is 0 seconds to a day."),
         ("quiet", automation.quiet is not None and not automation.quiet.strip(), "the quiet token is some text."),
         ("tags", len(automation.tags) > MAX_TAGS, f"at most {MAX_TAGS} tags."),
@@ -200,11 +205,15 @@ def validate(automation: Automation) -> None:
             raise InvalidInput(told, field=name)
 
 
+def _positive(number: float) -> bool:
+    return number > 0 and math.isfinite(number)
+
+
 def render(prompt: str, now: int, zone: str) -> str:
     """The prompt with `{{now}}`, `{{date}}`, `{{time}}` and `{{unix}}` filled in; everything else is literal."""
     if "{{" not in prompt:
         return prompt
-    at = datetime.fromtimestamp(now / SECOND, ZoneInfo(zone))
+    at = datetime.fromtimestamp(now // SECOND, ZoneInfo(zone))
     filled = {
         "{{now}}": at.isoformat(timespec="seconds"),
         "{{date}}": at.strftime("%Y-%m-%d"),
@@ -234,27 +243,44 @@ def told(automation: Automation, payload: Payload, now: int, actor: str | None =
 
 def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool, submitter: str | None = None) -> Changes:
     """What happens at its time: a run, or a run that is left out and says why; in any case the next time is set.
-    `runs` is whether its last run is still open."""
+    `runs` is whether its last run is still open. One that cannot run any more is paused."""
     due = automation.next_run_at
     assert due is not None
-    following = next_run_at(automation.times, max(now, due))
-    if runs:
-        left_out = AutomationMissed(automation_id=automation.id, reason="overlap", scheduled_for=iso(due) or "")
-        return _moved_on(automation, now, following, left_out)
-    late = (now - due) / SECOND
-    count, events = 1, []
-    if late > LATE_SECONDS:
-        count = max(1, missed(automation.times, due - 1, now)[0])
-        within = automation.missed == "once_within" and late <= automation.missed_window
-        reason = "caught_up" if automation.missed == "once" or within else "late"
-        skipped = AutomationMissed(
-            automation_id=automation.id, reason=reason, scheduled_for=iso(due) or "", count=count
-        )
-        if reason == "late":
-            return _moved_on(automation, now, following, skipped)
-        events.append(told(automation, skipped, now))
-    task = a_run(automation, now, due, terms, key=f"{automation.id}@{due}", submitter=submitter)
-    return _with_run(automation, task, now, due, following, events)
+    if automation.spent:
+        return paused(automation, now, SPENT, None)
+    try:
+        times = automation.times
+    except InvalidInput as problem:
+        return _unreadable(automation, now, problem)
+    following = next_run_at(times, max(now, due))
+    late = now - due > LATE_SECONDS * SECOND
+    reason = "overlap" if runs else _lateness(automation, now - due) if late else None
+    if reason is None:
+        return _with_run(automation, _due_run(automation, now, terms, submitter), now, due, following, [])
+    count = max(1, missed(times, due - 1, now).runs) if late else 1
+    why = AutomationMissed(automation_id=automation.id, reason=reason, scheduled_for=iso(due) or "", count=count)
+    if reason != "caught_up":
+        return _moved_on(automation, now, following, why)
+    told_first = [told(automation, why, now)]
+    return _with_run(automation, _due_run(automation, now, terms, submitter), now, due, following, told_first)
+
+
+def _unreadable(automation: Automation, now: int, problem: InvalidInput) -> Changes:
+    why = f"its schedule cannot be read: {problem}"
+    text = f"{why}\nGive it another: midwatch automation edit {automation.id}"
+    return replace(paused(automation, now, why, None), deliveries=_notice(automation, text, automation.id, now))
+
+
+def _lateness(automation: Automation, late: int) -> str:
+    """Whether a run that is late is made up for, by its policy."""
+    within = automation.missed == "once_within" and late <= automation.missed_window * SECOND
+    return "caught_up" if automation.missed == "once" or within else "late"
+
+
+def _due_run(automation: Automation, now: int, terms: AgentTerms, submitter: str | None) -> Task:
+    due = automation.next_run_at
+    assert due is not None
+    return a_run(automation, now, due, terms, key=f"{automation.id}@{due}", submitter=submitter)
 
 
 def run_now(
@@ -267,11 +293,13 @@ def run_now(
 
 def _moved_on(automation: Automation, now: int, following: int | None, why: AutomationMissed) -> Changes:
     fields: dict[str, Any] = {"next_run_at": following}
-    events = [told(automation, why, now)]
+    events, notice = [told(automation, why, now)], tuple[Delivery, ...]()
     if following is None:
-        fields |= {"status": "paused", "paused_why": "its time has passed"}
-        events.append(told(automation, AutomationPaused(automation_id=automation.id, why="its time has passed"), now))
-    return Changes(updates=(changed(automation, now, **fields),), events=tuple(events))
+        fields |= {"status": "paused", "paused_why": OVER}
+        events.append(told(automation, AutomationPaused(automation_id=automation.id, why=OVER), now))
+        rest = f"{OVER}, and it did not run.\nRun it now: midwatch automation run {automation.id}"
+        notice = _notice(automation, rest, automation.id, now) if why.reason == "late" else ()
+    return Changes(updates=(changed(automation, now, **fields),), events=tuple(events), deliveries=notice)
 
 
 def a_run(
@@ -291,7 +319,7 @@ def a_run(
     if automation.fresh:  # a session of its own, behind the same gate
         session = f"{session}|message:{task_id}"
     return Task(
-        id=task_id, status="pending", prompt=render(automation.prompt, now, automation.times.zone),
+        id=task_id, status="pending", prompt=render(automation.prompt, now + later, automation.times.zone),
         agent=automation.agent, session_key=session, gate_key=gate_key(session), created_at=now, due_at=now + later,
         wait="delay" if later else None, cause="automation", cause_id=automation.id, creator=automation.creator,
         route=automation.route, workdir=automation.workdir, quiet=automation.quiet,
@@ -349,11 +377,10 @@ def settle(automation: Automation, ended: Task, now: int, thread_id: str | None 
         return Changes(updates=(changed(automation, now, **fields),)) if fields else Changes()
     fields |= {"status": "paused", "paused_why": why, "next_run_at": None}
     paused = AutomationPaused(automation_id=automation.id, why=why)
-    bad = ended.status == "failed"
     return Changes(
         updates=(changed(automation, now, **fields),),
         events=(told(automation, paused, now, task_id=ended.id),),
-        deliveries=_pause_notice(automation, ended, why, now) if bad else (),
+        deliveries=_pause_notice(automation, ended, why, now) if why not in (SPENT, OVER) else (),
     )
 
 
@@ -363,7 +390,7 @@ def _result(automation: Automation, ended: Task) -> dict[str, Any]:
     match ended.outcome:
         case "ok" | "silent" | "transferred":
             return {"consecutive_failures": 0, "last_result": f"ok: {at}"}
-        case "cancelled" if ended.attempt == 0:  # it never began: the run is given back
+        case "cancelled" if ended.attempt == 0 and ended.retry_of is None:  # it never began: the run is given back
             return {"run_count": max(0, automation.run_count - 1), **_next_again(automation, ended)}
         case "cancelled":
             return {"last_result": f"cancelled: {at}"}
@@ -376,7 +403,10 @@ def _next_again(automation: Automation, ended: Task) -> dict[str, Any]:
     """Where the run that was given back had been its last, its times go on."""
     if automation.next_run_at is not None or automation.status != "active":
         return {}
-    return {"next_run_at": next_run_at(automation.times, ended.completed_at or ended.created_at)}
+    try:
+        return {"next_run_at": next_run_at(automation.times, ended.completed_at or ended.created_at)}
+    except InvalidInput:
+        return {}
 
 
 def _pause_why(automation: Automation, ended: Task, fields: Mapping[str, Any]) -> str | None:
@@ -386,20 +416,25 @@ def _pause_why(automation: Automation, ended: Task, fields: Mapping[str, Any]) -
         return None
     if ended.outcome == "lost":
         return "its last run was lost when the process that ran it ended"
-    return "it has had all its runs"
+    return SPENT if 0 < automation.max_runs <= fields.get("run_count", automation.run_count) else OVER
 
 
 def _pause_notice(automation: Automation, ended: Task, why: str, now: int) -> tuple[Delivery, ...]:
+    rest = f"Resume it: midwatch automation resume {automation.id}"
+    if ended.outcome == "lost":  # nothing is left that could be resumed
+        rest = f"Run it again: midwatch retry {ended.id}"
+    return _notice(automation, f"{why}. {cut(ended.error or '', RESULT_SHOWN)}".rstrip() + f"\n{rest}", ended.id, now)
+
+
+def _notice(automation: Automation, text: str, about: str, now: int) -> tuple[Delivery, ...]:
+    """Tell the person that it is paused, where they want to be told; once for a run."""
     if not automation.route:
         return ()
     route = Route.parse(automation.route)
-    text = (
-        f"Paused: {automation.name}\n{why}. {cut(ended.error or '', RESULT_SHOWN)}".rstrip()
-        + f"\nResume it: midwatch automation resume {automation.id}"
-    )
+    notice = "automation_paused" if about != automation.id else f"automation_paused:{now}"
     made = Delivery(
-        id=new_id("d", now), task_id=ended.id, channel=route.channel, target=route.target, notice="automation_paused",
-        text=text, due_at=now, created_at=now,
+        id=new_id("d", now), task_id=about, channel=route.channel, target=route.target, notice=notice,
+        text=f"Paused: {automation.name}\n{text}", due_at=now, created_at=now,
     )  # fmt: skip
     return (made,)
 
@@ -415,14 +450,15 @@ def paused(automation: Automation, now: int, why: str, actor: str | None) -> Cha
 
 
 def resumed(automation: Automation, now: int, actor: str | None) -> Changes:
-    """Fire again from now on; what was missed meanwhile is not made up for, earlier failures are forgotten."""
+    """Fire again from now on; what was missed meanwhile is not made up for, earlier failures are forgotten. A deleted
+    one that cannot fire again comes back paused."""
     following = next_run_at(automation.times, now)
-    if following is None:
-        raise InvalidInput("its time has passed; give it another with `midwatch automation edit`.", field="schedule")
-    if automation.spent:
-        raise InvalidInput("it has had all its runs; raise max_runs with `midwatch automation edit`.", field="max_runs")
-    fields = {
-        "status": "active", "paused_why": None, "consecutive_failures": 0, "next_run_at": following, "deleted_at": None,
-    }  # fmt: skip
-    what = AutomationChanged(automation_id=automation.id, fields=("status",), status="active")
-    return Changes(updates=(changed(automation, now, **fields),), events=(told(automation, what, now, actor),))
+    over = OVER if following is None else SPENT if automation.spent else None
+    if over and automation.status != "deleted":
+        what, field = ("give it another", "schedule") if over is OVER else ("raise max_runs", "max_runs")
+        raise InvalidInput(f"{over}; {what} with `midwatch automation edit`.", field=field)
+    fields: dict[str, Any] = {"status": "paused" if over else "active", "paused_why": over, "deleted_at": None}
+    if not over:
+        fields |= {"consecutive_failures": 0, "next_run_at": following}
+    event_ = AutomationChanged(automation_id=automation.id, fields=("status",), status=fields["status"])
+    return Changes(updates=(changed(automation, now, **fields),), events=(told(automation, event_, now, actor),))

@@ -16,8 +16,8 @@ from midwatch.errors import AlreadyFinished, Conflict, InvalidInput, NotFound
 from midwatch.event import AutomationChanged, AutomationCreated
 from midwatch.identity import Actor
 from midwatch.schedule import Schedule, host_zone, next_run_at
-from midwatch.session import checked_key
-from midwatch.submission import check
+from midwatch.session import Session, SessionStore, checked_key, gate_key
+from midwatch.submission import Submission, check
 from midwatch.task import TRIES, AgentTerms, Task, TaskStore
 from midwatch.tasks import Tasks
 
@@ -30,9 +30,13 @@ CHANGEABLE = frozenset({
     "next_run_at",
 })  # fmt: skip
 TIMES = ("at", "every", "cron")
+CLEARABLE = frozenset(
+    {"route", "workdir", "timeout_seconds", "on_crash", "quiet", "budget", *TIMES, "zone", "next_run_at"}
+)
+"""What a patch may set to nothing."""
 
 
-class Store(AutomationStore, TaskStore, Protocol):
+class Store(AutomationStore, TaskStore, SessionStore, Protocol):
     """What this service needs of the store."""
 
 
@@ -58,6 +62,7 @@ class Automations:
     async def create(self, prompt: str, *, actor: str | None = None, **wish: Any) -> Automation:
         """Make one. Exactly one of `at`, `every` and `cron` says when; see `Automation` for the rest."""
         now = self._clock.now()
+        wish = {name: value for name, value in wish.items() if value is not None}
         times = Schedule.make(
             at=wish.pop("at", None), every=wish.pop("every", None), cron=wish.pop("cron", None),
             zone=wish.pop("zone", None) or host_zone(), anchor=now,
@@ -82,7 +87,8 @@ class Automations:
         created = AutomationCreated(
             automation_id=made.id, title=made.name, schedule=made.schedule, next_run_at=made.snapshot()["next_run_at"]
         )
-        await self._store.apply(Changes(records=(made,), events=(rules.told(made, created, now, actor),)))
+        told = (rules.told(made, created, now, actor),)
+        await self._store.apply(Changes(records=(made,), sessions=await self._continued(made, now), events=told))
         return made
 
     async def get(self, automation_id: str) -> Automation:
@@ -99,7 +105,7 @@ class Automations:
     async def history(self, automation_id: str, limit: int = LISTED) -> list[Task]:
         """Its runs, newest first."""
         await self.get(automation_id)
-        return await self._store.runs(automation_id, min(max(1, limit), MOST_LISTED))
+        return await self._store.runs(automation_id, _page(limit))
 
     async def patch(
         self,
@@ -110,20 +116,27 @@ class Automations:
         actor: str | None = None,
         may: Actor | None = None,
     ) -> Automation:
-        """Change some fields. Conflict when `revision` is not the current one."""
+        """Change some fields. Conflict when `revision` is not the current one. What it had to make up for stays unless
+        its schedule changes; one that has had all its runs by then is paused."""
         self._refuse_unknown(values, set())
+        if empty := [name for name, value in values.items() if value is None and name not in CLEARABLE]:
+            raise InvalidInput(f"{empty[0]} cannot be nothing; leave it out, or say what it should be.", field=empty[0])
+        if "agent" in values:
+            values = {**values, "agent": await self._tasks.known_agent(values["agent"])}
 
         def change(found: Automation, now: int) -> Changes:
+            if found.status == "deleted":
+                raise _gone(found)
+            if may is not None and values.get("manage_mode", found.manage_mode) != found.manage_mode:
+                may.must_manage(found.creator, "creator_only")
             after = self._patched(found, values, now)
             self._check(after)
-            if after.status == "deleted":
-                raise Conflict(f"automation {found.id} is deleted; bring it back with `midwatch automation resume`.")
             changed = {
                 f.name: getattr(after, f.name)
                 for f in fields(after)
                 if getattr(after, f.name) != getattr(found, f.name)
             }
-            told = AutomationChanged(automation_id=found.id, fields=tuple(sorted(values)), status=found.status)
+            told = AutomationChanged(automation_id=found.id, fields=tuple(sorted(values)), status=after.status)
             return Changes(
                 updates=(rules.changed(found, now, **changed),), events=(rules.told(found, told, now, actor),)
             )
@@ -133,27 +146,33 @@ class Automations:
     async def pause(self, automation_id: str, *, why: str = "paused by a person", actor: str | None = None,
                     may: Actor | None = None) -> Automation:  # fmt: skip
         """Fire no more. What runs goes on; pausing it again changes nothing."""
-        if (found := await self.get(automation_id)).status == "paused":
-            return found
-        return await self._change(automation_id, lambda one, now: rules.paused(one, now, why, actor), may)
+
+        def change(found: Automation, now: int) -> Changes:
+            if found.status == "deleted":
+                raise _gone(found)
+            return Changes() if found.status == "paused" else rules.paused(found, now, why, actor)
+
+        return await self._change(automation_id, change, may)
 
     async def resume(self, automation_id: str, *, actor: str | None = None, may: Actor | None = None) -> Automation:
         """Fire again, also after it was deleted. What was missed is not made up for; failures are forgotten."""
-        if (found := await self.get(automation_id)).status == "active":
-            return found
-        return await self._change(automation_id, lambda one, now: rules.resumed(one, now, actor), may)
+
+        def change(found: Automation, now: int) -> Changes:
+            return Changes() if found.status == "active" else rules.resumed(found, now, actor)
+
+        return await self._change(automation_id, change, may)
 
     async def delete(self, automation_id: str, *, actor: str | None = None, may: Actor | None = None) -> Automation:
         """Delete it; its open run is cancelled. It can be brought back for 30 days."""
 
         def change(found: Automation, now: int) -> Changes:
+            if found.status == "deleted":
+                return Changes()
             told = AutomationChanged(automation_id=found.id, fields=("status",), status="deleted")
             update = rules.changed(found, now, status="deleted", deleted_at=now, next_run_at=None)
             return Changes(updates=(update,), events=(rules.told(found, told, now, actor),))
 
-        found = await self.get(automation_id)
-        if found.status != "deleted":
-            found = await self._change(automation_id, change, may)
+        found = await self._change(automation_id, change, may)
         if open_run := await self._store.open_run(found.id):
             with suppress(AlreadyFinished):
                 await self._tasks.cancel(open_run.id, actor=actor)
@@ -164,7 +183,7 @@ class Automations:
         for _ in range(TRIES):
             found = await self._managed(automation_id, may)
             if found.status == "deleted":
-                raise Conflict(f"automation {found.id} is deleted; bring it back with `midwatch automation resume`.")
+                raise _gone(found)
             if open_run := await self._store.open_run(found.id):
                 raise Conflict(f"it runs already as task {open_run.id}; wait for it or cancel it.")
             if found.spent:
@@ -178,13 +197,14 @@ class Automations:
 
     async def record_source_message(self, automation_id: str, message_id: str) -> Automation:
         """Where its answers belong; the first one counts."""
-        found = await self.get(automation_id)
-        if found.source_message_id or not message_id.strip():
-            return found
-        return await self._change(
-            automation_id,
-            lambda one, now: Changes(updates=(rules.changed(one, now, source_message_id=message_id.strip()),)),
-        )
+        message = message_id.strip()
+
+        def change(found: Automation, now: int) -> Changes:
+            if found.source_message_id or not message:
+                return Changes()
+            return Changes(updates=(rules.changed(found, now, source_message_id=message),))
+
+        return await self._change(automation_id, change)
 
     async def list(
         self, status: str = "", *, scope: tuple[str, str] | None = None, limit: int = LISTED
@@ -196,7 +216,7 @@ class Automations:
         statuses: Iterable[Status] = ("active", "paused")
         if wanted:
             statuses = tuple(TRANSITIONS) if wanted == "all" else (wanted,)  # type: ignore[assignment]  # one of them
-        return await self._store.list_automations(scope, tuple(statuses), min(max(1, limit), MOST_LISTED))
+        return await self._store.list_automations(scope, tuple(statuses), _page(limit))
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -213,8 +233,11 @@ class Automations:
                 raise Conflict(
                     f"automation {found.id} changed meanwhile (revision {found.revision}); look at it again."
                 )
+            changes = change(found, self._clock.now())
+            if changes == Changes():
+                return found
             try:
-                await self._store.apply(change(found, self._clock.now()))
+                await self._store.apply(changes)
             except Conflict:
                 if revision is not None:
                     raise
@@ -230,7 +253,18 @@ class Automations:
 
     def _check(self, made: Automation) -> None:
         validate(made)
-        check(made.prompt, {"workdir": made.workdir, "timeout": made.timeout_seconds}, 1_000_000)
+        wish: Submission = {"workdir": made.workdir, "timeout": made.timeout_seconds, "on_crash": made.on_crash}
+        check(made.prompt, wish, 1_000_000)
+
+    async def _continued(self, made: Automation, now: int) -> tuple[Session, ...]:
+        """The conversation it is to go on with, where a thread was named and there is none yet."""
+        if made.resume_thread_id is None or made.fresh or await self._store.get_session(made.session_key):
+            return ()
+        session = Session(
+            key=made.session_key, agent=made.agent, gate_key=gate_key(made.session_key), creator=made.creator,
+            thread_id=made.resume_thread_id, workdir=made.workdir, created_at=now, updated_at=now,
+        )  # fmt: skip
+        return (session,)
 
     def _refuse_unknown(self, wish: Mapping[str, Any], more: set[str]) -> None:
         if unknown := sorted(set(wish) - CHANGEABLE - more):
@@ -239,18 +273,46 @@ class Automations:
 
     def _patched(self, found: Automation, values: Mapping[str, Any], now: int) -> Automation:
         plain = {name: value for name, value in values.items() if name not in (*TIMES, "zone", "next_run_at")}
-        if plain.get("route"):
-            plain["route"] = self._check_route(plain["route"])
-        after = normalise(replace(found, **plain, revision=found.revision))
-        if not any(name in values for name in (*TIMES, "zone", "next_run_at")):
+        if "route" in plain:
+            plain["route"] = self._check_route(plain["route"]) if plain["route"] else None
+        schedule = self._rescheduled(found, values, now)
+        after = normalise(replace(found, **plain, schedule=schedule))
+        if after.status != "active":
             return after
-        old = found.times
-        chosen = {name: values.get(name) for name in TIMES if values.get(name) is not None}
+        if after.spent:
+            return replace(after, status="paused", paused_why=rules.SPENT, next_run_at=None)
+        if values.get("next_run_at") is not None:
+            return replace(after, next_run_at=values["next_run_at"])
+        if schedule != found.schedule or found.next_run_at is None:
+            return replace(after, next_run_at=next_run_at(after.times, now))
+        return after
+
+    def _rescheduled(self, found: Automation, values: Mapping[str, Any], now: int) -> Mapping[str, Any]:
+        """Its schedule with what is said of it changed; the kind stays unless another is named."""
+        chosen = {name: values[name] for name in TIMES if values.get(name) is not None}
+        if not chosen and values.get("zone") in (None, found.schedule.get("zone")):
+            return found.schedule
+        try:
+            old: Schedule | None = found.times
+        except InvalidInput:
+            if not chosen:
+                raise
+            old = None
         if not chosen:
             chosen = {name: getattr(old, name) for name in TIMES if getattr(old, name) is not None}
-        times = Schedule.make(**chosen, zone=values.get("zone") or old.zone, anchor=old.anchor or now)
-        following = values.get("next_run_at") or next_run_at(times, now)
-        return replace(after, schedule=times.snapshot(), next_run_at=following if after.status == "active" else None)
+        zone = values.get("zone") or (old.zone if old else host_zone())
+        times = Schedule.make(**chosen, zone=zone, anchor=(old.anchor if old else None) or now)
+        if "at" in values and times.at is not None and times.at <= now:
+            raise InvalidInput("that time has passed already; choose a later one.", field="at")
+        return times.snapshot()
+
+
+def _page(limit: int) -> int:
+    return min(limit, MOST_LISTED) if limit > 0 else LISTED
+
+
+def _gone(found: Automation) -> Conflict:
+    return Conflict(f"automation {found.id} is deleted; bring it back with `midwatch automation resume`.")
 
 
 def kept_since(now: int) -> int:

@@ -1,0 +1,533 @@
+"""Automations as pure rules: what happens at their time, and what the end of a run means.
+
+Of the bugs of the reference system that concern them, by number:
+A2 a timeout counts: `test_a_failed_run_counts`.
+A7 a pause is told: `test_three_failures_pause_it_and_tell_once`; silence is no failure:
+`test_a_good_run_clears_the_failures`.
+A12 nothing fires at every look: sub-minute, impossible and double schedules are refused (test_schedule.py), and never
+is None: `test_without_a_next_time_it_is_over`.
+A13 a run cut by a crash: `test_a_lost_last_run_is_told`.
+A23 `test_resuming_forgets_failures_and_makes_up_for_nothing`.
+A27 `test_only_the_four_placeholders_are_filled_in`.
+A30 history, jitter, missed runs, zone, timeout and budget are fields and events; a time that is not is None, not zero.
+A14 to A16 cannot exist: an automation is one row, written when it fires and when its run ends; what it fired waits as a
+task (test_scheduler.py). A10, A22 and A28 are in test_automations.py; A8 and A18 in the integration tests.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from midwatch import automation as rules
+from midwatch.automation import LATE_SECONDS, MOST_FAILURES, OVER, SPENT, TRANSITIONS, Automation
+from midwatch.change import Changes, Update
+from midwatch.clock import SECOND, iso
+from midwatch.errors import Conflict, InvalidInput
+from midwatch.schedule import Schedule, parse_moment
+from midwatch.store import Store
+from midwatch.task import AUTOMATION_PAUSES, AgentTerms, Task, end
+from records import a_task
+
+NOW = parse_moment("2026-03-02T09:00:00+00:00", 0, "UTC")
+HOUR = 3600 * SECOND
+TERMS = AgentTerms(timeout_seconds=60.0, on_crash="rerun")
+
+
+def hourly(**fields: Any) -> Automation:
+    base: dict[str, Any] = {
+        "id": "am_1", "prompt": "look", "agent": "demo", "session_key": "auto:am_1", "next_run_at": NOW,
+        "schedule": Schedule.make(every=3600, zone="UTC", anchor=NOW).snapshot(), "creator": "ann",
+    }  # fmt: skip
+    return Automation(**{**base, **fields})
+
+
+def once(**fields: Any) -> Automation:
+    return hourly(schedule=Schedule.make(at=NOW, zone="UTC").snapshot(), **fields)
+
+
+def after(before: Automation, changes: Changes) -> Automation:
+    """The automation as the changes leave it."""
+    for update in changes.updates:
+        assert update.guard["revision"] == before.revision
+        before = replace(before, **update.fields)
+    return before
+
+
+def payloads(changes: Changes, kind: str) -> list[dict[str, Any]]:
+    return [dict(one.payload) for one in changes.events if one.kind == kind]
+
+
+def fire(one: Automation, now: int = NOW, *, runs: bool = False) -> Changes:
+    return rules.fire(one, now, TERMS, runs=runs)
+
+
+def task_of(changes: Changes) -> Task | None:
+    (found,) = changes.records or (None,)
+    assert found is None or isinstance(found, Task)
+    return found
+
+
+def ended(outcome: str, *, attempt: int = 1, error: str | None = None, **fields: Any) -> Task:
+    task = a_task(cause="automation", cause_id="am_1", attempt=attempt, **fields)
+    return end(task, NOW + HOUR // 2, outcome=outcome, error=error)[0]  # type: ignore[arg-type]
+
+
+# -- the table -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("before", "behind"), list(itertools.product(TRANSITIONS, TRANSITIONS)))
+async def test_the_store_allows_what_the_table_draws_and_refuses_the_rest(
+    store: Store, before: rules.Status, behind: rules.Status
+) -> None:
+    one = hourly(status=before, next_run_at=None)
+    await store.apply(Changes(records=(one,)))
+    step = Changes(updates=(rules.changed(one, NOW, status=behind),))
+    if behind in TRANSITIONS[before]:
+        await store.apply(step)
+    else:
+        with pytest.raises(Conflict):
+            await store.apply(step)
+    found = await store.get_automation("am_1")
+    assert found is not None
+    assert found.status == (behind if behind in TRANSITIONS[before] else before)
+
+
+async def test_a_change_of_state_must_say_from_where(store: Store) -> None:
+    await store.apply(Changes(records=(hourly(),)))
+    with pytest.raises(KeyError):
+        await store.apply(Changes(updates=(Update("automation", "am_1", {"status": "paused"}, {"revision": 0}),)))
+    with pytest.raises(Conflict):
+        await store.apply(Changes(updates=(rules.changed(hourly(status="paused"), NOW, status="active"),)))
+
+
+# -- its time ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late", [0, 1, int(LATE_SECONDS * SECOND)])
+@pytest.mark.parametrize("policy", ["skip", "once", "once_within"])
+def test_on_time_it_runs_whatever_the_policy(late: int, policy: rules.Missed) -> None:
+    one = hourly(missed=policy, run_count=4, title="brief", route="console", workdir="/tmp", budget={"tokens": 5},
+                 quiet="NOTHING")  # fmt: skip
+    changes = fire(one, NOW + late)
+    task = task_of(changes)
+    assert task is not None
+    assert (task.status, task.agent, task.session_key, task.gate_key) == ("pending", "demo", "auto:am_1", "auto:am_1")
+    assert (task.cause, task.cause_id, task.internal_key) == ("automation", "am_1", f"am_1@{NOW}")
+    assert (task.creator, task.route, task.workdir, task.budget) == ("ann", "console", "/tmp", {"tokens": 5})
+    assert (task.timeout_seconds, task.on_crash, task.quiet) == (60.0, "rerun", "NOTHING")
+    assert task.max_attempts == len(AUTOMATION_PAUSES) + 1
+    assert (task.due_at, task.wait) == (NOW + late, None)
+    moved = after(one, changes)
+    assert (moved.run_count, moved.last_run_at, moved.next_run_at, moved.revision) == (5, NOW + late, NOW + HOUR, 1)
+    (fired,) = payloads(changes, "automation_fired")
+    assert fired == {"automation_id": "am_1", "task_id": task.id, "scheduled_for": iso(NOW), "run": 5}
+    assert [made.kind for made in changes.events] == ["automation_fired", "task_submitted"]
+
+
+def test_its_own_terms_go_before_the_agents() -> None:
+    task = task_of(fire(hourly(timeout_seconds=5.0, on_crash="fail")))
+    assert task is not None
+    assert (task.timeout_seconds, task.on_crash) == (5.0, "fail")
+
+
+JUST_LATE = int(LATE_SECONDS * SECOND) + 1
+WINDOW = 6 * HOUR
+
+
+@pytest.mark.parametrize(
+    ("policy", "late", "reason"),
+    [
+        ("skip", JUST_LATE, "late"),
+        ("once", JUST_LATE, "caught_up"),
+        ("once", 1000 * HOUR, "caught_up"),
+        ("once_within", JUST_LATE, "caught_up"),
+        ("once_within", WINDOW, "caught_up"),
+        ("once_within", WINDOW + 1, "late"),
+    ],
+)
+def test_a_late_run_goes_by_the_policy(policy: rules.Missed, late: int, reason: str) -> None:
+    one = hourly(missed=policy, missed_window=WINDOW / SECOND)
+    changes = fire(one, NOW + late)
+    (missed,) = payloads(changes, "automation_missed")
+    assert missed["reason"] == reason
+    assert missed["count"] == min(1000, late // HOUR + 1)
+    assert missed["scheduled_for"] == iso(NOW)
+    moved = after(one, changes)
+    assert moved.next_run_at == NOW + (late // HOUR + 1) * HOUR  # in phase, and only once
+    assert (task_of(changes) is not None, moved.run_count) == ((True, 1) if reason == "caught_up" else (False, 0))
+    assert moved.status == "active"
+
+
+def test_a_run_that_is_still_open_leaves_one_out() -> None:
+    changes = fire(hourly(run_count=1), runs=True)
+    assert task_of(changes) is None
+    assert payloads(changes, "automation_missed") == [
+        {"automation_id": "am_1", "reason": "overlap", "scheduled_for": iso(NOW), "count": 1}
+    ]
+    assert after(hourly(run_count=1), changes).next_run_at == NOW + HOUR
+    (many,) = payloads(fire(hourly(missed="once"), NOW + 3 * HOUR, runs=True), "automation_missed")
+    assert (many["reason"], many["count"]) == ("overlap", 4)
+
+
+def test_cron_goes_by_the_wall_clock_of_its_zone() -> None:
+    start = parse_moment("2026-03-28T09:00", 0, "Europe/Berlin")
+    schedule = Schedule.make(cron="0 9 * * *", zone="Europe/Berlin").snapshot()
+    moved = after(hourly(), fire(hourly(schedule=schedule, next_run_at=start), start))
+    assert moved.next_run_at == parse_moment("2026-03-29T09:00", 0, "Europe/Berlin") == start + 23 * HOUR
+
+
+def test_a_moment_comes_once_and_the_last_run_has_no_next() -> None:
+    assert after(once(), fire(once())).next_run_at is None
+    assert task_of(fire(once())) is not None
+    last = after(hourly(max_runs=2, run_count=1), fire(hourly(max_runs=2, run_count=1)))
+    assert (last.run_count, last.next_run_at, last.status) == (2, None, "active")  # paused when that run has ended
+    assert after(hourly(max_runs=2), fire(hourly(max_runs=2))).next_run_at == NOW + HOUR
+
+
+def test_without_a_next_time_it_is_over() -> None:
+    one = once(missed="skip", route="console")
+    changes = fire(one, NOW + HOUR)
+    moved = after(one, changes)
+    assert (moved.status, moved.paused_why, moved.next_run_at, moved.run_count) == ("paused", OVER, None, 0)
+    assert [made.kind for made in changes.events] == ["automation_missed", "automation_paused"]
+    (notice,) = changes.deliveries
+    assert "did not run" in notice.text
+    assert "midwatch automation run am_1" in notice.text
+
+
+def test_more_runs_than_it_may_have_are_not_begun() -> None:
+    spent = hourly(max_runs=2, run_count=2)
+    changes = fire(spent)
+    assert task_of(changes) is None
+    assert (after(spent, changes).status, after(spent, changes).paused_why) == ("paused", SPENT)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {},
+        [],
+        {"cron": "* * * *", "zone": "UTC"},
+        {"cron": "0 9 * * *", "zone": "Mars/Olympus"},
+        {"every": 1, "zone": "UTC"},
+    ],
+)
+def test_a_schedule_that_cannot_be_read_pauses_it(schedule: Any) -> None:
+    one = hourly(schedule=schedule, route="console:7")
+    changes = fire(one)
+    moved = after(one, changes)
+    assert task_of(changes) is None
+    assert (moved.status, moved.next_run_at) == ("paused", None)
+    assert (moved.paused_why or "").startswith("its schedule cannot be read: ")
+    (paused,) = payloads(changes, "automation_paused")
+    assert paused["why"] == moved.paused_why
+    (notice,) = changes.deliveries
+    assert (notice.channel, notice.target) == ("console", "7")
+    assert "midwatch automation edit am_1" in notice.text
+    assert moved.snapshot()["paused_why"] == moved.paused_why  # and it can still be shown
+
+
+def test_jitter_is_bounded_and_the_same_each_time() -> None:
+    one = hourly(jitter_seconds=600.0)
+    begins = []
+    for number in range(200):
+        due = replace(one, next_run_at=NOW + number * HOUR)
+        first, second = (task_of(fire(due, NOW + number * HOUR)) for _ in range(2))
+        assert first is not None
+        assert second is not None
+        assert first.due_at == second.due_at
+        assert first.wait == "delay"
+        begins.append((first.due_at - NOW - number * HOUR) / SECOND)
+    assert all(0 <= later < 600 for later in begins)
+    assert len({round(later) for later in begins}) > 100
+    assert min(begins) < 60
+    assert max(begins) > 540
+    assert fire(one).updates[0].fields["next_run_at"] == NOW + HOUR  # what follows is not moved by it
+    other = task_of(fire(replace(one, id="am_2")))
+    assert other is not None
+    assert other.due_at != begins[0] * SECOND + NOW
+
+
+def test_a_run_that_begins_later_is_told_that_time() -> None:
+    task = task_of(fire(hourly(jitter_seconds=600.0, prompt="{{unix}}")))
+    assert task is not None
+    assert task.due_at > NOW
+    assert task.prompt == str(task.due_at // SECOND)
+
+
+def test_fresh_runs_have_conversations_of_their_own_behind_one_gate() -> None:
+    one = hourly(fresh=True, session_key="chat:1|thread:7")
+    first, second = task_of(fire(one)), task_of(fire(one))
+    assert first is not None
+    assert second is not None
+    assert first.session_key != second.session_key
+    assert first.gate_key == second.gate_key == "chat:1|thread:7"
+
+
+def test_run_now_counts_and_leaves_the_times_alone() -> None:
+    one = hourly(next_run_at=NOW + HOUR, max_runs=2, jitter_seconds=600.0)
+    task, changes = rules.run_now(one, NOW, TERMS, actor="bob")
+    moved = after(one, changes)
+    assert (moved.run_count, moved.next_run_at, moved.last_run_at) == (1, NOW + HOUR, NOW)
+    assert (task.due_at, task.wait) == (NOW, None)
+    assert [made.actor for made in changes.events] == ["bob", "bob"]
+    _, last = rules.run_now(moved, NOW + 1, TERMS)
+    assert after(moved, last).next_run_at is None
+
+
+# -- the end of a run ----------------------------------------------------------------------------------------------
+
+RUNNING = hourly(run_count=3, next_run_at=NOW + HOUR, consecutive_failures=2, route="console", title="brief")
+
+
+def settle(one: Automation, task: Task, thread: str | None = None) -> tuple[Automation, Changes]:
+    changes = rules.settle(one, task, NOW + HOUR // 2, thread)
+    return after(one, changes), changes
+
+
+@pytest.mark.parametrize("outcome", ["ok", "silent", "transferred"])
+def test_a_good_run_clears_the_failures(outcome: str) -> None:
+    moved, changes = settle(RUNNING, ended(outcome))
+    assert (moved.consecutive_failures, moved.status, moved.next_run_at) == (0, "active", NOW + HOUR)
+    assert moved.last_result == f"ok: {iso(NOW + HOUR // 2)}"
+    assert not changes.events
+    assert not changes.deliveries
+
+
+@pytest.mark.parametrize("outcome", ["error", "timeout", "budget"])
+def test_a_failed_run_counts(outcome: str) -> None:
+    moved, changes = settle(replace(RUNNING, consecutive_failures=0), ended(outcome, error="no\nluck"))
+    assert (moved.consecutive_failures, moved.status, moved.next_run_at) == (1, "active", NOW + HOUR)
+    assert moved.last_result == "error: no\nluck"
+    assert not changes.deliveries
+
+
+@pytest.mark.parametrize("outcome", ["error", "timeout"])
+def test_three_failures_pause_it_and_tell_once(outcome: str) -> None:
+    moved, changes = settle(RUNNING, ended(outcome, error="no luck"))
+    assert moved.consecutive_failures == MOST_FAILURES
+    assert (moved.status, moved.next_run_at) == ("paused", None)
+    assert moved.paused_why == "3 runs failed one after the other"
+    assert payloads(changes, "automation_paused") == [{"automation_id": "am_1", "why": moved.paused_why}]
+    (notice,) = changes.deliveries
+    assert (notice.notice, notice.channel) == ("automation_paused", "console")
+    assert notice.text == (
+        "Paused: brief\n3 runs failed one after the other. no luck\nResume it: midwatch automation resume am_1"
+    )
+    again, more = settle(moved, ended(outcome, error="no luck"))  # a retry by hand, say
+    assert again.status == "paused"
+    assert not more.deliveries
+    assert not more.events
+
+
+def test_without_a_route_nobody_is_told_but_the_log() -> None:
+    moved, changes = settle(replace(RUNNING, route=None), ended("error", error="x"))
+    assert moved.status == "paused"
+    assert not changes.deliveries
+    assert payloads(changes, "automation_paused")
+
+
+def test_a_run_cancelled_before_it_began_is_given_back() -> None:
+    moved, changes = settle(RUNNING, ended("cancelled", attempt=0))
+    assert (moved.run_count, moved.consecutive_failures, moved.next_run_at) == (2, 2, NOW + HOUR)
+    assert not changes.events
+    last = hourly(max_runs=3, run_count=3, next_run_at=None)
+    moved, _ = settle(last, ended("cancelled", attempt=0))
+    assert (moved.run_count, moved.status, moved.next_run_at) == (2, "active", NOW + HOUR)
+    moved, _ = settle(replace(last, status="paused"), ended("cancelled", attempt=0))
+    assert (moved.run_count, moved.status, moved.next_run_at) == (2, "paused", None)
+    assert settle(hourly(run_count=0), ended("cancelled", attempt=0))[0].run_count == 0
+
+
+def test_a_moment_whose_run_was_cancelled_has_passed() -> None:
+    moved, changes = settle(once(run_count=1, next_run_at=None, route="console"), ended("cancelled", attempt=0))
+    assert (moved.run_count, moved.status, moved.paused_why) == (0, "paused", OVER)
+    assert not changes.deliveries
+
+
+def test_a_run_cancelled_after_it_began_counts_but_not_as_a_failure() -> None:
+    moved, changes = settle(RUNNING, ended("cancelled"))
+    assert (moved.run_count, moved.consecutive_failures) == (3, 2)
+    assert moved.last_result == f"cancelled: {iso(NOW + HOUR // 2)}"
+    assert not changes.deliveries
+
+
+def test_a_retry_that_is_cancelled_gives_nothing_back() -> None:
+    moved, _ = settle(hourly(max_runs=1, run_count=1, next_run_at=None), ended("cancelled", attempt=0, retry_of="t_0"))
+    assert (moved.run_count, moved.next_run_at) == (1, None)
+
+
+def test_a_lost_run_is_no_failure() -> None:
+    moved, changes = settle(RUNNING, ended("lost", error="its process ended"))
+    assert (moved.consecutive_failures, moved.run_count, moved.status) == (2, 3, "active")
+    assert moved.last_result == "lost: its process ended"
+    assert not changes.deliveries  # the task itself tells
+
+
+@pytest.mark.parametrize("last", [hourly(max_runs=1), once()])
+def test_a_lost_last_run_is_told(last: Automation) -> None:
+    last = replace(last, run_count=1, next_run_at=None, route="console")
+    task = ended("lost", error="its process ended")
+    moved, changes = settle(last, task)
+    assert (moved.status, moved.run_count) == ("paused", 1)
+    assert "last run was lost" in (moved.paused_why or "")
+    (notice,) = changes.deliveries
+    assert notice.text.endswith(f"Run it again: midwatch retry {task.id}")  # resuming would be refused
+
+
+@pytest.mark.parametrize("outcome", ["ok", "error", "cancelled"])
+def test_after_its_last_run_it_is_paused(outcome: str) -> None:
+    moved, changes = settle(hourly(max_runs=3, run_count=3, next_run_at=None, route="console"), ended(outcome))
+    assert (moved.status, moved.paused_why, moved.run_count) == ("paused", SPENT, 3)
+    assert payloads(changes, "automation_paused") == [{"automation_id": "am_1", "why": SPENT}]
+    assert not changes.deliveries  # the task tells how it ended
+    moved, _ = settle(once(run_count=1, next_run_at=None), ended(outcome))
+    assert (moved.status, moved.paused_why) == ("paused", OVER)
+
+
+def test_a_run_that_may_have_more_after_all_goes_on() -> None:
+    raised = hourly(max_runs=9, run_count=3, next_run_at=NOW + HOUR)
+    assert settle(raised, ended("ok"))[0].status == "active"
+
+
+@pytest.mark.parametrize("status", ["paused", "deleted"])
+@pytest.mark.parametrize("outcome", ["ok", "error", "lost", "cancelled"])
+def test_one_that_was_paused_or_deleted_meanwhile_stays_so(status: rules.Status, outcome: str) -> None:
+    one = replace(RUNNING, status=status, next_run_at=None, paused_why="by ann", max_runs=3)
+    moved, changes = settle(one, ended(outcome, error="x"))
+    assert (moved.status, moved.next_run_at, moved.paused_why) == (status, None, "by ann")
+    assert not changes.events
+    assert not changes.deliveries
+
+
+def test_the_thread_is_kept_unless_each_run_is_fresh() -> None:
+    moved, changes = settle(RUNNING, ended("ok"), "th_1")
+    assert moved.resume_thread_id == "th_1"
+    assert "resume_thread_id" not in rules.settle(moved, ended("ok"), NOW, "th_1").updates[0].fields
+    assert settle(replace(RUNNING, fresh=True), ended("ok"), "th_1")[0].resume_thread_id is None
+    assert settle(RUNNING, ended("error", error="x"), "th_2")[0].resume_thread_id == "th_2"
+    assert len(changes.updates) == 1
+
+
+def test_a_schedule_that_cannot_be_read_does_not_keep_a_run_from_ending() -> None:
+    moved, _ = settle(hourly(schedule={}, run_count=1, next_run_at=None), ended("cancelled", attempt=0))
+    assert (moved.status, moved.run_count) == ("paused", 0)
+
+
+# -- what a person does --------------------------------------------------------------------------------------------
+
+
+def test_resuming_forgets_failures_and_makes_up_for_nothing() -> None:
+    one = hourly(status="paused", paused_why="3 runs failed", consecutive_failures=3, next_run_at=None)
+    later = NOW + 100 * HOUR + 5
+    changes = rules.resumed(one, later, "ann")
+    moved = after(one, changes)
+    assert (moved.status, moved.paused_why, moved.consecutive_failures) == ("active", None, 0)
+    assert moved.next_run_at == NOW + 101 * HOUR
+    (told,) = payloads(changes, "automation_changed")
+    assert told["status"] == "active"
+
+
+def test_what_cannot_fire_again_is_not_resumed() -> None:
+    with pytest.raises(InvalidInput, match="its time has passed; give it another with `midwatch automation edit`"):
+        rules.resumed(once(status="paused", next_run_at=None), NOW, None)
+    with pytest.raises(InvalidInput, match="all its runs; raise max_runs") as refused:
+        rules.resumed(hourly(status="paused", max_runs=1, run_count=1), NOW, None)
+    assert refused.value.field == "max_runs"
+
+
+@pytest.mark.parametrize(("one", "why"), [(once(), OVER), (hourly(max_runs=1, run_count=1), SPENT)])
+def test_a_deleted_one_that_cannot_fire_again_comes_back_paused(one: Automation, why: str) -> None:
+    gone = replace(one, status="deleted", deleted_at=NOW, next_run_at=None)
+    moved = after(gone, rules.resumed(gone, NOW + 1, "ann"))
+    assert (moved.status, moved.paused_why, moved.deleted_at, moved.next_run_at) == ("paused", why, None, None)
+
+
+def test_pausing_says_why() -> None:
+    moved = after(hourly(), rules.paused(hourly(), NOW, "a holiday", "ann"))
+    assert (moved.status, moved.paused_why, moved.next_run_at) == ("paused", "a holiday", None)
+
+
+# -- texts and fields ----------------------------------------------------------------------------------------------
+
+
+def test_only_the_four_placeholders_are_filled_in() -> None:
+    text = "{{now}} {{date}} {{time}} {{unix}} {{date}}"
+    at = parse_moment("2026-03-02T23:30:05.999999+00:00", 0, "UTC")
+    assert rules.render(text, at, "Asia/Kolkata") == (
+        f"2026-03-03T05:00:05+05:30 2026-03-03 05:00:05 {at // SECOND} 2026-03-03"
+    )
+    assert rules.render("{{date}}", at, "America/New_York") == "2026-03-02"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ now }}", "{{NOW}}", "{now}", "{{objective}}", "{{now", "now}}", "{{nowhere}}",
+        "{% if x %}{{ x }}{% endif %}", "${{ github.event.inputs.date }}", "${{secrets.TOKEN}}", "{{.Now}}",
+        "{{range .Items}}", "{0} {} %s %(now)s $now",
+        "{{{{}}}}", "\\{\\{now\\}\\}", "",
+    ],
+)  # fmt: skip
+def test_everything_else_is_literal(text: str) -> None:
+    assert rules.render(text, NOW, "UTC") == text
+
+
+def test_what_is_filled_in_is_not_read_again() -> None:
+    assert rules.render("{{{{unix}}}}", NOW, "UTC") == f"{{{{{NOW // SECOND}}}}}"
+
+
+def test_normalising_twice_is_normalising_once() -> None:
+    rough = hourly(
+        title=" brief ", prompt=" look\n", scope_id=" ann ", session_key="  ", tags=(" a", "b ", "a", ""), deleted_at=5
+    )
+    kept = rules.normalise(rough)
+    assert (kept.title, kept.prompt, kept.scope_id, kept.session_key) == ("brief", "look", "ann", "auto:am_1")
+    assert (kept.tags, kept.deleted_at, kept.next_run_at) == (("a", "b"), None, NOW)
+    assert rules.normalise(kept) == kept
+    assert rules.normalise(replace(kept, status="paused")).next_run_at is None
+    assert rules.normalise(replace(kept, status="deleted", deleted_at=5)).deleted_at == 5
+
+
+@pytest.mark.parametrize(
+    ("field", "fields"),
+    [
+        ("prompt", {"prompt": ""}),
+        ("title", {"title": "x" * 201}),
+        ("title", {"title": "two\nlines"}),
+        ("scope_kind", {"scope_kind": "world"}),
+        ("scope_id", {"scope_id": ""}),
+        ("manage_mode", {"manage_mode": "anyone"}),
+        ("status", {"status": "running"}),
+        ("max_runs", {"max_runs": -1}),
+        ("run_count", {"run_count": -1}),
+        ("max_runs", {"max_runs": 1, "run_count": 2}),
+        ("missed", {"missed": "twice"}),
+        ("missed_window", {"missed_window": 0.0}),
+        ("missed_window", {"missed_window": float("nan")}),
+        ("missed_window", {"missed_window": float("inf")}),
+        ("jitter", {"jitter_seconds": -1.0}),
+        ("jitter", {"jitter_seconds": 86401.0}),
+        ("jitter", {"jitter_seconds": float("nan")}),
+        ("quiet", {"quiet": "  "}),
+        ("tags", {"tags": tuple(map(str, range(21)))}),
+        ("tags", {"tags": ("x" * 51,)}),
+        ("tags", {"tags": ("a\nb",)}),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(field: str, fields: dict[str, Any]) -> None:
+    rules.validate(hourly())
+    with pytest.raises(InvalidInput) as refused:
+        rules.validate(hourly(**fields))
+    assert refused.value.field == field
+
+
+def test_times_that_are_not_are_shown_as_null() -> None:
+    shown = hourly(next_run_at=None, created_at=NOW).snapshot()
+    assert shown["created_at"] == iso(NOW)
+    assert [shown[name] for name in ("next_run_at", "last_run_at", "deleted_at")] == [None, None, None]
+    assert (shown["zone"], shown["schedule"]["every"]) == ("UTC", 3600)
