@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from midwatch.api.reply import STATUS
-from midwatch.config import AgentSettings, ChannelSettings, RetentionSettings, Settings
+from midwatch.config import AgentSettings, ChannelSettings, GoalSettings, RetentionSettings, Settings
 from midwatch.errors import MidwatchError
 from midwatch.event import KINDS, Payload
 
@@ -63,6 +63,7 @@ def one_kind(name: str, made: type[Payload]) -> str:
 
 SECTIONS: dict[str, type[BaseModel]] = {
     "retention": RetentionSettings,
+    "goals": GoalSettings,
     "agents.NAME": AgentSettings,
     "channels.NAME": ChannelSettings,
 }

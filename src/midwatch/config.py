@@ -23,6 +23,7 @@ from pydantic_settings import (
 
 from midwatch.clock import seconds
 from midwatch.errors import BadConfig, InvalidInput
+from midwatch.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Templates
 from midwatch.identity import Role
 
 
@@ -69,8 +70,15 @@ def _origins(value: list[str]) -> list[str]:
     return [one.lower() for one in value]
 
 
+def _goal_prompt(value: str) -> str:
+    if "{objective}" not in value:
+        raise ValueError("it lacks {objective}; the agent would not know its goal")
+    return value
+
+
 Header = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,60}$")]
 Database = Annotated[str, BeforeValidator(_database)]
+GoalPrompt = Annotated[str, AfterValidator(_goal_prompt)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 
 
@@ -116,6 +124,37 @@ class RetentionSettings(BaseModel):
     task_age: Seconds = Field(30 * 86400.0, gt=0, description="Ended tasks older than this are removed.")
     events: int = Field(1_000_000, ge=1000, description="Events kept at most.")
     event_age: Seconds = Field(30 * 86400.0, gt=0, description="Events older than this are removed.")
+
+
+class GoalSettings(BaseModel):
+    """Goals, `[goals]`. In a prompt `{objective}`, `{now}`, `{deadline}`, `{elapsed}`, `{remaining}`, `{evidence}` are
+    filled in; all other text is literal."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    deadline: Seconds = Field(DEADLINE_SECONDS, gt=0, description="Time a goal has that names no deadline.")
+    max_steps: int = Field(0, ge=0, description="Steps of a goal that names no such budget; 0 for no limit.")
+    max_tokens: int = Field(0, ge=0, description="Tokens of a goal that names no such budget; 0 for no limit.")
+    max_seconds: Seconds = Field(
+        0.0, ge=0, description="Working time of a goal that names no such budget; 0: no limit."
+    )
+    continue_prompt: GoalPrompt | None = Field(
+        None, description="What an agent is told at each step. Default: built in."
+    )
+    wrap_up_prompt: GoalPrompt | None = Field(
+        None, description="What it is told when the deadline has passed. Default: built in."
+    )
+    verify_prompt: GoalPrompt | None = Field(
+        None, description="What the agent is told that verifies a claim. Default: built in."
+    )
+
+    def templates(self) -> Templates:
+        """The prompts."""
+        return Templates(self.continue_prompt or CONTINUE, self.wrap_up_prompt or WRAP_UP, self.verify_prompt or VERIFY)
+
+    def defaults(self) -> dict[str, Any]:
+        """What holds for a goal that does not say it."""
+        return self.model_dump(include={"deadline", "max_steps", "max_tokens", "max_seconds"})
 
 
 class Settings(BaseSettings):
@@ -164,6 +203,7 @@ class Settings(BaseSettings):
     detect_agents: bool = Field(True, description="Offer agent programs found on the PATH without configuration.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="What the server logs.")
     retention: RetentionSettings = Field(default_factory=lambda: RetentionSettings(), description="What is kept.")
+    goals: GoalSettings = Field(default_factory=lambda: GoalSettings(), description="Defaults and prompts of goals.")
     agents: dict[Name, AgentSettings] = Field(default_factory=dict, description="Agents by name.")
     channels: dict[Name, ChannelSettings] = Field(default_factory=dict, description="Channels by name.")
 

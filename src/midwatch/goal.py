@@ -7,7 +7,8 @@ written with that end.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -15,7 +16,7 @@ from midwatch.automation import ManageMode, ScopeKind
 from midwatch.change import Changes, Update
 from midwatch.channel import Delivery, Route, cut, shown_route
 from midwatch.clock import SECOND, duration, iso, new_id
-from midwatch.errors import BadConfig, Conflict, InvalidInput
+from midwatch.errors import Conflict, InvalidInput
 from midwatch.event import (
     Event,
     GoalCompleted,
@@ -47,7 +48,10 @@ SHORTEST_DELAY = 60.0
 MOST_ERRORS = 5
 MOST_ALIKE = 3
 """Steps that may end with the very same words and without using a tool before it is taken for a loop."""
+LAST_SECONDS = 3600.0
+"""Past its deadline a goal's wrap-up, or the verification of a claim made in time, may take this long."""
 MAX_OBJECTIVE = 20_000
+OBJECTIVE_SHOWN = 200
 TEXT_SHOWN = 500
 
 CONTINUE = """\
@@ -74,7 +78,8 @@ Goal: {objective}
 Evidence given: {evidence}
 
 Answer with REACHED on the first line if it is, or with NOT REACHED and what is missing."""
-NAMES = ("objective", "now", "deadline", "elapsed", "remaining", "evidence")
+MISSING = "\n\nIt was claimed before that the goal is reached. A check found that it is not: {missing}"
+PLACEHOLDER = re.compile(r"\{(objective|now|deadline|elapsed|remaining|evidence)\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +107,13 @@ class Goal:
     step: int = 0
     work: Work = "step"
     """What its newest task is for."""
+    task_id: str | None = None
+    """The task whose end decides how it goes on; None once that was stopped."""
     proposal: Literal["complete", "delay"] | None = None
-    """What the agent said in the step that runs now."""
+    """What the agent said in the step that runs now, or that the claim it made is still to be verified."""
     evidence: str | None = None
+    missing: str | None = None
+    """What the last verification found missing."""
     errors: int = 0
     alike: int = 0
     last_mark: str | None = None
@@ -135,7 +144,7 @@ class Goal:
 
 SHOWN = (
     "id", "objective", "agent", "status", "delay_reason", "thread_id", "scope_kind", "scope_id", "route", "creator",
-    "manage_mode", "session_key", "workdir", "verifier", "step", "work", "evidence", "errors", "max_steps",
+    "manage_mode", "session_key", "workdir", "verifier", "step", "work", "evidence", "missing", "errors", "max_steps",
     "max_tokens", "max_seconds", "tokens", "seconds", "paused_why", "summary", "revision",
 )  # fmt: skip
 
@@ -147,11 +156,17 @@ class Templates(NamedTuple):
     wrap_up: str = WRAP_UP
     verify: str = VERIFY
 
-    def check(self) -> None:
-        """BadConfig when one could not be filled in, or does not speak of the objective."""
-        for name, text in self._asdict().items():
-            if "{objective}" not in text:
-                raise BadConfig(f"goal template {name} does not say {{objective}}; the agent would not know its goal.")
+
+class Means(NamedTuple):
+    """With what a goal is pursued: the terms of its agents, by name, and the prompts."""
+
+    terms: Mapping[str, AgentTerms]
+    templates: Templates = Templates()
+
+
+async def means_of(goal: Goal, terms: Callable[[str], Awaitable[AgentTerms]], templates: Templates) -> Means:
+    """The means of one goal."""
+    return Means({name: await terms(name) for name in {goal.agent, goal.verifier or goal.agent}}, templates)
 
 
 class Ended(NamedTuple):
@@ -179,7 +194,7 @@ class GoalStore(Protocol):
 
     async def due_goals(self, now: int, limit: int = 64) -> list[Goal]:
         """Those to be woken: active ones without a task whose time has come, waiting ones whose session has a thread,
-        and open ones without a task past their deadline. Earliest first."""
+        and open ones past their deadline: with a task, once it is to be stopped and is not yet. Earliest first."""
         ...
 
     async def next_goal_at(self) -> int | None:
@@ -190,8 +205,8 @@ class GoalStore(Protocol):
         """Its tasks, newest first."""
         ...
 
-    async def delete_goal(self, goal_id: str, events: tuple[Event, ...]) -> bool:
-        """Remove it. False when it is gone already."""
+    async def delete_goal(self, goal_id: str, revision: int, changes: Changes) -> bool:
+        """Remove it and write `changes`. False, and nothing written, when it changed meanwhile or is gone already."""
         ...
 
 
@@ -227,16 +242,15 @@ def validate(goal: Goal) -> None:
 
 
 def prompt_of(goal: Goal, work: Work, now: int, templates: Templates) -> str:
-    """What the agent is told."""
+    """What the agent is told. What the objective or the evidence say is never taken for a placeholder."""
     text = {"step": templates.go_on, "wrap_up": templates.wrap_up, "verify": templates.verify}[work]
     filled = {
         "now": iso(now), "deadline": iso(goal.deadline_at), "elapsed": duration((now - goal.created_at) / SECOND),
         "remaining": duration(max(0, goal.deadline_at - now) / SECOND), "evidence": goal.evidence or "none",
         "objective": goal.objective,
     }  # fmt: skip
-    for name, value in filled.items():  # the objective last: what it says is not a template
-        text = text.replace("{" + name + "}", str(value))
-    return text
+    text = PLACEHOLDER.sub(lambda found: str(filled[found[1]]), text)
+    return text + MISSING.replace("{missing}", goal.missing) if work == "step" and goal.missing else text
 
 
 def changed(goal: Goal, now: int, **fields: Any) -> Update:
@@ -253,85 +267,105 @@ def told(goal: Goal, payload: Payload, now: int, actor: str | None = None, **mor
     return event(payload, now, **{**about, **more})
 
 
-def begin(goal: Goal, work: Work, now: int, terms: AgentTerms, templates: Templates, **fields: Any) -> Changes:
-    """The next task of a goal."""
+def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Changes:
+    """The next task of a goal; `fields` are what else is new about it."""
+    after = replace(goal, **fields)
     number = goal.step + (1 if work == "step" else 0)
     task_id = new_id("t", now)
     agent = goal.verifier if work == "verify" and goal.verifier else goal.agent
-    session = f"{goal.session_key}|thread:verify-{number}" if work == "verify" else goal.session_key
-    limit = terms.timeout_seconds
-    if work == "step":
-        left = (goal.deadline_at - now) / SECOND
-        limit = left if limit is None else min(limit, left)
+    session = f"goal:{goal.id}|thread:verify-{number}" if work == "verify" else goal.session_key
+    terms = means.terms[agent]
     task = Task(
-        id=task_id, status="pending", prompt=prompt_of(replace(goal, **_kept(fields)), work, now, templates),
-        agent=agent, session_key=session, gate_key=gate_key(session), created_at=now, due_at=now, cause="goal",
-        cause_id=goal.id, creator=goal.creator, workdir=goal.workdir, timeout_seconds=limit, on_crash=terms.on_crash,
-        max_attempts=1, root_id=task_id, internal_key=f"{goal.id}#{work}:{number}:{goal.revision}",
+        id=task_id, status="pending", prompt=prompt_of(after, work, now, means.templates), agent=agent,
+        session_key=session, gate_key=gate_key(session), created_at=now, due_at=now, cause="goal", cause_id=goal.id,
+        creator=goal.creator, workdir=goal.workdir, timeout_seconds=_limit(after, work, now, terms.timeout_seconds),
+        on_crash=terms.on_crash, max_attempts=1, root_id=task_id,
+        internal_key=f"{goal.id}#{work}:{number}:{goal.revision}",
     )  # fmt: skip
+    new = {**BETWEEN, **fields, "step": number, "work": work, "task_id": task_id}
     step = GoalStep(goal_id=goal.id, step=number, work=work, task_id=task_id)
     submitted = TaskSubmitted(prompt=task.prompt, agent=agent, cause="goal")
-    update = changed(goal, now, **{"step": number, "work": work, "next_run_at": None, "delay_reason": None, **fields})
     return Changes(
-        updates=(update,),
+        updates=(changed(goal, now, **new),),
         records=(task,),
         events=(told(goal, step, now, task_id=task_id), event(submitted, now, **meta(task))),
     )
 
 
-def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name in Goal.__dataclass_fields__}
+BETWEEN: Mapping[str, Any] = {"proposal": None, "next_run_at": None, "delay_reason": None}
+"""What was only about the time between two steps."""
 
 
-def wake(goal: Goal, now: int, terms: AgentTerms, templates: Templates, thread_id: str | None = None) -> Changes:
-    """What happens when its time has come and it has no task: a step, or the end of its time."""
-    if now >= goal.deadline_at:
-        if goal.status == "active" and goal.step > 0 and goal.work != "wrap_up":
-            return begin(goal, "wrap_up", now, terms, templates)
+def _limit(goal: Goal, work: Work, now: int, limit: float | None) -> float | None:
+    """How long the task may work: a step neither beyond the deadline nor beyond the goal's budget of time."""
+    limits = [] if limit is None else [limit]
+    if work == "step":
+        limits.append((goal.deadline_at - now) / SECOND)
+        limits += [goal.max_seconds - goal.seconds] if goal.max_seconds else []
+    return min(limits, default=None)
+
+
+def wake(goal: Goal, now: int, means: Means, thread_id: str | None = None) -> Changes:
+    """What happens when its time has come and it has no task."""
+    if now >= goal.deadline_at and (goal.status != "active" or goal.work == "wrap_up"):
         return timed_out(goal, now)
     if goal.status == "waiting_for_session":
-        return begin(goal, "step", now, terms, templates, status="active", thread_id=thread_id)
-    return begin(goal, "step", now, terms, templates)
+        return _go_on(goal, now, means, status="active", thread_id=thread_id)
+    if goal.work == "verify" and goal.proposal == "complete" and now < goal.deadline_at:
+        return begin(goal, "verify", now, means)
+    return _go_on(goal, now, means)
 
 
-def advance(goal: Goal, ended: Ended, now: int, terms: AgentTerms, templates: Templates) -> Changes:
-    """What the end of a step means for its goal."""
+def _go_on(goal: Goal, now: int, means: Means, **fields: Any) -> Changes:
+    """The next step, at once or when it was delayed to, unless the goal's time or its budget is over."""
+    if now >= goal.deadline_at:
+        return begin(goal, "wrap_up", now, means, **fields) if goal.step else timed_out(goal, now, **fields)
+    if over := over_budget(replace(goal, **fields)):
+        return paused(goal, now, over.why, remedy=over.remedy, **fields)
+    if goal.next_run_at is not None and goal.next_run_at > now:
+        return Changes(updates=(changed(goal, now, **{"proposal": None, **fields}),))
+    return begin(goal, "step", now, means, **fields)
+
+
+def advance(goal: Goal, ended: Ended, now: int, means: Means) -> Changes:
+    """What the end of one of its tasks means for a goal."""
     task = ended.task
+    if not goal.open:
+        return Changes()
     spent = _spent(goal, ended)
-    if not goal.open or goal.status != "active":
-        return Changes(updates=(changed(goal, now, **spent),)) if goal.open else Changes()
-    if goal.work == "wrap_up":
-        return timed_out(goal, now, summary=task.result, **spent)
+    if goal.status != "active" or task.id != goal.task_id:
+        return Changes(updates=(changed(goal, now, **spent),))
+    if goal.work != "verify" and task.result:
+        spent["summary"] = task.result
+    late = now >= goal.deadline_at
+    if goal.work == "wrap_up" and late:
+        return timed_out(goal, now, **spent)
+    if task.status == "cancelled" and not late:
+        return paused(goal, now, "its running step was stopped", **spent)
     if goal.work == "verify":
-        return _verified(goal, task, now, terms, templates, spent)
+        return _verified(goal, task, now, means, spent)
     if goal.proposal == "complete":
         if goal.verifier:
-            return begin(goal, "verify", now, terms, templates, proposal=None, **spent)
-        return completed(goal, now, summary=task.result, **spent)
-    if now >= goal.deadline_at:
-        return begin(goal, "wrap_up", now, terms, templates, proposal=None, **spent)
-    if task.status == "cancelled":
-        return paused(goal, now, "its running step was stopped", **spent)
-    if task.status == "failed" and goal.proposal is None:
+            return begin(goal, "verify", now, means, errors=0, **_alike(goal, ended), **spent)
+        return completed(goal, now, **spent)
+    if late or over_budget(replace(goal, **spent)):
+        return _go_on(goal, now, means, **spent)
+    if task.status == "failed":
         return _failed(goal, task, now, spent)
-    if why := _over_budget(replace(goal, **spent)):
-        return paused(goal, now, why, summary=task.result, **spent)
-    if goal.proposal == "delay" and goal.next_run_at is not None:
-        return Changes(updates=(changed(goal, now, proposal=None, errors=0, alike=0, last_mark=None, **spent),))
-    return _again(goal, ended, now, terms, templates, spent)
+    if goal.proposal == "delay":  # it knows what it waits for, however often it says so
+        return _go_on(goal, now, means, errors=0, alike=0, last_mark=None, **spent)
+    spent |= {"errors": 0, **_alike(goal, ended)}
+    if spent["alike"] >= MOST_ALIKE:
+        return paused(goal, now, f"{MOST_ALIKE} steps ended with the same words and used no tool", **spent)
+    return _go_on(goal, now, means, **spent)
 
 
-def _again(
-    goal: Goal, ended: Ended, now: int, terms: AgentTerms, templates: Templates, spent: dict[str, Any]
-) -> Changes:
-    """The next step at once, unless the last ones were all alike and did nothing."""
+def _alike(goal: Goal, ended: Ended) -> dict[str, Any]:
+    """How many steps by now ended with the very same words and without using a tool."""
+    if ended.tools:
+        return {"alike": 0, "last_mark": None}
     mark = hashlib.sha256((ended.task.result or "").strip().encode()).hexdigest()[:16]
-    alike = goal.alike + 1 if mark == goal.last_mark and not ended.tools and goal.proposal is None else 1
-    progress = {"proposal": None, "errors": 0, "alike": alike, "last_mark": mark, **spent}
-    if alike >= MOST_ALIKE:
-        why = f"{MOST_ALIKE} steps ended with the same words and used no tool"
-        return paused(goal, now, why, summary=ended.task.result, **progress)
-    return begin(goal, "step", now, terms, templates, **progress)
+    return {"alike": goal.alike + 1 if mark == goal.last_mark else 1, "last_mark": mark}
 
 
 def _spent(goal: Goal, ended: Ended) -> dict[str, Any]:
@@ -341,46 +375,57 @@ def _spent(goal: Goal, ended: Ended) -> dict[str, Any]:
         "tokens": goal.tokens + (task.tokens_used or 0),
         "seconds": goal.seconds + max(0.0, worked),
     }
-    if ended.thread_id and goal.work != "verify":
+    if ended.thread_id and task.session_key == goal.session_key:
         found["thread_id"] = ended.thread_id
     return found
 
 
-def _over_budget(goal: Goal) -> str | None:
-    if 0 < goal.max_steps <= goal.step:
-        return f"its budget of {goal.max_steps} steps is spent"
-    if 0 < goal.max_tokens <= goal.tokens:
-        return f"its budget of {goal.max_tokens} tokens is spent"
-    if 0 < goal.max_seconds <= goal.seconds:
-        return f"its budget of {duration(goal.max_seconds)} is spent"
+class Over(NamedTuple):
+    """A budget that is spent, and the option that raises it."""
+
+    why: str
+    remedy: str
+
+
+def over_budget(goal: Goal) -> Over | None:
+    """The first of its budgets that is spent, or None."""
+    for name, most, used, shown in (
+        ("max-steps", goal.max_steps, goal.step, f"{goal.max_steps} steps"),
+        ("max-tokens", goal.max_tokens, goal.tokens, f"{goal.max_tokens} tokens"),
+        ("max-time", goal.max_seconds, goal.seconds, f"{duration(goal.max_seconds)} of work"),
+    ):
+        if 0 < most <= used:
+            return Over(f"its budget of {shown} is spent", f"midwatch goal edit {goal.id} --{name} MORE")
     return None
 
 
-def _failed(goal: Goal, task: Task, now: int, spent: dict[str, Any]) -> Changes:
-    """A step that failed is tried again after a pause that grows, and not for ever."""
+def _failed(goal: Goal, task: Task, now: int, spent: dict[str, Any], **fields: Any) -> Changes:
+    """A task that failed is followed by another after a pause that grows, and not for ever."""
     errors = goal.errors + 1
+    what = "verifications" if goal.work == "verify" else "steps"
+    said = cut(task.error or task.outcome or "", TEXT_SHOWN)
     if errors >= MOST_ERRORS:
-        why = f"{errors} steps failed one after the other: {cut(task.error or '', TEXT_SHOWN)}"
-        return paused(goal, now, why, errors=errors, **spent)
+        return paused(goal, now, f"{errors} {what} failed one after the other: {said}", errors=errors, **spent)
     pause = AUTOMATION_PAUSES[min(errors, len(AUTOMATION_PAUSES)) - 1]
-    due = min(now + int(pause * SECOND), goal.deadline_at)
-    why = f"a step failed: {cut(task.error or task.outcome or '', TEXT_SHOWN)}"
-    fields = {"errors": errors, "next_run_at": due, "delay_reason": why, "proposal": None, **spent}
+    due = min(max(now + int(pause * SECOND), goal.next_run_at or 0), goal.deadline_at)
+    why = f"one of its {what} failed: {said}"
+    new = {"errors": errors, "next_run_at": due, "delay_reason": why, "proposal": None, **spent, **fields}
     delayed = GoalDelayed(goal_id=goal.id, until=iso(due), reason=why)
-    return Changes(updates=(changed(goal, now, **fields),), events=(told(goal, delayed, now),))
+    return Changes(updates=(changed(goal, now, **new),), events=(told(goal, delayed, now),))
 
 
-def _verified(
-    goal: Goal, task: Task, now: int, terms: AgentTerms, templates: Templates, spent: dict[str, Any]
-) -> Changes:
+def _verified(goal: Goal, task: Task, now: int, means: Means, spent: dict[str, Any]) -> Changes:
     """Only a clear yes counts."""
     said = (task.result or "").strip()
-    if task.status == "done" and said.splitlines()[:1] == ["REACHED"]:
-        return completed(goal, now, summary=said, **spent)
-    if task.status == "failed" and goal.errors + 1 >= MOST_ERRORS:
-        return paused(goal, now, f"its verification failed: {cut(task.error or '', TEXT_SHOWN)}", **spent)
-    missing = said or task.error or "the verification gave no answer"
-    return begin(goal, "step", now, terms, templates, evidence=f"rejected: {cut(missing, TEXT_SHOWN)}", **spent)
+    if task.status == "done" and (said.splitlines() or [""])[0].strip(" .!*_#`").upper() == "REACHED":
+        return completed(goal, now, missing=None, **spent)
+    if task.status != "done" and now < goal.deadline_at:  # it says nothing about the claim: it is verified again
+        return _failed(goal, task, now, spent, proposal="complete")
+    missing = cut(said or task.error or "the verification gave no answer", TEXT_SHOWN)
+    if goal.alike >= MOST_ALIKE and now < goal.deadline_at:
+        why = f"{MOST_ALIKE} steps claimed it was reached with the same words and used no tool; it is not: {missing}"
+        return paused(goal, now, why, missing=missing, **spent)
+    return _go_on(goal, now, means, missing=missing, errors=0, **spent)
 
 
 # -- ends and pauses -------------------------------------------------------------------------------------------------
@@ -388,28 +433,34 @@ def _verified(
 
 def completed(goal: Goal, now: int, *, actor: str | None = None, **fields: Any) -> Changes:
     """It is reached. Told once, because it happens once."""
-    fields = {"status": "complete", "completed_at": now, "next_run_at": None, "proposal": None, **fields}
-    event_ = told(goal, GoalCompleted(goal_id=goal.id, evidence=goal.evidence, steps=goal.step), now, actor)
-    text = f"Goal reached: {cut(goal.objective, 200)}\n{cut(goal.evidence or '', TEXT_SHOWN)}".rstrip()
-    return _final(goal, now, fields, event_, "goal_completed", text)
+    after = replace(goal, **fields)
+    event_ = told(goal, GoalCompleted(goal_id=goal.id, evidence=after.evidence, steps=after.step), now, actor)
+    text = f"Goal reached: {cut(goal.objective, OBJECTIVE_SHOWN)}\n{cut(after.evidence or '', TEXT_SHOWN)}"
+    ends = {**fields, **BETWEEN, "status": "complete", "completed_at": now, "paused_why": None}
+    return _final(goal, now, ends, event_, "goal_completed", text)
 
 
 def timed_out(goal: Goal, now: int, *, actor: str | None = None, **fields: Any) -> Changes:
     """Its deadline has passed."""
-    fields = {"status": "timeout", "completed_at": now, "next_run_at": None, "proposal": None, **fields}
-    event_ = told(goal, GoalTimedOut(goal_id=goal.id, steps=goal.step), now, actor)
-    left = cut(fields.get("summary") or "", TEXT_SHOWN)
-    return _final(
-        goal, now, fields, event_, "goal_timeout", f"Goal ran out of time: {cut(goal.objective, 200)}\n{left}"
-    )
+    after = replace(goal, **fields)
+    event_ = told(goal, GoalTimedOut(goal_id=goal.id, steps=after.step), now, actor)
+    text = f"Goal ran out of time: {cut(goal.objective, OBJECTIVE_SHOWN)}\n{cut(after.summary or '', TEXT_SHOWN)}"
+    ends = {**fields, **BETWEEN, "status": "timeout", "completed_at": now, "paused_why": None}
+    return _final(goal, now, ends, event_, "goal_timeout", text)
 
 
-def paused(goal: Goal, now: int, why: str, *, actor: str | None = None, **fields: Any) -> Changes:
+def paused(
+    goal: Goal, now: int, why: str, *, remedy: str = "", actor: str | None = None, **fields: Any
+) -> Changes:  # fmt: skip
     """Nothing more happens until it is resumed; the deadline still counts."""
-    fields = {"status": "paused", "paused_why": why, "next_run_at": None, "proposal": None, **fields}
+    after = replace(goal, **fields)
     event_ = told(goal, GoalPaused(goal_id=goal.id, why=why), now, actor)
-    text = f"Goal paused: {cut(goal.objective, 200)}\n{why}\nResume it: midwatch goal resume {goal.id}"
-    return _final(goal, now, fields, event_, f"goal_paused:{goal.revision}", text)
+    lines = [
+        f"Goal paused: {cut(goal.objective, OBJECTIVE_SHOWN)}", f"{why}.", cut(after.summary or "", TEXT_SHOWN),
+        f"Raise it: {remedy}" if remedy else "", f"Resume it: midwatch goal resume {goal.id}",
+    ]  # fmt: skip
+    rests = {**fields, **BETWEEN, "status": "paused", "paused_why": why, "task_id": None}
+    return _final(goal, now, rests, event_, f"goal_paused:{goal.revision}", "\n".join(line for line in lines if line))
 
 
 def _final(goal: Goal, now: int, fields: dict[str, Any], event_: Event, notice: str, text: str) -> Changes:
@@ -428,11 +479,15 @@ def delayed(goal: Goal, now: int, seconds: float, reason: str, actor: str | None
     """Begin the next step later, never after the deadline; 0 means at once."""
     if goal.status != "active":
         raise Conflict(f"goal {goal.id} is {goal.status}; only an active one can be delayed.")
+    if goal.work == "wrap_up" and now >= goal.deadline_at:
+        raise Conflict(f"goal {goal.id} is past its deadline; this is its last step.")
     if seconds and not SHORTEST_DELAY <= seconds <= LONGEST_DELAY:
         raise InvalidInput("a delay is 0, or from 1 minute to 12 hours.", field="duration")
     if not reason.strip():
         raise InvalidInput("say what the goal waits for.", field="reason")
     due = min(now + int(seconds * SECOND), goal.deadline_at) if seconds else None
-    fields = {"next_run_at": due, "delay_reason": reason.strip() if seconds else None, "proposal": "delay"}
+    fields: dict[str, Any] = {"next_run_at": due, "delay_reason": reason.strip() if seconds else None}
+    if goal.work != "verify":  # a claim that is being verified stays one
+        fields["proposal"] = "delay"
     event_ = told(goal, GoalDelayed(goal_id=goal.id, until=iso(due), reason=reason.strip()), now, actor)
     return Changes(updates=(changed(goal, now, **fields),), events=(event_,))

@@ -4,21 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
 from midwatch import goal as rules
 from midwatch.change import Changes
 from midwatch.clock import SECOND, Clock, iso, new_id
-from midwatch.errors import AlreadyFinished, Conflict, InvalidInput, NotFound
+from midwatch.errors import Conflict, InvalidInput, NotFound
 from midwatch.event import GoalChanged, GoalCreated
-from midwatch.goal import DEADLINE_SECONDS, TRANSITIONS, Goal, GoalStore, Status, Templates, normalise, validate
+from midwatch.goal import DEADLINE_SECONDS, TRANSITIONS, Goal, GoalStore, Status, normalise, over_budget, validate
 from midwatch.identity import Actor
-from midwatch.session import SessionStore, checked_key
+from midwatch.session import Session, SessionStore, checked_key
 from midwatch.submission import check
 from midwatch.task import TRIES, AgentTerms, Task, TaskStore
-from midwatch.tasks import Tasks
+from midwatch.tasks import Tasks, stopping
 
 SETTABLE = frozenset({
     "agent", "workdir", "verifier", "route", "session_key", "scope_kind", "scope_id", "manage_mode", "max_steps",
@@ -42,32 +41,36 @@ class Goals:
         terms: Callable[[str], Awaitable[AgentTerms]],
         check_route: Callable[[str], str],
         default_route: str | None = None,
-        templates: Templates | None = None,
+        defaults: Mapping[str, Any] | None = None,
     ) -> None:
+        """`defaults` has the budgets, and in `deadline` the seconds, of a goal that names none."""
         self._store = store
         self._clock = clock
         self._tasks = tasks
         self._terms = terms
         self._check_route = check_route
         self._default_route = default_route
-        self._templates = templates or Templates()
+        self._defaults = dict(defaults or {})
 
     async def create(self, objective: str, *, actor: str | None = None, **wish: Any) -> Goal:
         """Set a goal; its first step begins at once, or when the session it belongs to has a thread."""
         refuse_unknown(wish, SETTABLE)
         now = self._clock.now()
-        agent = await self._tasks.known_agent(wish.pop("agent", None))
+        wish = {**self._defaults, **{name: value for name, value in wish.items() if value is not None}}
+        default = int(wish.pop("deadline", DEADLINE_SECONDS) * SECOND)
+        key = wish.pop("session_key", None)
+        key = checked_key(key) if key else None
+        session = await self._store.get_session(key) if key else None
+        agent = await self._agent(wish.pop("agent", None), session)
         if wish.get("verifier"):
             await self._tasks.known_agent(wish["verifier"])
-        session = wish.pop("session_key", None)
-        session = checked_key(session) if session else None
         route = wish.pop("route", None) or self._default_route
-        deadline = wish.pop("deadline_at", None) or now + int(DEADLINE_SECONDS * SECOND)
         draft = Goal(
-            id=new_id("g", now), objective=objective, agent=agent, deadline_at=deadline, creator=actor,
-            scope_id=wish.pop("scope_id", None) or session or actor or "owner", session_key=session or "",
-            status=await self._first_status(session), route=self._check_route(route) if route else None,
-            created_at=now, updated_at=now, **wish,
+            id=new_id("g", now), objective=objective, agent=agent, creator=actor,
+            deadline_at=wish.pop("deadline_at", now + default), scope_id=wish.pop("scope_id", key or actor or "owner"),
+            session_key=key or "", workdir=wish.pop("workdir", session.workdir if session else None),
+            status="waiting_for_session" if key and not (session and session.thread_id) else "active",
+            route=self._check_route(route) if route else None, created_at=now, updated_at=now, **wish,
         )  # fmt: skip
         made = normalise(draft)
         validate(made)
@@ -81,11 +84,11 @@ class Goals:
             raise Conflict(f"{made.scope_id} has an open goal already{other}; complete or clear it first.") from None
         return made
 
-    async def _first_status(self, session: str | None) -> Status:
-        if session is None:
-            return "active"
-        found = await self._store.get_session(session)
-        return "active" if found is not None and found.thread_id else "waiting_for_session"
+    async def _agent(self, wanted: str | None, session: Session | None) -> str:
+        """The agent of a conversation goes on in it; another one would know nothing of it."""
+        if session is not None and wanted not in (None, session.agent):
+            raise InvalidInput(f"session {session.key} is with agent {session.agent}; name that one.", field="agent")
+        return await self._tasks.known_agent(session.agent if session else wanted)
 
     async def get(self, goal_id: str) -> Goal:
         """The goal, or NotFound."""
@@ -105,12 +108,16 @@ class Goals:
     ) -> Goal:  # fmt: skip
         """Change its objective, deadline or budget."""
         refuse_unknown(values, EDITABLE)
+        values = {name: value for name, value in values.items() if value is not None or name == "route"}
+        if values.get("route"):
+            values["route"] = self._check_route(values["route"])
 
         def change(found: Goal, now: int) -> Changes:
             self._must_be_open(found)
             after = normalise(replace(found, **values))
             validate(after)
-            if after.deadline_at <= now:
+            check(after.objective, {}, rules.MAX_OBJECTIVE)
+            if "deadline_at" in values and after.deadline_at <= now:
                 raise InvalidInput("the deadline has passed already; choose a later one.", field="deadline")
             told = GoalChanged(goal_id=found.id, fields=tuple(sorted(values)), status=found.status)
             update = rules.changed(found, now, **{name: getattr(after, name) for name in values})
@@ -120,27 +127,32 @@ class Goals:
 
     async def pause(self, goal_id: str, *, why: str = "paused by a person", actor: str | None = None,
                     may: Actor | None = None) -> Goal:  # fmt: skip
-        """Rest until it is resumed; a running step is stopped."""
-        found = await self.get(goal_id)
-        if found.status != "paused":
-            self._must_be_open(found)
-            found = await self._change(goal_id, lambda one, now: rules.paused(one, now, why, actor=actor), may)
-        await self._stop_step(found, actor)
-        return found
-
-    async def resume(self, goal_id: str, *, actor: str | None = None, may: Actor | None = None) -> Goal:
-        """Go on, with errors forgotten. A goal whose session has no thread yet waits for it."""
-        found = await self.get(goal_id)
-        if found.status in ("active", "waiting_for_session"):
+        """Rest until it is resumed; a running step is stopped. Pausing it again changes nothing."""
+        if (found := await self._managed(goal_id, may)).status == "paused":
             return found
-        waits = not found.step and await self._waits(found)
 
         def change(one: Goal, now: int) -> Changes:
             self._must_be_open(one)
-            status: Status = "waiting_for_session" if waits else "active"
+            if one.status == "paused":
+                return Changes()
+            return rules.paused(one, now, why, actor=actor)
+
+        return await self._change(goal_id, change, may, stops=True, actor=actor)
+
+    async def resume(self, goal_id: str, *, actor: str | None = None, may: Actor | None = None) -> Goal:
+        """Go on, with errors forgotten. A goal whose session has no thread yet waits for it."""
+        found = await self._managed(goal_id, may)
+        if found.status in ("active", "waiting_for_session"):
+            return found
+        status: Status = "waiting_for_session" if not found.step and await self._waits(found) else "active"
+
+        def change(one: Goal, now: int) -> Changes:
+            self._must_be_open(one)
+            if one.status != "paused":
+                return Changes()
+            self._must_have_means(one, now)
             fields = {
-                "status": status, "paused_why": None, "errors": 0, "alike": 0, "last_mark": None, "next_run_at": None,
-                "delay_reason": None, "proposal": None,
+                **rules.BETWEEN, "status": status, "paused_why": None, "errors": 0, "alike": 0, "last_mark": None,
             }  # fmt: skip
             told = GoalChanged(goal_id=one.id, fields=("status",), status=status)
             return Changes(updates=(rules.changed(one, now, **fields),), events=(rules.told(one, told, now, actor),))
@@ -150,14 +162,21 @@ class Goals:
     async def _waits(self, found: Goal) -> bool:
         if found.session_key == f"goal:{found.id}":
             return False
-        return await self._first_status(found.session_key) == "waiting_for_session"
+        session = await self._store.get_session(found.session_key)
+        return session is None or not session.thread_id
 
     async def step(self, goal_id: str, *, actor: str | None = None, may: Actor | None = None) -> Goal:
         """Begin the next step now instead of waiting for its time."""
 
         def change(found: Goal, now: int) -> Changes:
-            if found.status != "active":
-                raise Conflict(f"goal {found.id} is {found.status}; resume it with `midwatch goal resume {found.id}`.")
+            self._must_be_open(found)
+            if found.status == "waiting_for_session":
+                raise Conflict(f"goal {found.id} waits for session {found.session_key}; say something there first.")
+            if found.status == "paused":
+                raise Conflict(f"goal {found.id} is paused; resume it with `midwatch goal resume {found.id}`.")
+            self._must_have_means(found, now)
+            if found.next_run_at is None:
+                return Changes()
             told = GoalChanged(goal_id=found.id, fields=("next_run_at",), status=found.status)
             update = rules.changed(found, now, next_run_at=None, delay_reason=None)
             return Changes(updates=(update,), events=(rules.told(found, told, now, actor),))
@@ -166,10 +185,10 @@ class Goals:
 
     async def complete(
         self, goal_id: str, *, evidence: str = "", actor: str | None = None, may: Actor | None = None,
-        in_step: bool = False,
+        in_step: str | None = None,
     ) -> Goal:  # fmt: skip
-        """It is reached. Said by its agent in a step (`in_step`), it counts when that step has ended and, if there is
-        one, its verifier agrees; said by a person it counts at once."""
+        """It is reached. Said by its agent in a step (`in_step`: the task), it counts when that step has ended and, if
+        there is one, its verifier agrees; said by a person it counts at once."""
         if in_step and not evidence.strip():
             raise InvalidInput("say what proves that the goal is reached.", field="evidence")
 
@@ -177,28 +196,40 @@ class Goals:
             self._must_be_open(found)
             proof = evidence.strip() or found.evidence
             if in_step:
+                self._must_be_its_step(found, in_step)
                 return Changes(updates=(rules.changed(found, now, proposal="complete", evidence=proof),))
-            return rules.completed(replace(found, evidence=proof), now, actor=actor, evidence=proof)
+            return rules.completed(found, now, actor=actor, evidence=proof)
 
-        found = await self._change(goal_id, change, may)
-        if not in_step:
-            await self._stop_step(found, actor)
-        return found
+        return await self._change(goal_id, change, may, stops=not in_step, actor=actor)
 
     async def delay(
-        self, goal_id: str, seconds: float, reason: str, *, actor: str | None = None, may: Actor | None = None
-    ) -> Goal:
+        self, goal_id: str, seconds: float, reason: str, *, actor: str | None = None, may: Actor | None = None,
+        in_step: str | None = None,
+    ) -> Goal:  # fmt: skip
         """Begin the next step later, or with 0 at once."""
-        return await self._change(goal_id, lambda one, now: rules.delayed(one, now, seconds, reason, actor), may)
+
+        def change(found: Goal, now: int) -> Changes:
+            if in_step and found.open:
+                self._must_be_its_step(found, in_step)
+            return rules.delayed(found, now, seconds, reason, actor)
+
+        return await self._change(goal_id, change, may)
 
     async def clear(self, goal_id: str, *, actor: str | None = None, may: Actor | None = None) -> Goal:
         """Give it up and remove it; a running step is stopped."""
-        found = await self._managed(goal_id, may)
-        told = GoalChanged(goal_id=found.id, fields=("cleared",), status=found.status)
-        if not await self._store.delete_goal(found.id, (rules.told(found, told, self._clock.now(), actor),)):
-            raise NotFound("goal", goal_id)
-        await self._stop_step(found, actor)
-        return found
+        for _ in range(TRIES):
+            found = await self._managed(goal_id, may)
+            now = self._clock.now()
+            told = GoalChanged(goal_id=found.id, fields=("cleared",), status=found.status)
+            changes = Changes(events=(rules.told(found, told, now, actor),))
+            try:
+                if await self._store.delete_goal(
+                    found.id, found.revision, changes.plus(await self._stop(found, now, actor))
+                ):
+                    return found
+            except Conflict:  # its step went on meanwhile
+                continue
+        raise Conflict(f"goal {goal_id} keeps changing; try again.")
 
     async def list(self, status: str = "", *, limit: int = 20) -> list[Goal]:
         """Newest first; of one status, or all."""
@@ -210,11 +241,10 @@ class Goals:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    async def _stop_step(self, found: Goal, actor: str | None) -> None:
-        for task in await self._store.steps(found.id, 2):
-            if task.open:
-                with suppress(AlreadyFinished):
-                    await self._tasks.cancel(task.id, actor=actor)
+    async def _stop(self, found: Goal, now: int, actor: str | None) -> Changes:
+        """What stops its open step; to be written with what it is stopped for."""
+        newest = await self._store.steps(found.id, 1)
+        return stopping(newest[0], now, actor)[1] if newest and newest[0].open else Changes()
 
     async def _change(
         self,
@@ -222,16 +252,24 @@ class Goals:
         change: Callable[[Goal, int], Changes],
         may: Actor | None = None,
         revision: int | None = None,
+        *,
+        stops: bool = False,
+        actor: str | None = None,
     ) -> Goal:
+        """Write a change, computed again when something came between. With `stops` its open step is stopped."""
         for _ in range(TRIES):
             found = await self._managed(goal_id, may)
             if revision is not None and found.revision != revision:
                 raise Conflict(f"goal {found.id} changed meanwhile (revision {found.revision}); look at it again.")
+            now = self._clock.now()
+            changes = change(found, now)
+            if stops:
+                changes = changes.plus(await self._stop(found, now, actor))
+            if changes == Changes():
+                return found
             try:
-                await self._store.apply(change(found, self._clock.now()))
-            except Conflict as conflict:
-                if revision is not None or (await self.get(goal_id)).revision == found.revision:
-                    raise conflict
+                await self._store.apply(changes)
+            except Conflict:
                 continue
             return await self.get(goal_id)
         raise Conflict(f"goal {goal_id} keeps changing; try again.")
@@ -245,6 +283,18 @@ class Goals:
     def _must_be_open(self, found: Goal) -> None:
         if not found.open:
             raise Conflict(f"goal {found.id} is {found.status}; set a new one.")
+
+    def _must_be_its_step(self, found: Goal, task_id: str) -> None:
+        """Only the step that runs may signal; neither one that was stopped nor a verification can."""
+        if found.status != "active" or found.task_id != task_id or found.work != "step":
+            raise Conflict(f"task {task_id} is not the step goal {found.id} is at; it can signal nothing.")
+
+    def _must_have_means(self, found: Goal, now: int) -> None:
+        """Conflict for a goal that could only rest again at once."""
+        if over := over_budget(found):
+            raise Conflict(f"{over.why}; raise it with `{over.remedy}`.")
+        if now >= found.deadline_at:
+            raise Conflict("its deadline has passed; choose a later one with `midwatch goal edit`, or set a new goal.")
 
 
 def refuse_unknown(wish: Mapping[str, Any], known: frozenset[str]) -> None:

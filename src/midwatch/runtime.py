@@ -131,10 +131,10 @@ class Runtime:
             settle=lambda ended: self.settlements.after(Ended(ended)),
         )
         self.sessions = Sessions(store, clock, self.tasks)
-        self.settlements = Settlements(store, clock, self.roster.terms_of)
+        self.settlements = Settlements(store, clock, self.roster.terms_of, settings.goals.templates())
         about = (self.roster.terms_of, self.notifications.check_route, settings.notify)
         self.automations = Automations(store, clock, self.tasks, *about)
-        self.goals = Goals(store, clock, self.tasks, *about)
+        self.goals = Goals(store, clock, self.tasks, *about, settings.goals.defaults())
         self._scheduler: Scheduler | None = None
         self.routines = Routines(clock, lambda: False)
         self._worker: Worker | None = None
@@ -235,7 +235,8 @@ class Runtime:
         )
         self.routines = Routines(self.clock, engine.leads)
         self.routines.register("watchdog", WATCHDOG_SECONDS, self._watchdog.alert)
-        self._scheduler = Scheduler(self.store, self.clock, engine.leads, self.roster.terms_of)
+        terms, stop, prompts = self.roster.terms_of, self.tasks.cancel, settings.goals.templates()
+        self._scheduler = Scheduler(self.store, self.clock, engine.leads, terms, stop, prompts)
         await self._watchdog.start()
         await engine.start()
         await self._courier.start()

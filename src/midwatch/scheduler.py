@@ -40,6 +40,7 @@ class Scheduler:
         clock: Clock,
         leads: Callable[[], bool],
         terms: Callable[[str], Awaitable[AgentTerms]],
+        stop: Callable[[str], Awaitable[object]],
         templates: Templates | None = None,
         submitter: str | None = None,
     ) -> None:
@@ -47,6 +48,7 @@ class Scheduler:
         self._clock = clock
         self._leads = leads
         self._terms = terms
+        self._stop = stop
         self._templates = templates or Templates()
         self._submitter = submitter
         self._bell = asyncio.Event()
@@ -99,13 +101,20 @@ class Scheduler:
             self._timer = self._clock.call_later(min(left, LONGEST_NAP), lambda: self._nap(wake_at))
 
     async def look(self) -> int | None:
-        """Do what is due; when to look again. Nothing is written while nothing is due."""
+        """Do what is due; when to look again. Nothing is written while nothing is due. What could not be moved on is
+        left for a moment, so that it holds up nothing else."""
+        tried: set[tuple[str, int]] = set()
         while True:
             now = self._clock.now()
             due = await self._store.due_automations(now, BATCH)
             woken = await self._store.due_goals(now, BATCH)
             if not due and not woken:
                 break
+            due = [one for one in due if (one.id, one.revision) not in tried]
+            woken = [one for one in woken if (one.id, one.revision) not in tried]
+            if not due and not woken:
+                return now + int(PAUSE_SECONDS * SECOND)
+            tried |= {(one.id, one.revision) for one in due} | {(one.id, one.revision) for one in woken}
             await asyncio.gather(*(self._fire(one) for one in due), *(self._wake_goal(one) for one in woken))
         times = (await self._store.next_automation_at(), await self._store.next_goal_at())
         return min((at for at in times if at is not None), default=None)
@@ -114,16 +123,35 @@ class Scheduler:
         try:
             runs = await self._store.open_run(automation.id) is not None
             terms = await self._terms(automation.agent)
-            now = self._clock.now()
-            await self._store.apply(automations.fire(automation, now, terms, runs=runs, submitter=self._submitter))
+            try:
+                await self._store.apply(
+                    automations.fire(automation, self._clock.now(), terms, runs=runs, submitter=self._submitter)
+                )
+            except Conflict:
+                if await self._store.get_automation(automation.id) != automation:
+                    return  # somebody else fired or changed it
+                # That time has had its run already, before somebody set a clock back: on to the next.
+                await self._store.apply(automations.fire(automation, self._clock.now(), terms, runs=True))
         except Conflict:
             log.debug("automation %s was fired or changed by somebody else", automation.id)
+        except StoreError as problem:
+            log.warning("automation %s could not be fired yet: %s", automation.id, problem)
+        except Exception:
+            log.exception("automation %s could not be fired", automation.id)
 
     async def _wake_goal(self, goal: Goal) -> None:
         try:
-            terms = await self._terms(goal.agent)
+            newest = await self._store.steps(goal.id, 1) if goal.status == "active" else []
+            if newest and newest[0].open:  # its deadline has passed; how it goes on is settled when the step has ended
+                await self._stop(newest[0].id)
+                return
+            means = await goals.means_of(goal, self._terms, self._templates)
             session = await self._store.get_session(goal.session_key)
             thread = session.thread_id if session else None
-            await self._store.apply(goals.wake(goal, self._clock.now(), terms, self._templates, thread))
+            await self._store.apply(goals.wake(goal, self._clock.now(), means, thread))
         except Conflict:
             log.debug("goal %s was woken or changed by somebody else", goal.id)
+        except StoreError as problem:
+            log.warning("goal %s could not be woken yet: %s", goal.id, problem)
+        except Exception:
+            log.exception("goal %s could not be woken", goal.id)

@@ -53,5 +53,5 @@ class Settlements:
         if task.cause == "goal":
             aim = await self._store.get_goal(task.cause_id)
             if aim is not None:
-                return goal.advance(aim, ended, now, await self._terms(aim.agent), self._templates)
+                return goal.advance(aim, ended, now, await goal.means_of(aim, self._terms, self._templates))
         return Changes()

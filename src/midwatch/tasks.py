@@ -10,7 +10,7 @@ from midwatch.change import Changes, Update
 from midwatch.clock import SECOND, Clock, iso, new_id
 from midwatch.errors import AlreadyFinished, Conflict, InvalidInput, NotFinished, NotFound, UnknownAgent
 from midwatch.event import InterruptReceived, TaskSubmitted, event
-from midwatch.session import checked_key, gate_key
+from midwatch.session import PRIVATE, checked_key, gate_key
 from midwatch.submission import MAX_PROMPT, Submission, body_hash, check
 from midwatch.task import OUTSIDE, TRIES, AgentTerms, Summary, Task, TaskFilter, TaskStore, end, meta, owned
 
@@ -86,7 +86,7 @@ class Tasks:
         origin = wish.get("origin_session")
         origin = checked_key(origin, "origin_session") if origin else None
         session = wish.get("session_key")
-        session = checked_key(session) if session else f"bg:{task_id}"
+        session = checked_key(session) if session else f"{PRIVATE}{task_id}"
         task = Task(
             id=task_id, status="pending", prompt=prompt, agent=name, session_key=session, gate_key=gate_key(session),
             created_at=now, due_at=now + int(delay * SECOND), wait="delay" if delay else None,
@@ -154,14 +154,9 @@ class Tasks:
                 raise AlreadyFinished(task.id, task.status)
             if task.stop_requested == "cancel":
                 return task
-            if task.status == "pending":
-                after, changes = end(task, self._clock.now(), outcome="cancelled", actor=actor)
+            after, changes = stopping(task, self._clock.now(), actor)
+            if not after.open:
                 changes = changes.plus(await self._settle(after))
-            else:
-                after = task._replace(stop_requested="cancel")
-                told = event(InterruptReceived(reason="cancel"), self._clock.now(), **meta(task, actor))
-                stop = Update("task", task.id, {"stop_requested": "cancel"}, owned(task))
-                changes = Changes(updates=(stop,), events=(told,))
             try:
                 await self._store.apply(changes)
             except Conflict:
@@ -177,6 +172,8 @@ class Tasks:
             raise Conflict(f"task {old.id} is still {old.status}; cancel it first with `midwatch cancel {old.id}`.")
         if old.status == "done":
             raise Conflict(f"task {old.id} is done; submit the prompt again instead.")
+        if old.cause == "goal":
+            raise Conflict(f"task {old.id} was a step of a goal; go on with `midwatch goal resume {old.cause_id}`.")
         await self._terms(old.agent)
         now = self._clock.now()
         fresh = Task(
@@ -229,6 +226,17 @@ class Tasks:
         if terms is None:
             raise UnknownAgent(agent, sorted(await self._agents.live() | self._agents.known()))
         return terms
+
+
+def stopping(task: Task, now: int, actor: str | None = None) -> tuple[Task, Changes]:
+    """What stops an open task: a pending one ends, of a running one the worker is asked to end it."""
+    if task.status == "pending":
+        return end(task, now, outcome="cancelled", actor=actor)
+    if task.stop_requested == "cancel":
+        return task, Changes()
+    told = event(InterruptReceived(reason="cancel"), now, **meta(task, actor))
+    stop = Update("task", task.id, {"stop_requested": "cancel"}, owned(task))
+    return task._replace(stop_requested="cancel"), Changes(updates=(stop,), events=(told,))
 
 
 async def _nothing(ended: Task) -> Changes:

@@ -100,6 +100,7 @@ class EventPage(TypedDict):
     events: list[EventInfo]
     oldest_seq: int
     last_seq: int
+    more: bool
 
 
 class SessionInfo(TypedDict):
@@ -139,9 +140,10 @@ class MessageInfo(TypedDict):
 
 
 class MessagePage(TypedDict):
-    """Messages in order."""
+    """Messages in order; `more` says that there may be further ones."""
 
     messages: list[MessageInfo]
+    more: bool
 
 
 class WrittenInfo(TypedDict):
@@ -555,6 +557,7 @@ class GoalInfo(TypedDict):
     work: str
     running: bool
     evidence: str | None
+    missing: str | None
     errors: int
     max_steps: int
     max_tokens: int

@@ -8,14 +8,16 @@ import pytest
 
 from midwatch import automation, goal
 from midwatch.automation import Automation
-from midwatch.change import Changes
+from midwatch.change import Changes, Update
 from midwatch.clock import SECOND
 from midwatch.errors import Conflict
-from midwatch.goal import Goal, Templates
+from midwatch.goal import Goal, Means, Work
 from midwatch.schedule import Schedule
 from midwatch.session import Session
 from midwatch.store import Store
 from midwatch.task import AgentTerms
+from records import asking
+from records import put as put_task
 
 NOW = 1_700_000_000 * SECOND
 HOURLY = Schedule.make(every=3600, zone="UTC", anchor=NOW).snapshot()
@@ -29,6 +31,7 @@ AIM = Goal(
     updated_at=NOW, deadline_at=NOW + 3600 * SECOND,
 )  # fmt: skip
 TERMS = AgentTerms()
+MEANS = Means({"demo": TERMS})
 
 
 async def put(store: Store, *records: Automation | Goal) -> None:
@@ -101,8 +104,9 @@ async def test_one_open_goal_per_scope(store: Store) -> None:
     assert await store.get_goal("g_1") == AIM
     assert {one.id for one in await store.list_goals()} == {"g_1", "g_3", "g_4"}
     assert [one.id for one in await store.list_goals(("complete",))] == ["g_4"]
-    assert await store.delete_goal("g_1", ())
-    assert not await store.delete_goal("g_1", ())
+    assert not await store.delete_goal("g_1", AIM.revision + 1, Changes())
+    assert await store.delete_goal("g_1", AIM.revision, Changes())
+    assert not await store.delete_goal("g_1", AIM.revision, Changes())
 
 
 async def test_goals_are_woken_by_time_by_a_thread_and_by_their_deadline(store: Store) -> None:
@@ -123,12 +127,37 @@ async def test_goals_are_woken_by_time_by_a_thread_and_by_their_deadline(store: 
     assert {one.id for one in await store.due_goals(NOW)} == {"g_now", "g_waits"}
 
 
-async def test_a_goal_with_a_task_is_left_alone(store: Store) -> None:
+async def test_a_goal_with_a_task_is_left_alone_until_its_deadline(store: Store) -> None:
     await put(store, AIM)
-    await store.apply(goal.wake(AIM, NOW, TERMS, Templates()))
+    await store.apply(goal.wake(AIM, NOW, MEANS))
     with pytest.raises(Conflict):
-        await store.apply(goal.wake(AIM, NOW, TERMS, Templates()))
-    assert await store.due_goals(NOW + 2 * 3600 * SECOND) == []
-    assert await store.next_goal_at() is None
+        await store.apply(goal.wake(AIM, NOW, MEANS))
+    assert await store.due_goals(AIM.deadline_at - 1) == []
+    assert await store.next_goal_at() == AIM.deadline_at
+    assert [one.id for one in await store.due_goals(AIM.deadline_at)] == ["g_1"]
     (step,) = await store.steps("g_1")
     assert (step.cause, step.cause_id, step.status) == ("goal", "g_1", "pending")
+    await store.claim(asking(), NOW)
+    await store.apply(Changes(updates=(Update("task", step.id, {"stop_requested": "cancel"}),)))
+    assert await store.due_goals(AIM.deadline_at) == []  # it is being stopped; its end decides
+    assert await store.next_goal_at() is None
+
+
+@pytest.mark.parametrize("work", ["verify", "wrap_up"])
+async def test_the_last_tasks_of_a_goal_may_take_a_while_beyond_its_deadline(store: Store, work: Work) -> None:
+    aim = replace(AIM, step=1)
+    await put(store, aim)
+    begun = AIM.deadline_at - 5 * SECOND
+    await store.apply(goal.begin(aim, work, begun, MEANS))
+    last = begun + int(goal.LAST_SECONDS * SECOND)
+    assert await store.next_goal_at() == last
+    assert await store.due_goals(last - 1) == []
+    assert [one.id for one in await store.due_goals(last)] == ["g_1"]
+
+
+@pytest.mark.parametrize("cause", ["automation", "goal"])
+async def test_an_automation_and_a_goal_have_one_open_task(store: Store, cause: str) -> None:
+    await put_task(store, cause=cause, cause_id="x_1")
+    with pytest.raises(Conflict):
+        await put_task(store, cause=cause, cause_id="x_1")
+    await put_task(store, cause=cause, cause_id="x_2")

@@ -40,13 +40,13 @@ def wishes(desk: Runtime, said: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def own(who: Actor, goal_id: str) -> bool:
-    """Whether an agent speaks, in a step of just this goal; Forbidden when it is another's."""
+def own(who: Actor, goal_id: str) -> str | None:
+    """The task an agent speaks in, or None for a person; Forbidden when it works on something else."""
     if who.task is None:
-        return False
+        return None
     if who.task.cause != "goal" or who.task.cause_id != goal_id:
         raise Forbidden("an agent may signal only the goal it works on.")
-    return True
+    return who.task.id
 
 
 @router.get("/goals", responses={200: {"model": wire.GoalPage}})
@@ -113,8 +113,9 @@ async def complete(desk: Desk, who: Who, goal_id: str, body: CompleteBody) -> Js
 @router.post("/goals/{goal_id}/delay", responses=ONE)
 async def delay(desk: Desk, who: Who, goal_id: str, body: DelayBody) -> Json:
     """Begin the next step later: 0, or 1 minute to 12 hours."""
-    may = None if own(who, goal_id) else who
-    found = await desk.goals.delay(goal_id, body.duration, body.reason, actor=who.name, may=may)
+    in_step = own(who, goal_id)
+    may = None if in_step else who
+    found = await desk.goals.delay(goal_id, body.duration, body.reason, actor=who.name, may=may, in_step=in_step)
     return Json(await shown(desk, found))
 
 

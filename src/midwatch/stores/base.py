@@ -15,7 +15,7 @@ from midwatch.change import Changes, Fence
 from midwatch.channel import Delivery
 from midwatch.channel import Status as DeliveryStatus
 from midwatch.engine import Instance
-from midwatch.event import EVERYTHING, Event, EventFilter, LogBounds
+from midwatch.event import EVERYTHING, Event, EventFilter, LogBounds, Page
 from midwatch.goal import Goal
 from midwatch.goal import Status as GoalStatus
 from midwatch.identity import Token
@@ -98,7 +98,7 @@ class VerbStore(ABC):
     async def prune_tasks(self, before: int, keep: int) -> int:
         return await self.write(task.prune, before, keep)
 
-    async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
+    async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> Page:
         return await self.read(event.read, after, which, limit)
 
     async def read_events_back(self, before: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
@@ -224,8 +224,8 @@ class VerbStore(ABC):
     async def steps(self, goal_id: str, limit: int = 20) -> list[Task]:
         return await self.read(automation.tasks_of, "goal", goal_id, limit)
 
-    async def delete_goal(self, goal_id: str, events: tuple[Event, ...]) -> bool:
-        return await self.write(automation.delete_goal, goal_id, events)
+    async def delete_goal(self, goal_id: str, revision: int, changes: Changes) -> bool:
+        return await self.write(automation.delete_goal, goal_id, revision, changes)
 
     async def told_alerts(self, since: int) -> frozenset[str]:
         return await self.read(alert.told_since, since)

@@ -11,25 +11,41 @@ ORDER BY created_at DESC, id DESC LIMIT :limit
 
 -- due: those to be woken, the earliest deadline first
 SELECT {goal} FROM goals
-WHERE status IN ('waiting_for_session', 'active', 'paused')
-  AND NOT EXISTS (
-    SELECT 1 FROM tasks WHERE tasks.cause_id = goals.id AND tasks.cause = 'goal' AND tasks.status IN ('pending', 'running')
+WHERE status IN ('waiting_for_session', 'active', 'paused') AND (
+  (status <> 'active' AND deadline_at <= :now)
+  OR (
+    NOT EXISTS (
+      SELECT 1 FROM tasks
+      WHERE tasks.cause_id = goals.id AND tasks.cause = 'goal' AND tasks.status IN ('pending', 'running')
+    ) AND (
+      (status = 'active' AND (next_run_at IS NULL OR next_run_at <= :now OR deadline_at <= :now))
+      OR (status = 'waiting_for_session' AND EXISTS (
+        SELECT 1 FROM sessions WHERE sessions.key = goals.session_key AND sessions.thread_id IS NOT NULL
+      ))
+    )
   )
-  AND (
-    deadline_at <= :now
-    OR (status = 'active' AND (next_run_at IS NULL OR next_run_at <= :now))
-    OR (status = 'waiting_for_session' AND EXISTS (
-      SELECT 1 FROM sessions WHERE sessions.key = goals.session_key AND sessions.thread_id IS NOT NULL
-    ))
-  )
+  OR (status = 'active' AND deadline_at <= :now AND EXISTS (
+    SELECT 1 FROM tasks
+    WHERE tasks.cause_id = goals.id AND tasks.cause = 'goal' AND tasks.status IN ('pending', 'running')
+      AND coalesce(tasks.stop_requested, '') <> 'cancel' AND (goals.work = 'step' OR tasks.created_at <= :late)
+  ))
+)
 ORDER BY deadline_at, id LIMIT :limit
 
 -- next_at: when the next one is to be woken, as far as time decides
-SELECT min(CASE WHEN status = 'active' AND next_run_at IS NOT NULL AND next_run_at < deadline_at THEN next_run_at
-  ELSE deadline_at END)
-FROM goals WHERE status IN ('waiting_for_session', 'active', 'paused') AND NOT EXISTS (
-  SELECT 1 FROM tasks WHERE tasks.cause_id = goals.id AND tasks.cause = 'goal' AND tasks.status IN ('pending', 'running')
-)
+SELECT min(at) FROM (
+  SELECT deadline_at AS at FROM goals WHERE status IN ('waiting_for_session', 'paused')
+  UNION ALL SELECT CASE WHEN next_run_at < deadline_at THEN next_run_at ELSE deadline_at END
+  FROM goals WHERE status = 'active' AND NOT EXISTS (
+    SELECT 1 FROM tasks
+    WHERE tasks.cause_id = goals.id AND tasks.cause = 'goal' AND tasks.status IN ('pending', 'running')
+  )
+  UNION ALL SELECT CASE
+    WHEN goals.work = 'step' OR tasks.created_at + :last < deadline_at THEN deadline_at ELSE tasks.created_at + :last END
+  FROM goals JOIN tasks ON tasks.cause_id = goals.id
+  WHERE goals.status = 'active' AND tasks.cause = 'goal' AND tasks.status IN ('pending', 'running')
+    AND coalesce(tasks.stop_requested, '') <> 'cancel'
+) AS times
 
--- delete: one goal
-DELETE FROM goals WHERE id = :id
+-- delete: one goal, as it was read
+DELETE FROM goals WHERE id = :id AND revision = :revision

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from midwatch.automation import Automation
-from midwatch.event import Event
-from midwatch.goal import Goal
+from midwatch.change import Changes
+from midwatch.clock import SECOND
+from midwatch.goal import LAST_SECONDS, Goal
 from midwatch.stores.sql import RECORDS, dumps, loads
+from midwatch.stores.verbs.change import apply
 from midwatch.stores.verbs.task import task_of
 from midwatch.stores.verbs.tx import Row, Tx
 from midwatch.task import Task
@@ -75,17 +77,21 @@ def goals(tx: Tx, statuses: tuple[str, ...], limit: int) -> list[Goal]:
 
 
 def due_goals(tx: Tx, now: int, limit: int) -> list[Goal]:
-    return [_goal(row) for row in tx.rows("goal.due", {"now": now, "limit": limit})]
+    params = {"now": now, "late": now - _LAST, "limit": limit}
+    return [_goal(row) for row in tx.rows("goal.due", params)]
 
 
 def next_goal_at(tx: Tx) -> int | None:
-    row = tx.row("goal.next_at", {})
+    row = tx.row("goal.next_at", {"last": _LAST})
     return row[0] if row else None
 
 
-def delete_goal(tx: Tx, goal_id: str, events: tuple[Event, ...]) -> bool:
-    gone = tx.run("goal.delete", {"id": goal_id}) == 1
+_LAST = int(LAST_SECONDS * SECOND)
+
+
+def delete_goal(tx: Tx, goal_id: str, revision: int, changes: Changes) -> bool:
+    gone = tx.run("goal.delete", {"id": goal_id, "revision": revision}) == 1
     if gone:
-        tx.events.extend(events)
+        apply(tx, changes)
         tx.topics.add("goal")
     return gone

@@ -259,8 +259,10 @@ CREATE TABLE goals (
   verifier TEXT,
   step BIGINT NOT NULL,
   work TEXT NOT NULL,
+  task_id TEXT,
   proposal TEXT,
   evidence TEXT,
+  missing TEXT,
   errors BIGINT NOT NULL,
   alike BIGINT NOT NULL,
   last_mark TEXT,
@@ -282,6 +284,9 @@ CREATE INDEX goals_deadline ON goals (deadline_at) WHERE status IN ('waiting_for
 
 -- The open tasks of automations and goals.
 CREATE INDEX tasks_cause ON tasks (cause_id) WHERE cause_id IS NOT NULL;
+-- An automation and a goal have one open task at most.
+CREATE UNIQUE INDEX tasks_cause_open ON tasks (cause_id)
+WHERE cause IN ('automation', 'goal') AND status IN ('pending', 'running');
 
 -- When somebody was last told of what; the id is the subject and the kind of alert.
 CREATE TABLE alerts (id TEXT PRIMARY KEY, told_at BIGINT NOT NULL);
