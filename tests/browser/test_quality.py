@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -14,6 +15,7 @@ from midwatch.api.web import FOLDER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+BUILT = Path(__file__).parents[2] / "build"
 IDLE_SECONDS = 10
 WATCH_SHIFTS = """
 window.shifted = 0;
@@ -58,7 +60,7 @@ async def test_an_idle_page_says_nothing(desk: Desk) -> None:
         await expect(page.locator("#link-state")).to_have_text("live")
 
 
-async def test_the_first_paint_comes_within_a_second(desk: Desk, record_property: pytest.Function) -> None:
+async def test_the_first_paint_comes_within_a_second(desk: Desk) -> None:
     await desk.ended(await desk.submit("something to show"))
     page = await desk.open("/")
     paints = []
@@ -67,7 +69,8 @@ async def test_the_first_paint_comes_within_a_second(desk: Desk, record_property
         await expect(page.locator(".now-recent .row-title")).to_have_text("something to show")
         entries = "() => performance.getEntriesByName('first-contentful-paint').map((entry) => entry.startTime)"
         paints.append((await page.evaluate(entries))[0])
-    record_property("first_paint_ms", paints)
+    BUILT.mkdir(exist_ok=True)
+    (BUILT / "first-paint.txt").write_text(f"milliseconds: {paints}\n")
     assert median(paints) <= 1000, paints
 
 
