@@ -17,6 +17,7 @@ from midwatch.event import Event, MessageUpdate, event
 Status = Literal["idle", "busy", "asking", "closed", "lost"]
 Role = Literal["user", "agent", "result", "notice"]
 
+PRIVATE = "bg:"
 MAX_KEY = 500
 MAX_TITLE = 200
 MAX_ERRORS = 100
@@ -46,12 +47,16 @@ def gate_key(key: str) -> str:
 
 
 def checked_key(key: str, field: str = "session_key") -> str:
-    """`key` without surrounding blanks, or InvalidInput."""
+    """`key` without surrounding blanks, or InvalidInput; also for one that only midwatch itself may give."""
     key = key.strip()
     if not key or len(key) > MAX_KEY or not key.isprintable() or key in (".", ".."):  # no address can hold dots alone
         raise InvalidInput(
             f"a session key is 1 to {MAX_KEY} printable characters, such as chat:42; got {key[:40]!r}.",
             field=field,
+        )
+    if key.startswith(PRIVATE):
+        raise InvalidInput(
+            f"keys that begin with {PRIVATE} are the private sessions of tasks; choose another.", field=field
         )
     return key
 

@@ -44,10 +44,6 @@ class Sessions:
         now = self._clock.now()
         name = await self._tasks.known_agent(agent)
         key = checked_key(key, "key") if key else f"chat:{new_id('s', now)}"
-        if key.startswith("bg:"):
-            raise InvalidInput(
-                "keys that begin with bg: are the private sessions of tasks; choose another.", field="key"
-            )
         check("-", {"workdir": workdir}, 1)
         if len(title) > MAX_TITLE or not (title.isprintable() or not title):
             raise InvalidInput(f"a title is up to {MAX_TITLE} printable characters.", field="title")

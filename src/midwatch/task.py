@@ -17,7 +17,7 @@ from midwatch.change import Changes, Fence, Update
 from midwatch.channel import Delivery, Route, end_text, shown_route, start_text
 from midwatch.clock import iso, new_id
 from midwatch.event import AgentFault, Event, StatusChange, TaskFinished, event
-from midwatch.session import Message, Session, said
+from midwatch.session import PRIVATE, Message, Session, said
 from midwatch.submission import PRIORITY, Cause, OnCrash
 
 Status = Literal["pending", "running", "done", "failed", "cancelled"]
@@ -352,7 +352,7 @@ def end_notice(task: Task, now: int) -> tuple[Delivery, ...]:
 
 def conversation(task: Task) -> bool:
     """Whether the task's session is kept as a conversation; a task's private session is its own record."""
-    return task.session_key != f"bg:{task.retry_of or task.id}"
+    return task.session_key != f"{PRIVATE}{task.retry_of or task.id}"
 
 
 def end_messages(task: Task, now: int) -> tuple[Message, ...]:

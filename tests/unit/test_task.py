@@ -336,6 +336,18 @@ async def test_nothing_is_written_for_what_is_refused(tasks: Tasks, memory: Stor
     assert await memory.read_events(0) == []
 
 
+@pytest.mark.parametrize("field", ["session_key", "origin_session"])
+async def test_the_private_session_of_a_task_is_its_own(tasks: Tasks, field: str) -> None:
+    """Else it would wait in front of it, go on in its thread, or speak there."""
+    other = await tasks.submit("x")
+    for key in (other.session_key, f" {other.session_key}|message:1", "bg:anything"):
+        with pytest.raises(InvalidInput, match="private") as caught:
+            await tasks.submit("y", **{field: key})  # type: ignore[arg-type]
+        assert caught.value.field == field
+    await tasks.cancel(other.id)
+    assert (await tasks.retry(other.id)).session_key == other.session_key
+
+
 async def test_an_agent_that_only_another_process_has_is_known(tasks: Tasks) -> None:
     assert (await tasks.submit("x", agent="theirs")).timeout_seconds == AgentTerms().timeout_seconds
 
