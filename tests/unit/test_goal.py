@@ -1,0 +1,534 @@
+"""The rules of goals: what one is told, what the end of each of its tasks means, when it ends and when it rests."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from midwatch.change import Changes
+from midwatch.channel import Delivery
+from midwatch.clock import SECOND
+from midwatch.errors import BadConfig, Conflict, InvalidInput
+from midwatch.goal import (
+    LONGEST_DELAY,
+    MOST_ALIKE,
+    MOST_ERRORS,
+    OPEN,
+    SHORTEST_DELAY,
+    TRANSITIONS,
+    Ended,
+    Goal,
+    Means,
+    Templates,
+    advance,
+    begin,
+    completed,
+    delayed,
+    means_of,
+    normalise,
+    over_budget,
+    paused,
+    prompt_of,
+    timed_out,
+    validate,
+    wake,
+)
+from midwatch.session import gate_key
+from midwatch.task import AUTOMATION_PAUSES, STATUS_OF, AgentTerms, Task
+from records import a_goal, a_task
+
+NOW = 1_700_000_000 * SECOND
+HOUR = 3600 * SECOND
+TERMS = AgentTerms(timeout_seconds=1800.0, on_crash="rerun")
+MEANS = Means({"demo": TERMS, "judge": AgentTerms(timeout_seconds=60.0, on_crash="fail")})
+
+
+def at_step(**fields: Any) -> Goal:
+    """A goal in the middle of its second step."""
+    return a_goal(NOW, **{"step": 2, "task_id": "t_1", "route": "there", "revision": 5, **fields})
+
+
+def ended(outcome: Any = "ok", text: str = "did it", *, tools: int = 0, task_id: str = "t_1", **fields: Any) -> Ended:
+    """The end of its task."""
+    status = STATUS_OF[outcome]
+    said = {"result": text} if status == "done" else {"error": "it broke"}
+    base = {"started_at": NOW, "completed_at": NOW + 10 * SECOND, "cause": "goal", "cause_id": "g", **said}
+    return Ended(a_task(id=task_id, status=status, outcome=outcome, **{**base, **fields}), tools, "th_2")
+
+
+def after(goal: Goal, changes: Changes) -> Goal:
+    """The goal as the changes leave it; every one of them is of the table and guarded."""
+    for update in changes.updates:
+        assert (update.noun, update.id, update.guard["revision"]) == ("goal", goal.id, goal.revision)
+        if "status" in update.fields:
+            assert update.guard["status"] == goal.status
+            assert update.fields["status"] in TRANSITIONS[goal.status], (goal.status, update.fields["status"])
+        goal = replace(goal, **update.fields)
+    return goal
+
+
+def task_of(changes: Changes) -> Task | None:
+    """The task the changes make."""
+    made = [record for record in changes.records if isinstance(record, Task)]
+    assert len(made) <= 1
+    return made[0] if made else None
+
+
+def kinds(changes: Changes) -> list[str]:
+    return [one.kind for one in changes.events]
+
+
+def notice(changes: Changes) -> Delivery:
+    (made,) = changes.deliveries
+    return made
+
+
+# -- the table and the prompts ---------------------------------------------------------------------------------------
+
+
+def test_what_has_ended_stays_so_and_only_the_open_states_can_change() -> None:
+    assert {status for status, to in TRANSITIONS.items() if to} == OPEN
+    assert TRANSITIONS["complete"] == TRANSITIONS["timeout"] == frozenset()
+    assert all(status not in to for status, to in TRANSITIONS.items())
+    assert {to for found in TRANSITIONS.values() for to in found} == set(TRANSITIONS)
+
+
+def test_a_prompt_says_what_is_known_and_takes_no_text_for_a_placeholder() -> None:
+    goal = a_goal(NOW, objective="fix {deadline} {{x}} {objective}", evidence="see {objective} {now}")
+    templates = Templates(
+        "{objective}|{now}|{deadline}|{elapsed}|{remaining}|{other} {{y}}", "{objective}", "{evidence}"
+    )
+    assert prompt_of(goal, "step", NOW + HOUR, templates) == (
+        "fix {deadline} {{x}} {objective}|2023-11-14T23:13:20.000000Z|2023-11-15T22:13:20.000000Z|1h|23h|{other} {{y}}"
+    )
+    assert prompt_of(goal, "verify", NOW, templates) == "see {objective} {now}"
+    assert prompt_of(goal, "wrap_up", NOW + 90 * HOUR, Templates(wrap_up="{objective} {remaining}")).endswith(" 0s")
+    assert "none" in prompt_of(replace(goal, evidence=None), "verify", NOW, templates)
+
+
+def test_the_built_in_prompts_name_the_goal_and_what_the_agent_can_say() -> None:
+    goal = a_goal(NOW, objective="paint it", evidence="it is blue")
+    step, last, check = (prompt_of(goal, work, NOW, Templates()) for work in ("step", "wrap_up", "verify"))  # type: ignore[arg-type]
+    assert all("paint it" in text for text in (step, last, check))
+    assert "midwatch goal complete" in step and "midwatch goal delay" in step
+    assert "it is blue" in check and "REACHED" in check
+    assert "midwatch goal complete" not in last
+
+
+def test_what_was_found_missing_is_in_the_next_step_whatever_the_prompt() -> None:
+    goal = a_goal(NOW, missing="the door is red")
+    assert "the door is red" in prompt_of(goal, "step", NOW, Templates("{objective}"))
+    assert "the door is red" not in prompt_of(goal, "verify", NOW, Templates())
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"objective": "  "}, "objective"),
+        ({"objective": "x" * 20_001}, "objective"),
+        ({"scope_kind": "world"}, "scope_kind"),
+        ({"scope_id": " "}, "scope_id"),
+        ({"manage_mode": "all"}, "manage_mode"),
+        ({"status": "blocked"}, "status"),
+        ({"max_steps": -1}, "max_steps"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_seconds": -0.1}, "max_seconds"),
+        ({"deadline_at": NOW}, "deadline"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_its_field(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        validate(normalise(a_goal(NOW, **fields)))
+    assert refused.value.field == field
+    validate(normalise(a_goal(NOW)))
+
+
+def test_normalising_twice_is_normalising_once() -> None:
+    goal = normalise(a_goal(NOW, objective=" x ", scope_id=" ann ", session_key=" "))
+    assert (goal.objective, goal.scope_id, goal.session_key) == ("x", "ann", f"goal:{goal.id}")
+    assert normalise(goal) == goal
+
+
+def test_a_prompt_without_the_objective_is_refused_when_settings_are_read(tmp_path: Any) -> None:
+    from midwatch.config import Settings
+
+    (tmp_path / "midwatch.toml").write_text('[goals]\nverify_prompt = "look"\n')
+    with pytest.raises(BadConfig, match=r"goals\.verify_prompt.*\{objective\}"):
+        Settings.load(tmp_path)
+    (tmp_path / "midwatch.toml").write_text(
+        '[goals]\nverify_prompt = "look at {objective}"\ndeadline = "3h"\nmax_steps = 4\n'
+    )
+    goals = Settings.load(tmp_path).goals
+    assert goals.templates() == Templates(verify="look at {objective}")
+    assert goals.defaults() == {"deadline": 10800.0, "max_steps": 4, "max_tokens": 0, "max_seconds": 0.0}
+    (tmp_path / "midwatch.toml").write_text("[goals]\nmax_step = 4\n")
+    with pytest.raises(BadConfig, match="max_step"):
+        Settings.load(tmp_path)
+
+
+# -- tasks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("work", "agent", "number", "timeout", "on_crash"),
+    [
+        ("step", "demo", 3, 1800.0, "rerun"),
+        ("wrap_up", "demo", 2, 1800.0, "rerun"),
+        ("verify", "judge", 2, 60.0, "fail"),
+    ],
+)
+def test_a_task_has_the_terms_of_the_agent_that_does_it(
+    work: Any, agent: str, number: int, timeout: float, on_crash: str
+) -> None:
+    goal = at_step(verifier="judge", creator="ann", workdir="/w")
+    changes = begin(goal, work, NOW, MEANS)
+    made, now = task_of(changes), after(goal, changes)
+    assert made is not None
+    assert (made.agent, made.timeout_seconds, made.on_crash, made.max_attempts) == (agent, timeout, on_crash, 1)
+    assert (made.cause, made.cause_id, made.creator, made.workdir) == ("goal", goal.id, "ann", "/w")
+    assert (now.step, now.work, now.task_id, now.revision) == (number, work, made.id, 6)
+    assert kinds(changes) == ["goal_step", "task_submitted"]
+    assert made.gate_key == gate_key(made.session_key)
+    assert (made.gate_key == "goal:1") == (work != "verify")
+
+
+def test_a_verification_holds_no_gate_of_the_conversation_it_is_about() -> None:
+    goal = at_step(session_key="chat:4|thread:7", verifier="judge")
+    made = task_of(begin(goal, "verify", NOW, MEANS))
+    assert made is not None and made.gate_key != gate_key(goal.session_key)
+
+
+def test_a_step_works_neither_beyond_the_deadline_nor_beyond_the_budget_of_time() -> None:
+    def limit(**fields: Any) -> float | None:
+        made = task_of(begin(at_step(**fields), "step", NOW, MEANS))
+        assert made is not None
+        return made.timeout_seconds
+
+    assert limit(deadline_at=NOW + 90 * SECOND) == 90.0
+    assert limit(max_seconds=100.0, seconds=70.0) == 30.0
+    endless = Means({"demo": AgentTerms(timeout_seconds=None)})
+    made = task_of(begin(at_step(deadline_at=NOW + HOUR), "step", NOW, endless))
+    assert made is not None and made.timeout_seconds == 3600.0
+
+
+async def test_the_means_of_a_goal_are_those_of_its_agents() -> None:
+    async def terms(name: str) -> AgentTerms:
+        return AgentTerms(slots=len(name))
+
+    found = await means_of(a_goal(NOW, verifier="judge"), terms, Templates())
+    assert {name: one.slots for name, one in found.terms.items()} == {"demo": 4, "judge": 5}
+    assert set((await means_of(a_goal(NOW), terms, Templates())).terms) == {"demo"}
+
+
+# -- waking ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", sorted(OPEN))
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("work", ["step", "verify", "wrap_up"])
+def test_A20_the_deadline_counts_in_every_open_state(status: Any, steps: int, work: Any) -> None:
+    goal = at_step(status=status, step=steps, work=work, task_id=None)
+    changes = wake(goal, goal.deadline_at, MEANS)
+    now = after(goal, changes)
+    if status == "active" and steps and work != "wrap_up":
+        assert (now.status, now.work) == ("active", "wrap_up")
+        assert "last step" in (task_of(changes) or a_task()).prompt
+        assert not changes.deliveries
+    else:
+        assert (now.status, now.completed_at, task_of(changes)) == ("timeout", goal.deadline_at, None)
+        assert (kinds(changes), notice(changes).notice) == (["goal_timed_out"], "goal_timeout")
+
+
+def test_a_goal_that_waited_begins_with_its_sessions_thread() -> None:
+    goal = a_goal(NOW, status="waiting_for_session")
+    now = after(goal, wake(goal, NOW, MEANS, "th_1"))
+    assert (now.status, now.thread_id, now.step, now.work) == ("active", "th_1", 1, "step")
+
+
+def test_a_goal_without_budget_rests_instead_of_waking() -> None:
+    goal = at_step(max_steps=2, next_run_at=NOW)
+    now = after(goal, wake(goal, NOW, MEANS))
+    assert (now.status, now.next_run_at) == ("paused", None)
+
+
+def test_a_claim_that_could_not_be_verified_is_verified_again() -> None:
+    goal = at_step(work="verify", proposal="complete", verifier="judge", next_run_at=NOW)
+    assert after(goal, wake(goal, NOW, MEANS)).work == "verify"
+    late = wake(goal, goal.deadline_at, MEANS)
+    assert after(goal, late).work == "wrap_up"
+
+
+# -- the end of a task: every work, outcome and proposal -------------------------------------------------------------
+
+OUTCOMES = ("ok", "silent", "transferred", "error", "timeout", "lost", "budget", "cancelled")
+
+
+def expected(work: str, outcome: str, proposal: str | None, verifier: bool, late: bool) -> str:
+    """The rule once more, said plainly: what the goal does after its task has ended."""
+    done, cancelled = outcome in ("ok", "silent", "transferred"), outcome == "cancelled"
+    if work == "wrap_up":
+        if late:
+            return "timeout"
+        return "paused" if cancelled else "delayed" if not done else "step"
+    if cancelled and not late:
+        return "paused"
+    if work == "verify":
+        return "wrap_up" if late else "step" if done else "delayed"  # it never says REACHED here
+    if proposal == "complete":
+        return "verify" if verifier else "complete"
+    if late:
+        return "wrap_up"
+    if not done or proposal == "delay":
+        return "delayed"
+    return "step"
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("verifier", [None, "judge"])
+@pytest.mark.parametrize("work", ["step", "verify", "wrap_up"])
+def test_what_every_end_of_a_task_means(work: Any, verifier: str | None, late: bool) -> None:
+    for outcome, proposal in itertools.product(OUTCOMES, (None, "complete", "delay")):
+        if work != "step" and proposal is not None:
+            continue  # only a step can say something
+        goal = at_step(
+            work=work, proposal=proposal, verifier=verifier, evidence="proof",
+            next_run_at=NOW + 4 * HOUR if proposal == "delay" else None,
+        )  # fmt: skip
+        now = goal.deadline_at if late else NOW + 10 * SECOND
+        changes = advance(goal, ended(outcome), now, MEANS)
+        what = after(goal, changes)
+        made = task_of(changes)
+        wanted = expected(work, outcome, proposal, verifier is not None, late)
+        about = (work, outcome, proposal, verifier, late, wanted)
+        if wanted in ("step", "verify", "wrap_up"):
+            assert made is not None and (what.status, what.work, what.task_id) == ("active", wanted, made.id), about
+            assert (what.proposal, what.next_run_at) == (None, None), about
+        else:
+            assert made is None, about
+            state = (what.status, what.next_run_at is not None)
+            assert state == {"delayed": ("active", True)}.get(wanted, (wanted, False)), about
+        assert (what.seconds, what.thread_id) == (10.0, goal.thread_id if work == "verify" else what.thread_id), about
+        assert len(changes.deliveries) == (wanted in ("paused", "timeout", "complete")), about
+
+
+def test_A11_the_end_of_a_task_that_is_not_its_newest_only_counts_what_it_cost() -> None:
+    """A step that was stopped before the goal was resumed."""
+    goal = at_step(task_id=None, proposal=None)
+    changes = advance(goal, ended("cancelled", usage={"input_tokens": 7}), NOW, MEANS)
+    what = after(goal, changes)
+    assert (what.status, what.tokens, what.seconds) == ("active", 7, 10.0)
+    assert (changes.records, changes.events, changes.deliveries) == ((), (), ())
+
+
+@pytest.mark.parametrize("status", ["complete", "timeout"])
+def test_nothing_changes_what_has_ended(status: Any) -> None:
+    for outcome in OUTCOMES:
+        assert advance(at_step(status=status), ended(outcome), NOW, MEANS) == Changes()
+
+
+@pytest.mark.parametrize("status", ["paused", "waiting_for_session"])
+def test_a_goal_that_rests_is_not_woken_by_the_end_of_a_step(status: Any) -> None:
+    for outcome in OUTCOMES:
+        goal = at_step(status=status)
+        changes = advance(goal, ended(outcome), NOW, MEANS)
+        assert (after(goal, changes).status, changes.records, changes.events) == (status, (), ())
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES[:-1])
+def test_a_claim_counts_however_its_step_ends(outcome: Any) -> None:
+    goal = at_step(proposal="complete", evidence="the tests pass", errors=4, max_steps=2)
+    changes = advance(goal, ended(outcome), NOW, MEANS)
+    what = after(goal, changes)
+    assert (what.status, what.completed_at, kinds(changes)) == ("complete", NOW, ["goal_completed"])
+    assert (notice(changes).notice, "the tests pass" in notice(changes).text) == ("goal_completed", True)
+
+
+# -- verification ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("said", ["REACHED", "reached", "**REACHED**", "REACHED.\nI looked.", "  REACHED  \n"])
+def test_a_clear_yes_counts(said: str) -> None:
+    goal = at_step(work="verify", verifier="judge", evidence="proof", summary="all painted", missing="a door")
+    changes = advance(goal, ended(text=said), NOW, MEANS)
+    what = after(goal, changes)
+    assert (what.status, what.summary, what.missing) == ("complete", "all painted", None)
+
+
+@pytest.mark.parametrize(
+    "said", ["", "NOT REACHED: the door", "It is REACHED", "REACHED?", "REACHED, almost", "Yes", "not reached"]
+)
+def test_anything_else_goes_on_with_what_is_missing(said: str) -> None:
+    goal = at_step(work="verify", verifier="judge", evidence="proof")
+    changes = advance(goal, ended(text=said), NOW, MEANS)
+    what, made = after(goal, changes), task_of(changes)
+    assert made is not None and (what.work, what.step, what.evidence) == ("step", 3, "proof")
+    assert (said or "gave no answer") in made.prompt
+
+
+def test_a_verification_that_fails_backs_off_and_is_not_tried_for_ever() -> None:
+    goal = at_step(work="verify", verifier="judge")
+    for number in range(1, MOST_ERRORS):
+        changes = advance(goal, ended("error"), NOW, MEANS)
+        what = after(goal, changes)
+        assert (what.status, what.errors, what.proposal, what.work) == ("active", number, "complete", "verify")
+        assert what.next_run_at == NOW + int(AUTOMATION_PAUSES[number - 1] * SECOND)
+        again = wake(what, what.next_run_at, MEANS)
+        goal = replace(after(what, again), task_id="t_1")
+        assert (goal.work, goal.errors, goal.step) == ("verify", number, 2)
+    assert after(goal, advance(goal, ended("timeout"), NOW, MEANS)).status == "paused"
+
+
+def test_the_same_claim_over_and_over_without_work_is_a_loop() -> None:
+    goal = at_step(verifier="judge", proposal="complete", evidence="proof")
+    for _ in range(MOST_ALIKE - 1):
+        checked = after(goal, advance(goal, ended(text="done!"), NOW, MEANS))
+        rejected = after(
+            replace(checked, task_id="t_1"), advance(replace(checked, task_id="t_1"), ended(text="NO"), NOW, MEANS)
+        )
+        assert (rejected.status, rejected.work) == ("active", "step")
+        goal = replace(rejected, task_id="t_1", proposal="complete")
+    checked = replace(after(goal, advance(goal, ended(text="done!"), NOW, MEANS)), task_id="t_1")
+    assert after(checked, advance(checked, ended(text="NO"), NOW, MEANS)).status == "paused"
+    reached = after(checked, advance(checked, ended(text="REACHED"), NOW, MEANS))
+    assert reached.status == "complete"  # a guard never stands above a yes
+
+
+# -- errors, loops, budgets ------------------------------------------------------------------------------------------
+
+
+def test_A1_errors_back_off_and_pause_it_in_the_end() -> None:
+    goal, waited = at_step(), []
+    for _ in range(MOST_ERRORS - 1):
+        changes = advance(goal, ended("error"), NOW, MEANS)
+        goal = after(goal, changes)
+        assert (goal.status, task_of(changes), kinds(changes)) == ("active", None, ["goal_delayed"])
+        waited.append(((goal.next_run_at or 0) - NOW) / SECOND)
+        goal = replace(after(goal, wake(goal, NOW + HOUR, MEANS)), task_id="t_1")
+    assert tuple(waited) == AUTOMATION_PAUSES[: MOST_ERRORS - 1]
+    changes = advance(goal, ended("error"), NOW, MEANS)
+    assert after(goal, changes).status == "paused"
+    assert f"midwatch goal resume {goal.id}" in notice(changes).text and "it broke" in notice(changes).text
+
+
+def test_a_step_that_works_again_clears_the_errors() -> None:
+    goal = at_step(errors=4)
+    assert after(goal, advance(goal, ended(), NOW, MEANS)).errors == 0
+
+
+def test_a_back_off_ends_with_the_deadline_and_keeps_a_longer_delay() -> None:
+    goal = at_step(errors=3, deadline_at=NOW + 100 * SECOND)
+    assert after(goal, advance(goal, ended("error"), NOW, MEANS)).next_run_at == NOW + 100 * SECOND
+    goal = at_step(proposal="delay", next_run_at=NOW + 4 * HOUR)
+    what = after(goal, advance(goal, ended("timeout"), NOW, MEANS))
+    assert (what.next_run_at, what.errors, what.proposal) == (NOW + 4 * HOUR, 1, None)
+    goal = at_step(proposal="delay", next_run_at=None)
+    what = after(goal, advance(goal, ended("error"), NOW, MEANS))
+    assert what.next_run_at == NOW + 30 * SECOND  # `delay 0` and then an error is no way around the back-off
+
+
+def test_steps_with_the_same_words_and_no_tool_are_a_loop() -> None:
+    goal = at_step()
+    for number in range(1, MOST_ALIKE):
+        goal = replace(after(goal, advance(goal, ended(text=" hm "), NOW, MEANS)), task_id="t_1")
+        assert (goal.status, goal.alike) == ("active", number)
+    changes = advance(goal, ended(text="hm"), NOW, MEANS)
+    assert (after(goal, changes).status, after(goal, changes).summary) == ("paused", "hm")
+    assert "same words" in notice(changes).text
+    assert after(goal, advance(goal, ended(text="hm", tools=1), NOW, MEANS)).alike == 0
+    assert after(goal, advance(goal, ended(text="ah"), NOW, MEANS)).alike == 1
+
+
+@pytest.mark.parametrize("due", [None, NOW + HOUR])
+def test_A3_the_loop_guard_is_never_above_a_delay_or_a_claim(due: int | None) -> None:
+    first = at_step()
+    ripe = replace(first, alike=MOST_ALIKE - 1, last_mark=after(first, advance(first, ended(), NOW, MEANS)).last_mark)
+    assert after(ripe, advance(ripe, ended(), NOW, MEANS)).status == "paused"
+    patient = replace(ripe, proposal="delay", next_run_at=due)
+    what = after(patient, advance(patient, ended(), NOW, MEANS))
+    assert (what.status, what.next_run_at, what.alike) == ("active", due, 0)
+    claim = replace(ripe, proposal="complete")
+    assert after(claim, advance(claim, ended(), NOW, MEANS)).status == "complete"
+
+
+@pytest.mark.parametrize(
+    ("budget", "option"),
+    [({"max_steps": 2}, "--max-steps"), ({"max_tokens": 12}, "--max-tokens"), ({"max_seconds": 10.0}, "--max-time")],
+)
+@pytest.mark.parametrize("outcome", ["ok", "error"])
+def test_a_spent_budget_pauses_it_with_a_summary_and_the_way_on(
+    budget: dict[str, Any], option: str, outcome: str
+) -> None:
+    goal = at_step(**budget)
+    changes = advance(goal, ended(outcome, usage={"input_tokens": 5, "output_tokens": 7}), NOW, MEANS)
+    what, text = after(goal, changes), notice(changes).text
+    assert (what.status, what.tokens, what.summary) == ("paused", 12, "did it" if outcome == "ok" else None)
+    assert option in text and f"midwatch goal resume {goal.id}" in text and "budget" in (what.paused_why or "")
+    assert ("did it" in text) == (outcome == "ok")
+    assert over_budget(what) and not over_budget(replace(what, max_steps=0, max_tokens=0, max_seconds=0.0))
+    rejected = replace(goal, work="verify", verifier="judge")
+    changes = advance(rejected, ended(text="NO", usage={"input_tokens": 12}), NOW, MEANS)
+    assert after(rejected, changes).status == "paused"  # nor does it go on after a verification
+
+
+# -- delays, ends and pauses -----------------------------------------------------------------------------------------
+
+
+def test_a_delay_is_nothing_or_a_minute_to_half_a_day_and_never_beyond_the_deadline() -> None:
+    goal = at_step(task_id=None)
+    for length in (SHORTEST_DELAY, 3600.0, LONGEST_DELAY):
+        what = after(goal, delayed(goal, NOW, length, " the build "))
+        assert (what.next_run_at, what.delay_reason) == (NOW + int(length * SECOND), "the build")
+    what = after(goal, delayed(goal, NOW, 0, "next"))
+    assert (what.next_run_at, what.delay_reason, what.proposal) == (None, None, "delay")
+    short = at_step(deadline_at=NOW + 90 * SECOND)
+    assert after(short, delayed(short, NOW, 7200, "x")).next_run_at == short.deadline_at
+    for wrong in (-1.0, 0.5, 59.9, LONGEST_DELAY + 0.1, float("nan"), float("inf")):
+        with pytest.raises(InvalidInput):
+            delayed(goal, NOW, wrong, "x")
+    with pytest.raises(InvalidInput):
+        delayed(goal, NOW, 60, "  ")
+
+
+@pytest.mark.parametrize("status", sorted(set(TRANSITIONS) - {"active"}))
+def test_A21_only_an_active_goal_can_be_delayed(status: Any) -> None:
+    with pytest.raises(Conflict):
+        delayed(at_step(status=status), NOW, 60, "x")
+
+
+def test_a_delay_does_not_undo_a_claim_and_ends_nothing_in_the_last_step() -> None:
+    goal = at_step(work="verify", verifier="judge", proposal="complete")
+    assert after(goal, delayed(goal, NOW, 60, "x")).proposal == "complete"
+    with pytest.raises(Conflict):
+        delayed(at_step(work="wrap_up"), at_step().deadline_at, 60, "x")
+    rejected = at_step(work="verify", verifier="judge", next_run_at=NOW + HOUR)
+    what = after(rejected, advance(rejected, ended(text="NO"), NOW, MEANS))
+    assert (what.next_run_at, what.missing) == (NOW + HOUR, "NO")
+
+
+def test_a_later_deadline_during_the_wrap_up_lets_it_go_on() -> None:
+    goal = at_step(work="wrap_up")
+    what = after(goal, advance(goal, ended(text="so far"), NOW, MEANS))
+    assert (what.status, what.work, what.step, what.summary) == ("active", "step", 3, "so far")
+
+
+@pytest.mark.parametrize("how", [completed, timed_out])
+def test_A6_the_end_is_told_once_and_names_the_goal(how: Any) -> None:
+    goal = at_step(
+        evidence="proof", summary="so far", next_run_at=NOW, delay_reason="x", paused_why="y", status="paused"
+    )
+    changes = how(goal, NOW, actor="ann")
+    what, said = after(goal, changes), notice(changes)
+    assert (what.next_run_at, what.delay_reason, what.paused_why, what.completed_at) == (None, None, None, NOW)
+    assert not what.open and goal.objective in said.text and said.task_id == goal.id
+    assert changes.events[0].actor == "ann"
+    assert how(replace(goal, route=None), NOW).deliveries == ()
+
+
+def test_each_pause_is_told() -> None:
+    goal = at_step()
+    first, second = paused(goal, NOW, "a"), paused(replace(goal, revision=9), NOW, "b")
+    assert notice(first).notice != notice(second).notice
+    assert after(goal, first).task_id is None
