@@ -287,7 +287,9 @@ def run_now(
     automation: Automation, now: int, terms: AgentTerms, *, actor: str | None = None, submitter: str | None = None
 ) -> tuple[Task, Changes]:
     """A run beside its times; it counts like any other."""
-    task = a_run(automation, now, now, terms, key=f"{automation.id}@now:{now}", submitter=submitter, jitter=False)
+    task = a_run(
+        automation, now, now, terms, key=f"{automation.id}@now:{automation.revision}", submitter=submitter, jitter=False
+    )
     return task, _with_run(automation, task, now, now, automation.next_run_at, [], actor)
 
 
