@@ -17,7 +17,7 @@ ROOT = SOURCE.parent.parent
 ORDER = (
     "errors", "clock", "schedule", "event", "session", "channel", "change", "notifications", "submission", "task",
     "tasks", "state", "usage", "sessions", "agent", "approval", "identity", "automation", "goal", "automations",
-    "goals", "settlement", "alert", "engine", "store", "home", "slots", "turn", "verdict", "worker", "courier",
+    "snapshots", "goals", "settlement", "alert", "engine", "store", "home", "slots", "turn", "verdict", "worker", "courier",
     "watchdog", "scheduler", "routines", "bus", "stores", "engines", "agents", "channels", "config", "runtime",
     "backup", "testing", "wire", "api", "client", "cli",
 )  # fmt: skip
@@ -40,6 +40,7 @@ NOUNS = (
     "automation",
     "goal",
     "automations",
+    "snapshots",
     "goals",
     "settlement",
     "alert",

@@ -40,6 +40,7 @@ from midwatch.wire import (
     SessionPage,
     SessionStateInfo,
     SettingsInfo,
+    TakenInfo,
     TaskInfo,
     TaskPage,
     TaskStateInfo,
@@ -368,6 +369,16 @@ class Client:
         """Its runs, newest first."""
         found = await self._get(f"/automations/{named('automation', automation_id)}/history", {"limit": limit})
         return cast(Sequence[RunInfo], found["runs"])
+
+    async def export_automations(self, ids: Iterable[str] = ()) -> Sequence[AutomationInfo]:
+        """These, or all that are not deleted, for an import."""
+        found = await self._get("/automations/export", {"id": list(ids)})
+        return cast(Sequence[AutomationInfo], found["automations"])
+
+    async def import_automations(self, automations: Sequence[Mapping[str, Any]]) -> Sequence[TakenInfo]:
+        """Make those that are not there, change those that differ; all of it or nothing."""
+        found = await self._post("/automations/import", {"automations": automations})
+        return cast(Sequence[TakenInfo], found["automations"])
 
     # -- goals ---------------------------------------------------------------------------------------------------
 

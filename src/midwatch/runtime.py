@@ -42,6 +42,7 @@ from midwatch.scheduler import Scheduler
 from midwatch.sessions import Sessions
 from midwatch.settlement import Settlements
 from midwatch.slots import Slots
+from midwatch.snapshots import Snapshots
 from midwatch.store import Commit, Store
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.task import AgentTerms, Task
@@ -134,6 +135,7 @@ class Runtime:
         self.settlements = Settlements(store, clock, self.roster.terms_of, settings.goals.templates())
         about = (self.roster.terms_of, self.notifications.check_route, settings.notify)
         self.automations = Automations(store, clock, self.tasks, *about)
+        self.snapshots = Snapshots(store, clock, self.tasks, self.notifications.check_route)
         self.goals = Goals(store, clock, self.tasks, *about, settings.goals.defaults())
         self._scheduler: Scheduler | None = None
         self.routines = Routines(clock, lambda: False)

@@ -514,6 +514,19 @@ class AutomationPage(TypedDict):
     automations: list[AutomationInfo]
 
 
+class TakenInfo(TypedDict):
+    """What an import did about one automation: made, changed, same or deleted."""
+
+    id: str
+    what: str
+
+
+class TakenPage(TypedDict):
+    """What an import did, in its order."""
+
+    automations: list[TakenInfo]
+
+
 class RunInfo(TypedDict):
     """One run of an automation, or one step of a goal."""
 

@@ -28,9 +28,11 @@ COMMANDS = [
 GROUPS = {
     "session": ["new", "show", "send", "interrupt", "close"],
     "token": ["create", "list", "revoke"],
-    "automation": ["add", "list", "show", "edit", "pause", "resume", "run", "history", "rm", "preview"],
+    "automation": [
+        "add", "list", "show", "edit", "pause", "resume", "run", "history", "rm", "preview", "export", "import",
+    ],
     "goal": ["set", "show", "list", "edit", "step", "pause", "resume", "complete", "delay", "clear"],
-}
+}  # fmt: skip
 SPOKEN = [
     *(name for name in COMMANDS if name not in GROUPS),
     *(f"{group} {name}" for group, names in GROUPS.items() for name in names),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from midwatch import wire
-from midwatch.api.bodies import AutomationBody, AutomationPatch, AutomationQuery, HistoryQuery
+from midwatch.api.bodies import AutomationBody, AutomationPatch, AutomationQuery, ExportQuery, HistoryQuery, ImportBody
 from midwatch.api.desk import Desk, Who
 from midwatch.api.reply import Json
 from midwatch.automation import Automation
@@ -79,6 +79,19 @@ async def create(desk: Desk, who: Who, body: AutomationBody) -> Json:
     said = wishes(desk, body.model_dump(exclude_unset=True, exclude={"prompt"}))
     made = await desk.automations.create(body.prompt, actor=who.name, **said)
     return Json(await shown(desk, made), 201, headers={"location": f"/api/v1/automations/{made.id}"})
+
+
+@router.get("/automations/export", responses={200: {"model": wire.AutomationPage}})
+async def export(desk: Desk, asked: Annotated[ExportQuery, Query()]) -> Json:
+    """All that are not deleted, or those that are named, for an import."""
+    return Json({"automations": [await shown(desk, one) for one in await desk.snapshots.export(asked.id)]})
+
+
+@router.post("/automations/import", responses={200: {"model": wire.TakenPage}})
+async def take(desk: Desk, who: Who, body: ImportBody) -> Json:
+    """Make those that are not here, change those that differ; all of it or nothing."""
+    taken = await desk.snapshots.take([shot.model_dump() for shot in body.automations], actor=who)
+    return Json({"automations": [one._asdict() for one in taken]})
 
 
 @router.get("/automations/{automation_id}", responses=ONE)

@@ -241,6 +241,51 @@ class AutomationPatch(AutomationFields):
     revision: int | None = Field(None, ge=0)
 
 
+class AutomationShot(Strict):
+    """An automation as it was exported. What is not about its settings is not looked at."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: str = Field(pattern=r"^am_[0-9a-z]{1,60}$")
+    prompt: str
+    agent: str = Field(max_length=200)
+    schedule: dict[str, Any]
+    title: str = ""
+    fresh: bool = False
+    scope_kind: ScopeKind = "user"
+    scope_id: str = Field("owner", max_length=500)
+    route: str | None = Field(None, max_length=2000)
+    creator: str | None = Field(None, max_length=200)
+    manage_mode: ManageMode = "creator_only"
+    session_key: str = Field("", max_length=1000)
+    source_message_id: str | None = Field(None, max_length=500)
+    status: Literal["active", "paused", "deleted"] = "active"
+    paused_why: str | None = Field(None, max_length=2000)
+    max_runs: int = Field(0, ge=0, le=2**31)
+    run_count: int = Field(0, ge=0, le=2**31)
+    workdir: str | None = Field(None, max_length=4096)
+    timeout_seconds: Seconds | None = None
+    on_crash: OnCrash | None = None
+    jitter_seconds: Seconds = 0.0
+    missed: Missed = "once_within"
+    missed_window: Seconds = WINDOW_SECONDS
+    quiet: str | None = Field(None, max_length=200)
+    budget: dict[str, Any] | None = None
+    tags: list[str] = Field(default_factory=list, max_length=100)
+
+
+class ImportBody(Strict):
+    """Automations to take in, as they were exported."""
+
+    automations: list[AutomationShot] = Field(max_length=10_000)
+
+
+class ExportQuery(Strict):
+    """Which automations to write out; none means all."""
+
+    id: list[str] = Field(default_factory=list, max_length=1000)
+
+
 class AutomationQuery(Strict):
     """Which automations to list."""
 

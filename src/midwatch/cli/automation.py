@@ -317,6 +317,75 @@ def preview(
         say(f"  no run after {local_iso(begin, zone)}")
 
 
+@app.command()
+def export(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Which. Default: all not deleted.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write automations as JSON that `import` reads, here or in another home."""
+    import json
+
+    async def act() -> None:
+        async with connect() as desk:
+            found = await desk.client.export_automations(ids or ())
+        if as_json:
+            emit({"automations": found})
+        else:
+            say(json.dumps({"automations": found}, indent=2))
+
+    run(act())
+
+
+@app.command("import")
+def take(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="What `export` wrote; - reads standard input.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make the automations of a file that are not here, and change those that differ. On bad input nothing is done."""
+    shots = read_export(file)
+
+    async def act() -> None:
+        async with connect() as desk:
+            taken = await desk.client.import_automations(shots)
+        if as_json:
+            emit({"automations": taken})
+            return
+        for one in taken:
+            say(f"{one['id']} {TAKEN[one['what']].format(id=one['id'])}")
+        if not taken:
+            say("No automations in it.")
+
+    run(act())
+
+
+TAKEN = {
+    "made": "made",
+    "changed": "changed",
+    "same": "skipped: it is the same already",
+    "deleted": "skipped: it is deleted here; bring it back with `midwatch automation resume {id}`",
+}
+
+
+def read_export(file: str) -> list[Any]:
+    """The automations in a file that `export` wrote."""
+    import json
+    import sys
+    from pathlib import Path
+
+    from midwatch.errors import InvalidInput
+
+    try:
+        text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        found = json.loads(text)["automations"]
+    except OSError as problem:
+        raise InvalidInput(f"{file} cannot be read: {problem.strerror}.", field="file") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        found = None
+    if not isinstance(found, list):
+        raise InvalidInput(f"{file} is not what `midwatch automation export` writes.", field="file")
+    return found
+
+
 # -- words -------------------------------------------------------------------------------------------------------------
 
 EMPTY = {"route": None, "quiet": None, "workdir": None, "timeout": None, "on_crash": None, "title": "", "jitter": 0}
