@@ -115,7 +115,8 @@ class Snapshots:
         session = said.pop("session_key", "")
         made = normalise(
             Automation(
-                id=shot["id"], **said, session_key=checked_key(session) if session else "", created_at=now, updated_at=now,
+                id=shot["id"], **said, session_key=checked_key(session) if session else "", created_at=now,
+                updated_at=now,
                 creator=(shot.get("creator") if actor.role == "owner" else None) or actor.name,
                 status="active" if shot.get("status", "active") == "active" else "paused",
             )
