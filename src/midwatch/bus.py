@@ -161,7 +161,7 @@ class Bus:
                 continue
             if page:
                 self._publish(page)
-                self._foreign = self._foreign or len(page) == PAGE
+                self._foreign = self._foreign or page.cut or len(page) == PAGE
             else:
                 self._head = max(self._head, wanted)  # what it was told of has been pruned
                 self._tail.clear()
@@ -241,7 +241,7 @@ class Bus:
             page = await self._store.read_events(after, which, PAGE)
             if due := [made for made in page if made.seq <= upto]:
                 yield due
-            if len(due) < PAGE:
+            if len(due) < len(page) or not (page.cut or len(page) == PAGE):
                 return
             after = page[-1].seq
 
@@ -286,7 +286,8 @@ class Bus:
             return [made for made in part if which.matches(made)], part[-1].seq
         head = self._head
         page = await self._store.read_events(position, which, PAGE)
-        return page, page[-1].seq if len(page) == PAGE else max(head, page[-1].seq if page else position)
+        more = page.cut or len(page) == PAGE
+        return page, page[-1].seq if more else max(head, page[-1].seq if page else position)
 
     async def finished(self, task_id: str) -> None:
         """Return once the task has ended; NotFound if there is none."""

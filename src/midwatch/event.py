@@ -556,11 +556,17 @@ class LogBounds(NamedTuple):
     last_seq: int
 
 
+class Page(list[Event]):
+    """Some events, in order. `cut` says that it ends early because they are large, not because there are no more."""
+
+    cut = False
+
+
 class EventLog(Protocol):
     """Port: the stored events."""
 
-    async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
-        """Up to `limit` matching events with seq > `after`, in order."""
+    async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> Page:
+        """Up to `limit` matching events with seq > `after`, in order; fewer of large ones, but one at least."""
         ...
 
     async def read_events_back(self, before: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:

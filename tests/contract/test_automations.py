@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from midwatch import automation, goal
+from midwatch.alert import Told
 from midwatch.automation import Automation
 from midwatch.change import Changes, Update
 from midwatch.clock import SECOND
@@ -161,3 +162,10 @@ async def test_an_automation_and_a_goal_have_one_open_task(store: Store, cause: 
     with pytest.raises(Conflict):
         await put_task(store, cause=cause, cause_id="x_1")
     await put_task(store, cause=cause, cause_id="x_2")
+
+
+async def test_alerts_are_remembered(store: Store) -> None:
+    await store.tell_alerts([Told(id="am_1/overdue", told_at=5), Told(id="t_1/silent", told_at=7)], Changes())
+    assert await store.told_alerts(5) == {"am_1/overdue", "t_1/silent"}
+    await store.tell_alerts([Told(id="am_1/overdue", told_at=9)], Changes())
+    assert await store.told_alerts(8) == {"am_1/overdue"}

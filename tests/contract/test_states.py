@@ -169,3 +169,12 @@ async def test_failures_and_what_ended_work_has_cost(store: Store) -> None:
         ("ann", "demo", "failed", 2),
     ]  # fmt: skip
     assert [one.usage for one in spent] == [{"input_tokens": 3}, None, None, None]
+
+
+async def test_a_page_of_large_events_ends_early_and_says_so(store: Store) -> None:
+    told = tuple(event(TaskProgress(text=str(n) * 1_500_000), n) for n in range(5))
+    await store.apply(Changes(events=told))
+    first = await store.read_events(0, limit=4)
+    assert ([made.seq for made in first], first.cut) == ([1, 2, 3], True)
+    rest = await store.read_events(3, limit=4)
+    assert ([made.seq for made in rest], rest.cut) == ([4, 5], False)

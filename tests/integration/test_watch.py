@@ -11,7 +11,7 @@ import re
 import socket
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ from midwatch.api import sse
 from midwatch.change import Changes
 from midwatch.errors import AgentError
 from midwatch.event import EVERYTHING, AgentFault, MessageDelta, ScreenUpdate, TaskProgress, event
+from midwatch.identity import OWNER
 from midwatch.session import MAX_ERRORS
 from midwatch.task import AgentTerms
+from servers import eventually
 from serving import Frame, Served, at, serving, watch
 
 TERMS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", slots=64)
@@ -572,3 +574,42 @@ async def test_events_are_chosen_by_agent_actor_kind_session_and_task(served: Se
             )
             frames = await first(served, f"/events?after=0&{query}", len(expected))
             assert [frame.id for frame in frames] == expected, asked
+
+
+# -- who may follow, and how much ------------------------------------------------------------------------------------
+
+
+async def test_a_reader_that_pauses_is_cut_off_when_its_token_is_revoked(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.05)
+    told = tuple(event(TaskProgress(text="x" * 500_000), 1) for _ in range(40))
+    await served.runtime.store.apply(Changes(events=told))
+    made, secret = await served.runtime.tokens.create("reader", "viewer", by=OWNER)
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", int(served.url.rpartition(":")[2])))
+        head = f"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {secret}\r\n\r\n"
+        await asyncio.get_running_loop().sock_sendall(sock, head.encode())
+        assert await eventually(lambda: len(served.streams) == 1)
+        await served.runtime.tokens.revoke(made.id, by=OWNER)
+        assert await eventually(lambda: len(served.streams) == 0)
+        heard = 0
+        with suppress(ConnectionResetError):
+            while part := await asyncio.get_running_loop().sock_recv(sock, 1_000_000):
+                heard += len(part)
+    assert heard < 5_000_000
+
+
+async def test_nobody_follows_too_many_streams(served: Served) -> None:
+    served.streams._most_of_actor = 2
+    async with served.http.stream("GET", "/events") as one, served.http.stream("GET", "/events?state=true") as two:
+        assert await eventually(lambda: len(served.streams) == 2)
+        assert (one.status_code, two.status_code) == (200, 200)
+        refused = await served.http.get("/events", headers={"accept": "text/event-stream"})
+        assert (refused.status_code, refused.json()["code"]) == (429, "limit_reached")
+        assert refused.headers["retry-after"]
+    assert await eventually(lambda: len(served.streams) == 0)
+    async with served.http.stream("GET", "/events") as again:
+        assert again.status_code == 200

@@ -8,11 +8,12 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from midwatch.api.bodies import EventQuery
-from midwatch.api.desk import Desk, StillAllowed
+from midwatch.api.desk import Desk, StillAllowed, Who
 from midwatch.api.reply import Json
 from midwatch.api.sse import Batches, EventStream, Shape, Streams
 from midwatch.errors import InvalidInput, NotFound, Pruned, StoreUnavailable
-from midwatch.event import EventFilter
+from midwatch.event import EventFilter, Page
+from midwatch.identity import Actor
 from midwatch.runtime import Runtime
 from midwatch.state import State
 from midwatch.wire import EventPage
@@ -30,6 +31,7 @@ async def events(
     desk: Desk,
     request: Request,
     asked: Annotated[EventQuery, Query()],
+    who: Who,
     still_allowed: StillAllowed,
     accept: Annotated[str, Header()] = "",
     last_event_id: LastEventId = None,
@@ -45,22 +47,24 @@ async def events(
     after = resume_point(last_event_id, asked.after)
     scoped = which.task_id is not None or which.session_key is not None
     if asked.state:
-        return stream(streams, await watched(desk, which, after), Shape(True, scoped), still_allowed)
+        return stream(streams, await watched(desk, which, after), Shape(True, scoped), who, still_allowed)
     followed: Batches = desk.bus.batches(after or 0, which, live=asked.live)
-    return stream(streams, followed, Shape(False, scoped), still_allowed)
+    return stream(streams, followed, Shape(False, scoped), who, still_allowed)
 
 
 async def page(desk: Runtime, asked: EventQuery, which: EventFilter) -> Json:
-    """Some stored events."""
+    """Some stored events. `more` says that there may be further ones."""
     bounds = await desk.store.log_bounds()  # before the events, so that none up to last_seq is missed
-    if asked.before is not None:
-        found = await desk.store.read_events_back(asked.before, which, asked.limit) if asked.limit else []
-        return Json({"events": [event.snapshot() for event in found], **bounds._asdict()})
     after = asked.after or 0
-    if 0 < after < bounds.oldest_seq - 1 and which.task_id is None:
+    if asked.before is None and 0 < after < bounds.oldest_seq - 1 and which.task_id is None:
         raise Pruned(after, bounds.oldest_seq)
-    found = await desk.store.read_events(after, which, asked.limit) if asked.limit else []
-    return Json({"events": [event.snapshot() for event in found], **bounds._asdict()})
+    found = Page()
+    if asked.limit and asked.before is not None:
+        found.extend(await desk.store.read_events_back(asked.before, which, asked.limit))
+    elif asked.limit:
+        found = await desk.store.read_events(after, which, asked.limit)
+    more = found.cut or (0 < len(found) == asked.limit)
+    return Json({"events": [event.snapshot() for event in found], **bounds._asdict(), "more": more})
 
 
 async def watched(desk: Runtime, which: EventFilter, after: int | None) -> Batches:
@@ -78,15 +82,20 @@ async def watched(desk: Runtime, which: EventFilter, after: int | None) -> Batch
             raise NotFound(noun, key)
         return found
 
-    await look()  # an error must be a reply, not the end of a stream
-    return desk.bus.watch(which, look, after)
+    found = [await look()]  # an error must be a reply, not the end of a stream
+
+    async def again() -> State:
+        return found.pop() if found else await look()
+
+    return desk.bus.watch(which, again, after)
 
 
-def stream(streams: Streams, batches: Batches, shape: Shape, still_allowed: StillAllowed) -> EventStream:
-    """The reply, unless the server is about to stop."""
+def stream(streams: Streams, batches: Batches, shape: Shape, who: Actor, still_allowed: StillAllowed) -> EventStream:
+    """The reply, unless the server is about to stop or this actor follows too much already."""
     if streams.closing:
         raise StoreUnavailable("the server is stopping; connect again when it is back.")
-    return EventStream(batches, streams, shape, still_allowed)
+    streams.check_room(who.name)
+    return EventStream(batches, streams, shape, who.name, still_allowed)
 
 
 def resume_point(last_event_id: str | None, after: int | None) -> int | None:

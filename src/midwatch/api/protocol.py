@@ -17,12 +17,14 @@ from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 from urllib.parse import unquote_to_bytes
 
 import httptools
+from uvicorn._types import ASGISendCallable, ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
 from midwatch.api.reply import to_json
+from midwatch.api.sse import ABORT
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +138,7 @@ class Connection(HttpToolsProtocol):
         self._head = 0
         """Bytes of the head that were understood."""
         self._payload = 0
+        self._parting = False
         self._began = self._moved = 0.0
 
     # -- beginning and end -----------------------------------------------------------------------------------------
@@ -251,7 +254,9 @@ class Connection(HttpToolsProtocol):
             self._stop(LARGE)
         if wrong := flaw(self.parser.get_http_version(), self.url, self.headers):
             self._stop(wrong)
+        self.scope["extensions"] = {ABORT: {"call": self.transport.abort}}
         super().on_headers_complete()
+        self.cycle.send = self._announcing(self.cycle.send)  # type: ignore[method-assign]
         self._stage, self._began = "body", self.loop.time()
         self._disarm()
 
@@ -271,11 +276,25 @@ class Connection(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             self._watch_reply()
-        elif self._stage == "body":
+        elif self._stage == "body" or self._parting:
             self._end()  # it was answered without being heard out
         else:
             self.flow.resume_reading()
             self._await_head()
+
+    def _announcing(self, send: ASGISendCallable) -> ASGISendCallable:
+        """A `send` that says so when the connection ends with a reply, because its request has not been heard out."""
+        cycle, self._parting = self.cycle, False
+
+        async def announcing(message: ASGISendEvent) -> None:
+            if message["type"] != "http.response.start" or self._stage != "body":
+                await send(message)
+                return
+            cycle.keep_alive = False
+            await send(message)
+            cycle.keep_alive, self._parting = True, True  # uvicorn would cut off who still writes, and reads no answer
+
+        return announcing
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -22,6 +22,9 @@ from midwatch.event import EventFilter
 SLASH = "\x1f"
 """Stands for a slash of a key while the router looks for those of the path. No path from outside holds it."""
 
+MOST_SHOWN = 4_000_000
+"""Characters of one page of messages."""
+
 router = APIRouter()
 
 
@@ -82,11 +85,16 @@ async def messages(desk: Desk, key: Key, asked: Annotated[MessageQuery, Query()]
     found = await desk.sessions.messages(key, asked.after, asked.limit)
     if not found:
         await desk.sessions.get(key)  # an unknown session is an error, a silent one is not
-    shown = [message.snapshot() for message in found]
-    if asked.html:
-        for message in shown:
-            message["html"] = await page_of(message["text"])
-    return Json({"messages": shown})
+    shown, size = [], 0
+    for message in found:
+        made = message.snapshot()
+        if asked.html:
+            made["html"] = await page_of(message.text)
+        shown.append(made)
+        size += len(message.text) + len(made.get("html") or "")
+        if size >= MOST_SHOWN:
+            break  # whoever wants more goes on after the last number
+    return Json({"messages": shown, "more": len(shown) < len(found) or len(found) == asked.limit})
 
 
 @router.post("/sessions/{key:path}/messages", status_code=202, responses={202: {"model": wire.TaskInfo}})
@@ -116,12 +124,12 @@ async def close(desk: Desk, who: Who, key: Key) -> Json:
     "/sessions/{key:path}/live", responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 )
 async def live(
-    desk: Desk, request: Request, key: Key, still_allowed: StillAllowed, last_event_id: LastEventId = None
+    desk: Desk, request: Request, key: Key, who: Who, still_allowed: StillAllowed, last_event_id: LastEventId = None
 ) -> Response:
     """The conversation as it goes on: its state, then its events, also what is being written."""
     which = EventFilter(session_key=key)
     batches = await watched(desk, which, resume_point(last_event_id, None))
-    return stream(request.app.state.streams, batches, Shape(True, True), still_allowed)
+    return stream(request.app.state.streams, batches, Shape(True, True), who, still_allowed)
 
 
 @router.get("/sessions/{key}", responses={200: {"model": wire.SessionInfo}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,11 +14,16 @@ from starlette.types import Message, Receive, Scope, Send
 from midwatch.api.reply import to_json
 from midwatch.bus import TEXTS, Shown
 from midwatch.channel import cut
+from midwatch.errors import LimitReached
 from midwatch.event import Event
 from midwatch.state import SessionState, TaskState
 
 HEARTBEAT_SECONDS = 15.0
 HEARTBEAT = b": still here\n\n"
+PATIENCE_SECONDS = 2.0
+PIECE = 64 * 1024
+ABORT = "midwatch.abort"
+"""Where the server puts a way to cut the connection, in the scope's extensions."""
 KEPT_FRAMES = 1024
 LARGEST_KEPT = 64 * 1024
 LONGEST_TEXT = 2000
@@ -98,8 +104,10 @@ def _shorten(records: Iterable[dict[str, Any]], longest: int) -> None:
 class Streams:
     """All open streams of a server: they share encoded frames and can be ended together."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_of_actor: int = 250) -> None:
         self.closing = False
+        self._most_of_actor = most_of_actor
+        self._of_actor: Counter[str] = Counter()
         self._writers: set[asyncio.Task[None]] = set()
         self._frames: dict[tuple[str, Shape], bytes] = {}
 
@@ -120,10 +128,22 @@ class Streams:
                 self._frames[name] = made
         return made
 
-    def add(self, writer: asyncio.Task[None]) -> None:
+    def add(self, writer: asyncio.Task[None], actor: str) -> None:
         """Take in a stream that has begun."""
         self._writers.add(writer)
-        writer.add_done_callback(self._writers.discard)
+        self._of_actor[actor] += 1
+        writer.add_done_callback(lambda _: self._remove(writer, actor))
+
+    def _remove(self, writer: asyncio.Task[None], actor: str) -> None:
+        self._writers.discard(writer)
+        self._of_actor[actor] -= 1
+        if not self._of_actor[actor]:
+            del self._of_actor[actor]
+
+    def check_room(self, actor: str) -> None:
+        """LimitReached when this actor follows too many already: nobody may take all connections."""
+        if self._of_actor[actor] >= self._most_of_actor:
+            raise LimitReached(f"{actor} follows {self._most_of_actor} streams already; close some first.")
 
     def close(self) -> None:
         """End every stream; its reader sees a clean end and comes back to the next server."""
@@ -142,6 +162,7 @@ class EventStream(Response):
         batches: Batches,
         streams: Streams,
         shape: Shape,
+        actor: str,
         still_allowed: Callable[[], Awaitable[bool]],
     ) -> None:
         self.status_code = 200
@@ -150,34 +171,75 @@ class EventStream(Response):
         self._batches = batches
         self._streams = streams
         self._shape = shape
+        self._actor = actor
         self._still_allowed = still_allowed
+        self._sending = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await send(chunk(HEARTBEAT))  # the headers leave now, so that the reader knows it is connected
         writer = asyncio.create_task(self._write(send))
+        revoked = asyncio.create_task(self._stay(send))
         gone = asyncio.create_task(disconnect(receive))
-        self._streams.add(writer)
+        self._streams.add(writer, self._actor)
         try:
-            while not (await asyncio.wait({writer, gone}, timeout=HEARTBEAT_SECONDS, return_when="FIRST_COMPLETED"))[0]:
-                if not await self._still_allowed():
-                    break
-                await send(chunk(HEARTBEAT))
+            await asyncio.wait({writer, revoked, gone}, return_when="FIRST_COMPLETED")
         finally:
-            for task in (writer, gone):
+            ended = revoked.done()
+            for task in (writer, revoked, gone):
                 task.cancel()
-            await asyncio.gather(writer, gone, return_exceptions=True)
-        await send(chunk(b"", more=False))
+            await asyncio.gather(writer, revoked, gone, return_exceptions=True)
+        if (ended and self._sending) or not await _sent_in_time(send, chunk(b"", more=False)):
+            abort = scope.get("extensions", {}).get(ABORT)
+            if abort is not None:
+                abort["call"]()  # what it has not read yet is not for it any more, or never will be read
+
+    async def _stay(self, send: Send) -> None:
+        """Show now and then that the stream lives; return once its reader may no longer read."""
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            if not await self._still_allowed():
+                return
+            if not self._sending:
+                await _sent_in_time(send, chunk(HEARTBEAT))
 
     async def _write(self, send: Send) -> None:
         frame, shape = self._streams.frame, self._shape
         try:
             async for batch in self._batches:
-                await send(chunk(b"".join([frame(event, shape) for event in batch])))
+                waiting, size = [], 0
+                for event in batch:
+                    waiting.append(made := frame(event, shape))
+                    size += len(made)
+                    if size >= PIECE:
+                        await self._send(send, b"".join(waiting))
+                        waiting, size = [], 0
+                if waiting:
+                    await self._send(send, b"".join(waiting))
         except Exception:
             logger.exception("a stream of events ended early")
         finally:
             await self._batches.aclose()
+
+    async def _send(self, send: Send, body: bytes) -> None:
+        """In pieces: what its reader has not taken yet must stay small."""
+        self._sending = True
+        if len(body) <= 2 * PIECE:
+            await send(chunk(body))
+        else:
+            for start in range(0, len(body), PIECE):
+                await send(chunk(body[start : start + PIECE]))
+        self._sending = False
+
+
+async def _sent_in_time(send: Send, message: Message) -> bool:
+    """Send it, unless the reader takes nothing."""
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await send(message)
+    except TimeoutError:
+        return False
+    return True
 
 
 def chunk(body: bytes, *, more: bool = True) -> Message:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from midwatch.event import Event, EventFilter, LogBounds
+from midwatch.event import Event, EventFilter, LogBounds, Page
 from midwatch.stores.sql import dumps, loads, tell
 from midwatch.stores.verbs.tx import Row, Tx
 
 PAYLOAD = Event._fields.index("payload")
+MOST_READ = 4_000_000
+"""Characters of payload in one page: a few long texts must not fill the memory of each reader."""
 PRUNE_STEP = 10_000
 """Events removed in one transaction at most, so that pruning never holds up work for long."""
 
@@ -26,7 +28,7 @@ def append(tx: Tx, events: list[Event]) -> tuple[Event, ...]:
     return numbered
 
 
-def read(tx: Tx, after: int, which: EventFilter, limit: int) -> list[Event]:
+def read(tx: Tx, after: int, which: EventFilter, limit: int) -> Page:
     params = {
         "after": after, "limit": limit, "kinds": dumps(list(which.kinds)), "session_key": which.session_key,
         "agent_id": which.agent_id, "actor": which.actor, "task_id": which.task_id,
@@ -34,7 +36,14 @@ def read(tx: Tx, after: int, which: EventFilter, limit: int) -> list[Event]:
     name = "event.read" if which.task_id is None else "event.read_task"
     if which.task_id is None:
         del params["task_id"]
-    return [event_of(row) for row in tx.rows(name, params)]
+    page, size = Page(), 0
+    for row in tx.rows(name, params):
+        page.append(event_of(row))
+        size += len(row[PAYLOAD])
+        if size >= MOST_READ:
+            page.cut = len(page) < limit
+            break
+    return page
 
 
 def read_back(tx: Tx, before: int, which: EventFilter, limit: int) -> list[Event]:
