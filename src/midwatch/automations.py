@@ -51,6 +51,7 @@ class Automations:
         terms: Callable[[str], Awaitable[AgentTerms]],
         check_route: Callable[[str], str],
         default_route: str | None = None,
+        submitter: str | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -58,6 +59,7 @@ class Automations:
         self._terms = terms
         self._check_route = check_route
         self._default_route = default_route
+        self._submitter = submitter
 
     async def create(self, prompt: str, *, actor: str | None = None, **wish: Any) -> Automation:
         """Make one. Exactly one of `at`, `every` and `cron` says when; see `Automation` for the rest."""
@@ -189,7 +191,8 @@ class Automations:
             if found.spent:
                 raise Conflict(f"automation {found.id} has had all its runs; raise max_runs first.")
             terms = await self._terms(found.agent)
-            task, changes = rules.run_now(found, self._clock.now(), terms, actor=actor)
+            now = self._clock.now()
+            task, changes = rules.run_now(found, now, terms, actor=actor, submitter=self._submitter)
             with suppress(Conflict):
                 await self._store.apply(changes)
                 return task

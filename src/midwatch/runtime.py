@@ -134,7 +134,7 @@ class Runtime:
         self.sessions = Sessions(store, clock, self.tasks)
         self.settlements = Settlements(store, clock, self.roster.terms_of, settings.goals.templates())
         about = (self.roster.terms_of, self.notifications.check_route, settings.notify)
-        self.automations = Automations(store, clock, self.tasks, *about)
+        self.automations = Automations(store, clock, self.tasks, *about, submitter=self._id)
         self.snapshots = Snapshots(store, clock, self.tasks, self.notifications.check_route)
         self.goals = Goals(store, clock, self.tasks, *about, settings.goals.defaults())
         self._scheduler: Scheduler | None = None
@@ -242,7 +242,8 @@ class Runtime:
         await self._watchdog.start()
         await engine.start()
         await self._courier.start()
-        await self._scheduler.start()
+        if role != "run":  # it takes only its own task, so what it fired would wait for somebody else
+            await self._scheduler.start()
         await self.routines.start()
 
     def _build_engine(self, worker: Worker, instance: Instance) -> Engine:
