@@ -1,10 +1,11 @@
 """Snapshots: automations as JSON, out of one home and into this or another one.
 
-Settings travel, and how many runs there were; results, threads and tasks stay behind.
+Settings travel, and how many runs there were; results, threads, tasks and the targets of routes stay behind.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Protocol
@@ -12,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from midwatch import automation as rules
 from midwatch.automation import Automation, AutomationStore, normalise, validate
 from midwatch.change import Changes
+from midwatch.channel import shown_route
 from midwatch.clock import Clock
 from midwatch.errors import Conflict, InvalidInput, NotFound
 from midwatch.event import AutomationChanged, AutomationCreated
@@ -67,7 +69,7 @@ class Snapshots:
         """Make those that are not here and change those that differ; all of it, or on bad input nothing. The same
         again changes nothing."""
         ids = [str(shot["id"]) for shot in shots]
-        if twice := [one for one in ids if ids.count(one) > 1]:
+        if twice := [one for one, count in Counter(ids).items() if count > 1]:
             raise InvalidInput(f"automation {twice[0]} is there twice; leave one out.", field="automations")
         for _ in range(TRIES):
             changes, taken, now = Changes(), [], self._clock.now()
@@ -91,7 +93,8 @@ class Snapshots:
         if found is not None and found.status == "deleted":
             return Changes(), "deleted"
         try:
-            said = await self._checked(shot)
+            kept = found.route if found is not None and shot.get("route") == shown_route(found.route) else None
+            said = await self._checked({**shot, "route": kept or shot.get("route")})
             if found is None:
                 return self._made(shot, said, actor, now), "made"
             changes = self._changed(found, {name: said[name] for name in SETTINGS if name in said}, actor, now)
