@@ -50,15 +50,12 @@ async def test_who_is_not_signed_in_is_asked_for_a_token_and_comes_back_to_the_p
     assert page.url == f"{desk.server.url}/agents"
 
 
-@pytest.mark.parametrize(
-    "next_page", ["//evil.example/", "https://evil.example/", "/\\evil.example", "javascript:alert(1)"]
-)
-async def test_a_link_to_sign_in_leads_nowhere_else(desk: Desk, next_page: str) -> None:
+async def test_a_link_to_sign_in_leads_nowhere_else(desk: Desk) -> None:
     page = await (await desk.context()).new_page()
-    link = (await desk.link()).replace("/sign-in#", f"/sign-in?next={next_page}#")
-    await page.goto(link)
-    await live(page)
-    assert page.url == f"{desk.server.url}/"
+    for elsewhere in ("//evil.example/", "https://evil.example/", "/\\evil.example", "javascript:alert(1)"):
+        await page.goto((await desk.link()).replace("#", f"?next={elsewhere}#"))
+        await live(page)
+        assert page.url == f"{desk.server.url}/"
 
 
 async def test_signing_out_ends_every_tab(desk: Desk) -> None:
