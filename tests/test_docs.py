@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import pytest
 import typer
@@ -25,6 +26,8 @@ from midwatch.agents.demo import DemoAgent
 from midwatch.agents.function import FunctionAgent
 from midwatch.agents.profiles import PROFILES, TERMS
 from midwatch.api.app import create_app
+from midwatch.api.bodies import AutomationBody, AutomationPatch, GoalBody, GoalPatch
+from midwatch.automations import KEPT_SECONDS
 from midwatch.channels import KINDS as CHANNEL_KINDS
 from midwatch.cli.main import app
 from midwatch.client import Client
@@ -32,8 +35,8 @@ from midwatch.config import AgentSettings, ChannelSettings, Settings
 from midwatch.event import KINDS, VERSION, Event
 from midwatch.home import Home
 from midwatch.runtime import Runtime, build_agents, build_channels
-from midwatch.submission import PRIORITY, Submission
-from midwatch.wire import TaskInfo
+from midwatch.submission import PRIORITY, AutomationWish, GoalWish, NewAutomation, NewGoal, Submission
+from midwatch.wire import AutomationInfo, GoalInfo, RunInfo, TaskInfo
 from records import a_task
 from servers import PROGRAM, environment, eventually
 from test_architecture import ORDER
@@ -325,6 +328,52 @@ def test_the_tasks_page_lists_wishes_waits_outcomes_and_rules() -> None:
     assert re.split(r", | or ", stops) == list(get_args(task.Stop))
 
 
+def test_the_automations_page_lists_every_field_wish_status_and_policy() -> None:
+    text = read("automations.md")
+    whole, run_fields = section(text, "## Fields").split("A run in its history", 1)
+    assert sorted(first_cells(whole)) == sorted(AutomationInfo.__annotations__)
+    assert sorted(first_cells(run_fields)) == sorted(RunInfo.__annotations__)
+    wishes = first_cells(section(text, "## What can be said"))
+    assert sorted(wishes) == sorted(set(AutomationBody.model_fields) - {"prompt"})
+    assert sorted(set(wishes) - only_when_made(text)) == sorted(
+        set(AutomationPatch.model_fields) - {"prompt", "revision"}
+    )
+    assert first_cells(section(text, "## States")) == list(automation.TRANSITIONS)
+    assert sorted(first_cells(section(text, "### Missed runs"))) == sorted(get_args(automation.Missed))
+    for name in re.findall(r"`(\{\{\w+\}\})`", text):
+        assert automation.render(name, 0, "UTC") != name, name
+
+
+def only_when_made(text: str) -> set[str]:
+    rows = re.findall(r"^\| (`.*) \|.*Only when it is made \|$", text, re.M)
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row.split(" | ")[0])}
+
+
+def test_the_goals_page_lists_every_field_wish_signal_and_status() -> None:
+    text = read("goals.md")
+    shown, inside = section(text, "## Fields").split("Kept inside", 1)
+    assert sorted(first_cells(shown)) == sorted(GoalInfo.__annotations__)
+    kept = {one.name for one in fields(goal.Goal)} - set(GoalInfo.__annotations__)
+    assert sorted(first_cells(inside)) == sorted(kept)
+    assert sorted(first_cells(section(text, "## What can be said"))) == sorted(
+        set(GoalBody.model_fields) - {"objective"}
+    )
+    assert sorted(first_cells(section(text, "## When it ends or rests"))) == sorted(goal.TRANSITIONS)
+    for word in get_args(goal.Work):
+        assert word in shown
+
+
+def test_what_the_client_takes_is_what_the_interface_takes() -> None:
+    taken = {
+        NewAutomation: set(AutomationBody.model_fields) - {"prompt"},
+        AutomationWish: set(AutomationPatch.model_fields) - {"prompt", "revision"},
+        NewGoal: set(GoalBody.model_fields) - {"objective"},
+        GoalWish: set(GoalPatch.model_fields) - {"objective", "revision"},
+    }
+    for wish, known in taken.items():
+        assert set(get_type_hints(wish)) == known, wish.__name__
+
+
 def test_sessions_approvals_and_the_envelope_list_every_field() -> None:
     text = read("sessions.md")
     empty = session.View(session.Session(key="k", agent="a", gate_key="k"))
@@ -364,6 +413,21 @@ def test_numbers_in_the_text_are_those_of_the_code() -> None:
             f"`approval_expiry` ({default.approval_expiry / 3600:g} hours)",
         ),
         "sessions.md": (f"1 to {session.MAX_KEY} printable characters",),
+        "automations.md": (
+            f"{automation.MOST_FAILURES} runs failed one after the other",
+            f"more than {automation.LATE_SECONDS:g} seconds late",
+            f"| {automation.WINDOW_SECONDS / 3600:g} hours |",
+            f"is gone in {KEPT_SECONDS / 86400:g} days",
+            f"{automation.MAX_TITLE} characters at most",
+            f"words to find it by, {automation.MAX_TAGS} at most",
+            "30 seconds, 1, 5, 15 and 60 minutes" if task.AUTOMATION_PAUSES == (30, 60, 300, 900, 3600) else "",
+        ),
+        "goals.md": (
+            f"{default.goals.deadline / 3600:g} hours unless you say otherwise",
+            f"{goal.SHORTEST_DELAY / 60:g} minute to {goal.LONGEST_DELAY / 3600:g} hours",
+            f"after {goal.MOST_ERRORS} failures one after the other",
+            f"When {goal.MOST_ALIKE} steps one after the other end with the same words",
+        ),
         "events.md": (f"of envelope and payloads: {VERSION}",),
     }
     for page, phrases in pages.items():
@@ -500,7 +564,7 @@ def test_a_task_has_the_same_default_timeout_as_there() -> None:
 NEEDED = [
     "agent", "approval", "attempt", "channel", "claim", "delivery", "event", "fence", "gate", "home",
     "instance", "leader", "lease", "notice", "origin", "outcome", "rescue", "route", "session", "slot",
-    "task", "turn",
+    "task", "turn", "automation", "goal", "step",
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from midwatch.cli.desk import connect, run
-from midwatch.cli.options import AgentName, AsJson, OnCrash, Prompt, Route, SessionKey, Timeout, Workdir
+from midwatch.cli.options import AgentName, AsJson, OnCrash, Prompt, Route, SessionKey, Timeout
 from midwatch.cli.output import emit, fields, line, local, note, say, span, table
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ MissedWindow = Annotated[
 Quiet = Annotated[
     str | None, typer.Option("--quiet", metavar="TOKEN", help="An answer that is just this is not delivered.")
 ]
+OwnWorkdir = Annotated[
+    str | None,
+    typer.Option("--workdir", help="Where the agent works. Default: as its session, else the current directory."),
+]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="A word to find it by; may be repeated.")]
 Manage = Annotated[
     ManageMode | None, typer.Option("--manage-mode", help="Who may change it: its creator and owners, or everybody.")
@@ -63,7 +67,7 @@ def add(
     tz: Zone = None,
     agent: AgentName = None,
     title: Title = None,
-    workdir: Workdir = ".",
+    workdir: OwnWorkdir = None,
     timeout: Timeout = None,
     route: Route = None,
     max_runs: MaxRuns = None,
@@ -85,7 +89,8 @@ def add(
 
     wish = wishes(
         cron=cron, every=every, at=at, zone=tz if tz is not None else host_zone(), agent=agent, title=title,
-        workdir=workdir, timeout=timeout, route=route, max_runs=max_runs, fresh=fresh or None, jitter=jitter,
+        workdir=workdir or (None if session else "."), timeout=timeout, route=route, max_runs=max_runs,
+        fresh=fresh or None, jitter=jitter,
         missed=missed, missed_window=missed_window, quiet=quiet, tags=tag, session_key=session, on_crash=on_crash,
         manage_mode=manage_mode, enabled=False if paused else None,
     )  # fmt: skip

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from midwatch.cli.automation import Manage, ran
+from midwatch.cli.automation import Manage, OwnWorkdir, ran
 from midwatch.cli.desk import connect, run
-from midwatch.cli.options import AgentName, AsJson, Route, SessionKey, Workdir
+from midwatch.cli.options import AgentName, AsJson, Route, SessionKey
 from midwatch.cli.output import emit, fields, line, local, note, say, span, table
 from midwatch.errors import InvalidInput
 
@@ -59,7 +59,7 @@ def set_goal(
     max_steps: MaxSteps = None,
     max_tokens: MaxTokens = None,
     max_time: MaxTime = None,
-    workdir: Workdir = ".",
+    workdir: OwnWorkdir = None,
     route: Route = None,
     manage_mode: Manage = None,
     as_json: AsJson = False,
@@ -70,7 +70,8 @@ def set_goal(
 
     wish = wishes(
         deadline=moment(deadline, tz), agent=agent, verifier=verifier, session_key=session, max_steps=max_steps,
-        max_tokens=max_tokens, max_seconds=max_time, workdir=workdir, route=route, manage_mode=manage_mode,
+        max_tokens=max_tokens, max_seconds=max_time, workdir=workdir or (None if session else "."), route=route,
+        manage_mode=manage_mode,
     )  # fmt: skip
     text = prompt_text(objective)
 
