@@ -342,7 +342,7 @@ async def test_signing_out_ends_the_cookie_everywhere(served: Served) -> None:
         ({"sec-fetch-site": "cross-site"}, 403),
         ({"origin": "null"}, 403),
         ({"origin": "https://evil.example"}, 403),
-        ({"origin": "https://listed.example"}, 403),
+        ({"origin": "https://listed.example"}, 401),
     ],
 )
 async def test_a_cookie_acts_for_our_own_pages_only(home: Path, headers: dict[str, str], status: int) -> None:
@@ -425,6 +425,45 @@ async def test_a_proxy_names_the_actor_from_its_own_address_only(home: Path) -> 
         assert await served.status("GET", "/me", named) == (401, "unauthorized")
     async with serving(home) as served:
         assert await served.status("GET", "/me", named) == (401, "unauthorized")
+
+
+async def test_for_a_page_of_a_listed_site_only_a_token_counts(home: Path) -> None:
+    """Its browser has the cookie, and the proxy names whoever sits there: neither means that they ask."""
+    said = {"prompt": "x", "agent": "demo"}
+    async with serving(home, origins=["https://listed.example"], proxy_header="X-Forwarded-User") as served:
+        cookie, named = await served.cookie(), {"x-forwarded-user": "Ada"}
+        listed, own = {"origin": "https://listed.example"}, {"origin": served.url}
+        for proof in (cookie, named, {**cookie, **named}):
+            for site in ({}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-origin"}):
+                for method, path, body in (("GET", "/me", None), ("POST", "/tasks", said)):
+                    found = await served.status(method, path, {**proof, **listed, **site}, json=body)
+                    assert found == (401, "unauthorized"), (proof, site, method)
+        assert await served.status("POST", "/tasks", {**named, "origin": "null"}, json=said) == (403, "foreign_origin")
+        for proof in (cookie, named):
+            assert await served.status("POST", "/tasks", {**proof, **own}, json=said) == (201, None)
+        assert await served.status("POST", "/tasks", {**served.bearer(), **listed}, json=said) == (201, None)
+        assert (await served.runtime.store.count_tasks()).total == 3
+
+
+async def test_the_stream_of_somebody_named_by_a_proxy_ends_within_the_hour(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.05)
+    clock, named = FakeClock(), {"x-forwarded-user": "Ada"}
+    async with (
+        serving(home, clock, proxy_header="X-Forwarded-User") as served,
+        served.http.stream("GET", "/events", headers=named) as reply,
+        served.http.stream("GET", "/events", headers=served.bearer()) as other,
+    ):
+        parts, others = reply.aiter_bytes(), other.aiter_bytes()
+        await clock.advance(3599)
+        for _ in range(3):
+            assert await anext(parts)
+        await clock.advance(1)
+        async with asyncio.timeout(20):
+            async for _ in parts:
+                pass
+        assert await anext(others), "a token is looked up instead"
 
 
 async def test_behind_https_the_cookie_is_secure(served: Served) -> None:

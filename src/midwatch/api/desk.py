@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Annotated, cast
 
@@ -15,6 +16,8 @@ from midwatch.runtime import Runtime
 ACTOR = "midwatch.actor"
 CALL = "midwatch.call"
 """Where the guard puts what it found out into the scope of a request."""
+PROXY_SECONDS = 3600.0
+"""How long a stream of somebody whom a proxy names goes on."""
 
 
 async def runtime_of(request: Request) -> Runtime:
@@ -41,10 +44,15 @@ async def call_of(request: Request) -> Call:
 
 
 async def still_allowed(request: Request) -> Callable[[], Awaitable[bool]]:
-    """A look whether who speaks may still do so; a stream looks again and again."""
-    actor, tokens = await actor_of(request), (await runtime_of(request)).tokens
+    """A look whether who speaks may still do so; a stream looks again and again. Whom a proxy names has to pass it
+    again after a while, as only the proxy knows whom it lets in."""
+    actor, runtime = await actor_of(request), await runtime_of(request)
+    tokens, clock = runtime.tokens, runtime.clock
+    until = clock.monotonic() + PROXY_SECONDS if actor.way == "proxy" else math.inf
 
     async def look() -> bool:
+        if clock.monotonic() >= until:
+            return False
         try:
             return await tokens.still_holds(actor)
         except StoreError:

@@ -80,12 +80,15 @@ class Guard:
             await self._app(scope, replay(body, receive), reply)
 
     async def _identify(self, call: Call) -> Actor:
-        """Who speaks, or Unauthorized. A wrong token is not made good by anything else."""
+        """Who speaks, or Unauthorized. A wrong token is not made good by anything else, and for pages of other sites
+        only a token counts: what the browser or a proxy adds by itself is not theirs."""
         if (secret := call.bearer()) is not None:
             found = await self._tokens.bearer(secret)
             if found is None:
                 raise Unauthorized("the token is wrong or was revoked; look with `midwatch token list`.")
             return found
+        if call.origin and call.origin != call.own_origin:
+            raise Unauthorized("a page of another site needs a token; send it as bearer.")
         if cookie := call.cookie():
             found = await self._tokens.cookie(cookie)
             if found is not None:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 from urllib.parse import unquote_to_bytes
 
 import httptools
-from uvicorn._types import ASGISendCallable, ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import get_remote_addr
@@ -27,6 +26,8 @@ from midwatch.api.reply import to_json
 from midwatch.api.sse import ABORT
 
 logger = logging.getLogger(__name__)
+
+Send = Callable[[Any], Coroutine[Any, Any, None]]
 
 SINGLE = frozenset(
     (b"host", b"authorization", b"origin", b"content-type", b"transfer-encoding", b"expect", b"last-event-id")
@@ -256,7 +257,7 @@ class Connection(HttpToolsProtocol):
             self._stop(wrong)
         self.scope["extensions"] = {ABORT: {"call": self.transport.abort}}
         super().on_headers_complete()
-        self.cycle.send = self._announcing(self.cycle.send)  # type: ignore[method-assign]
+        self.cycle.send = self._announcing(self.cycle.send)  # type: ignore[assignment, method-assign]
         self._stage, self._began = "body", self.loop.time()
         self._disarm()
 
@@ -282,11 +283,11 @@ class Connection(HttpToolsProtocol):
             self.flow.resume_reading()
             self._await_head()
 
-    def _announcing(self, send: ASGISendCallable) -> ASGISendCallable:
+    def _announcing(self, send: Send) -> Send:
         """A `send` that says so when the connection ends with a reply, because its request has not been heard out."""
         cycle, self._parting = self.cycle, False
 
-        async def announcing(message: ASGISendEvent) -> None:
+        async def announcing(message: Any) -> None:
             if message["type"] != "http.response.start" or self._stage != "body":
                 await send(message)
                 return
