@@ -1,0 +1,355 @@
+"""The scheduler over a real store: what it fires when, and that it neither writes nor spins for nothing.
+
+A4 and A14 to A16: it never blocks on what it fired, writes only what is due, one row each, earliest first; what waits
+for its session or a slot waits as a task. A17 cannot exist: what is fired is guarded by the automation's revision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch import automation as rules
+from midwatch.automation import Automation
+from midwatch.change import Changes, Update
+from midwatch.clock import LONGEST_NAP, SECOND, iso
+from midwatch.errors import Conflict, StoreUnavailable
+from midwatch.event import EventFilter
+from midwatch.schedule import Schedule
+from midwatch.scheduler import BATCH, PAUSE_SECONDS, Scheduler
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.task import AgentTerms, Task, TaskFilter
+from midwatch.testing import FakeClock, settle
+from records import a_goal, an_automation
+
+HOUR = 3600 * SECOND
+
+
+class Watched(SqliteStore):
+    """Counts what is written, and can be told to fail."""
+
+    writes = 0
+    looks = 0
+    fails: Exception | None = None
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.news = asyncio.Condition()
+        self.on_commit(lambda commit: setattr(self, "_told", asyncio.get_running_loop().create_task(self._ring())))
+
+    async def write(self, verb: Callable[..., Any], *args: Any) -> Any:
+        self.writes += 1
+        if self.fails is not None:
+            raise self.fails
+        return await super().write(verb, *args)
+
+    async def due_automations(self, now: int, limit: int = 64) -> list[Automation]:
+        self.looks += 1
+        found = await super().due_automations(now, limit)
+        await self._ring()
+        return found
+
+    async def until(self, seen: Callable[[], bool]) -> None:
+        """Return once `seen` holds; asked again at each look and each commit."""
+        async with asyncio.timeout(30), self.news:
+            await self.news.wait_for(seen)
+
+    async def _ring(self) -> None:
+        async with self.news:
+            self.news.notify_all()
+
+    def version(self) -> int:
+        """Changes when somebody commits something."""
+        return int(self._reader().execute("PRAGMA data_version").fetchone()[0])
+
+
+async def terms(agent: str) -> AgentTerms:
+    return AgentTerms()
+
+
+async def stop(task_id: str) -> None:
+    """No goal of these tests has a step to be stopped."""
+    raise AssertionError(task_id)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Watched]:
+    opened = Watched(tmp_path / "midwatch.db")
+    yield opened
+    await settle()
+    await opened.close()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def scheduler(store: Watched, clock: FakeClock) -> AsyncIterator[Scheduler]:
+    made = Scheduler(store, clock, lambda: True, terms, stop)
+    yield made
+    await made.stop()
+
+
+async def put(store: Watched, clock: FakeClock, **fields: Any) -> Automation:
+    made = an_automation(clock.now(), **fields)
+    await store.apply(Changes(records=(made,)))
+    return made
+
+
+async def has_run(store: Watched, made: Automation) -> None:
+    """Return once it was fired."""
+    async with asyncio.timeout(30):
+        while not await store.runs(made.id):
+            pass
+
+
+async def fired(store: Watched) -> list[str]:
+    """Ids of the automations that were fired, in order."""
+    events = await store.read_events(0, EventFilter(kinds=("automation_fired",)))
+    return [made.payload["automation_id"] for made in events]
+
+
+async def test_while_nothing_is_due_it_writes_nothing_and_says_when(
+    store: Watched, clock: FakeClock, scheduler: Scheduler
+) -> None:
+    assert await scheduler.look() is None
+    await put(store, clock, next_run_at=clock.now() + 5)
+    await store.apply(Changes(records=(a_goal(clock.now(), next_run_at=clock.now() + 9),)))
+    writes, version = store.writes, store.version()
+    for _ in range(5):
+        assert await scheduler.look() == clock.now() + 5
+    assert (store.writes, store.version()) == (writes, version)
+
+
+async def test_paused_deleted_and_never_are_not_due(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+    now = clock.now()
+    await put(store, clock, status="paused", next_run_at=now)
+    await put(store, clock, status="deleted", next_run_at=now)
+    await put(store, clock, next_run_at=None)
+    writes = store.writes
+    assert await scheduler.look() is None
+    assert store.writes == writes
+
+
+async def test_a_due_one_is_fired_in_one_write(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+    made = await put(store, clock, next_run_at=clock.now())
+    writes = store.writes
+    assert await scheduler.look() == clock.now() + HOUR
+    assert store.writes == writes + 1
+    run = await store.open_run(made.id)
+    assert run is not None
+    assert run.internal_key == f"{made.id}@{clock.now()}"
+
+
+async def test_many_are_fired_earliest_first_each_once(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+    now = clock.now()
+    made = [an_automation(now, id=f"am_{n:04}", session_key=f"s:{n}", next_run_at=now - n) for n in range(BATCH + 50)]
+    await store.apply(Changes(records=tuple(made)))
+    writes = store.writes
+    await scheduler.look()
+    order = await fired(store)
+    assert sorted(order) == [one.id for one in made]
+    assert set(order[:BATCH]) == {one.id for one in made[-BATCH:]}  # the earliest; within a batch they go together
+    assert store.writes == writes + len(made)
+
+
+async def test_a_busy_conversation_makes_it_wait_as_a_task(
+    store: Watched, clock: FakeClock, scheduler: Scheduler
+) -> None:
+    first = await put(store, clock, next_run_at=clock.now(), session_key="chat:1")
+    second = await put(store, clock, next_run_at=clock.now(), session_key="chat:1")
+    await scheduler.look()
+    writes = store.writes
+    clock.set(clock.now() + 60 * SECOND)
+    await scheduler.look()
+    assert store.writes == writes  # both wait in the store; nothing is claimed and undone
+    for one in (first, second):
+        assert await store.open_run(one.id) is not None
+
+
+async def test_an_open_run_leaves_out_the_next(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+    made = await put(store, clock, next_run_at=clock.now())
+    await scheduler.look()
+    clock.set(clock.now() + HOUR)
+    assert await scheduler.look() == clock.now() + HOUR
+    assert len(await store.runs(made.id)) == 1
+    (missed,) = await store.read_events(0, EventFilter(kinds=("automation_missed",)))
+    assert (missed.payload["reason"], missed.payload["scheduled_for"]) == ("overlap", iso(clock.now()))
+
+
+async def test_one_that_cannot_be_read_is_paused_and_holds_up_nobody(
+    store: Watched, clock: FakeClock, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = await put(store, clock, next_run_at=clock.now() - 5, schedule={"cron": "0 9 * * *", "zone": "No/Where"})
+    good = await put(store, clock, next_run_at=clock.now())
+    assert await scheduler.look() == clock.now() + HOUR
+    assert await fired(store) == [good.id]
+    found = await store.get_automation(odd.id)
+    assert found is not None
+    assert (found.status, found.next_run_at) == ("paused", None)
+    assert "No/Where" in (found.paused_why or "")
+    writes = store.writes
+    await scheduler.look()
+    assert store.writes == writes
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+async def test_a_time_that_had_its_run_is_not_run_again(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+    made = await put(store, clock, next_run_at=clock.now())
+    due = clock.now()
+    await scheduler.look()
+    (task,) = await store.runs(made.id)
+    await store.apply(Changes(updates=(_ended(task, clock),)))
+    found = await store.get_automation(made.id)
+    assert found is not None
+    await store.apply(Changes(updates=(rules.changed(found, clock.now(), next_run_at=due),)))  # a clock was set back
+    async with asyncio.timeout(10):
+        assert await scheduler.look() == due + HOUR
+    assert [one.id for one in await store.runs(made.id)] == [task.id]
+    after = await store.get_automation(made.id)
+    assert after is not None
+    assert (after.run_count, after.status) == (1, "active")
+
+
+def _ended(task: Task, clock: FakeClock) -> Update:
+    fields = {"status": "cancelled", "outcome": "cancelled", "completed_at": clock.now()}
+    return Update("task", task.id, fields, {"status": "pending"})
+
+
+class Stubborn(Watched):
+    """Refuses every step of one automation."""
+
+    async def apply(self, changes: Changes) -> None:
+        if any(update.id == "am_stuck" for update in changes.updates):
+            raise Conflict("no")
+        await super().apply(changes)
+
+
+async def test_what_cannot_be_moved_on_does_not_spin(tmp_path: Path, clock: FakeClock) -> None:
+    store = Stubborn(tmp_path / "midwatch.db")
+    try:
+        await put(store, clock, id="am_stuck", next_run_at=clock.now() - 5)
+        good = await put(store, clock, next_run_at=clock.now())
+        scheduler = Scheduler(store, clock, lambda: True, terms, stop)
+        async with asyncio.timeout(10):
+            assert await scheduler.look() == clock.now() + int(PAUSE_SECONDS * SECOND)
+        assert await fired(store) == [good.id]
+    finally:
+        await store.close()
+
+
+async def test_a_failing_agent_list_holds_up_nobody_else(
+    store: Watched, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def odd_terms(agent: str) -> AgentTerms:
+        if agent == "odd":
+            raise RuntimeError("unexpected")
+        return AgentTerms()
+
+    await put(store, clock, agent="odd", next_run_at=clock.now() - 5)
+    good = await put(store, clock, next_run_at=clock.now())
+    scheduler = Scheduler(store, clock, lambda: True, odd_terms, stop)
+    assert await scheduler.look() == clock.now() + int(PAUSE_SECONDS * SECOND)
+    assert await fired(store) == [good.id]
+    assert "could not be fired" in caplog.text
+
+
+async def test_somebody_who_was_quicker_is_no_trouble(store: Watched, clock: FakeClock) -> None:
+    made = await put(store, clock, next_run_at=clock.now())
+    await asyncio.gather(*(Scheduler(store, clock, lambda: True, terms, stop).look() for _ in range(5)))
+    assert len(await store.runs(made.id)) == 1
+    assert await fired(store) == [made.id]
+
+
+async def test_it_sleeps_until_the_next_time(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+    made = await put(store, clock, next_run_at=clock.now() + 3600 * SECOND)
+    await scheduler.start()
+    await scheduler.start()
+    await store.until(lambda: store.looks == 1)
+    await asleep(clock)
+    await clock.advance(3599)
+    assert store.looks == 1  # it looked at the clock only
+    await clock.advance(1)
+    await store.until(lambda: store.looks >= 2)
+    await has_run(store, made)
+    assert await fired(store) == [made.id]
+
+
+async def asleep(clock: FakeClock) -> None:
+    """Return once something waits for the clock."""
+    async with asyncio.timeout(30):
+        while not any(timer.callback for _, _, timer in clock._timers):  # its reads happen in threads
+            await asyncio.sleep(0.001)
+
+
+async def test_a_machine_that_slept_is_noticed_within_half_a_minute(
+    store: Watched, clock: FakeClock, scheduler: Scheduler
+) -> None:
+    made = await put(store, clock, next_run_at=clock.now() + 5 * HOUR, missed="once")
+    await scheduler.start()
+    await asleep(clock)
+    clock.set(clock.now() + 8 * HOUR)  # monotonic time stood still
+    await clock.advance(LONGEST_NAP)
+    await has_run(store, made)
+    (missed,) = await store.read_events(0, EventFilter(kinds=("automation_missed",)))
+    assert (missed.payload["reason"], missed.payload["count"]) == ("caught_up", 4)
+
+
+async def test_a_bell_wakes_it(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+    await scheduler.start()
+    await store.until(lambda: store.looks == 1)
+    made = await put(store, clock, next_run_at=clock.now())
+    scheduler.wake()
+    await has_run(store, made)
+
+
+async def test_who_does_not_lead_fires_nothing(store: Watched, clock: FakeClock) -> None:
+    leads = False
+    made = await put(store, clock, next_run_at=clock.now())
+    scheduler = Scheduler(store, clock, lambda: leads, terms, stop)
+    await scheduler.start()
+    try:
+        await settle()
+        scheduler.wake()
+        await settle()
+        assert store.looks == 0
+        leads = True
+        scheduler.wake()
+        await has_run(store, made)
+    finally:
+        await scheduler.stop()
+        await scheduler.stop()
+
+
+async def test_a_store_that_is_away_is_asked_again(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+    made = await put(store, clock, next_run_at=clock.now())
+    store.fails = StoreUnavailable("the disk is full.")
+    await scheduler.start()
+    await asleep(clock)
+    assert await store.list_tasks(TaskFilter()) == []
+    store.fails = None
+    await clock.advance(PAUSE_SECONDS)
+    await has_run(store, made)
+    assert await fired(store) == [made.id]
+
+
+async def test_a_deleted_or_changed_one_is_not_fired_by_an_old_look(
+    store: Watched, clock: FakeClock, scheduler: Scheduler
+) -> None:
+    made = await put(store, clock, next_run_at=clock.now())
+    await store.apply(rules.paused(made, clock.now(), "why", None))
+    await scheduler._fire(made)
+    assert await store.runs(made.id) == []
+    changed = await put(store, clock, id="am_2", next_run_at=clock.now())
+    schedule = Schedule.make(every=60, zone="UTC", anchor=clock.now()).snapshot()
+    await store.apply(Changes(updates=(rules.changed(changed, clock.now(), schedule=schedule, next_run_at=None),)))
+    await scheduler._fire(replace(changed))
+    assert await store.runs("am_2") == []
