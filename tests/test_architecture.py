@@ -17,9 +17,9 @@ ROOT = SOURCE.parent.parent
 ORDER = (
     "errors", "clock", "schedule", "event", "session", "channel", "change", "notifications", "submission", "task",
     "tasks", "state", "usage", "sessions", "agent", "approval", "identity", "automation", "goal", "automations",
-    "snapshots", "goals", "settlement", "alert", "engine", "store", "home", "slots", "turn", "verdict", "worker", "courier",
-    "watchdog", "scheduler", "routines", "bus", "stores", "engines", "agents", "channels", "config", "runtime",
-    "backup", "testing", "wire", "api", "client", "cli",
+    "snapshots", "goals", "settlement", "alert", "alerts", "engine", "store", "home", "slots", "turn", "verdict",
+    "worker", "courier", "watchdog", "scheduler", "routines", "hooks", "bus", "stores", "engines", "agents",
+    "channels", "config", "runtime", "backup", "testing", "wire", "api", "client", "cli",
 )  # fmt: skip
 """Reading order. A module imports only from names that stand before its own."""
 
@@ -44,11 +44,12 @@ NOUNS = (
     "goals",
     "settlement",
     "alert",
+    "alerts",
     "engine",
 )
 PURE = ("cronsim",)
 """Packages that nouns may import: they compute and touch nothing."""
-LOOPS = ("courier", "watchdog", "scheduler")
+LOOPS = ("courier", "watchdog", "scheduler", "routines", "hooks")
 EDGES = ("stores", "engines", "agents", "channels")
 MEETING_PLACES = ("runtime", "testing", "wire", "api", "client", "cli")
 NAMELESS = (*NOUNS, "store", "slots", "turn", "worker", "bus", *LOOPS)

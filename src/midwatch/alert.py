@@ -67,6 +67,10 @@ class Alert(NamedTuple):
         """What the cool-down is kept by."""
         return f"{self.subject}/{self.kind}"
 
+    def snapshot(self) -> dict[str, str | None]:
+        """As JSON shows it."""
+        return {"subject": self.subject, "alert": self.kind, "text": self.text, "since": iso(self.since)}
+
 
 # -- pure rules ------------------------------------------------------------------------------------------------------
 

@@ -196,6 +196,9 @@ class Settings(BaseSettings):
     )
     max_waiting: int = Field(1000, ge=1, description="Tasks that may wait for an answer at once.")
     approval_expiry: Seconds = Field(12 * 3600.0, gt=0, description="A question nobody answers expires after this.")
+    completion_hook: list[str] = Field(
+        default_factory=list, description="Program told of every task that has ended, on its standard input as JSON."
+    )
     silent_after: Seconds = Field(
         1800.0, gt=0, description="A running task nothing is heard of for this long is told of."
     )

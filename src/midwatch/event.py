@@ -577,6 +577,14 @@ class EventLog(Protocol):
         """The seqs the log still holds. A follower below `oldest_seq` - 1 has missed events."""
         ...
 
+    async def get_cursor(self, name: str) -> int | None:
+        """How far somebody has followed the log, or None."""
+        ...
+
+    async def set_cursor(self, name: str, seq: int) -> None:
+        """Note how far somebody has followed the log."""
+        ...
+
     async def prune_events(self, before: int, keep: int) -> int:
         """Remove events older than `before`, and the oldest beyond `keep`, never those of an open task: these stay
         readable below `oldest_seq`, from where on the log has no holes. Returns how many went."""

@@ -12,15 +12,17 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from midwatch.agent import Agent
 from midwatch.agents import build as build_agent
 from midwatch.agents.function import FunctionAgent
 from midwatch.agents.guard import guard
+from midwatch.agents.hook import program
 from midwatch.agents.profiles import detect
 from midwatch.agents.reaping import identify, reap
+from midwatch.alerts import Alerts
 from midwatch.approval import Approvals
 from midwatch.automations import Automations
 from midwatch.bus import Bus
@@ -31,10 +33,11 @@ from midwatch.config import Settings
 from midwatch.courier import Courier
 from midwatch.engine import Engine, Instance, Role
 from midwatch.engines.embedded import EmbeddedEngine, dead_owners
-from midwatch.errors import BadConfig, UnknownAgent
+from midwatch.errors import BadConfig, MidwatchError, UnknownAgent
 from midwatch.goal import Ended
 from midwatch.goals import Goals
 from midwatch.home import Home, boot_id
+from midwatch.hooks import Hooks
 from midwatch.identity import Tokens
 from midwatch.notifications import Notifications
 from midwatch.routines import Routines
@@ -131,7 +134,7 @@ class Runtime:
             default_route=settings.notify,
             settle=lambda ended: self.settlements.after(Ended(ended)),
         )
-        self.sessions = Sessions(store, clock, self.tasks)
+        self.sessions = Sessions(store, clock, self.tasks, self._pause_automation)
         self.settlements = Settlements(store, clock, self.roster.terms_of, settings.goals.templates())
         about = (self.roster.terms_of, self.notifications.check_route, settings.notify)
         self.automations = Automations(store, clock, self.tasks, *about, submitter=self._id)
@@ -139,6 +142,8 @@ class Runtime:
         self.goals = Goals(store, clock, self.tasks, *about, settings.goals.defaults())
         self._scheduler: Scheduler | None = None
         self.routines = Routines(clock, lambda: False)
+        self.hooks = Hooks(store, self.bus)
+        self.alerts = Alerts(store, clock, self.roster.live, settings.silent_after)
         self._worker: Worker | None = None
         self._engine: Engine | None = None
         self._courier: Courier | None = None
@@ -213,7 +218,7 @@ class Runtime:
             owner=self._id,
             show=self.bus.show,
             identify=identify,
-            env=lambda: {"MIDWATCH_URL": self.url} if self.url else {},
+            env=self._child_env,
             approval_seconds=settings.approval_expiry,
             max_waiting=settings.max_waiting,
             settle=self.settlements.after,
@@ -232,11 +237,9 @@ class Runtime:
             keep_events=settings.retention.events,
             event_age_seconds=settings.retention.event_age,
             settle=self.settlements.after,
-            live=self.roster.live,
-            silent_seconds=settings.silent_after,
         )
         self.routines = Routines(self.clock, engine.leads)
-        self.routines.register("watchdog", WATCHDOG_SECONDS, self._watchdog.alert)
+        self.routines.register("watchdog", WATCHDOG_SECONDS, self.alerts.tell)
         terms, stop, prompts = self.roster.terms_of, self.tasks.cancel, settings.goals.templates()
         self._scheduler = Scheduler(self.store, self.clock, engine.leads, terms, stop, prompts)
         await self._watchdog.start()
@@ -245,6 +248,16 @@ class Runtime:
         if role != "run":  # it takes only its own task, so what it fired would wait for somebody else
             await self._scheduler.start()
         await self.routines.start()
+        if settings.completion_hook:
+            await self.hooks.add("completion", program(settings.completion_hook, self._child_env), engine.leads)
+
+    async def _pause_automation(self, automation_id: str, actor: str | None) -> None:
+        why = f"{actor or 'a person'} interrupted its run"
+        with suppress(MidwatchError):
+            await self.automations.pause(automation_id, why=why, actor=actor)
+
+    def _child_env(self) -> dict[str, str]:
+        return {"MIDWATCH_URL": self.url} if self.url else {}
 
     def _build_engine(self, worker: Worker, instance: Instance) -> Engine:
         if self.settings.db:
@@ -274,7 +287,7 @@ class Runtime:
                 self._courier.stop,
             ]
             steps.append(self._engine.stop)
-        steps += [self.tokens.close, self.bus.stop]
+        steps += [self.hooks.stop, self.tokens.close, self.bus.stop]
         failed: list[BaseException] = []
         for step in steps:
             try:

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import sha256
 from typing import Protocol
 
 from midwatch.clock import Clock, new_id
-from midwatch.errors import AlreadyFinished, Conflict, InvalidInput, NotFound
+from midwatch.errors import AlreadyFinished, Conflict, InvalidInput, KeyReused, NotFound
 from midwatch.event import SessionClosed, SessionOpened, StatusChange, event
 from midwatch.session import MAX_TITLE, Message, Session, SessionStore, View, checked_key, gate_key
 from midwatch.submission import check
@@ -25,7 +27,15 @@ class Store(SessionStore, TaskStore, Protocol):
 class Sessions:
     """Service: conversations."""
 
-    def __init__(self, store: Store, clock: Clock, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        tasks: Tasks,
+        pause: Callable[[str, str | None], Awaitable[object]] | None = None,
+    ) -> None:
+        """`pause` stops an automation from coming back after a person has interrupted its run."""
+        self._pause = pause
         self._store = store
         self._clock = clock
         self._tasks = tasks
@@ -37,14 +47,20 @@ class Sessions:
         workdir: str | None = None,
         title: str = "",
         key: str | None = None,
+        idempotency_key: str | None = None,
         actor: str | None = None,
     ) -> tuple[View, bool]:
         """Open a conversation with an agent; whether it is new. One that is open with the same agent and directory is
-        returned as it is, a closed one is opened again."""
+        returned as it is, a closed one is opened again. With an idempotency key, in place of a key, what it opened the
+        first time is returned as it is, also when it is closed; KeyReused when other things were said then."""
         now = self._clock.now()
         name = await self._tasks.known_agent(agent)
+        check("-", {"workdir": workdir, "idempotency_key": idempotency_key}, 1)
+        if idempotency_key is not None and key:
+            raise InvalidInput("a session is named by a key or by an idempotency key, not by both.", field="key")
+        if idempotency_key is not None:
+            key = repeatable_key(actor, idempotency_key)
         key = checked_key(key, "key") if key else f"chat:{new_id('s', now)}"
-        check("-", {"workdir": workdir}, 1)
         if len(title) > MAX_TITLE or not (title.isprintable() or not title):
             raise InvalidInput(f"a title is up to {MAX_TITLE} printable characters.", field="title")
         made = Session(
@@ -55,9 +71,11 @@ class Sessions:
         opened = event(SessionOpened(agent=name, workdir=workdir, title=title or None), now, **about)
         idle = event(StatusChange(status="idle", agent_type=name), now, **about)
         known = await self._store.get_session(key)
-        fits = known is None or _alike(known, made)
+        fits = known is None or (idempotency_key is None and _alike(known, made))
         created = fits and await self._store.open_session(made, (opened, idle))
         view = await self.get(key)
+        if idempotency_key is not None and _said_of(view.session) != _said_of(made):
+            raise KeyReused(idempotency_key, f"session {key}")
         if not _alike(view.session, made):
             raise Conflict(
                 f"session {key} exists with agent {view.session.agent} in {view.session.workdir or 'no directory'}; "
@@ -104,7 +122,9 @@ class Sessions:
         if running is None:
             return None
         with suppress(AlreadyFinished):
-            await self._tasks.cancel(running, actor=actor)
+            stopped = await self._tasks.cancel(running, actor=actor)
+            if stopped.cause == "automation" and stopped.cause_id and self._pause is not None:
+                await self._pause(stopped.cause_id, actor)
             return running
         return None
 
@@ -133,6 +153,17 @@ class Sessions:
     async def list(self, limit: int = 50, before: str | None = None) -> list[View]:
         """The most recently used sessions first."""
         return await self._store.list_sessions(limit, before)
+
+
+def repeatable_key(actor: str | None, idempotency_key: str) -> str:
+    """The session key of a request that may be sent again: the same actor's same request means the same session."""
+    said = f"{actor or ''}\0{idempotency_key}"  # neither holds a NUL, so no two pairs are alike
+    return f"chat:k_{sha256(said.encode()).hexdigest()[:32]}"
+
+
+def _said_of(session: Session) -> tuple[str | None, ...]:
+    """What was said when it was opened, and who said it."""
+    return (session.creator, session.agent, session.workdir, session.title)
 
 
 def _alike(one: Session, other: Session) -> bool:

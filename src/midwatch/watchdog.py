@@ -13,18 +13,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from midwatch.alert import (
-    COOL_DOWN_SECONDS,
-    GRACE_SECONDS,
-    SILENT_SECONDS,
-    Alert,
-    AlertStore,
-    of_automation,
-    of_goal,
-    of_pending,
-    of_running,
-    telling,
-)
 from midwatch.approval import Approvals, ApprovalStore, resolve
 from midwatch.automation import AutomationStore
 from midwatch.automations import kept_since
@@ -33,11 +21,10 @@ from midwatch.clock import LONGEST_NAP, SECOND, Clock, Timer
 from midwatch.engine import Engine, InstanceStore
 from midwatch.errors import Conflict, LeaseLost, StoreError
 from midwatch.event import Event, EventLog, TaskRescued, ToolExecEnd, TurnEnd, event
-from midwatch.goal import Ended, GoalStore
+from midwatch.goal import Ended
 from midwatch.settlement import Settle, nothing
-from midwatch.state import StateStore
 from midwatch.submission import OnCrash
-from midwatch.task import MAX_RESCUES, Task, TaskFilter, TaskStore, changed_status, end, meta, owned
+from midwatch.task import MAX_RESCUES, Task, TaskStore, changed_status, end, meta, owned
 
 log = logging.getLogger("midwatch.watchdog")
 
@@ -45,14 +32,10 @@ LIFE_CHECK_SECONDS = 1.0
 PRUNE_SECONDS = 3600.0
 FIRST_PRUNE_SECONDS = 60.0
 PAUSE_SECONDS = 1.0
-LOOKED_AT = 500
-"""Of each kind, when something wrong is looked for."""
 LOST = "the process that ran it ended, and half-done work is not repeated unasked. Look at what it left, then retry it."
 
 
-class Store(
-    TaskStore, ApprovalStore, EventLog, InstanceStore, StateStore, AutomationStore, GoalStore, AlertStore, Protocol
-):
+class Store(TaskStore, ApprovalStore, EventLog, InstanceStore, AutomationStore, Protocol):
     """What the watchdog needs of the store."""
 
 
@@ -73,8 +56,6 @@ class Watchdog:
         keep_events: int,
         event_age_seconds: float,
         settle: Settle = nothing,
-        live: Callable[[], Awaitable[frozenset[str]]] | None = None,
-        silent_seconds: float = SILENT_SECONDS,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -83,8 +64,6 @@ class Watchdog:
         self._owner = owner
         self._reap = reap
         self._settle = settle
-        self._live = live
-        self._silent_seconds = silent_seconds
         self._keep = (keep_tasks, int(task_age_seconds * SECOND), keep_events, int(event_age_seconds * SECOND))
         self._prune_at = clock.now() + int(FIRST_PRUNE_SECONDS * SECOND)
         self._bell = asyncio.Event()
@@ -200,34 +179,6 @@ class Watchdog:
         except (Conflict, LeaseLost):
             log.info("task %s was rescued by somebody else, or something it belongs to changed", task.id)
             self.wake()
-
-    # -- alerts --------------------------------------------------------------------------------------------------
-
-    async def alert(self) -> list[Alert]:
-        """Tell what is overdue, stuck or silent, unless it was told lately. Returns what was told."""
-        now = self._clock.now()
-        found = await self._wrong(now)
-        lately = await self._store.told_alerts(now - int(COOL_DOWN_SECONDS * SECOND)) if found else frozenset()
-        fresh = [one for one in found if one.id not in lately]
-        if fresh:
-            await self._store.tell_alerts(*telling(fresh, now))
-            log.warning("told of %s", ", ".join(one.id for one in fresh))
-        return fresh
-
-    async def _wrong(self, now: int) -> list[Alert]:
-        late = now - int(GRACE_SECONDS * SECOND)
-        live = await self._live() if self._live else None
-        found: list[Alert] = []
-        for task, last in (await self._store.state_of_desk()).running:
-            found += of_running(task, last, now, self._silent_seconds)
-        waiting = await self._store.list_tasks(TaskFilter(statuses=("pending",), limit=LOOKED_AT))
-        for task in waiting:
-            found += of_pending(task, now, live is None or task.agent in live)
-        for automation in await self._store.due_automations(late, LOOKED_AT):
-            found += of_automation(automation, now)
-        for goal in await self._store.due_goals(late, LOOKED_AT):
-            found += of_goal(goal, now)
-        return found
 
     # -- pruning -------------------------------------------------------------------------------------------------
 

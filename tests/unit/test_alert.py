@@ -17,14 +17,13 @@ from midwatch.alert import (
     of_running,
     telling,
 )
-from midwatch.approval import Approvals
+from midwatch.alerts import Alerts
 from midwatch.change import Changes
 from midwatch.clock import SECOND
 from midwatch.event import EventFilter, TaskProgress, event
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.task import Task
 from midwatch.testing import FakeClock
-from midwatch.watchdog import Watchdog
 from records import a_goal, a_task, an_automation
 
 NOW = 1_700_000_000 * SECOND
@@ -100,25 +99,19 @@ async def store() -> AsyncIterator[SqliteStore]:
     await made.close()
 
 
-class NoEngine:
-    """An engine that leads and knows of nobody."""
-
-    def leads(self) -> bool:
-        return True
+async def everybody() -> frozenset[str]:
+    return frozenset({"demo"})
 
 
 async def test_the_same_is_not_told_again_within_the_cool_down_also_after_a_restart(store: SqliteStore) -> None:
     clock = FakeClock(NOW + GRACE)
     await store.apply(Changes(records=(an_automation(NOW, next_run_at=NOW),)))
 
-    def watchdog() -> Watchdog:
-        return Watchdog(
-            store, clock, NoEngine(), Approvals(store, clock), owner="i_1", reap=lambda task: None,  # type: ignore[arg-type, return-value]
-            keep_tasks=1, task_age_seconds=1, keep_events=1, event_age_seconds=1,
-        )  # fmt: skip
+    def alerts() -> Alerts:
+        return Alerts(store, clock, everybody)
 
-    assert [one.kind for one in await watchdog().alert()] == ["overdue"]
-    assert await watchdog().alert() == []
+    assert [one.kind for one in await alerts().tell()] == ["overdue"]
+    assert await alerts().tell() == []
     clock.set(clock.now() + COOL_DOWN + 1)
-    assert [one.kind for one in await watchdog().alert()] == ["overdue"]
+    assert [one.kind for one in await alerts().tell()] == ["overdue"]
     assert len(await store.read_events(0, EventFilter(kinds=("watchdog_alert",)))) == 2

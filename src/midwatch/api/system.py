@@ -102,3 +102,18 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
+
+
+@router.post("/watchdog", responses={200: {"model": wire.AlertPage}})
+async def watchdog(desk: Desk) -> Json:
+    """Look for what is overdue, stuck or silent now; `told` are those that were not told lately, `known` the others."""
+    found = await desk.alerts.look()
+    told = await desk.alerts.tell()
+    fresh = {one.id for one in told}
+    return Json({"told": [a.snapshot() for a in told], "known": [a.snapshot() for a in found if a.id not in fresh]})
+
+
+@router.get("/routines", responses={200: {"model": wire.RoutinePage}})
+async def routines(desk: Desk) -> Json:
+    """What this process does at intervals, and how it went."""
+    return Json({"routines": [one.snapshot() for one in desk.routines.list()]})

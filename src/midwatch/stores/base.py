@@ -107,6 +107,12 @@ class VerbStore(ABC):
     async def log_bounds(self) -> LogBounds:
         return await self.read(event.bounds)
 
+    async def get_cursor(self, name: str) -> int | None:
+        return await self.peek(event.get_cursor, name)
+
+    async def set_cursor(self, name: str, seq: int) -> None:
+        await self.write(event.set_cursor, name, seq)
+
     async def prune_events(self, before: int, keep: int) -> int:
         return await self.write(event.prune, before, keep)
 
@@ -220,6 +226,9 @@ class VerbStore(ABC):
 
     async def next_goal_at(self) -> int | None:
         return await self.read(automation.next_goal_at)
+
+    async def open_step(self, goal_id: str) -> Task | None:
+        return await self.peek(automation.open_task, "goal", goal_id)
 
     async def steps(self, goal_id: str, limit: int = 20) -> list[Task]:
         return await self.read(automation.tasks_of, "goal", goal_id, limit)

@@ -64,3 +64,9 @@ DELETE FROM events WHERE seq < :oldest
 
 -- set_oldest: where the log begins now
 UPDATE event_head SET oldest_seq = :oldest
+
+-- get_cursor: how far somebody has followed
+SELECT seq FROM cursors WHERE name = :name
+
+-- set_cursor: note how far somebody has followed
+INSERT INTO cursors (name, seq) VALUES (:name, :seq) ON CONFLICT (name) DO UPDATE SET seq = excluded.seq

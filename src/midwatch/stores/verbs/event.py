@@ -75,3 +75,12 @@ def prune(tx: Tx, before: int, keep: int) -> int:
         gone += tx.run("event.prune", {"oldest": oldest, "upto": upto})
         tx.run("event.set_oldest", {"oldest": upto + 1})
     return gone
+
+
+def get_cursor(tx: Tx, name: str) -> int | None:
+    row = tx.row("event.get_cursor", {"name": name})
+    return None if row is None else int(row[0])
+
+
+def set_cursor(tx: Tx, name: str, seq: int) -> None:
+    tx.run("event.set_cursor", {"name": name, "seq": seq})

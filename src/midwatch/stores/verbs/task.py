@@ -48,7 +48,7 @@ def submit(tx: Tx, task: Task, changes: Changes, max_open: int | None, max_of_ac
         if row is not None:
             first = task_of(row)
             if first.body_hash != task.body_hash:
-                raise KeyReused(task.idempotency_key, first.id)
+                raise KeyReused(task.idempotency_key, f"task {first.id}")
             return Submitted(first, created=False)
     if max_open is not None:
         _check_room(tx, max_open)

@@ -279,3 +279,6 @@ WHERE cause IN ('automation', 'goal') AND status IN ('pending', 'running');
 
 -- When somebody was last told of what; the id is the subject and the kind of alert.
 CREATE TABLE alerts (id TEXT PRIMARY KEY, told_at INTEGER NOT NULL);
+
+-- How far somebody has followed the log.
+CREATE TABLE cursors (name TEXT PRIMARY KEY, seq INTEGER NOT NULL);

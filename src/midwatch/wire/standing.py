@@ -1,0 +1,167 @@
+"""Automations, goals, alerts and routines as the HTTP interface shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import TypedDict
+
+
+class AutomationInfo(TypedDict):
+    """An automation as JSON. `schedule` has exactly one of at, every (seconds) and cron."""
+
+    id: str
+    title: str
+    prompt: str
+    agent: str
+    schedule: dict[str, Any]
+    zone: str
+    fresh: bool
+    scope_kind: str
+    scope_id: str
+    route: str | None
+    creator: str | None
+    manage_mode: str
+    session_key: str
+    resume_thread_id: str | None
+    source_message_id: str | None
+    status: str
+    paused_why: str | None
+    running: bool
+    max_runs: int
+    run_count: int
+    workdir: str | None
+    timeout_seconds: float | None
+    on_crash: str | None
+    jitter_seconds: float
+    missed: str
+    missed_window: float
+    quiet: str | None
+    budget: dict[str, Any] | None
+    tags: list[str]
+    created_at: str
+    updated_at: str
+    next_run_at: str | None
+    last_run_at: str | None
+    deleted_at: str | None
+    last_result: str | None
+    consecutive_failures: int
+    revision: int
+    next_runs: list[str]
+
+
+class AutomationPage(TypedDict):
+    """Automations, newest first."""
+
+    automations: list[AutomationInfo]
+
+
+class TakenInfo(TypedDict):
+    """What an import did about one automation: made, changed, same or deleted."""
+
+    id: str
+    what: str
+
+
+class TakenPage(TypedDict):
+    """What an import did, in its order."""
+
+    automations: list[TakenInfo]
+
+
+class RunInfo(TypedDict):
+    """One run of an automation, or one step of a goal."""
+
+    task_id: str
+    scheduled_for: str | None
+    status: str
+    outcome: str | None
+    started_at: str | None
+    completed_at: str | None
+    result: str | None
+    error: str | None
+    usage: dict[str, Any] | None
+
+
+class RunPage(TypedDict):
+    """Runs or steps, newest first."""
+
+    runs: list[RunInfo]
+
+
+class GoalInfo(TypedDict):
+    """A goal as JSON. `status` is waiting_for_session, active, paused, complete or timeout."""
+
+    id: str
+    objective: str
+    agent: str
+    status: str
+    deadline_at: str
+    next_run_at: str | None
+    delay_reason: str | None
+    thread_id: str | None
+    scope_kind: str
+    scope_id: str
+    route: str | None
+    creator: str | None
+    manage_mode: str
+    session_key: str
+    workdir: str | None
+    verifier: str | None
+    step: int
+    work: str
+    running: bool
+    evidence: str | None
+    missing: str | None
+    errors: int
+    max_steps: int
+    max_tokens: int
+    max_seconds: float
+    tokens: int
+    seconds: float
+    paused_why: str | None
+    summary: str | None
+    created_at: str
+    updated_at: str
+    completed_at: str | None
+    revision: int
+
+
+class GoalPage(TypedDict):
+    """Goals, newest first."""
+
+    goals: list[GoalInfo]
+
+
+class AlertInfo(TypedDict):
+    """Something that does not go as it should: overdue, stuck or silent."""
+
+    subject: str
+    alert: str
+    text: str
+    since: str
+
+
+class AlertPage(TypedDict):
+    """What is wrong now: what was told just now, and what was told lately."""
+
+    told: list[AlertInfo]
+    known: list[AlertInfo]
+
+
+class RoutineInfo(TypedDict):
+    """Work of midwatch itself at intervals."""
+
+    name: str
+    seconds: float
+    runs: int
+    failures: int
+    skipped: int
+    last_at: str | None
+    last_error: str | None
+
+
+class RoutinePage(TypedDict):
+    """All routines of the process, by name."""
+
+    routines: list[RoutineInfo]

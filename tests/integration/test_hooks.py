@@ -1,0 +1,82 @@
+"""Hooks are told of what has ended, at least once, also over a restart, and harm nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from midwatch.config import Settings
+from midwatch.runtime import Runtime
+from midwatch.task import Task
+from servers import eventually
+
+
+async def noop(prompt: str) -> str:
+    return prompt.upper()
+
+
+async def test_a_function_is_told_of_every_end_also_of_those_while_it_was_away(home: Path) -> None:
+    told: list[str] = []
+
+    async def hook(task: Task) -> None:
+        told.append(f"{task.prompt} {task.status}")
+
+    async with Runtime.open(home, agents={"it": noop}) as desk:
+        before = await desk.tasks.submit("before", agent="it")
+        await desk.tasks.wait(before.id)
+        await desk.hooks.add("mine", hook)
+        first = await desk.tasks.submit("first", agent="it")
+        await desk.tasks.wait(first.id)
+        assert await eventually(lambda: told == ["first done"])
+    async with Runtime.open(home, agents={"it": noop}) as desk:
+        away = await desk.tasks.submit("away", agent="it")
+        await desk.tasks.wait(away.id)
+    async with Runtime.open(home, agents={"it": noop}) as desk:
+        await desk.hooks.add("mine", hook)
+        assert await eventually(lambda: told == ["first done", "away done"])
+
+
+async def test_a_hook_that_fails_is_passed_over(home: Path) -> None:
+    told: list[str] = []
+
+    async def hook(task: Task) -> None:
+        told.append(task.prompt)
+        if task.prompt == "one":
+            raise RuntimeError("no")
+
+    async with Runtime.open(home, agents={"it": noop}) as desk:
+        await desk.hooks.add("mine", hook)
+        for prompt in ("one", "two"):
+            await desk.tasks.wait((await desk.tasks.submit(prompt, agent="it")).id)
+        assert await eventually(lambda: told == ["one", "two"])
+
+
+async def test_a_program_gets_the_task_on_its_standard_input(home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "told"
+    script = f"import os, sys; open({str(file)!r}, 'a').write(sys.stdin.read() + os.environ['MIDWATCH_STATUS'] + '\\n')"
+    settings = Settings.load(home, completion_hook=[sys.executable, "-c", script], detect_agents=False)
+    async with Runtime.open(settings=settings, agents={"it": noop}) as desk:
+        task = await desk.tasks.submit("x", agent="it")
+        await desk.tasks.wait(task.id)
+        assert await eventually(lambda: file.exists() and file.read_text().endswith("done\n"))
+    told = json.loads(file.read_text().removesuffix("done\n"))
+    assert (told["id"], told["result"]) == (task.id, "X")
+
+
+async def test_a_program_that_does_not_exist_stops_nothing(home: Path) -> None:
+    settings = Settings.load(home, completion_hook=["/does/not/exist"], detect_agents=False)
+    async with Runtime.open(settings=settings, agents={"it": noop}) as desk:
+        tasks = [await desk.tasks.submit(str(n), agent="it") for n in range(3)]
+        await asyncio.gather(*(desk.tasks.wait(task.id) for task in tasks))
+        last = (await desk.store.log_bounds()).last_seq
+
+        async def reached() -> bool:
+            return await desk.store.get_cursor("completion") == last
+
+        for _ in range(100):
+            if await reached():
+                break
+            await asyncio.sleep(0.05)
+        assert await reached()
