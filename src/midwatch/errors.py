@@ -138,9 +138,9 @@ class KeyReused(Conflict):
 
     code = "key_reused"
 
-    def __init__(self, key: str, task_id: str) -> None:
+    def __init__(self, key: str, first: str) -> None:
         super().__init__(
-            f"idempotency key {key!r} belongs to task {task_id}, which was submitted with another body; use a new key."
+            f"idempotency key {key!r} belongs to {first}, which was made with another body; use a new key."
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from midwatch.agent import Turn, TurnResult
@@ -14,6 +15,7 @@ from midwatch.agents.function import FunctionAgent
 from midwatch.errors import AgentError, TransientError
 from midwatch.event import MessageUpdate
 from midwatch.session import MAX_KEY, MAX_TITLE
+from midwatch.sessions import repeatable_key
 from midwatch.task import AgentTerms
 from servers import Server
 from serving import Served, at, client, serving
@@ -317,6 +319,51 @@ async def test_a_message_with_a_key_is_said_once(served: Served) -> None:
         reply = await other.post(at("chat:1", "/messages"), json={"text": "x"}, headers={"idempotency-key": "k"})
         assert (reply.status_code, reply.json()["id"] != third["id"]) == (202, True)
         assert reply.json()["creator"] == "operator"
+
+
+async def test_a_session_with_an_idempotency_key_is_opened_once_for_all(served: Served) -> None:
+    async def create(http: httpx2.AsyncClient, repeatable: str, **body: Any) -> httpx2.Response:
+        return await http.post("/sessions", json=body, headers={"idempotency-key": repeatable})
+
+    first = await create(served.http, "k", title="a")
+    again = await create(served.http, "k", title="a")
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["key"] == again.json()["key"]
+    await served.post(at(first.json()["key"], "/close"))
+    late = await create(served.http, "k", title="a")
+    assert (late.status_code, late.json()["status"]) == (200, "closed"), "a repetition opens nothing"
+    for other in ({"title": "b"}, {"title": "a", "agent": "hold"}, {"title": "a", "workdir": "/"}, {}):
+        reply = await create(served.http, "k", **other)
+        assert (reply.status_code, reply.json()["code"]) == (409, "key_reused"), other
+    both = await create(served.http, "k", key="chat:1")
+    assert (both.status_code, both.json()["field"]) == (422, "key")
+    async with served.as_role("operator") as somebody:
+        theirs = await create(somebody, "k", title="a")
+        assert (theirs.status_code, theirs.json()["key"] != first.json()["key"]) == (201, True)
+        taken = repeatable_key("operator", "x")
+        await served.post("/sessions", {"key": taken})
+        assert (await create(somebody, "x")).json()["code"] == "key_reused", "nobody opens it for somebody else"
+    assert len(await served.logged(kind="session_opened")) == 3
+
+
+def test_whose_key_it_is_cannot_be_mistaken() -> None:
+    assert repeatable_key("a/b", "c") != repeatable_key("a", "b/c")
+
+
+@pytest.mark.parametrize("path", ["/tasks", "/sessions", "/sessions/chat:1/messages", "RETRY", "/agents/echo/test"])
+@pytest.mark.parametrize("key", ["", "x" * 201, "a\tb"])
+async def test_an_idempotency_key_makes_sense_everywhere(served: Served, path: str, key: str) -> None:
+    bodies = {"/tasks": {"prompt": "x"}, "/sessions/chat:1/messages": {"text": "x"}, "/sessions": {}}
+    await opened(served)
+    if path == "RETRY":
+        task = await served.post("/tasks", {"prompt": "x", "agent": "fail"})
+        await served.ended(task["id"])
+        path = f"/tasks/{task['id']}/retry"
+    before = (await served.get("/summary"))["total"]
+    reply = await served.http.post(path, json=bodies.get(path), headers={"idempotency-key": key})
+    assert (reply.status_code, reply.json()["field"]) == (422, "idempotency_key"), reply.text
+    assert (await served.get("/summary"))["total"] == before
+    assert len((await served.get("/sessions"))["sessions"]) == 1
 
 
 async def test_retry_and_test_with_a_key_happen_once(served: Served) -> None:

@@ -76,7 +76,7 @@ MADE = [
     NotFound("task", "t\n1"),
     AlreadyFinished("t_1", "done"),
     NotFinished("t_1", "running", "wait."),
-    KeyReused("k\n", "t_1"),
+    KeyReused("k\n", "task t_1"),
     LeaseLost("t_1", 2),
 ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import Annotated
 from urllib.parse import unquote
 
@@ -61,22 +60,17 @@ async def list_sessions(desk: Desk, asked: Annotated[SessionQuery, Query()]) -> 
 @router.post(
     "/sessions",
     status_code=201,
-    responses={201: {"model": wire.SessionInfo}, 200: {"model": wire.SessionInfo, "description": "It was open."}},
+    responses={201: {"model": wire.SessionInfo}, 200: {"model": wire.SessionInfo, "description": "It was there."}},
 )
 async def create(
     desk: Desk, who: Who, body: SessionBody, idempotency_key: Annotated[str | None, Header()] = None
 ) -> Json:
     """Open a conversation with an agent. One that is open already with that key, agent and directory is returned."""
-    key = body.key or (repeatable_key(who.name, idempotency_key) if idempotency_key else None)
     view, created = await desk.sessions.create(
-        agent=body.agent, workdir=body.workdir, title=body.title, key=key, actor=who.name
-    )
+        agent=body.agent, workdir=body.workdir, title=body.title, key=body.key, idempotency_key=idempotency_key,
+        actor=who.name,
+    )  # fmt: skip
     return Json(view.snapshot(), 201 if created else 200)
-
-
-def repeatable_key(actor: str, idempotency_key: str) -> str:
-    """The session key of a request that may be sent again: the same actor's same request means the same session."""
-    return f"chat:k_{sha256(f'{actor}/{idempotency_key}'.encode()).hexdigest()[:20]}"
 
 
 @router.get("/sessions/{key:path}/messages", responses={200: {"model": wire.MessagePage}})

@@ -28,12 +28,12 @@ async def submit(
     desk: Desk, who: Who, body: SubmitBody, idempotency_key: Annotated[str | None, Header()] = None
 ) -> Json:
     """Accept a prompt. It is durable when the reply arrives."""
-    if idempotency_key and body.idempotency_key not in (None, idempotency_key):
+    if idempotency_key is not None and body.idempotency_key not in (None, idempotency_key):
         raise InvalidInput(
             "the header and the body name different idempotency keys; send one.", field="idempotency_key"
         )
     said = body.model_dump(exclude_defaults=True, exclude={"prompt"})  # so that equal wishes make equal bodies
-    if idempotency_key:
+    if idempotency_key is not None:
         said["idempotency_key"] = idempotency_key
     task = await desk.tasks.submit(body.prompt, actor=who.name, **cast(Submission, said))
     return Json(task.snapshot(), 201, headers={"location": f"/api/v1/tasks/{task.id}"})
