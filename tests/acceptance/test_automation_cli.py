@@ -1,0 +1,436 @@
+"""Automations and goals from the command line: with a server, and without one; and an agent that speaks for itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch.wire import AutomationInfo, GoalInfo
+from servers import PROGRAM, Server, environment, eventually
+
+CONFIG = f"""
+detect_agents = false
+default_agent = "shell"
+notify = "console"
+
+[agents.shell]
+kind = "command"
+argv = ["sh", "-c", "{{prompt}}"]
+
+[agents.claimer]
+kind = "command"
+argv = ["sh", "-c", "{PROGRAM} goal complete --evidence 'it is so'"]
+
+[agents.sleeper]
+kind = "command"
+argv = ["sh", "-c", "{PROGRAM} goal delay 30m 'the build runs'; echo slept"]
+
+[agents.intruder]
+kind = "command"
+argv = ["sh", "./intrude.sh"]
+
+[agents.doubter]
+kind = "command"
+argv = ["sh", "-c", "test -e proof && echo REACHED || {{ touch proof; echo NOT REACHED: no proof; }}"]
+"""
+INTRUDE = f"""
+{PROGRAM} goal complete "$(cat other)" --evidence x --json
+echo "other goal: $?" >&2
+{PROGRAM} submit "echo free" --json
+echo "submit: $?" >&2
+{PROGRAM} automation add "echo free" --every 1h --json
+echo "automation: $?" >&2
+{PROGRAM} goal pause "$MIDWATCH_GOAL" --json
+echo "pause: $?" >&2
+{PROGRAM} goal complete --json
+echo "no evidence: $?" >&2
+{PROGRAM} goal show --json
+exit 1
+"""
+PATIENCE = 60.0
+
+
+class Desk:
+    """A home and the program on it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.work = home.parent
+
+    def __call__(self, *arguments: str, said: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [PROGRAM, *arguments], env=environment(self.home, **env), cwd=self.work, capture_output=True, text=True,
+            input=said, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+
+    def told(self, *arguments: str, **more: Any) -> dict[str, Any]:
+        ran = self(*arguments, "--json", **more)
+        assert ran.returncode == 0, ran.stderr
+        found: dict[str, Any] = json.loads(ran.stdout)
+        return found
+
+    def refused(self, status: int, *arguments: str, **more: Any) -> str:
+        """Run a command that must fail with one line; returns the line."""
+        ran = self(*arguments, **more)
+        assert (ran.returncode, ran.stdout) == (status, ""), ran.stderr
+        assert ran.stderr.startswith("midwatch: ")
+        assert ran.stderr.count("\n") == 1
+        assert ran.stderr.rstrip().endswith((".", "?"))
+        return ran.stderr
+
+    async def until(self, look: Callable[[], dict[str, Any]], good: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """What `look` finds, once it is good."""
+        found: dict[str, Any] = {}
+
+        def seen() -> bool:
+            nonlocal found
+            found = look()
+            return good(found)
+
+        assert await eventually(seen, PATIENCE), found
+        return found
+
+
+@pytest.fixture
+def offline(home: Path) -> Desk:
+    """A home that no server serves."""
+    home.mkdir()
+    (home / "midwatch.toml").write_text(CONFIG)
+    (home.parent / "intrude.sh").write_text(INTRUDE)
+    return Desk(home)
+
+
+@pytest.fixture
+async def served(offline: Desk) -> AsyncIterator[Desk]:
+    made = Server(offline.home, MIDWATCH_SHUTDOWN_GRACE="0")
+    await made.start()
+    yield offline
+    await made.stop()
+
+
+@pytest.fixture(params=["with a server", "without a server"])
+async def either(request: pytest.FixtureRequest, offline: Desk) -> AsyncIterator[Desk]:
+    if request.param == "without a server":
+        yield offline
+        return
+    made = Server(offline.home, MIDWATCH_SHUTDOWN_GRACE="0")
+    await made.start()
+    yield offline
+    await made.stop()
+
+
+# -- automations -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_life_of_an_automation(either: Desk) -> None:
+    assert "midwatch automation add" in either("automation", "list").stdout
+    ran = either(
+        "automation", "add", "--cron", "0 9 * * *", "--tz", "Europe/Berlin", "--agent", "shell", "--json", "echo it"
+    )
+    made = json.loads(ran.stdout)
+    assert ("midwatch up" in ran.stderr) == (either.told("status")["server"] is None)
+    assert set(made) == set(AutomationInfo.__annotations__)
+    key = made["id"]
+    assert (made["prompt"], made["status"], made["agent"], made["workdir"]) == (
+        "echo it",
+        "active",
+        "shell",
+        str(either.work),
+    )
+    assert made["schedule"] == {"cron": "0 9 * * *", "zone": "Europe/Berlin"}
+    assert len(made["next_runs"]) == 5
+    assert all("T09:00:00+0" in moment for moment in made["next_runs"])
+    assert either.told("automation", "show", key) == made
+    assert either.told("automation", "list")["automations"] == [made]
+    shown = either("automation", "show", key).stdout
+    assert all(text in shown for text in (key, "at 09:00 every day (Europe/Berlin)", made["next_runs"][4]))
+
+    edited = either.told(
+        "automation", "edit", key, "--title", "Morning", "--every", "24h", "--tag", "a", "--max-runs", "2"
+    )
+    assert (edited["title"], edited["schedule"]["every"], edited["tags"], edited["max_runs"]) == (
+        "Morning",
+        86400,
+        ["a"],
+        2,
+    )
+    assert edited["zone"] == "Europe/Berlin"
+    cleared = either.told("automation", "edit", key, "--title", "", "--tag", "", "--route", "")
+    assert (cleared["title"], cleared["tags"], cleared["route"], cleared["max_runs"]) == ("", [], None, 2)
+    assert "revision" in either.refused(4, "automation", "edit", key, "--title", "x", "--revision", "0")
+    assert "every 1d" in either("automation", "list").stdout
+
+    assert f"midwatch automation resume {key}" in either("automation", "pause", key).stdout
+    assert either.told("status")["automations"] == {"active": [], "paused": [key]}
+    assert "Automations: 1 paused" in either("status").stdout
+    assert either.told("automation", "show", key)["next_runs"] == []
+    assert either.told("automation", "resume", key)["status"] == "active"
+
+    waited = either("automation", "run", key, "--wait")
+    assert (waited.returncode, waited.stdout) == (0, "it\n"), waited.stderr
+    (run,) = either.told("automation", "history", key)["runs"]
+    assert (run["outcome"], run["result"], run["scheduled_for"]) == ("ok", "it", None)
+    assert run["task_id"] in either("automation", "history", key).stdout
+    assert either.told("automation", "show", key)["run_count"] == 1
+
+    removed = either("automation", "rm", key)
+    assert f"midwatch automation resume {key}" in removed.stdout
+    assert either.told("automation", "list")["automations"] == []
+    assert [one["id"] for one in either.told("automation", "list", "--status", "deleted")["automations"]] == [key]
+    assert "midwatch automation resume" in either.refused(4, "automation", "run", key)
+    assert either.told("automation", "resume", key)["run_count"] == 1
+
+
+async def test_add_takes_every_wish(either: Desk) -> None:
+    made = either.told(
+        "automation", "add", "echo {{date}}", "--at", "tomorrow 09:00", "--tz", "Asia/Tokyo", "--title", "Once",
+        "--timeout", "90m", "--route", "console", "--max-runs", "3", "--fresh", "--jitter", "5m", "--missed", "once",
+        "--missed-window", "2h", "--quiet", "OK", "--tag", "a", "--tag", "b", "--session", "chat:1", "--on-crash",
+        "rerun", "--manage-mode", "scope_all", "--workdir", ".", "--paused",
+    )  # fmt: skip
+    expected = {
+        "title": "Once", "zone": "Asia/Tokyo", "timeout_seconds": 5400.0, "route": "console", "max_runs": 3,
+        "fresh": True, "jitter_seconds": 300.0, "missed": "once", "missed_window": 7200.0, "quiet": "OK",
+        "tags": ["a", "b"], "session_key": "chat:1", "on_crash": "rerun", "manage_mode": "scope_all",
+        "status": "paused", "next_run_at": None, "prompt": "echo {{date}}", "workdir": str(either.work),
+    }  # fmt: skip
+    assert {name: made[name] for name in expected} == expected
+    assert made["schedule"]["at"].endswith("T00:00:00.000000Z")
+    text = either("automation", "add", "echo x", "--every", "90m").stdout.splitlines()
+    assert text[0].endswith("every 1h30m, by shell")
+    assert len(text) == 6
+    piped = either.told("automation", "add", "-", "--every", "1h", said="from a pipe\n")
+    assert piped["prompt"] == "from a pipe"
+
+
+async def test_it_fires_at_its_time_with_its_own_environment(served: Desk) -> None:
+    prompt = 'test -n "$MIDWATCH_TOKEN" && echo {{date}} $MIDWATCH_AUTOMATION $MIDWATCH_SESSION'
+    made = served.told("automation", "add", prompt, "--at", "in 1s", "--tz", "UTC")
+    history = lambda: served.told("automation", "history", made["id"])  # noqa: E731
+    (run,) = (await served.until(history, lambda found: any(one["outcome"] for one in found["runs"])))["runs"]
+    day = run["scheduled_for"].partition("T")[0]
+    assert (run["outcome"], run["result"]) == ("ok", f"{day} {made['id']} auto:{made['id']}")
+    spent = served.told("automation", "show", made["id"])
+    assert (spent["status"], spent["next_run_at"], spent["run_count"]) == ("paused", None, 1)
+    assert "midwatch automation edit" in served.refused(2, "automation", "resume", made["id"])
+
+
+async def test_export_and_import(either: Desk, tmp_path: Path) -> None:
+    first = either.told("automation", "add", "echo one", "--every", "90m", "--tag", "a", "--route", "console:here")
+    second = either.told("automation", "add", "echo two", "--cron", "@daily", "--tz", "UTC", "--paused")
+    file = tmp_path / "all.json"
+    file.write_text(either("automation", "export").stdout)
+    assert [one["id"] for one in json.loads(file.read_text())["automations"]] == [second["id"], first["id"]]
+    assert [one["id"] for one in either.told("automation", "export", first["id"])["automations"]] == [first["id"]]
+    assert either("automation", "import", str(file)).stdout.count("skipped: it is the same already") == 2
+
+    either.told("automation", "edit", first["id"], "--title", "changed", "--every", "2h")
+    either.told("automation", "rm", second["id"])
+    lines = either("automation", "import", str(file)).stdout.splitlines()
+    assert lines[0].startswith(f"{second['id']} skipped: it is deleted here")
+    assert lines[1] == f"{first['id']} changed"
+    back = either.told("automation", "show", first["id"])
+    assert (back["title"], back["schedule"], back["next_run_at"]) == ("", first["schedule"], first["next_run_at"])
+
+    other = Desk(tmp_path / "other" / "home")
+    other.home.mkdir(parents=True)
+    (other.home / "midwatch.toml").write_text(CONFIG)
+    assert [one["what"] for one in other.told("automation", "import", "-", said=file.read_text())["automations"]] == [
+        "made", "made",
+    ]  # fmt: skip
+    taken = other.told("automation", "export")["automations"]
+    kept = ("id", "prompt", "schedule", "status", "tags", "route", "workdir", "next_runs", "session_key", "creator")
+    assert [{name: one[name] for name in kept} for one in taken] == [
+        {name: one[name] for name in kept} for one in json.loads(file.read_text())["automations"]
+    ]
+
+
+async def test_a_bad_import_does_nothing(either: Desk, tmp_path: Path) -> None:
+    good = either.told("automation", "add", "echo one", "--cron", "@daily", "--tz", "UTC")
+    either.told("automation", "edit", good["id"], "--title", "as it is")
+    fresh = {**good, "id": "am_0123456789a", "session_key": ""}
+    for wrong, says in (
+        ({"agent": "nobody"}, "midwatch agents"),
+        ({"schedule": {"cron": "0 0 30 2 *", "zone": "UTC"}}, "never runs"),
+        ({"schedule": {"cron": "@daily", "zone": "Mars"}}, "no time zone"),
+        ({"schedule": {}}, "zone"),
+        ({"workdir": "/no/such/place"}, "/no/such/place"),
+        ({"route": "nowhere"}, "no channel"),
+        ({"prompt": "  "}, "prompt"),
+        ({"max_runs": 1, "run_count": 2}, "max_runs"),
+        ({"id": "../x"}, "id"),
+        ({"id": good["id"]}, "twice"),
+    ):
+        file = tmp_path / "bad.json"
+        file.write_text(json.dumps({"automations": [good, {**fresh, **wrong}]}))
+        assert says in either.refused(2, "automation", "import", str(file)), wrong
+    for text in ("", "[]", "{}", '{"automations": 1}', '{"automations": [1]}', "[" * 100_000):
+        (tmp_path / "bad.json").write_text(text)
+        either.refused(2, "automation", "import", str(tmp_path / "bad.json"))
+    assert "No such file" in either.refused(2, "automation", "import", str(tmp_path / "none.json"))
+    (left,) = either.told("automation", "list", "--status", "all")["automations"]
+    assert (left["id"], left["title"]) == (good["id"], "as it is")
+
+
+def test_preview_prints_the_next_runs(offline: Desk) -> None:
+    asked = ("automation", "preview", "--cron", "30 2 * * *", "--tz", "Europe/Berlin", "--after", "2026-03-28T12:00")
+    assert offline.told(*asked, "--count", "3") == {
+        "next_runs": ["2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00", "2026-03-31T02:30:00+02:00"]
+    }
+    every = offline.told(
+        "automation", "preview", "--every", "24h", "--tz", "UTC", "--after", "2026-01-01", "--count", "2"
+    )
+    assert every == {"next_runs": ["2026-01-02T00:00:00+00:00", "2026-01-03T00:00:00+00:00"]}
+    once = offline.told("automation", "preview", "--at", "in 20m", "--tz", "UTC", "--after", "2026-01-01T00:00Z")
+    assert once == {"next_runs": ["2026-01-01T00:20:00+00:00"]}
+    assert not (offline.home / "midwatch.db").exists()
+
+
+# -- goals -------------------------------------------------------------------------------------------------------------
+
+
+def notices(desk: Desk, goal_id: str) -> list[str]:
+    """What was said about a goal itself, not about its steps."""
+    found = desk.told("deliveries", "--limit", "200")["deliveries"]
+    return [one["notice"] for one in found if one["task_id"] == goal_id]
+
+
+async def test_an_agent_completes_its_goal_with_its_own_token(served: Desk) -> None:
+    made = served.told("goal", "set", "reach it", "--agent", "claimer", "--deadline", "in 2h")
+    assert set(made) == set(GoalInfo.__annotations__)
+    ended = await served.until(
+        lambda: served.told("goal", "show", made["id"]), lambda found: found["status"] != "active"
+    )
+    assert (ended["status"], ended["evidence"], ended["step"]) == ("complete", "it is so", 1)
+    assert [one["outcome"] for one in ended["steps"]] == ["ok"]
+    assert "it counts when this step has ended" in ended["steps"][0]["result"]
+    assert notices(served, made["id"]) == ["goal_completed"]
+    assert "complete" in served("goal", "list").stdout
+    assert "set a new one" in served.refused(4, "goal", "complete", made["id"])
+    assert notices(served, made["id"]) == ["goal_completed"]
+
+
+async def test_an_agent_delays_its_goal(served: Desk) -> None:
+    made = served.told("goal", "set", "wait for it", "--agent", "sleeper", "--max-steps", "5", "--max-time", "90m")
+    look = lambda: served.told("goal", "show", made["id"])  # noqa: E731
+    waits = await served.until(look, lambda found: found["step"] == 1 and not found["running"])
+    assert (waits["status"], waits["delay_reason"], waits["max_seconds"]) == ("active", "the build runs", 5400.0)
+    assert waits["next_run_at"] > waits["created_at"]
+    assert "the build runs" in served("goal", "show", made["id"]).stdout
+    assert served.told("goal", "step", made["id"])["next_run_at"] is None
+    await served.until(look, lambda found: found["step"] == 2 and not found["running"])
+
+
+async def test_an_agent_may_do_nothing_else(served: Desk) -> None:
+    other = served.told("goal", "set", "not yours", "--session", "chat:1")
+    assert other["status"] == "waiting_for_session"
+    (served.work / "other").write_text(other["id"])
+    made = served.told("goal", "set", "meddle", "--agent", "intruder")
+    look = lambda: served.told("goal", "show", made["id"])  # noqa: E731
+    failed = (await served.until(look, lambda found: found["errors"] == 1))["steps"][0]
+    told = failed["error"]
+    for line in ("other goal: 6", "submit: 6", "automation: 6", "pause: 6", "no evidence: 2"):
+        assert line in told, told
+    assert "only the goal it works on" in told
+    assert served.told("goal", "show", other["id"])["status"] == "waiting_for_session"
+    assert "echo free" not in [task["prompt"] for task in served.told("tasks", "--limit", "50")["tasks"]]
+    assert served.told("automation", "list")["automations"] == []
+
+
+async def test_a_second_agent_must_agree(served: Desk) -> None:
+    made = served.told("goal", "set", "prove it", "--agent", "claimer", "--verifier", "doubter")
+    ended = await served.until(
+        lambda: served.told("goal", "show", made["id"], "--steps", "20"), lambda found: found["status"] == "complete"
+    )
+    assert ended["step"] == 2
+    assert len(ended["steps"]) == 4  # claimed, doubted, claimed again, agreed
+    assert notices(served, made["id"]) == ["goal_completed"]
+
+
+async def test_a_person_manages_a_goal(either: Desk) -> None:
+    assert "midwatch goal set" in either("goal", "list").stdout
+    made = either.told(
+        "goal", "set", "talk first", "--session", "chat:1", "--deadline", "2999-01-01T09:00", "--tz", "UTC"
+    )
+    key = made["id"]
+    assert (made["status"], made["deadline_at"]) == ("waiting_for_session", "2999-01-01T09:00:00.000000Z")
+    assert "has an open goal already" in either.refused(4, "goal", "set", "another", "--session", "chat:1")
+    edited = either.told("goal", "edit", key, "--objective", "talk", "--max-tokens", "9", "--deadline", "in 3h")
+    assert (edited["objective"], edited["max_tokens"]) == ("talk", 9)
+    assert edited["deadline_at"] < made["deadline_at"]
+    assert "session" in either.refused(4, "goal", "step", key)
+    assert f"midwatch goal resume {key}" in either("goal", "pause", key).stdout
+    assert either.told("status")["goals"]["paused"] == [key]
+    assert "Goals: 1 paused" in either("status").stdout
+    assert f"midwatch goal resume {key}" in either("goal", "show", key).stdout
+    assert either.told("goal", "resume", key)["status"] == "waiting_for_session"
+    assert [one["id"] for one in either.told("goal", "list", "--status", "waiting_for_session")["goals"]] == [key]
+    done = either.told("goal", "complete", key, "--evidence", "I saw it")
+    assert (done["status"], done["evidence"]) == ("complete", "I saw it")
+    again = either.told("goal", "set", "another", "--session", "chat:1")
+    assert "cleared" in either("goal", "clear", again["id"]).stdout
+    assert "midwatch goal list" in either.refused(3, "goal", "show", again["id"])
+
+
+async def test_the_goal_of_the_environment_is_meant(either: Desk) -> None:
+    made = either.told("goal", "set", "x", "--session", "chat:1")
+    assert either.told("goal", "show", MIDWATCH_GOAL=made["id"])["id"] == made["id"]
+    assert either.told("goal", "complete", MIDWATCH_GOAL=made["id"])["status"] == "complete"
+    assert "only an active one" in either.refused(4, "goal", "delay", "30m", "why", MIDWATCH_GOAL=made["id"])
+    assert "midwatch goal list" in either.refused(2, "goal", "complete", "--evidence", "x")
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+BAD_INPUT = [
+    (2, ("automation", "add", "x"), "exactly one of at, every and cron"),
+    (2, ("automation", "add", "x", "--every", "1h", "--cron", "@daily"), "exactly one of at, every and cron"),
+    (2, ("automation", "add", "x", "--every", "10s"), "60s"),
+    (2, ("automation", "add", "x", "--every", "soon"), "90s, 10m"),
+    (2, ("automation", "add", "x", "--cron", "0 0 30 2 *"), "never runs"),
+    (2, ("automation", "add", "x", "--cron", "* * * * * *"), "There are no seconds"),
+    (2, ("automation", "add", "x", "--cron", "@daily", "--tz", "Berlin"), "Europe/Berlin"),
+    (2, ("automation", "add", "x", "--at", "2020-01-01"), "choose a later one"),
+    (2, ("automation", "add", "x", "--at", "someday"), "tomorrow 09:00"),
+    (2, ("automation", "add", "  ", "--every", "1h"), "the prompt is empty"),
+    (2, ("automation", "add", "x", "--every", "1h", "--agent", "nobody"), "midwatch agents"),
+    (2, ("automation", "add", "x", "--every", "1h", "--workdir", "/no/such/place"), "/no/such/place"),
+    (2, ("automation", "add", "x", "--every", "1h", "--missed", "twice"), "'skip', 'once', 'once_within'"),
+    (2, ("automation", "add", "x", "--every", "1h", "--jitter", "2d"), "jitter"),
+    (2, ("automation", "add", "x", "--every", "1h", "--route", "nowhere"), "no channel"),
+    (2, ("automation", "list", "--status", "done"), "'active', 'paused', 'deleted', 'all'"),
+    (2, ("automation", "edit", "am_no"), "say what to change"),
+    (3, ("automation", "edit", "am_no", "--title", "x"), "midwatch automation list"),
+    (3, ("automation", "show", "am_no"), "midwatch automation list"),
+    (3, ("automation", "show", "a/b"), "midwatch automation list"),
+    (3, ("automation", "pause", "am_no"), "midwatch automation list"),
+    (3, ("automation", "resume", "am_no"), "midwatch automation list"),
+    (3, ("automation", "run", "am_no"), "midwatch automation list"),
+    (3, ("automation", "history", "am_no"), "midwatch automation list"),
+    (3, ("automation", "rm", "am_no"), "midwatch automation list"),
+    (3, ("automation", "export", "am_no"), "midwatch automation list"),
+    (2, ("goal", "set", "x", "--deadline", "48h"), "tomorrow 09:00"),
+    (2, ("goal", "set", "x", "--deadline", "2020-01-01"), "choose a later one"),
+    (2, ("goal", "set", " "), "objective is empty"),
+    (2, ("goal", "set", "x", "--verifier", "nobody"), "midwatch agents"),
+    (2, ("goal", "set", "x", "--max-time", "long"), "90s, 10m"),
+    (2, ("goal", "delay", "30m"), "midwatch goal delay"),
+    (2, ("goal", "delay", "30m", "because"), "midwatch goal list"),
+    (2, ("goal", "edit", "g_no"), "say what to change"),
+    (3, ("goal", "edit", "g_no", "--max-steps", "3"), "midwatch goal list"),
+    (3, ("goal", "delay", "g_no", "30m", "because"), "midwatch goal list"),
+    (3, ("goal", "pause", "a/b"), "midwatch goal list"),
+    (3, ("goal", "clear", "g_no"), "midwatch goal list"),
+]  # fmt: skip
+
+
+async def test_bad_input_is_one_line_that_says_what_to_do(either: Desk) -> None:
+    for status, arguments, says in BAD_INPUT:
+        assert says in either.refused(status, *arguments), arguments
+    assert either.told("automation", "list", "--status", "all")["automations"] == []
+    assert either.told("goal", "list")["goals"] == []
