@@ -20,6 +20,7 @@ from midwatch.home import Home
 from midwatch.submission import AutomationWish, GoalWish, NewAutomation, NewGoal, Submission
 from midwatch.wire import (
     AgentInfo,
+    AlertPage,
     ApprovalInfo,
     AutomationInfo,
     ClusterInfo,
@@ -35,6 +36,7 @@ from midwatch.wire import (
     MessageInfo,
     Now,
     Ready,
+    RoutineInfo,
     RunInfo,
     SessionInfo,
     SessionPage,
@@ -448,6 +450,14 @@ class Client:
     async def directories(self, path: str | None = None, *, hidden: bool = False) -> Directories:
         """The directories in a directory of the server's machine, or in its user's home."""
         return cast(Directories, await self._get("/directories", {"path": path, "hidden": hidden}))
+
+    async def watchdog(self) -> AlertPage:
+        """Look for what is overdue, stuck or silent, and tell of it."""
+        return cast(AlertPage, await self._post("/watchdog"))
+
+    async def routines(self) -> Sequence[RoutineInfo]:
+        """What the server does at intervals, and how it went."""
+        return cast(Sequence[RoutineInfo], (await self._get("/routines"))["routines"])
 
     async def cluster(self) -> ClusterInfo:
         """Which processes run tasks."""

@@ -63,9 +63,19 @@ async def _measured(desk: Runtime, streams: int) -> list[Metric]:
         _gauge("midwatch_running_here", "Tasks that run in this process.", desk.running),
         _gauge("midwatch_slots", "Tasks that may run in this process at once.", desk.settings.slots),
         _gauge("midwatch_processes", "Processes that run tasks.", len(await desk.living())),
+        *_routines(desk),
         _gauge("midwatch_event_streams", "Open streams of events.", streams),
     ]
 
 
 def _gauge(name: str, told: str, value: float) -> Metric:
     return GaugeMetricFamily(name, told, value)
+
+
+def _routines(desk: Runtime) -> list[Metric]:
+    runs = CounterMetricFamily("midwatch_routine_runs", "Runs of own work at intervals.", labels=["routine"])
+    failures = CounterMetricFamily("midwatch_routine_failures", "Those that failed.", labels=["routine"])
+    for one in desk.routines.list():
+        runs.add_metric([one.name], one.runs)
+        failures.add_metric([one.name], one.failures)
+    return [runs, failures]

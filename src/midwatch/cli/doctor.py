@@ -68,6 +68,8 @@ async def examine() -> AsyncIterator[Finding]:
     yield disk(home)
     yield token(home)
     yield await server(home)
+    async for finding in routines(home):
+        yield finding
     try:
         settings = Settings.load(home.path)
     except MidwatchError as problem:
@@ -123,6 +125,26 @@ async def server(home: Home) -> Finding:
     return Finding("ok", "server", f"{live.url}, pid {live.pid}, version {live.version}")
 
 
+async def routines(home: Home) -> AsyncIterator[Finding]:
+    """How the server's own work at intervals goes."""
+    from midwatch.client import Client
+
+    live = live_server()
+    if live is None:
+        return
+    async with Client(live.url, home.token()) as client:
+        try:
+            found = await client.routines()
+        except MidwatchError:
+            return  # that it does not answer was said already
+    for one in found:
+        told = f"every {span(one['seconds'])}, {one['runs']} times, {one['failures']} failed"
+        if one["last_error"]:
+            yield Finding("warn", f"routine {one['name']}", f"{told}; {one['last_error']}", f"see {home.log_file}")
+        else:
+            yield Finding("ok", f"routine {one['name']}", told)
+
+
 def configuration(home: Home, settings: Settings) -> Finding:
     """Which settings are in use."""
     file = home.path / "midwatch.toml"
@@ -144,6 +166,8 @@ async def inside() -> AsyncIterator[Finding]:
                 yield Finding("ok", f"channel {name}", channel.kind)
             for finding in await processes(runtime):
                 yield finding
+            for alert in await runtime.alerts.look():
+                yield Finding("warn", f"{alert.kind} {alert.subject}", alert.text.replace("\n", ": "))
     except BadConfig as problem:
         yield Finding("bad", "configuration", str(problem))
     except MidwatchError as problem:

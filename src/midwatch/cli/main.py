@@ -30,6 +30,7 @@ from midwatch.cli import (
     tasks,
     token,
     usage,
+    watchdog,
     worker,
 )
 from midwatch.cli.desk import home_path
@@ -63,7 +64,7 @@ for command in (
     server.up, server.down, worker.worker, run.run, tasks.submit, tasks.tasks, tasks.show, status.status, tasks.result,
     tasks.cancel, tasks.retry, chat.chat, sessions.sessions, events.events, approvals.approvals, approvals.approve,
     approvals.deny, deliveries.deliveries, deliveries.redeliver, agents.agents, usage.usage, open.open, cluster.cluster,
-    doctor.doctor, backup.backup, backup.restore, backup.migrate,
+    watchdog.watchdog, doctor.doctor, backup.backup, backup.restore, backup.migrate,
 ):  # fmt: skip
     app.command()(command)
 
