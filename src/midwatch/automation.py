@@ -451,6 +451,15 @@ def paused(automation: Automation, now: int, why: str, actor: str | None) -> Cha
     return Changes(updates=(changed(automation, now, **fields),), events=(event_,))
 
 
+def deleted(automation: Automation, now: int, run: Task | None, actor: str | None) -> Changes:
+    """Fire no more, and be gone for good in a while. `run` is its open run as it is being stopped: one that never
+    began is given back."""
+    fields = _result(automation, run) if run is not None and not run.open else {}
+    fields |= {"status": "deleted", "deleted_at": now, "next_run_at": None}
+    event_ = AutomationChanged(automation_id=automation.id, fields=("status",), status="deleted")
+    return Changes(updates=(changed(automation, now, **fields),), events=(told(automation, event_, now, actor),))
+
+
 def resumed(automation: Automation, now: int, actor: str | None) -> Changes:
     """Fire again from now on; what was missed meanwhile is not made up for, earlier failures are forgotten. A deleted
     one that cannot fire again comes back paused."""

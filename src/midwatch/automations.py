@@ -12,14 +12,14 @@ from midwatch import automation as rules
 from midwatch.automation import TRANSITIONS, Automation, AutomationStore, Status, normalise, validate
 from midwatch.change import Changes
 from midwatch.clock import SECOND, Clock, new_id
-from midwatch.errors import AlreadyFinished, Conflict, InvalidInput, NotFound
+from midwatch.errors import Conflict, InvalidInput, NotFound
 from midwatch.event import AutomationChanged, AutomationCreated
 from midwatch.identity import Actor
 from midwatch.schedule import Schedule, host_zone, next_run_at
 from midwatch.session import Session, SessionStore, checked_key, gate_key
 from midwatch.submission import Submission, check
 from midwatch.task import TRIES, AgentTerms, Task, TaskStore
-from midwatch.tasks import Tasks
+from midwatch.tasks import Tasks, stopping
 
 KEPT_SECONDS = 30 * 86400.0
 """Deleted ones can be brought back for this long."""
@@ -165,20 +165,17 @@ class Automations:
         return await self._change(automation_id, change, may)
 
     async def delete(self, automation_id: str, *, actor: str | None = None, may: Actor | None = None) -> Automation:
-        """Delete it; its open run is cancelled. It can be brought back for 30 days."""
-
-        def change(found: Automation, now: int) -> Changes:
+        """Delete it; its open run is cancelled with it. It can be brought back for 30 days."""
+        for _ in range(TRIES):
+            found = await self._managed(automation_id, may)
             if found.status == "deleted":
-                return Changes()
-            told = AutomationChanged(automation_id=found.id, fields=("status",), status="deleted")
-            update = rules.changed(found, now, status="deleted", deleted_at=now, next_run_at=None)
-            return Changes(updates=(update,), events=(rules.told(found, told, now, actor),))
-
-        found = await self._change(automation_id, change, may)
-        if open_run := await self._store.open_run(found.id):
-            with suppress(AlreadyFinished):
-                await self._tasks.cancel(open_run.id, actor=actor)
-        return found
+                return found
+            now, run = self._clock.now(), await self._store.open_run(found.id)
+            ended, halt = stopping(run, now, actor) if run else (None, Changes())
+            with suppress(Conflict):
+                await self._store.apply(rules.deleted(found, now, ended, actor).plus(halt))
+                return await self.get(automation_id)
+        raise Conflict(f"automation {automation_id} keeps changing; try again.")
 
     async def run(self, automation_id: str, *, actor: str | None = None, may: Actor | None = None) -> Task:
         """Run it now, beside its times. It counts like any other run; the caller does not wait for it."""

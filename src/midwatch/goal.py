@@ -201,6 +201,10 @@ class GoalStore(Protocol):
         """When the next one is to be woken, as far as time alone decides, or None."""
         ...
 
+    async def open_step(self, goal_id: str) -> Task | None:
+        """Its open task, or None."""
+        ...
+
     async def steps(self, goal_id: str, limit: int = 20) -> list[Task]:
         """Its tasks, newest first."""
         ...

@@ -243,8 +243,8 @@ class Goals:
 
     async def _stop(self, found: Goal, now: int, actor: str | None) -> Changes:
         """What stops its open step; to be written with what it is stopped for."""
-        newest = await self._store.steps(found.id, 1)
-        return stopping(newest[0], now, actor)[1] if newest and newest[0].open else Changes()
+        step = await self._store.open_step(found.id)
+        return stopping(step, now, actor)[1] if step is not None else Changes()
 
     async def _change(
         self,

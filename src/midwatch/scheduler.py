@@ -141,9 +141,9 @@ class Scheduler:
 
     async def _wake_goal(self, goal: Goal) -> None:
         try:
-            newest = await self._store.steps(goal.id, 1) if goal.status == "active" else []
-            if newest and newest[0].open:  # its deadline has passed; how it goes on is settled when the step has ended
-                await self._stop(newest[0].id)
+            step = await self._store.open_step(goal.id) if goal.status == "active" else None
+            if step is not None:  # its deadline has passed; how it goes on is settled when the step has ended
+                await self._stop(step.id)
                 return
             means = await goals.means_of(goal, self._terms, self._templates)
             session = await self._store.get_session(goal.session_key)

@@ -37,7 +37,7 @@ async def contained(talk: Conversation, turn: LiveTurn) -> TurnResult:
     """The agent's turn; what would end the process (SystemExit and the like) ends only the turn."""
     try:
         result = await talk.turn(turn)
-    except (Exception, asyncio.CancelledError):
+    except (Exception, asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as problem:
         raise AgentError(f"the agent raised {type(problem).__name__}: {problem}") from problem
@@ -53,7 +53,7 @@ async def contained(talk: Conversation, turn: LiveTurn) -> TurnResult:
 async def opened(agent: Agent, session: Session) -> Conversation:
     try:
         return await agent.open(session)
-    except (Exception, asyncio.CancelledError):
+    except (Exception, asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as problem:
         raise AgentError(f"the agent raised {type(problem).__name__}: {problem}") from problem

@@ -25,8 +25,7 @@ router = APIRouter()
 
 async def shown(desk: Runtime, found: Goal) -> dict[str, Any]:
     """One goal as JSON, with whether a step runs."""
-    newest = await desk.store.steps(found.id, 1)
-    return {**found.snapshot(), "running": bool(newest) and newest[0].open}
+    return {**found.snapshot(), "running": await desk.store.open_step(found.id) is not None}
 
 
 def wishes(desk: Runtime, said: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,210 @@
+"""What must hold in a simulated week: looked at with every commit, after every step, and at the end."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from typing import Any
+
+from midwatch import goal
+from midwatch.clock import SECOND, iso
+from midwatch.event import Event
+from midwatch.schedule import Schedule, missed, next_run_at
+from midwatch.store import Commit
+from midwatch.stores.sql import loads
+from midwatch.testing import FakeClock, RecordingChannel
+
+LATE = 90 * SECOND
+
+
+class Ledger:
+    """Follows the log and the tables."""
+
+    def __init__(self, connection: sqlite3.Connection, clock: FakeClock) -> None:
+        self._connection = connection
+        self._clock = clock
+        self.problem: Exception | None = None
+        self._seq = 0
+        self._turns: set[str] = set()
+        self._turned: set[str] = set()
+        self._tools: Counter[tuple[str | None, str]] = Counter()
+        self._said: Counter[tuple[str, str, str]] = Counter()
+        self._finished: Counter[str] = Counter()
+        self._over: Counter[str] = Counter()
+        self._fired: Counter[str] = Counter()
+        self._goals: dict[str, str] = {}
+        self._next: dict[str, int | None] = {}
+
+    def rows(self, sql: str, *params: Any) -> list[Any]:
+        return self._connection.execute(sql, params).fetchall()
+
+    # -- with every commit -----------------------------------------------------------------------------------------
+
+    def seen(self, commit: Commit) -> None:
+        """One transaction. What is wrong is kept for the next look: whoever committed is not to blame."""
+        try:
+            self._look(commit)
+        except Exception as problem:
+            self.problem = self.problem or problem
+
+    def _look(self, commit: Commit) -> None:
+        for event in commit.events:
+            assert event.seq == self._seq + 1, f"a hole in the log: {event.seq} after {self._seq}"
+            self._seq = event.seq
+            look = getattr(self, f"_{event.kind}", None)
+            if look is not None:
+                look(event)
+        if "goal" in commit.topics:
+            self._goals_moved()
+        if "automation" in commit.topics:
+            self._automations_moved(commit.events)
+
+    def _turn_start(self, event: Event) -> None:
+        assert event.turn_id not in self._turned, f"turn {event.turn_id} begins twice"
+        self._turns.add(event.turn_id or "")
+        self._turned.add(event.turn_id or "")
+
+    def _turn_end(self, event: Event) -> None:
+        assert event.turn_id in self._turns, f"turn {event.turn_id} ends without a start"
+        self._turns.discard(event.turn_id or "")
+
+    def _tool_exec_start(self, event: Event) -> None:
+        self._tools[event.turn_id, event.payload["tool_call_id"]] += 1
+
+    def _tool_exec_end(self, event: Event) -> None:
+        key = (event.turn_id, event.payload["tool_call_id"])
+        self._tools[key] -= 1
+        assert self._tools[key] == 0, f"tool {key} ends without a start"
+
+    def _message_update(self, event: Event) -> None:
+        key = (event.session_key or "", event.payload["message_id"], event.payload["message"])
+        self._said[key] += 1
+        assert self._said[key] == 1, f"told twice: {key}"
+
+    def _task_finished(self, event: Event) -> None:
+        self._finished[event.task_id or ""] += 1
+        assert self._finished[event.task_id or ""] == 1, f"task {event.task_id} ends twice"
+
+    def _task_started(self, event: Event) -> None:
+        ((cause, cause_id, retry_of),) = self.rows(
+            "SELECT cause, cause_id, retry_of FROM tasks WHERE id = ?", event.task_id
+        )
+        if cause == "goal":
+            found = self.rows("SELECT status, task_id FROM goals WHERE id = ?", cause_id)
+            assert found == [("active", event.task_id)], f"a step of goal {cause_id} begins, which is {found}"
+        if cause == "automation" and retry_of is None:  # a retry is a person's own wish
+            ((status,),) = self.rows("SELECT status FROM automations WHERE id = ?", cause_id)
+            assert status != "deleted", f"a run of {cause_id} begins, which is deleted"
+
+    def _automation_fired(self, event: Event) -> None:
+        self._fired[event.payload["automation_id"]] += 1
+
+    def _goal_completed(self, event: Event) -> None:
+        self._goal_over(event)
+
+    def _goal_timed_out(self, event: Event) -> None:
+        self._goal_over(event)
+
+    def _goal_over(self, event: Event) -> None:
+        self._over[event.payload["goal_id"]] += 1
+        assert self._over[event.payload["goal_id"]] == 1, f"goal {event.payload['goal_id']} ends twice"
+
+    def _goals_moved(self) -> None:
+        now = dict(self.rows("SELECT id, status FROM goals"))
+        for goal_id, status in now.items():
+            before = self._goals.get(goal_id)
+            if before is None:
+                assert status in ("active", "waiting_for_session")
+            elif before != status:
+                assert status in goal.TRANSITIONS[before], f"goal {goal_id} became {status} from {before}"  # type: ignore[index]
+        self._goals = now
+
+    def _automations_moved(self, events: tuple[Event, ...]) -> None:
+        """A due time passes only by being fired or told as missed, or because somebody changed the automation."""
+        about = [event for event in events if "automation_id" in event.payload]
+        found = self.rows("SELECT id, status, next_run_at, schedule, max_runs, run_count FROM automations")
+        for name, status, due, schedule, most, runs in found:
+            before = self._next.get(name)
+            self._next[name] = due
+            if before is None or before == due:
+                continue
+            mine = [event for event in about if event.payload["automation_id"] == name]
+            told = [event for event in mine if event.kind in ("automation_fired", "automation_missed")]
+            spent = 0 < most <= runs
+            if due is None and spent:  # it was run now, and that was its last run
+                continue
+            if not told and any(event.kind in ("automation_changed", "automation_paused") for event in mine):
+                continue
+            assert told, f"{iso(before)} of {name} passed without a word: {[event.kind for event in mine]}"
+            assert {event.payload["scheduled_for"] for event in told} == {iso(before)}, (name, told)
+            now = told[0].time
+            times = Schedule.from_data(loads(schedule))
+            wanted = next_run_at(times, max(now, before))
+            assert due == (None if spent or status != "active" else wanted), (name, iso(due), iso(wanted))
+            count = max(1, missed(times, before - 1, now).runs)
+            gaps = [event.payload["count"] for event in told if event.kind == "automation_missed"]
+            assert gaps in ([count], []) and (gaps or count == 1), (name, iso(before), iso(now), count, gaps)
+
+    # -- after every step ------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """What holds whenever nothing is under way."""
+        open_tasks = "status IN ('pending', 'running')"
+        assert not self.rows(
+            "SELECT gate_key FROM tasks WHERE status = 'running' GROUP BY gate_key HAVING count(*) > 1"
+        )
+        assert not self.rows(
+            f"SELECT cause_id FROM tasks WHERE {open_tasks} AND cause IN ('automation', 'goal') "
+            "GROUP BY cause_id HAVING count(*) > 1"
+        )
+        stalled = self.rows(
+            "SELECT id, status, work, proposal FROM goals WHERE status = 'active' AND next_run_at IS NULL "
+            f"AND NOT EXISTS (SELECT 1 FROM tasks WHERE cause_id = goals.id AND {open_tasks})"
+        )
+        assert not stalled, f"nothing will wake {stalled}"
+        stalled = self.rows(
+            "SELECT id FROM automations WHERE status = 'active' AND next_run_at IS NULL "
+            f"AND NOT EXISTS (SELECT 1 FROM tasks WHERE cause_id = automations.id AND {open_tasks})"
+        )
+        assert not stalled, f"nothing will fire {stalled}"
+        idle = self.rows(
+            "SELECT tasks.id FROM tasks JOIN goals ON goals.id = tasks.cause_id WHERE tasks.status = 'running' "
+            "AND goals.status <> 'active' AND coalesce(tasks.stop_requested, '') <> 'cancel'"
+        )
+        assert not idle, f"{idle} work for goals that rest"
+        self._counts()
+
+    def _counts(self) -> None:
+        given_back = dict(self.rows(
+            "SELECT cause_id, count(*) FROM tasks WHERE cause = 'automation' AND status = 'cancelled' "
+            "AND attempt = 0 AND retry_of IS NULL GROUP BY cause_id"
+        ))  # fmt: skip
+        for name, runs, most in self.rows("SELECT id, run_count, max_runs FROM automations"):
+            wanted = self._fired[name] - given_back.get(name, 0)
+            assert runs == wanted, f"{name} counts {runs} runs, and had {wanted}"
+            assert not 0 < most < runs, f"{name} had {runs} runs of {most}"
+
+    # -- at the end ------------------------------------------------------------------------------------------------
+
+    def check_end(self, channel: RecordingChannel) -> None:
+        """What holds when all is over."""
+        self.check()
+        left = self.rows("SELECT id, status, wait, agent, cause FROM tasks WHERE completed_at IS NULL")
+        assert not left, f"these never ended: {left}"
+        assert not self._turns, f"turns without an end: {self._turns}"
+        assert not [key for key, count in self._tools.items() if count], "tools without an end"
+        assert not self.rows("SELECT id FROM approvals WHERE status = 'pending'"), "questions without an end"
+        for goal_id, status, route in self.rows("SELECT id, status, route FROM goals"):
+            assert status in ("complete", "timeout"), f"goal {goal_id} is {status} past its deadline"
+            wanted = [("goal_completed" if status == "complete" else "goal_timeout",)] if route else []
+            told = self.rows(
+                "SELECT notice FROM deliveries WHERE task_id = ? AND notice IN ('goal_completed', 'goal_timeout')",
+                goal_id,
+            )
+            assert told == wanted, f"goal {goal_id} is {status}, told: {told}"
+        numbers = self.rows("SELECT session_key, count(*), max(number) FROM messages GROUP BY session_key")
+        assert all(count == last for _, count, last in numbers), "messages are numbered with holes"
+        unsent = self.rows("SELECT id, notice, status FROM deliveries WHERE status <> 'sent'")
+        assert not unsent, f"lost notices: {unsent}"
+        received = {one.id for one in channel.delivered}
+        assert {row[0] for row in self.rows("SELECT id FROM deliveries")} <= received

@@ -1,0 +1,515 @@
+"""A simulated week: the real desk on a real store, a clock that is moved by hand, and everything that may happen.
+
+All chance comes from one seed. A life of the desk ends cleanly or is abandoned: from then on nothing it does is written
+and nothing it waits for comes, as if its process had been killed, and another one is opened on what it left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import heapq
+import logging
+import random
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import midwatch.clock
+from ledger import Ledger
+from midwatch import courier, runtime, scheduler, watchdog
+from midwatch.agent import TurnResult, Usage
+from midwatch.agents.base import message_id
+from midwatch.clock import SECOND, Timer
+from midwatch.config import Settings
+from midwatch.engines import embedded
+from midwatch.errors import AgentError, MidwatchError, TransientError
+from midwatch.event import MessageUpdate, ToolExecEnd, ToolExecStart
+from midwatch.home import Home
+from midwatch.runtime import Runtime
+from midwatch.store import Commit
+from midwatch.stores.base import VerbStore
+from midwatch.stores.sql import SQLITE, load
+from midwatch.stores.sqlite import MEMORY, SqliteStore, SqliteTx, _Answer, _Op, open_database
+from midwatch.task import AgentTerms
+from midwatch.testing import FakeClock, FakeTimer, RecordingChannel, ScriptedAgent
+
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+START = 1_711_500_000 * SECOND
+"""Days before clocks change in Europe."""
+NAP = 6 * HOUR
+MOST_TURNS = 50_000
+ACTIONS = 150
+"""How busy people are."""
+
+
+@contextmanager
+def long_naps() -> Iterator[None]:
+    """Let loops that only look at the clock sleep long; looking twice a minute for a week is most of the work."""
+    names = [(module, "LONGEST_NAP", NAP) for module in (courier, scheduler, watchdog, embedded)]
+    names += [(watchdog, "PRUNE_SECONDS", DAY), (runtime, "WATCHDOG_SECONDS", NAP)]
+    before = [(module, name, getattr(module, name)) for module, name, _ in names]
+    logging.disable(logging.CRITICAL)
+    gc.disable()  # a week is short, and leaves nothing
+    for module, name, value in names:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        gc.enable()
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+async def for_ever() -> Any:
+    await asyncio.get_running_loop().create_future()
+
+
+class WeekStore(SqliteStore):
+    """The store without its threads: a verb is one transaction on the event loop, with chance in between."""
+
+    def __init__(self, connection: sqlite3.Connection, chance: random.Random, seen: Callable[[Commit], None]) -> None:
+        VerbStore.__init__(self)
+        self.path = MEMORY
+        self.dead = False
+        self._statements = load(SQLITE)
+        self._loop = asyncio.get_running_loop()
+        self._connection = connection
+        self._closed = self._gone = False
+        self._chance = chance
+        self._seen = seen
+
+    async def write(self, verb: Callable[..., Any], *args: Any) -> Any:
+        await self._between()
+        future = self._loop.create_future()
+        self._commit_group([_Op(verb, args, future)])
+        return await future
+
+    async def read(self, verb: Callable[..., Any], *args: Any) -> Any:
+        await self._between()
+        return verb(SqliteTx(self._connection, self._statements), *args)
+
+    async def peek(self, verb: Callable[..., Any], *args: Any) -> Any:
+        if self.dead:
+            await for_ever()
+        return verb(SqliteTx(self._connection, self._statements), *args)
+
+    async def close(self) -> None:
+        self._closed = True
+
+    async def _between(self) -> None:
+        while not self.dead and self._chance.random() < 0.3:
+            await asyncio.sleep(0)
+        if self.dead:
+            await for_ever()
+
+    def _tell(self, answers: list[_Answer], commit: Commit | None) -> None:
+        if commit is not None:
+            self._seen(commit)
+        self._loop.call_soon(self._hear, answers, commit)
+
+    def _hear(self, answers: list[_Answer], commit: Commit | None) -> None:
+        if not self.dead:
+            self._heard(answers, commit)
+
+
+class LifeClock:
+    """The clock as one life of the desk sees it: what it waits for does not come once it is dead."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.dead = False
+        self._clock = clock
+        self.now = clock.now
+        self.monotonic = clock.monotonic
+
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
+        return self._clock.call_later(seconds, lambda: None if self.dead else callback())
+
+    async def sleep_until(self, when: int) -> None:
+        while (left := when - self.now()) > 0:
+            await self.sleep(left / SECOND)
+
+    async def sleep(self, seconds: float) -> None:
+        woken = asyncio.Event()
+        timer = self.call_later(seconds, woken.set)
+        try:
+            await woken.wait()
+        finally:
+            timer.cancel()
+
+
+class Moody(ScriptedAgent):
+    """An agent that does what comes to its mind."""
+
+    def __init__(self, world: World, name: str, terms: AgentTerms) -> None:
+        super().__init__(name=name, terms=terms)
+        self._world = world
+        self._life = world.clock_of_life
+
+    async def perform(self, prompt: str, turn: Any) -> Any:
+        world, chance = self._world, self._world.chance
+        mood = "ok" if world.ending else chance.choices(MOODS, WEIGHTS)[0]
+        if chance.random() < 0.3:
+            await turn.emit(ToolExecStart(tool="look", tool_call_id="look"))
+            if chance.random() < 0.8:
+                await turn.emit(ToolExecEnd(tool="look", tool_call_id="look", duration=0.0))
+        if chance.random() < 0.2:
+            await turn.emit(MessageUpdate(message_id=message_id(turn), role="agent", message="well"))
+        if turn.task.cause == "goal" and chance.random() < 0.4:
+            await self._signal(turn)
+        if mood in ("slow", "asleep"):
+            await self._life.sleep(chance.uniform(MINUTE, 3 * HOUR) if mood == "slow" else 90 * DAY)
+        elif mood == "ask":
+            await turn.ask("May I?", expires=chance.uniform(HOUR, 8 * HOUR))
+        elif mood == "fail":
+            raise AgentError("it does not work")
+        elif mood == "transient":
+            raise TransientError("try again")
+        elif mood == "crash":
+            raise SystemExit("gone")
+        elif mood == "silent":
+            return "QUIET"
+        said = chance.choice(("REACHED", "NOT REACHED: more", "done", "done", f"step {chance.random()}"))
+        thread = f"th_{self.name}" if chance.random() < 0.5 else None
+        return TurnResult(text=said, thread_id=thread, usage=Usage(input_tokens=10, output_tokens=5))
+
+    async def _signal(self, turn: Any) -> None:
+        goals, chance, about = self._world.desk.goals, self._world.chance, {"in_step": turn.task_id}
+        if self._life.dead:
+            await for_ever()
+        with suppress(MidwatchError):
+            if chance.random() < 0.3:
+                await goals.complete(turn.task.cause_id, evidence="I looked", **about)
+            else:
+                length = chance.choice((0, MINUTE, HOUR, 12 * HOUR))
+                await goals.delay(turn.task.cause_id, length, "the build", **about)
+
+
+MOODS = ("ok", "slow", "asleep", "ask", "fail", "transient", "crash", "silent")
+WEIGHTS = (30, 30, 4, 8, 8, 8, 5, 7)
+
+
+class World:
+    """One week."""
+
+    def __init__(self, seed: int, settings: Settings) -> None:
+        self.chance = random.Random(seed)
+        random.seed(seed)
+        midwatch.clock._random.seed(seed)
+        self.clock = FakeClock(START)
+        self.clock_of_life = LifeClock(self.clock)
+        self.settings = settings
+        self.home = Home(settings.home)
+        self.connection = open_database(MEMORY)
+        self.ledger = Ledger(self.connection, self.clock)
+        self.channel = RecordingChannel("there")
+        self.ending = False
+        self.dies_in: int | None = None
+        self.done: list[str] = []
+        self.lives: list[Runtime] = []
+        """All of them: what an abandoned one waits for never comes, and is not to be collected before the end."""
+
+    # -- lives -----------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """A new life."""
+        self.clock_of_life = LifeClock(self.clock)
+        self.store = WeekStore(self.connection, self.chance, self.ledger.seen)
+        terms = {
+            "ann": AgentTerms(timeout_seconds=2 * HOUR, on_crash="resume", slots=3),
+            "bob": AgentTerms(timeout_seconds=HOUR, on_crash="rerun", slots=2),
+            "eve": AgentTerms(timeout_seconds=4 * HOUR, on_crash="fail", slots=2),
+        }
+        agents: dict[str, Any] = {name: Moody(self, name, said) for name, said in terms.items()}
+        self.desk = Runtime(self.settings, self.home, self.store, agents, {"there": self.channel}, self.clock_of_life)
+        self.lives.append(self.desk)
+        await self.desk.bus.start()
+        self.store.on_commit(self.desk._heard)
+        await self.desk._start("up")
+
+    def abandon(self) -> None:
+        """The process is killed: nothing it still does counts, and its locks are free."""
+        self.store.dead = self.clock_of_life.dead = True
+        engine: Any = self.desk._engine
+        engine._life.release()
+        engine._lead.release()
+        engine._life.path.unlink(missing_ok=True)
+
+    async def stop(self) -> None:
+        """The process ends as it should."""
+        self.note("stop")
+        ends = asyncio.ensure_future(self.desk._stop())
+        await self.quiet()
+        assert ends.done(), "the desk does not stop"
+        await ends
+        self.clock_of_life.dead = True
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    async def quiet(self) -> None:
+        """Let everything run that can, or until the moment the process is killed."""
+        ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]  # nothing else tells that all is done
+        for _ in range(MOST_TURNS):
+            await asyncio.sleep(0)
+            if self.dies_in is not None:
+                self.dies_in -= 1
+                if self.dies_in <= 0:
+                    self.dies_in = None
+                    self.note("killed")
+                    self.abandon()
+                    await self.open()
+                    continue
+            if self.ledger.problem is not None:
+                raise self.ledger.problem
+            if not ready:
+                return
+        raise AssertionError("it never comes to rest")
+
+    async def advance(self, seconds: float) -> None:
+        """Time goes by; what falls due happens in order."""
+        clock = self.clock
+        end = clock._monotonic + seconds
+        await self.quiet()
+        while clock._timers and clock._timers[0][0] <= end:
+            due, _, timer = heapq.heappop(clock._timers)
+            if timer.callback is not None:
+                self._tick(due)
+                self._fire(timer)
+                await self.quiet()
+        self._tick(end)
+        await self.quiet()
+
+    async def until_busy(self, end: float) -> None:
+        """Go on to a moment at which something is under way, if there is one soon."""
+        for _ in range(20):
+            timers = self.clock._timers
+            if self.desk.running or not timers or timers[0][0] > end:
+                return
+            await self.advance(max(0.0, timers[0][0] - self.clock._monotonic))
+
+    def _tick(self, until: float) -> None:
+        clock = self.clock
+        passed = max(0.0, until - clock._monotonic)
+        clock._monotonic += passed
+        clock._now += round(passed * SECOND)
+
+    def _fire(self, timer: FakeTimer) -> None:
+        assert timer.callback is not None
+        timer.callback()
+
+    def note(self, what: str) -> None:
+        """For whoever replays it."""
+        self.done.append(f"{(self.clock._monotonic - 1000) / HOUR:7.2f}h {what}")
+
+    # -- the week --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Seven days, and then until all is over."""
+        await self.open()
+        await self.quiet()
+        await self._furnish()
+        end = self.clock._monotonic + 7 * DAY
+        while (left := end - self.clock._monotonic) > 0:
+            gap = self.chance.choice((0.0, 30.0, MINUTE, HOUR)) * self.chance.random()
+            if self.chance.random() < 0.5:
+                gap = self.chance.expovariate(ACTIONS / (14 * DAY))
+            await self.advance(min(gap, left))
+            if self.chance.random() < 0.5:
+                await self.until_busy(end)
+            await self.act()
+            await self.quiet()
+            self.ledger.check()
+        await self.drain()
+        self.ledger.check_end(self.channel)
+        await self.stop()
+
+    async def drain(self) -> None:
+        """Nobody does anything any more, agents only do as they are told: everything comes to its end."""
+        self.ending, self.dies_in = True, None
+        for one in await self.store.list_automations(statuses=("active",), limit=200):
+            await self.tried("pause all", self.desk.automations.pause(one.id))
+        await self.advance(2.5 * DAY)
+
+    async def tried(self, what: str, doing: Awaitable[Any]) -> Any:
+        """Something a person does: it happens, is refused, or its process is killed meanwhile."""
+        task = asyncio.ensure_future(doing)
+        await self.quiet()
+        if not task.done():
+            assert self.store.dead is False
+            self.note(f"{what}: unheard")
+            return None
+        problem = task.exception()
+        self.note(f"{what}: {f'{type(problem).__name__} {problem}' if problem else 'done'}")
+        if problem is not None and not isinstance(problem, MidwatchError):
+            raise problem
+        return None if problem else task.result()
+
+    async def _furnish(self) -> None:
+        for key, agent in (("chat:1", "ann"), ("chat:2", "eve")):
+            await self.tried("session", self.desk.sessions.create(agent=agent, key=key))
+        for _ in range(self.chance.randint(2, 3)):
+            await self.new_automation()
+        for _ in range(self.chance.randint(1, 2)):
+            await self.new_goal()
+
+    # -- what people do --------------------------------------------------------------------------------------------
+
+    async def act(self) -> None:
+        """One of them."""
+        names = [name for name, weight in DEEDS.items() for _ in range(weight)]
+        await getattr(self, self.chance.choice(names))()
+
+    async def new_automation(self) -> None:
+        chance = self.chance
+        when: dict[str, Any] = chance.choice((
+            {"every": chance.choice((5, 12, 24)) * HOUR}, {"cron": "30 2 * * *"}, {"cron": "0 9 * * 1-5"},
+            {"at": self.clock.now() + int(chance.uniform(HOUR, 5 * DAY) * SECOND)},
+        ))  # fmt: skip
+        wish: dict[str, Any] = {
+            "agent": chance.choice(("ann", "bob", "eve")), "zone": chance.choice(("UTC", "Europe/Berlin")),
+            "max_runs": chance.choice((0, 0, 3)), "missed": chance.choice(("skip", "once", "once_within")),
+            "route": chance.choice((None, "there")), "fresh": chance.random() < 0.3, "quiet": "QUIET",
+            "jitter_seconds": chance.choice((0.0, 600.0)), **when,
+        }  # fmt: skip
+        if chance.random() < 0.4:
+            wish["session_key"] = "chat:1" if wish["agent"] == "ann" else "chat:9"
+        await self.tried(f"automation {when}", self.desk.automations.create("look {{date}}", **wish))
+
+    async def new_goal(self) -> None:
+        chance = self.chance
+        wish: dict[str, Any] = {
+            "scope_id": chance.choice(("x", "y")), "verifier": chance.choice((None, "bob")), "route": "there",
+            "max_steps": chance.choice((0, 0, 5)), "max_tokens": chance.choice((0, 0, 100)),
+            "deadline_at": self.clock.now() + int(chance.uniform(HOUR, 2 * DAY) * SECOND),
+        }  # fmt: skip
+        wish |= chance.choice(
+            ({"agent": "bob"}, {"agent": "eve"}, {"session_key": "chat:1"}, {"session_key": "chat:2"})
+        )
+        await self.tried("goal", self.desk.goals.create("reach it", **wish))
+
+    async def goal_deed(self) -> None:
+        chance, goals = self.chance, self.desk.goals
+        found = await self.store.list_goals((), 200)
+        if not found:
+            return await self.new_goal()
+        goal_id = chance.choice([one for one in found if one.open] * 4 + found).id
+        deed, doing = chance.choice((
+            ("pause", lambda: goals.pause(goal_id)), ("resume", lambda: goals.resume(goal_id)),
+            ("resume", lambda: goals.resume(goal_id)), ("step", lambda: goals.step(goal_id)),
+            ("delay", lambda: goals.delay(goal_id, chance.choice((0, 3600.0)), "a person")),
+            ("complete", lambda: goals.complete(goal_id, evidence="seen")), ("clear", lambda: goals.clear(goal_id)),
+            ("edit", lambda: goals.edit(goal_id, chance.choice((
+                {"objective": "another"}, {"max_steps": 0, "max_tokens": 0},
+                {"deadline_at": self.clock.now() + int(chance.uniform(MINUTE, DAY) * SECOND)},
+            )))),
+        ))  # fmt: skip
+        await self.tried(f"goal {deed} {goal_id}", doing())
+        return None
+
+    async def automation_deed(self) -> None:
+        chance, automations = self.chance, self.desk.automations
+        found = await self.store.list_automations(statuses=("active", "paused", "deleted"), limit=200)
+        if not found:
+            return await self.new_automation()
+        name = chance.choice(found).id
+        deed, doing = chance.choice((
+            ("pause", lambda: automations.pause(name)), ("resume", lambda: automations.resume(name)),
+            ("resume", lambda: automations.resume(name)), ("run", lambda: automations.run(name)),
+            ("run", lambda: automations.run(name)), ("delete", lambda: automations.delete(name)),
+            ("patch", lambda: automations.patch(name, chance.choice((
+                {"every": chance.choice((3, 7)) * HOUR}, {"cron": "15 */6 * * *"}, {"title": "x"}, {"max_runs": 9},
+            )))),
+        ))  # fmt: skip
+        await self.tried(f"automation {deed} {name}", doing())
+        return None
+
+    async def message(self) -> None:
+        key = self.chance.choice(("chat:1", "chat:1", "chat:2"))
+        await self.tried(f"message in {key}", self.desk.sessions.send(key, "hello"))
+
+    async def submit(self) -> None:
+        wish: dict[str, Any] = {"agent": self.chance.choice(("bob", "eve")), "route": "there"}
+        await self.tried("submit", self.desk.tasks.submit("do it", **wish))
+
+    async def cancel(self) -> None:
+        await self._to_a_task("cancel", ("pending", "running"), self.desk.tasks.cancel)
+
+    async def retry(self) -> None:
+        await self._to_a_task("retry", ("failed", "cancelled"), self.desk.tasks.retry)
+
+    async def _to_a_task(self, what: str, statuses: Any, doing: Callable[[str], Awaitable[Any]]) -> None:
+        marks = ", ".join(f"'{status}'" for status in statuses)
+        found = self.connection.execute(f"SELECT id FROM tasks WHERE status IN ({marks}) ORDER BY id").fetchall()
+        if found:
+            task_id = self.chance.choice(found)[0]
+            await self.tried(f"{what} {task_id}", doing(task_id))
+
+    async def answer(self) -> None:
+        for question in await self.store.list_approvals("pending"):
+            choice = self.chance.choice(("yes", "no"))
+            await self.tried("answer", self.desk.approvals.answer(question.id, choice))
+
+    async def kill(self) -> None:
+        self.dies_in = self.chance.choice((self.chance.randint(1, 30), self.chance.randint(1, 1000)))
+        await self.act()
+
+    async def restart(self) -> None:
+        if self.dies_in is None:
+            await self.stop()
+            if self.chance.random() < 0.5:
+                await self.advance(self.chance.uniform(0, 20 * HOUR))
+            await self.open()
+
+    async def jump(self) -> None:
+        by = self.chance.choice((-2 * HOUR, -MINUTE, 10 * MINUTE, 5 * HOUR, 30 * HOUR)) * self.chance.random()
+        self.note(f"the clock is set by {by:.0f} s")
+        self.clock.set(self.clock.now() + int(by * SECOND))
+
+
+DEEDS = {
+    "goal_deed": 8, "automation_deed": 7, "message": 6, "submit": 2, "cancel": 4, "retry": 2, "answer": 3, "kill": 5,
+    "restart": 1, "jump": 2, "new_goal": 2, "new_automation": 1,
+}  # fmt: skip
+
+
+@asynccontextmanager
+async def nothing_left() -> AsyncIterator[None]:
+    """End what abandoned lives left waiting for ever."""
+    try:
+        yield
+    finally:
+        me = asyncio.current_task()
+        for _ in range(20):
+            left = [task for task in asyncio.all_tasks() if task is not me]
+            if not left:
+                break
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left, timeout=1)
+
+
+def live_through(seed: int, home: Path) -> None:
+    """The week of a seed. When it goes wrong, what happened is told."""
+    settings = Settings(home=home, detect_agents=False, shutdown_grace=0.0, notify=None, default_agent="bob")
+    Home(home).prepare()
+
+    async def week() -> None:
+        async with nothing_left():
+            world = World(seed, settings)
+            try:
+                await world.run()
+            except BaseException as problem:
+                for line in world.done:
+                    print(line)
+                problem.add_note(f"seed {seed} at {world.done[-1:]}")
+                raise
+            finally:
+                world.abandon()
+                world.connection.close()
+
+    with long_naps():
+        asyncio.run(week())
+    gc.collect()
