@@ -7,18 +7,32 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from midwatch import wire
-from midwatch.api.bodies import AutomationBody, AutomationPatch, AutomationQuery, ExportQuery, HistoryQuery, ImportBody
+from midwatch.api.bodies import (
+    AutomationBody,
+    AutomationPatch,
+    AutomationQuery,
+    DayQuery,
+    ExportQuery,
+    HistoryQuery,
+    ImportBody,
+    PreviewQuery,
+)
 from midwatch.api.desk import Desk, Who
 from midwatch.api.reply import Json
 from midwatch.automation import Automation
 from midwatch.channel import cut
-from midwatch.clock import iso
+from midwatch.clock import SECOND, iso
+from midwatch.errors import InvalidInput
 from midwatch.runtime import Runtime
-from midwatch.schedule import host_zone, local_iso, parse_moment, upcoming
+from midwatch.schedule import Schedule, find_zone, host_zone, local_iso, parse_moment, upcoming
 from midwatch.task import Task
 
 SHOWN_RUNS = 5
 RUN_TEXT = 500
+DAY = 86400 * SECOND
+DAY_RUNS, DAY_RUNS_OF_ONE = 3000, 300
+"""How many runs of a day are worked out at once: for all automations, and for one."""
+LAST_RUNS = 10
 ONE: dict[int | str, dict[str, Any]] = {200: {"model": wire.AutomationInfo}}
 
 router = APIRouter()
@@ -137,3 +151,41 @@ async def history(desk: Desk, automation_id: str, asked: Annotated[HistoryQuery,
 async def delete(desk: Desk, who: Who, automation_id: str) -> Json:
     """Delete it; it can be brought back for 30 days."""
     return Json(await shown(desk, await desk.automations.delete(automation_id, actor=who.name, may=who)))
+
+
+@router.get("/schedules/preview", responses={200: {"model": wire.PreviewInfo}})
+async def preview(desk: Desk, asked: Annotated[PreviewQuery, Query()]) -> Json:
+    """When a schedule would run; nothing is made. An interval counts from now."""
+    now = desk.clock.now() // SECOND * SECOND
+    zone = find_zone(asked.zone or host_zone()).key
+    once = None if asked.at is None else parse_moment(asked.at, now, zone)
+    times = Schedule.make(zone=zone, at=once, every=asked.every, cron=asked.cron, anchor=now)
+    runs = [local_iso(at, zone) for at in upcoming(times, now, asked.count)]
+    return Json({"when": times.describe(), "next_runs": runs})
+
+
+@router.get("/schedules/day", responses={200: {"model": wire.DayPage}})
+async def day(desk: Desk, asked: Annotated[DayQuery, Query()]) -> Json:
+    """What automations do in the next 24 hours, and their newest runs."""
+    if asked.id:
+        found = [await desk.automations.get(one) for one in asked.id]
+    else:
+        found = await desk.automations.list(asked.status, limit=asked.limit)
+    most = min(DAY_RUNS_OF_ONE, max(SHOWN_RUNS, DAY_RUNS // max(1, len(found))))
+    return Json({"days": [await day_of(desk, one, most) for one in found]})
+
+
+async def day_of(desk: Runtime, found: Automation, most: int) -> dict[str, Any]:
+    """The day of one automation: its times in words, its runs within 24 hours, `most` of them, and its newest runs."""
+    runs = await desk.automations.history(found.id, LAST_RUNS)
+    shown: dict[str, Any] = {"id": found.id, "when": "", "next_runs": [], "runs": [run_of(task) for task in runs]}
+    try:
+        times = found.times
+    except InvalidInput as problem:  # what is stored cannot be read here, and that is what to say
+        return {**shown, "when": str(problem)}
+    shown["when"] = times.describe()
+    if found.next_run_at is not None:
+        until = desk.clock.now() + DAY
+        ahead = [at for at in upcoming(times, found.next_run_at, most - 1) if at <= until]
+        shown["next_runs"] = [iso(at) for at in (found.next_run_at, *ahead) if at <= until]
+    return shown

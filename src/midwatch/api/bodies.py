@@ -301,6 +301,24 @@ class HistoryQuery(Strict):
     limit: int = Field(20, ge=1, le=200)
 
 
+class PreviewQuery(Strict):
+    """A schedule to try: exactly one of at, every and cron."""
+
+    at: str | None = Field(None, max_length=100)
+    every: Seconds | None = None
+    cron: str | None = Field(None, max_length=200)
+    zone: str | None = Field(None, max_length=100)
+    count: int = Field(5, ge=1, le=100)
+
+
+class DayQuery(Strict):
+    """Whose day: those that are named, or those that a list would have."""
+
+    id: list[str] = Field(default_factory=list, max_length=200)
+    status: Literal["", "all", "active", "paused", "deleted"] = ""
+    limit: int = Field(20, ge=1, le=200)
+
+
 class GoalFields(Strict):
     """What can be said of a goal."""
 

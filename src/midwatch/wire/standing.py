@@ -89,6 +89,28 @@ class RunPage(TypedDict):
     runs: list[RunInfo]
 
 
+class PreviewInfo(TypedDict):
+    """When a schedule would run: in words, and its next times with the offset of its zone."""
+
+    when: str
+    next_runs: list[str]
+
+
+class DayInfo(TypedDict):
+    """The day of an automation: its schedule in words, its runs within 24 hours, its newest runs first."""
+
+    id: str
+    when: str
+    next_runs: list[str]
+    runs: list[RunInfo]
+
+
+class DayPage(TypedDict):
+    """The days of automations, in the order of their list."""
+
+    days: list[DayInfo]
+
+
 class GoalInfo(TypedDict):
     """A goal as JSON. `status` is waiting_for_session, active, paused, complete or timeout."""
 
