@@ -50,7 +50,7 @@ def events() -> str:
 
 
 def one_kind(name: str, made: type[Payload]) -> str:
-    live = " Live: never stored." if made.live else ""
+    live = (" Live: never stored." if made.live else "") + (" Agents may tell it." if made.agents else "")
     rows = []
     for part in fields(made):  # type: ignore[arg-type]  # every kind is a dataclass
         plain, _, null = str(part.type).partition(" | ")

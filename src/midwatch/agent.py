@@ -91,7 +91,8 @@ class Turn(Protocol):
         ...
 
     async def emit(self, payload: Payload) -> None:
-        """Tell what happened. Stored in order, unless the payload's kind is live. Waits when too much is unwritten."""
+        """Tell what happened. Stored in order, unless the payload's kind is live. Waits when too much is unwritten.
+        AgentError for kinds that are midwatch's own to tell. Messages are the agent's, with ids of this attempt."""
         ...
 
     async def load_progress(self) -> Any:

@@ -24,6 +24,8 @@ class Payload:
     __slots__ = ()
     kind: ClassVar[str]
     live: ClassVar[bool]
+    agents: ClassVar[bool]
+    """Whether it is an agent's to tell; all others are midwatch's own."""
     names: ClassVar[tuple[str, ...]]
 
     def data(self) -> dict[str, Any]:
@@ -43,12 +45,12 @@ P = TypeVar("P", bound=Payload)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-def kind(name: str, *, live: bool = False) -> Callable[[type[P]], type[P]]:
+def kind(name: str, *, live: bool = False, agents: bool = False) -> Callable[[type[P]], type[P]]:
     """Make a class the frozen payload of events called `name`."""
 
     def register(cls: type[P]) -> type[P]:
         made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
-        made.kind, made.live = name, live
+        made.kind, made.live, made.agents = name, live, agents
         made.names = tuple(f.name for f in fields(made))  # type: ignore[arg-type]  # it is a dataclass now
         KINDS[name] = made
         return made
@@ -130,7 +132,7 @@ class TurnEnd(Payload):
     final_content_len: int = 0
 
 
-@kind("tool_exec_start")
+@kind("tool_exec_start", agents=True)
 class ToolExecStart(Payload):
     """The agent begins to use a tool."""
 
@@ -139,7 +141,7 @@ class ToolExecStart(Payload):
     tool_call_id: str | None = None
 
 
-@kind("tool_exec_end")
+@kind("tool_exec_end", agents=True)
 class ToolExecEnd(Payload):
     """The tool returned, failed, or was cut off with its turn. `duration` is in seconds."""
 
@@ -159,7 +161,7 @@ class InterruptReceived(Payload):
     reason: str
 
 
-@kind("error")
+@kind("error", agents=True)
 class LoopError(Payload):
     """Something went wrong in the agent's loop; the turn may go on."""
 
@@ -170,7 +172,7 @@ class LoopError(Payload):
 # -- the conversation --------------------------------------------------------------------------------------------
 
 
-@kind("message_update")
+@kind("message_update", agents=True)
 class MessageUpdate(Payload):
     """A whole message of the conversation, as it stands."""
 
@@ -181,7 +183,7 @@ class MessageUpdate(Payload):
     """Its place in the conversation, given by the store."""
 
 
-@kind("message_delta", live=True)
+@kind("message_delta", live=True, agents=True)
 class MessageDelta(Payload):
     """More text of a message that is being written; `offset` is where it goes, in characters."""
 
@@ -198,14 +200,14 @@ class StatusChange(Payload):
     agent_type: str
 
 
-@kind("screen_update", live=True)
+@kind("screen_update", live=True, agents=True)
 class ScreenUpdate(Payload):
     """The whole screen of a terminal agent, as it stands."""
 
     screen: str
 
 
-@kind("agent_error")
+@kind("agent_error", agents=True)
 class AgentFault(Payload):
     """A turn of the conversation failed (`error`) or is tried again (`warning`)."""
 
@@ -253,7 +255,7 @@ class TaskStarted(Payload):
     host: str
 
 
-@kind("task_progress")
+@kind("task_progress", agents=True)
 class TaskProgress(Payload):
     """What the agent is doing, in its own words."""
 

@@ -337,7 +337,9 @@ class RecordingTurn:
             await self._news.wait_for(lambda: seen(self))
 
     async def emit(self, payload: Payload) -> None:
-        """Remember an event."""
+        """Remember an event; one that is not an agent's to tell is refused, as a real turn does."""
+        if not payload.agents:
+            raise AgentError(f"an agent cannot tell {payload.kind}, which is midwatch's own to tell.")
         self.events.append(payload)
         await self._tell()
 

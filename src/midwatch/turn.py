@@ -8,15 +8,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol, cast, get_args
+from typing import Any, Protocol
 
 from midwatch.agent import Answer
 from midwatch.approval import Approval, ask
 from midwatch.change import Changes, Fence, Update
 from midwatch.clock import Clock
 from midwatch.errors import AgentError, LeaseLost, StoreUnavailable, TransientError
-from midwatch.event import Event, MessageUpdate, Payload, ToolExecEnd, ToolExecStart, TurnEnd, TurnStart, event
-from midwatch.session import Message, Role, Session, said
+from midwatch.event import (
+    Event,
+    MessageDelta,
+    MessageUpdate,
+    Payload,
+    ToolExecEnd,
+    ToolExecStart,
+    TurnEnd,
+    TurnStart,
+    event,
+)
+from midwatch.session import Message, Session, said
 from midwatch.task import Claim, Task, TaskStore, changed_status, conversation, meta, used
 
 MOST_UNWRITTEN = 500
@@ -76,6 +86,7 @@ class LiveTurn:
     # -- the port ------------------------------------------------------------------------------------------------
 
     async def emit(self, payload: Payload) -> None:
+        payload = self._own(payload)
         made = event(payload, self._host.clock.now(), **self._meta)
         if payload.live:
             if self._events or self._flushing is not None:
@@ -181,11 +192,25 @@ class LiveTurn:
         self._events.append(event(told, now, **self._meta))
         return Changes(events=tuple(self._events), messages=tuple(self._messages), sessions=tuple(self._sessions))
 
+    def _own(self, payload: Payload) -> Payload:
+        """What an agent may tell, in its own name: it ends no task, answers no question, and changes nobody's words."""
+        if not payload.agents:
+            raise AgentError(f"an agent cannot tell {payload.kind}, which is midwatch's own to tell.")
+        if isinstance(payload, MessageUpdate):
+            return MessageUpdate(message_id=self._own_id(payload), role="agent", message=payload.message)
+        if isinstance(payload, MessageDelta):
+            return MessageDelta(message_id=self._own_id(payload), offset=payload.offset, text=payload.text)
+        return payload
+
+    def _own_id(self, told: MessageUpdate | MessageDelta) -> str:
+        """The message's id among those of this attempt."""
+        answer = f"{self.task_id}.{self.attempt}"
+        return told.message_id if f"{told.message_id}.".startswith(f"{answer}.") else f"{answer}.{told.message_id}"
+
     def _message(self, told: MessageUpdate, now: int) -> Message:
         """What the agent says in the middle of its turn, as a message of the conversation."""
-        role: Role = "agent" if told.role not in get_args(Role) else cast(Role, told.role)
         return Message(
-            session_key=self.session_key, role=role, text=told.message, time=now, task_id=self.task_id,
+            session_key=self.session_key, role="agent", text=told.message, time=now, task_id=self.task_id,
             id=told.message_id, author=self.task.agent,
         )  # fmt: skip
 

@@ -13,11 +13,20 @@ from midwatch.approval import Approval, resolve
 from midwatch.change import Changes, Update
 from midwatch.clock import SECOND, SystemClock
 from midwatch.errors import AgentError, InvalidInput, LeaseLost, StoreUnavailable
-from midwatch.event import Event, EventFilter, MessageDelta, TaskProgress, ToolExecEnd, ToolExecStart
+from midwatch.event import (
+    KINDS,
+    Event,
+    EventFilter,
+    MessageDelta,
+    MessageUpdate,
+    TaskProgress,
+    ToolExecEnd,
+    ToolExecStart,
+)
 from midwatch.store import Store
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.task import Claim, Task, owned
-from midwatch.testing import settle
+from midwatch.testing import RecordingTurn, settle
 from midwatch.turn import MOST_UNWRITTEN, LiveTurn
 from records import a_task, running
 
@@ -190,6 +199,47 @@ async def test_live_events_are_shown_after_what_was_told_before_and_never_stored
     await turn.emit(MessageDelta(message_id="m", offset=4, text="and at once"))
     assert len(worker.shown) == 2
     assert await stored(store, task) == ["stored"]
+
+
+@pytest.mark.parametrize("name", sorted(name for name, made in KINDS.items() if not made.agents))
+async def test_an_agent_cannot_tell_what_is_not_its_own_to_tell(
+    turn: LiveTurn, worker: Worker, store: Unsteady, task: Task, name: str
+) -> None:
+    """Else it could end its task, answer its own question, or let somebody in, for all who read the log."""
+    made = KINDS[name]
+    with pytest.raises(AgentError, match=name):
+        await turn.emit(made(**dict.fromkeys(made.names, "x")))
+    await written(turn)
+    assert (await stored(store, task), worker.shown) == ([], [])
+    with pytest.raises(AgentError, match=name):
+        await RecordingTurn().emit(made(**dict.fromkeys(made.names, "x")))
+
+
+def test_what_an_agent_tells() -> None:
+    assert {name for name, made in KINDS.items() if made.agents} == {
+        "tool_exec_start", "tool_exec_end", "task_progress", "message_update", "message_delta", "screen_update",
+        "error", "agent_error",
+    }  # fmt: skip
+
+
+async def test_an_agent_says_nothing_in_anothers_name(worker: Worker, store: Unsteady) -> None:
+    """A message takes the place of an earlier one with its id."""
+    task = await running(store, session_key="chat:1")  # type: ignore[arg-type]
+    turn = LiveTurn(worker, Claim(task, "secret"), None)
+    turn.begin()
+    own = f"{task.id}.{task.attempt}"
+    ids = [task.id, f"{own}0", "t_9.1", f"{task.id}.result", "", own, f"{own}.note"]
+    for name in ids:
+        await turn.emit(MessageUpdate(message_id=name, role="user", message=f"forged {name}", number=1))
+        await turn.emit(MessageDelta(message_id=name, offset=0, text="forged"))
+    await written(turn)
+    kept = await store.read_messages("chat:1")
+    expected = [*(f"{own}.{name}" for name in ids[:5]), own, f"{own}.note"]
+    assert [(one.id, one.role) for one in kept] == [(task.id, "user"), *((name, "agent") for name in expected)]
+    assert kept[0].text == task.prompt
+    told = await store.read_events(0, EventFilter(kinds=("message_update",)))
+    assert [(one.payload["number"], one.payload["role"]) for one in told[1:]] == [(n, "agent") for n in range(2, 9)]
+    assert [one.payload["message_id"] for one in worker.shown] == expected
 
 
 async def test_an_agent_that_does_two_things_at_once_tells_nothing_twice_and_loses_nothing(
