@@ -25,7 +25,7 @@ from midwatch.errors import InvalidInput, MidwatchError
 
 COMMANDS = [
     "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "chat", "sessions",
-    "events", "approvals", "approve", "deny", "deliveries", "redeliver", "agents", "usage", "open", "cluster", "watchdog", "doctor",
+    "events", "approvals", "approve", "deny", "deliveries", "redeliver", "agents", "usage", "open", "cluster",
     "watchdog", "doctor", "backup", "restore", "migrate", "version", "session", "token", "automation", "goal",
 ]  # fmt: skip
 GROUPS = {
