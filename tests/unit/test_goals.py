@@ -1,0 +1,519 @@
+"""The goal service on a store, without anybody who runs tasks: what people and agents may do to a goal, and when."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+
+from midwatch import goal as rules
+from midwatch.change import Changes, Update
+from midwatch.clock import SECOND
+from midwatch.errors import Conflict, Forbidden, InvalidInput, NotFound, UnknownAgent
+from midwatch.event import EventFilter
+from midwatch.goal import DEADLINE_SECONDS, TRANSITIONS, Goal, Means, Status
+from midwatch.goals import Goals
+from midwatch.identity import Actor
+from midwatch.session import Session
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.task import AgentTerms, Task, owned
+from midwatch.tasks import Tasks
+from midwatch.testing import FakeClock
+from records import a_goal, asking
+
+HOUR = 3600 * SECOND
+
+
+class Agents:
+    """Two agents that are there."""
+
+    default = "demo"
+
+    def terms(self, agent: str) -> AgentTerms | None:
+        return AgentTerms() if agent in ("demo", "judge") else None
+
+    def known(self) -> frozenset[str]:
+        return frozenset({"demo", "judge"})
+
+    async def advertised(self, agent: str) -> AgentTerms | None:
+        return None
+
+    async def live(self) -> frozenset[str]:
+        return self.known()
+
+
+class Desk:
+    """The service on an empty store."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self.store = store
+        self.clock = FakeClock()
+        self.routes: list[str] = []
+        self.tasks = Tasks(store, self.clock, Agents(), self.check)
+        self.goals = self.make()
+
+    def make(self, **fields: Any) -> Goals:
+        return Goals(self.store, self.clock, self.tasks, self.terms, self.check, **fields)
+
+    def check(self, route: str) -> str:
+        self.routes.append(route)
+        if route == "nowhere":
+            raise InvalidInput("no such channel", field="route")
+        return route
+
+    async def terms(self, agent: str) -> AgentTerms:
+        return AgentTerms()
+
+    async def at(self, status: Status, **fields: Any) -> Goal:
+        """A goal in a state."""
+        made = a_goal(self.clock.now(), status=status, **fields)
+        if "session_key" not in fields:
+            made = replace(made, session_key=f"goal:{made.id}")
+        await self.store.apply(Changes(records=(made,)))
+        return made
+
+    async def stepping(self, found: Goal, *, runs: bool = True) -> Task:
+        """Its next step, running or pending."""
+        means = await rules.means_of(found, self.terms, rules.Templates())
+        current = await self.goals.get(found.id)
+        await self.store.apply(rules.begin(current, "step", self.clock.now(), means))
+        if runs:
+            await self.store.claim(asking(), self.clock.now())
+        step = await self.store.open_step(found.id)
+        assert step is not None
+        return step
+
+    async def task(self, task: Task) -> Task:
+        found = await self.store.get_task(task.id)
+        assert found is not None
+        return found
+
+    async def kinds(self) -> list[str]:
+        return [one.kind for one in await self.store.read_events(0, EventFilter())]
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    store = await SqliteStore.open(":memory:")
+    yield Desk(store)
+    await store.close()
+
+
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+
+# -- the table -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("before", "after"), list(itertools.product(STATUSES, STATUSES)))
+async def test_the_store_makes_only_transitions_of_the_table(desk: Desk, before: Status, after: Status) -> None:
+    found = await desk.at(before)
+    changes = Changes(updates=(rules.changed(found, 1, status=after),))
+    if after in TRANSITIONS[before]:
+        await desk.store.apply(changes)
+        assert (await desk.goals.get(found.id)).status == after
+    else:
+        with pytest.raises(Conflict):
+            await desk.store.apply(changes)
+        assert await desk.goals.get(found.id) == found
+
+
+DEEDS: dict[str, tuple[Callable[[Goals, str], Any], dict[Status, Status | None]]] = {
+    # What each deed makes of each state; None: it is refused.
+    "pause": (
+        lambda goals, name: goals.pause(name),
+        {"active": "paused", "waiting_for_session": "paused", "paused": "paused", "complete": None, "timeout": None},
+    ),
+    "resume": (
+        lambda goals, name: goals.resume(name),
+        {
+            "active": "active",
+            "waiting_for_session": "waiting_for_session",
+            "paused": "active",
+            "complete": None,
+            "timeout": None,
+        },
+    ),
+    "complete": (
+        lambda goals, name: goals.complete(name, evidence="seen"),
+        {
+            "active": "complete",
+            "waiting_for_session": "complete",
+            "paused": "complete",
+            "complete": None,
+            "timeout": None,
+        },
+    ),
+    "delay": (
+        lambda goals, name: goals.delay(name, 60, "x"),
+        {"active": "active", "waiting_for_session": None, "paused": None, "complete": None, "timeout": None},
+    ),
+    "step": (
+        lambda goals, name: goals.step(name),
+        {"active": "active", "waiting_for_session": None, "paused": None, "complete": None, "timeout": None},
+    ),
+    "edit": (
+        lambda goals, name: goals.edit(name, {"objective": "another"}),
+        {
+            "active": "active",
+            "waiting_for_session": "waiting_for_session",
+            "paused": "paused",
+            "complete": None,
+            "timeout": None,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("deed", DEEDS)
+async def test_A21_what_a_person_can_do_in_each_state(desk: Desk, deed: str, status: Status) -> None:
+    found = await desk.at(status, session_key="goal:g", id="g")
+    do, wanted = DEEDS[deed]
+    if (becomes := wanted[status]) is None:
+        with pytest.raises(Conflict):
+            await do(desk.goals, found.id)
+        assert await desk.goals.get(found.id) == found
+    else:
+        assert (await do(desk.goals, found.id)).status == becomes
+    told = [kind for kind in await desk.kinds() if kind in ("goal_completed", "goal_paused", "goal_delayed")]
+    assert len(told) <= 1 and (not told or wanted[status] is not None)
+
+
+# -- setting one -----------------------------------------------------------------------------------------------------
+
+
+async def test_one_open_goal_per_scope_and_the_refusal_says_which(desk: Desk) -> None:
+    first = await desk.goals.create("a", actor="ann")
+    with pytest.raises(Conflict, match=first.id):
+        await desk.goals.create("b", actor="ann")
+    await desk.goals.create("b", actor="bob")
+    await desk.goals.complete(first.id)
+    second = await desk.goals.create("b", actor="ann")
+    assert {one.id for one in await desk.goals.list("complete")} == {first.id}
+    assert {one.id for one in await desk.goals.list("active")} >= {second.id}
+    assert len(await desk.goals.list()) == len(await desk.goals.list("all")) == 3
+    assert len(await desk.goals.list(limit=1)) == 1
+    with pytest.raises(InvalidInput):
+        await desk.goals.list("blocked")
+
+
+async def test_a_goal_that_says_nothing_has_the_defaults(desk: Desk) -> None:
+    made = await desk.goals.create(" reach it ", actor="ann", agent=None, verifier=None, workdir=None)
+    assert (made.objective, made.agent, made.session_key) == ("reach it", "demo", f"goal:{made.id}")
+    assert (made.status, made.deadline_at, made.max_steps) == (
+        "active", desk.clock.now() + int(DEADLINE_SECONDS * SECOND), 0,
+    )  # fmt: skip
+    goals = desk.make(
+        defaults={"deadline": 60.0, "max_steps": 3, "max_tokens": 9, "max_seconds": 5.0}, default_route="there"
+    )
+    made = await goals.create("x", actor="bob", max_tokens=4)
+    assert made.deadline_at == desk.clock.now() + 60 * SECOND
+    assert (made.max_steps, made.max_tokens, made.max_seconds, made.route) == (3, 4, 5.0, "there")
+
+
+@pytest.mark.parametrize(
+    ("wish", "error"),
+    [
+        ({"objective": " "}, InvalidInput), ({"agent": "nobody"}, UnknownAgent), ({"verifier": "nobody"}, UnknownAgent),
+        ({"deadline_at": 5}, InvalidInput), ({"max_steps": -1}, InvalidInput), ({"colour": "red"}, InvalidInput),
+        ({"status": "complete"}, InvalidInput), ({"route": "nowhere"}, InvalidInput), ({"workdir": "x"}, InvalidInput),
+        ({"session_key": "\n"}, InvalidInput), ({"objective": "a\0b"}, InvalidInput),
+    ],
+)  # fmt: skip
+async def test_what_makes_no_sense_is_refused_and_nothing_is_kept(desk: Desk, wish: dict[str, Any], error: Any) -> None:
+    with pytest.raises(error):
+        await desk.goals.create(**{"objective": "x", **wish})
+    assert await desk.goals.list() == []
+
+
+async def conversation(desk: Desk, thread: str | None = None, agent: str = "judge") -> None:
+    made = Session(
+        key="chat:1", agent=agent, gate_key="chat:1", thread_id=thread, workdir="/tmp", created_at=1, updated_at=1
+    )
+    await desk.store.apply(Changes(sessions=(made,)))
+
+
+async def test_A24_a_goal_in_a_conversation_goes_on_with_its_agent_and_directory(desk: Desk) -> None:
+    await conversation(desk, "th")
+    made = await desk.goals.create("x", session_key="chat:1")
+    assert (made.agent, made.workdir, made.status, made.scope_id) == ("judge", "/tmp", "active", "chat:1")
+    with pytest.raises(InvalidInput, match="judge"):
+        await desk.goals.create("x", session_key="chat:1", agent="demo", scope_id="other")
+
+
+async def test_A9_a_waiting_goal_that_was_paused_waits_again_and_then_begins(desk: Desk) -> None:
+    made = await desk.goals.create("x", session_key="chat:1", agent="judge")
+    assert made.status == "waiting_for_session"
+    await desk.goals.pause(made.id)
+    assert (await desk.goals.resume(made.id)).status == "waiting_for_session"
+    assert await desk.store.due_goals(desk.clock.now()) == []
+    await desk.goals.pause(made.id)
+    await conversation(desk, "th")
+    assert (await desk.goals.resume(made.id)).status == "active"
+    assert [one.id for one in await desk.store.due_goals(desk.clock.now())] == [made.id]
+
+
+# -- pausing, resuming, stopping -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("runs", [False, True])
+@pytest.mark.parametrize("deed", ["pause", "complete", "clear"])
+async def test_A22_what_ends_or_rests_a_goal_stops_its_step_in_the_same_write(
+    desk: Desk, deed: str, runs: bool
+) -> None:
+    found = await desk.at("active")
+    step = await desk.stepping(found, runs=runs)
+    before = (await desk.store.log_bounds()).last_seq
+    await getattr(desk.goals, deed)(found.id, actor="ann")
+    now = await desk.task(step)
+    assert (now.status, now.stop_requested) == (("running", "cancel") if runs else ("cancelled", None))
+    told = {one.kind for one in await desk.store.read_events(before, EventFilter())}
+    assert {"pause": "goal_paused", "complete": "goal_completed", "clear": "goal_changed"}[deed] in told
+    assert ("interrupt_received" if runs else "task_finished") in told
+
+
+async def test_A8_a_pause_that_meets_a_claim_is_computed_again(desk: Desk) -> None:
+    """The step begins to run between the look and the write."""
+    found = await desk.at("active")
+    step = await desk.stepping(found, runs=False)
+    look = desk.store.open_step
+    looks = 0
+
+    async def late(goal_id: str) -> Task | None:
+        nonlocal looks
+        looks += 1
+        seen = await look(goal_id)
+        if looks == 1:
+            await desk.store.claim(asking(), desk.clock.now())
+        return seen
+
+    desk.store.open_step = late  # type: ignore[method-assign]
+    assert (await desk.goals.pause(found.id)).status == "paused"
+    assert ((await desk.task(step)).stop_requested, looks) == ("cancel", 2)
+
+
+async def test_a_pause_says_how_to_resume_and_a_second_one_nothing(desk: Desk) -> None:
+    found = await desk.at("active", route="there")
+    await desk.goals.pause(found.id)
+    again = await desk.goals.pause(found.id)
+    (told,) = await desk.store.list_deliveries(task_id=found.id)
+    assert f"midwatch goal resume {found.id}" in told.text
+    assert (await desk.kinds()).count("goal_paused") == 1
+    assert again.paused_why == "paused by a person"
+
+
+async def test_resuming_while_the_old_step_is_still_being_stopped_is_not_undone_by_its_end(desk: Desk) -> None:
+    found = await desk.at("active")
+    step = await desk.stepping(found)
+    await desk.goals.pause(found.id)
+    resumed = await desk.goals.resume(found.id)
+    assert await desk.store.due_goals(desk.clock.now()) == []  # the old step holds it up
+    ended = (await desk.task(step))._replace(status="cancelled", outcome="cancelled", completed_at=desk.clock.now())
+    means = await rules.means_of(resumed, desk.terms, rules.Templates())
+    await desk.store.apply(rules.advance(resumed, rules.Ended(ended), desk.clock.now(), means))
+    assert (await desk.goals.get(found.id)).status == "active"
+
+
+async def test_resuming_forgets_errors_and_begins_at_once(desk: Desk) -> None:
+    found = await desk.at("paused", errors=5, alike=3, last_mark="x", paused_why="errors", step=2)
+    now = await desk.goals.resume(found.id)
+    assert (now.status, now.errors, now.alike, now.last_mark, now.paused_why) == ("active", 0, 0, None, None)
+    assert [one.id for one in await desk.store.due_goals(desk.clock.now())] == [found.id]
+
+
+@pytest.mark.parametrize(
+    ("spent", "option", "raised"),
+    [
+        ({"max_steps": 2, "step": 2}, "--max-steps", {"max_steps": 3}),
+        ({"max_tokens": 2, "tokens": 9}, "--max-tokens", {"max_tokens": 10}),
+        ({"max_seconds": 2.0, "seconds": 2.0}, "--max-time", {"max_seconds": 0.0}),
+    ],
+)
+@pytest.mark.parametrize("status", ["active", "paused"])
+async def test_a_spent_budget_must_be_raised_first(
+    desk: Desk, status: Status, spent: dict[str, Any], option: str, raised: dict[str, Any]
+) -> None:
+    found = await desk.at(status, **spent)
+    go_on = desk.goals.resume if status == "paused" else desk.goals.step
+    with pytest.raises(Conflict, match=option):
+        await go_on(found.id)
+    await desk.goals.edit(found.id, raised)
+    assert (await go_on(found.id)).status == "active"
+
+
+async def test_a_goal_past_its_deadline_is_not_resumed(desk: Desk) -> None:
+    found = await desk.at("paused")
+    desk.clock.set(found.deadline_at)
+    with pytest.raises(Conflict, match="deadline"):
+        await desk.goals.resume(found.id)
+    await desk.goals.edit(found.id, {"deadline_at": found.deadline_at + HOUR})
+    assert (await desk.goals.resume(found.id)).status == "active"
+
+
+# -- editing ---------------------------------------------------------------------------------------------------------
+
+
+async def test_an_edit_changes_only_what_it_may_and_checks_the_revision(desk: Desk) -> None:
+    found = await desk.at("active", route="there")
+    now = await desk.goals.edit(found.id, {"objective": " new ", "max_steps": 4, "deadline_at": None}, revision=0)
+    assert (now.objective, now.max_steps, now.deadline_at, now.revision) == ("new", 4, found.deadline_at, 1)
+    with pytest.raises(Conflict, match="revision 1"):
+        await desk.goals.edit(found.id, {"max_steps": 5}, revision=0)
+    for wrong in ({"status": "complete"}, {"agent": "judge"}, {"step": 0}, {"objective": ""}, {"route": "nowhere"}):
+        with pytest.raises(InvalidInput):
+            await desk.goals.edit(found.id, wrong)
+    with pytest.raises(InvalidInput, match="later"):
+        await desk.goals.edit(found.id, {"deadline_at": desk.clock.now()})
+    assert (await desk.goals.edit(found.id, {"route": None})).route is None
+    assert desk.routes == ["nowhere"]
+
+
+async def test_a_later_deadline_revives_nothing_that_timed_out(desk: Desk) -> None:
+    found = await desk.at("timeout")
+    with pytest.raises(Conflict, match="timeout"):
+        await desk.goals.edit(found.id, {"deadline_at": found.deadline_at + HOUR})
+
+
+async def test_step_now_ends_a_delay_and_writes_nothing_where_there_is_none(desk: Desk) -> None:
+    found = await desk.at("active", next_run_at=desk.clock.now() + HOUR, delay_reason="x")
+    now = await desk.goals.step(found.id)
+    assert (now.next_run_at, now.delay_reason) == (None, None)
+    assert await desk.goals.step(found.id) == now
+
+
+# -- what an agent says ----------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_needs_proof_and_counts_only_when_its_step_has_ended(desk: Desk) -> None:
+    found = await desk.at("active")
+    step = await desk.stepping(found)
+    with pytest.raises(InvalidInput, match="proves"):
+        await desk.goals.complete(found.id, evidence=" ", in_step=step.id)
+    now = await desk.goals.complete(found.id, evidence="the tests pass", in_step=step.id)
+    assert (now.status, now.proposal, now.evidence) == ("active", "complete", "the tests pass")
+    assert (await desk.task(step)).stop_requested is None
+    assert "goal_completed" not in await desk.kinds()
+
+
+async def test_only_the_step_that_runs_can_signal(desk: Desk) -> None:
+    found = await desk.at("active", verifier="judge")
+    old = await desk.stepping(found)
+    await desk.goals.pause(found.id)
+    for say in (
+        lambda task: desk.goals.complete(found.id, evidence="x", in_step=task),
+        lambda task: desk.goals.delay(found.id, 60, "x", in_step=task),
+    ):
+        with pytest.raises(Conflict):
+            await say(old.id)
+    await desk.goals.resume(found.id)
+    with pytest.raises(Conflict):
+        await desk.goals.complete(found.id, evidence="x", in_step=old.id)
+    stopped = Update("task", old.id, {"status": "cancelled"}, {**owned(await desk.task(old))})
+    await desk.store.apply(Changes(updates=(stopped,)))
+    verify = rules.begin(
+        await desk.goals.get(found.id), "verify", desk.clock.now(), Means({"demo": AgentTerms(), "judge": AgentTerms()})
+    )
+    await desk.store.apply(verify)
+    judged = await desk.store.open_step(found.id)
+    assert judged is not None
+    for say in (
+        lambda task: desk.goals.complete(found.id, evidence="x", in_step=task),
+        lambda task: desk.goals.delay(found.id, 60, "x", in_step=task),
+    ):
+        with pytest.raises(Conflict, match="signal"):
+            await say(judged.id)
+
+
+# -- clearing --------------------------------------------------------------------------------------------------------
+
+
+async def test_A11_a_cleared_goal_is_gone_and_its_step_writes_nothing_into_the_next_one(desk: Desk) -> None:
+    first = await desk.goals.create("a", actor="ann")
+    step = await desk.stepping(first)
+    await desk.goals.clear(first.id)
+    with pytest.raises(NotFound):
+        await desk.goals.get(first.id)
+    second = await desk.goals.create("b", actor="ann")
+    with pytest.raises(NotFound):
+        await desk.goals.complete(first.id, evidence="x", in_step=step.id)
+    assert await desk.goals.get(second.id) == second
+
+
+async def test_clearing_meets_the_step_that_began_meanwhile(desk: Desk) -> None:
+    """Between the look and the write the goal goes on: the new step is stopped, too."""
+    found = await desk.at("active")
+    look, looks = desk.store.open_step, 0
+
+    async def late(goal_id: str) -> Task | None:
+        nonlocal looks
+        looks += 1
+        seen = await look(goal_id)
+        if looks == 1:
+            desk.store.open_step = look  # type: ignore[method-assign]
+            await desk.stepping(found)
+        return seen
+
+    desk.store.open_step = late  # type: ignore[method-assign]
+    await desk.goals.clear(found.id)
+    (step,) = await desk.store.steps(found.id)
+    assert step.stop_requested == "cancel"
+
+
+# -- who may ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deed", ["pause", "resume", "step", "complete", "delay", "edit", "clear"])
+@pytest.mark.parametrize("status", ["active", "paused"])
+async def test_manage_mode_is_enforced(desk: Desk, deed: str, status: Status) -> None:
+    found = await desk.at(status, creator="ann")
+    args: dict[str, Any] = {"delay": (60, "x"), "edit": ({"objective": "y"},)}.get(deed, ())  # type: ignore[assignment]
+    act = getattr(desk.goals, deed)
+    bob, ann, owner = Actor("bob", "operator"), Actor("ann", "operator"), Actor("owner", "owner")
+    with pytest.raises(Forbidden):
+        await act(found.id, *args, may=bob)
+    assert await desk.goals.get(found.id) == found
+    for who in (ann, owner):
+        try:
+            await act(found.id, *args, may=who)
+        except (Conflict, NotFound) as refused:  # not by who it is
+            assert not isinstance(refused, Forbidden)
+    open_to_all = await desk.at("active", creator="ann", manage_mode="scope_all", scope_id="chat:9")
+    try:
+        await act(open_to_all.id, *args, may=bob)
+    except Conflict as refused:
+        assert not isinstance(refused, Forbidden)
+
+
+async def test_a_step_of_a_goal_is_not_retried_beside_it(desk: Desk) -> None:
+    found = await desk.at("active")
+    step = await desk.stepping(found, runs=False)
+    await desk.goals.pause(found.id)
+    with pytest.raises(Conflict, match=f"midwatch goal resume {found.id}"):
+        await desk.tasks.retry(step.id)
+
+
+async def test_its_steps_are_listed_newest_first(desk: Desk) -> None:
+    found = await desk.at("active")
+    first = await desk.stepping(found, runs=False)
+    assert [one.id for one in await desk.goals.steps(found.id)] == [first.id]
+    with pytest.raises(NotFound):
+        await desk.goals.steps("g_none")
+
+
+async def test_a_goal_that_keeps_changing_is_given_up(desk: Desk) -> None:
+    found = await desk.at("active")
+    apply = desk.store.apply
+
+    async def changed_first(changes: Changes) -> None:
+        now = await desk.goals.get(found.id)
+        await apply(Changes(updates=(rules.changed(now, 1, errors=now.errors + 1),)))
+        await apply(changes)
+
+    desk.store.apply = changed_first  # type: ignore[method-assign]
+    with pytest.raises(Conflict, match="keeps changing"):
+        await desk.goals.pause(found.id)
+    assert replace(await desk.goals.get(found.id), errors=0, revision=0, updated_at=found.updated_at) == found
