@@ -1,0 +1,593 @@
+"""Automations on a real desk: a year of them, restarts, suspension, people in between, and death at every write.
+
+A2 `test_a_timeout_counts_and_the_next_run_comes_at_its_time`. A7 `test_what_may_pass_is_tried_again_before_it_counts`.
+A8 a run that is stopped stays stopped: `test_a_cancelled_run_does_not_come_back`. A13
+`test_death_at_any_write_loses_and_doubles_nothing`. A18 `test_a_person_comes_first_and_the_run_goes_on_afterwards`,
+`test_threads_of_one_chat_do_not_block_each_other`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from midwatch import Runtime, Settings
+from midwatch.agent import Turn
+from midwatch.automation import SPENT, Automation
+from midwatch.change import Changes
+from midwatch.clock import LONGEST_NAP, SECOND, SystemClock
+from midwatch.errors import AgentError, TransientError
+from midwatch.event import Event, EventFilter
+from midwatch.schedule import parse_moment
+from midwatch.scheduler import Scheduler
+from midwatch.store import Store
+from midwatch.stores.postgres import PostgresStore
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.task import AUTOMATION_PAUSES, AgentTerms, Task, TaskFilter
+from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent, raise_, result, wait_for
+from records import an_automation
+
+START = parse_moment("2026-01-01T00:00:00+00:00", 0, "UTC")
+HOUR = 3600 * SECOND
+
+
+async def until(look: Callable[[], Awaitable[object]]) -> None:
+    """Return once it holds."""
+    async with asyncio.timeout(60):
+        while not await look():
+            await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def opened(home: Path, clock: FakeClock, *agents: ScriptedAgent, **channels: Any) -> AsyncIterator[Runtime]:
+    settings = Settings.load(home, shutdown_grace=0, detect_agents=False)
+    known: dict[str, Any] = {agent.name: agent for agent in agents}
+    async with Runtime.open(settings=settings, agents=known, channels=channels, clock=clock) as desk:
+        yield desk
+
+
+async def at_rest(desk: Runtime) -> bool:
+    """Whether nothing is due and nothing can begin now."""
+    if isinstance(desk.clock, FakeClock):
+        await desk.clock.advance(0)  # who found out late that the time is now
+    now = desk.clock.now()
+    first = await desk.store.next_automation_at()
+    if first is not None and first <= now:
+        return False
+    return all(
+        task.waits_until(now) for task in await desk.store.list_tasks(TaskFilter(statuses=("pending", "running")))
+    )
+
+
+async def jump(desk: Runtime, clock: FakeClock, to: int) -> None:
+    """The clock shows `to`, as after a suspended night, and whoever sleeps looks at it within the longest nap."""
+    clock.set(to - int(LONGEST_NAP * SECOND))
+    await clock.advance(LONGEST_NAP)
+    await until(lambda: at_rest(desk))
+
+
+async def events(desk: Runtime, *kinds: str, after: int | None = 0) -> list[Event]:
+    return await desk.store.read_events(after or 0, EventFilter(kinds=kinds), 1000)
+
+
+# -- time ----------------------------------------------------------------------------------------------------------
+
+ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
+
+
+@pytest.mark.timeout(300)
+async def test_a_year_of_days_in_three_zones(home: Path) -> None:
+    clock = FakeClock(START)
+    async with opened(home, clock, ScriptedAgent(result("ok"), name="it")) as desk:
+        made = {}
+        for zone in ZONES:
+            one = await desk.automations.create("look", agent="it", cron="30 2 * * *", zone=zone)
+            made[one.id] = zone
+        seen: list[Event] = []
+        while (due := await desk.store.next_automation_at() or 0) < START + 365 * 24 * HOUR:
+            await jump(desk, clock, due)
+            seen += await events(desk, "automation_fired", after=seen[-1].seq if seen else 0)  # old ones are pruned
+        runs: dict[str, list[datetime]] = {zone: [] for zone in ZONES}
+        for fired in seen:
+            zone = made[fired.payload["automation_id"]]
+            at = datetime.fromisoformat(fired.payload["scheduled_for"])
+            assert (fired.time - int(at.timestamp()) * SECOND) < LONGEST_NAP * SECOND
+            runs[zone].append(at.astimezone(ZoneInfo(zone)))
+        assert await events(desk, "automation_missed", "automation_paused") == []
+        for zone, times in runs.items():
+            assert len(times) in (364, 365), zone
+            days = [at.date() for at in times]
+            assert days == sorted(set(days))
+            assert (days[-1] - days[0]).days == len(days) - 1  # each day once
+            odd = [at for at in times if (at.hour, at.minute) != (2, 30)]
+            jumps = {"Europe/Berlin": (3, 29, 3, 0), "America/New_York": (3, 8, 3, 0)}
+            if zone in jumps:
+                assert [(at.month, at.day, at.hour, at.minute) for at in odd] == [jumps[zone]]  # 02:30 did not exist
+            else:
+                assert odd == []
+        for automation_id in made:
+            found = await desk.automations.get(automation_id)
+            assert (found.run_count, found.consecutive_failures) == (len(runs[made[automation_id]]), 0)
+
+
+async def test_an_interval_keeps_its_phase_over_restarts(home: Path) -> None:
+    clock = FakeClock(START + 12345 * SECOND)
+    agent = ScriptedAgent(result("ok"), name="it")
+    async with opened(home, clock, agent) as desk:
+        made = await desk.automations.create("look", agent="it", every="24h", missed="once")
+    for days, late in ((1, 0), (2, 7), (3, 3600), (4, 59), (6, 40000), (7, 1)):
+        clock.set(made.created_at + (days * 86400 + late) * SECOND)
+        async with opened(home, clock, agent) as desk:
+            await until(lambda desk=desk: at_rest(desk))  # type: ignore[misc]
+            due = await desk.store.next_automation_at()
+            assert due == made.created_at + (days + 1) * 24 * HOUR
+            fired = await events(desk, "automation_fired")
+    times = [datetime.fromisoformat(one.payload["scheduled_for"]).timestamp() for one in fired]
+    assert [(at - made.created_at / SECOND) / 86400 for at in times] == [1, 2, 3, 4, 5, 7]
+
+
+@pytest.mark.parametrize(("missed", "runs"), [("skip", 0), ("once", 1), ("once_within", 1)])
+async def test_a_machine_that_was_suspended_catches_up_by_policy(home: Path, missed: str, runs: int) -> None:
+    clock = FakeClock(START)
+    async with opened(home, clock, ScriptedAgent(result("ok"), name="it")) as desk:
+        made = await desk.automations.create("look", agent="it", every="1h", missed=missed)
+        await until(lambda: at_rest(desk))
+        await jump(desk, clock, START + 5 * HOUR + HOUR // 2)
+        assert len(await desk.automations.history(made.id)) == runs
+        (told,) = await events(desk, "automation_missed")
+        assert told.payload["count"] == 5
+        assert told.time <= clock.now()
+        await jump(desk, clock, START + 6 * HOUR)
+        assert len(await desk.automations.history(made.id)) == runs + 1
+
+
+async def test_nothing_is_written_while_nothing_is_due(home: Path) -> None:
+    clock = FakeClock(START)
+    async with opened(home, clock, ScriptedAgent(result("ok"), name="it")) as desk:
+        await desk.automations.create("look", agent="it", every="24h")
+        await desk.automations.create("never", agent="it", every="1h", enabled=False)
+        await until(lambda: at_rest(desk))
+        with sqlite3.connect(desk.home.database) as other:
+            version = other.execute("PRAGMA data_version").fetchone()
+            for _ in range(20):
+                await clock.advance(600)
+                await desk.store.next_automation_at()
+            assert other.execute("PRAGMA data_version").fetchone() == version
+        other.close()
+
+
+# -- how runs end --------------------------------------------------------------------------------------------------
+
+
+async def test_a_timeout_counts_and_the_next_run_comes_at_its_time(home: Path) -> None:
+    clock = FakeClock(START)
+    agent = ScriptedAgent(wait_for(asyncio.Event()), name="it")
+    async with opened(home, clock, agent) as desk:
+        made = await desk.automations.create("look", agent="it", every="1h", timeout_seconds=60.0)
+        clock.set(START + HOUR - 30 * SECOND)
+        await clock.advance(30)
+        await until(lambda: _turns(agent, 1))
+        await clock.advance(60)
+        await until(lambda: at_rest(desk))
+        found = await desk.automations.get(made.id)
+        assert (found.consecutive_failures, found.run_count, found.next_run_at) == (1, 1, START + 2 * HOUR)
+        assert "timeout" in (found.last_result or "")
+        await clock.advance(300)
+        assert len(agent.turns) == 1
+
+
+async def _turns(agent: ScriptedAgent, count: int) -> bool:
+    return len(agent.turns) >= count
+
+
+async def test_what_may_pass_is_tried_again_before_it_counts(home: Path) -> None:
+    clock = FakeClock(START)
+    agent = ScriptedAgent(raise_(TransientError("too many requests")), name="it")
+    async with opened(home, clock, agent) as desk:
+        made = await desk.automations.create("look", agent="it", every="24h")
+        await jump(desk, clock, START + 24 * HOUR)
+        waited = []
+        while task := await desk.automations.running(made.id):
+            waited.append((task.due_at - clock.now()) / SECOND)
+            assert (await desk.automations.get(made.id)).consecutive_failures == 0
+            await jump(desk, clock, task.due_at)
+        assert tuple(waited) == AUTOMATION_PAUSES
+        found = await desk.automations.get(made.id)
+        assert (found.consecutive_failures, found.run_count) == (1, 1)
+        assert len(agent.turns) == 6
+
+
+async def test_three_failures_pause_it_with_one_notice_and_resuming_works(home: Path) -> None:
+    clock, channel = FakeClock(START), RecordingChannel("there")
+    agent = ScriptedAgent(raise_(AgentError("no luck")), name="it")
+    async with opened(home, clock, agent, there=channel) as desk:
+        made = await desk.automations.create("look", agent="it", every="1h", route="there")
+        for hour in range(1, 6):
+            await jump(desk, clock, START + hour * HOUR)
+        await channel.until(lambda c: any(one.notice == "automation_paused" for one in c.delivered))
+        (notice,) = [one for one in channel.tried if one.notice == "automation_paused"]
+        assert f"midwatch automation resume {made.id}" in notice.text
+        assert len(await desk.automations.history(made.id)) == 3
+        assert (await desk.automations.resume(made.id)).consecutive_failures == 0
+        await jump(desk, clock, START + 6 * HOUR)
+        found = await desk.automations.get(made.id)
+        assert (found.status, found.consecutive_failures) == ("active", 1)
+
+
+async def test_an_answer_that_is_the_quiet_token_is_not_delivered(home: Path) -> None:
+    clock, channel = FakeClock(START), RecordingChannel("there")
+    async with opened(home, clock, ScriptedAgent(result(" NOTHING "), name="it"), there=channel) as desk:
+        made = await desk.automations.create("look", agent="it", every="1h", route="there", quiet="NOTHING", max_runs=1)
+        await jump(desk, clock, START + HOUR)
+        (run,) = await desk.automations.history(made.id)
+        assert (run.outcome, run.status) == ("silent", "done")
+        await channel.until(lambda c: bool(c.delivered))
+        assert {one.notice for one in channel.tried} == {"started"}
+        assert (await desk.automations.get(made.id)).consecutive_failures == 0
+
+
+async def test_a_cancelled_run_does_not_come_back(home: Path) -> None:
+    clock = FakeClock(START)
+    agent = ScriptedAgent(wait_for(asyncio.Event()), name="it")
+    async with opened(home, clock, agent) as desk:
+        made = await desk.automations.create("look", agent="it", every="1h")
+        clock.set(START + HOUR - 30 * SECOND)
+        await clock.advance(30)
+        await until(lambda: _turns(agent, 1))
+        run = await desk.automations.running(made.id)
+        assert run is not None
+        await desk.tasks.cancel(run.id)
+        await until(lambda: at_rest(desk))
+        await clock.advance(600)
+        found = await desk.automations.get(made.id)
+        assert (found.run_count, found.consecutive_failures, found.next_run_at) == (1, 0, START + 2 * HOUR)
+        assert len(agent.turns) == 1
+
+
+# -- people in between ---------------------------------------------------------------------------------------------
+
+
+async def test_a_person_comes_first_and_the_run_goes_on_afterwards(home: Path) -> None:
+    clock, free = FakeClock(START), asyncio.Event()
+    order: list[str] = []
+
+    async def work(turn: Turn) -> str:
+        order.append(turn.prompt)
+        if turn.prompt == "look":
+            await free.wait()
+        return "ok"
+
+    agent = ScriptedAgent(work, name="it", terms=AgentTerms(on_crash="rerun"))
+    async with opened(home, clock, agent) as desk:
+        await desk.sessions.create(agent="it", key="chat:1")
+        made = await desk.automations.create("look", agent="it", every="1h", session_key="chat:1", max_runs=1)
+        clock.set(START + HOUR - 30 * SECOND)
+        await clock.advance(30)
+        await until(lambda: _turns(agent, 1))
+        run = await desk.automations.running(made.id)
+        assert run is not None
+        message = await desk.sessions.send("chat:1", "hello")
+        async with asyncio.timeout(30):
+            assert (await desk.tasks.wait(message.id)).outcome == "ok"
+        free.set()
+        async with asyncio.timeout(30):
+            ended = await desk.tasks.wait(run.id)
+        assert order == ["look", "hello", "look"]
+        assert (ended.outcome, ended.interruptions, ended.failures) == ("ok", 1, 0)
+        found = await desk.automations.get(made.id)
+        assert (found.run_count, found.status, found.paused_why) == (1, "paused", SPENT)
+        assert len(await events(desk, "automation_fired")) == 1
+        assert [one.payload["reason"] for one in await events(desk, "task_interrupted")] == ["yield"]
+
+
+async def test_a_message_that_waits_goes_before_a_run_that_waits(home: Path) -> None:
+    clock, free = FakeClock(START), asyncio.Event()
+    order: list[str] = []
+
+    async def work(turn: Turn) -> str:
+        order.append(turn.prompt)
+        if turn.prompt == "first":
+            await free.wait()
+        return "ok"
+
+    agent = ScriptedAgent(work, name="it")
+    async with opened(home, clock, agent) as desk:
+        await desk.sessions.create(agent="it", key="chat:1")
+        made = await desk.automations.create("look", agent="it", every="1h", session_key="chat:1")
+        await desk.sessions.send("chat:1", "first")
+        await until(lambda: _turns(agent, 1))
+        clock.set(START + HOUR - 30 * SECOND)
+        await clock.advance(30)
+        await until(lambda: desk.automations.running(made.id))
+        await desk.sessions.send("chat:1", "second")
+        free.set()
+        await until(lambda: at_rest(desk))
+        assert order == ["first", "second", "look"]
+
+
+async def test_threads_of_one_chat_do_not_block_each_other(home: Path) -> None:
+    clock, free = FakeClock(START), asyncio.Event()
+
+    async def work(turn: Turn) -> str:
+        if turn.prompt == "long":
+            await free.wait()
+        return "ok"
+
+    agent = ScriptedAgent(work, name="it")
+    async with opened(home, clock, agent) as desk:
+        long = await desk.automations.create("long", agent="it", every="1h", session_key="chat:1|thread:a")
+        others = [
+            await desk.automations.create("short", agent="it", every="1h", session_key=key)
+            for key in ("chat:1|thread:b", "chat:1", "chat:2|thread:a")
+        ]
+        same = await desk.automations.create("same", agent="it", every="1h", session_key="chat:1|thread:a|message:9")
+        clock.set(START + HOUR - 30 * SECOND)
+        await clock.advance(30)
+        for one in others:
+            await until(lambda one=one: _outcome(desk, one, "ok"))  # type: ignore[misc]
+        running, waiting = await desk.automations.running(long.id), await desk.automations.running(same.id)
+        assert running is not None
+        assert waiting is not None
+        assert {running.status, waiting.status} == {"running", "pending"} or waiting.outcome == "ok"
+        free.set()
+        await until(lambda: at_rest(desk))
+
+
+async def _outcome(desk: Runtime, one: Automation, outcome: str) -> bool:
+    return any(task.outcome == outcome for task in await desk.automations.history(one.id))
+
+
+async def test_a_conversation_is_continued_unless_each_run_is_fresh(home: Path) -> None:
+    clock = FakeClock(START)
+    agent = ScriptedAgent(result("ok", thread_id="th_2"), name="it")
+    async with opened(home, clock, agent) as desk:
+        await desk.automations.create("look", agent="it", every="1h", resume_thread_id="th_1", max_runs=2)
+        fresh = await desk.automations.create("anew", agent="it", every="1h", fresh=True, max_runs=2)
+        for hour in (1, 2):
+            await jump(desk, clock, START + hour * HOUR)
+        assert [turn.thread_id for turn in agent.turns if turn.prompt == "look"] == ["th_1", "th_2"]
+        assert [turn.thread_id for turn in agent.turns if turn.prompt == "anew"] == [None, None]
+        assert (await desk.automations.get(fresh.id)).resume_thread_id is None
+
+
+# -- two processes -------------------------------------------------------------------------------------------------
+
+
+async def opened_store(kind: str, url: str) -> Store:
+    return await PostgresStore.open(url) if kind == "postgres" else await SqliteStore.open(url)
+
+
+async def race(kind: str, url: str) -> None:
+    """What one of the processes does: wait for the word, then fire whatever is due."""
+    store = await opened_store(kind, url)
+
+    async def terms(agent: str) -> AgentTerms:
+        return AgentTerms()
+
+    scheduler = Scheduler(store, SystemClock(), lambda: True, terms, terms)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    await scheduler.look()
+    await store.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_two_processes_fire_each_due_automation_once(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("database") if kind == "postgres" else str(tmp_path / "midwatch.db")
+    store = await opened_store(kind, url)
+    now = SystemClock().now()
+    many = [an_automation(now, id=f"am_{n:03}", session_key=f"s:{n}", next_run_at=now - n) for n in range(200)]
+    await store.apply(Changes(records=tuple(many)))
+    racers = [program("race", kind, url) for _ in range(2)]
+    try:
+        for racer in racers:
+            assert racer.stdout is not None
+            assert (await asyncio.to_thread(racer.stdout.readline)).strip() == "ready"
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write("go\n")
+            racer.stdin.flush()
+        for racer in racers:
+            assert await asyncio.to_thread(racer.wait, 60) == 0
+        for one in many:
+            (run,) = await store.runs(one.id)
+            assert run.internal_key == f"{one.id}@{one.next_run_at}"
+            found = await store.get_automation(one.id)
+            assert found is not None
+            assert (found.run_count, found.revision) == (1, 1)
+        fired = await store.read_events(0, EventFilter(kinds=("automation_fired",)), 1000)
+        assert Counter(made.payload["automation_id"] for made in fired) == {one.id: 1 for one in many}
+        assert await store.read_events(0, EventFilter(kinds=("automation_missed",)), 1000) == []
+    finally:
+        for racer in racers:
+            racer.kill()
+            racer.communicate()
+        await store.close()
+
+
+def program(*arguments: str) -> subprocess.Popen[str]:
+    """This file as a program of its own."""
+    folder = Path(__file__).parent.parent
+    argv = [sys.executable, str(Path(__file__)), *arguments]
+    return subprocess.Popen(
+        argv, env={**os.environ, "PYTHONPATH": str(folder)}, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+
+
+# -- death ---------------------------------------------------------------------------------------------------------
+
+DIED = 77
+BODIES, TIME = "bodies", "time"
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "rerun": {"on_crash": "rerun", "max_runs": 2},
+    "fail": {"on_crash": "fail", "max_runs": 2, "route": "console"},
+    "errors": {"on_crash": "rerun", "route": "console"},
+    "given back": {"on_crash": "rerun", "max_runs": 1, "jitter_seconds": 600.0},
+}
+
+
+class Doomed(SqliteStore):
+    """A store whose process dies at its n-th write: before it, or once it is durable and nobody knows."""
+
+    die_at = 0
+    after = False
+    count = 0
+
+    async def write(self, verb: Callable[..., Any], *args: Any) -> Any:
+        Doomed.count += 1
+        if Doomed.count == Doomed.die_at:
+            if Doomed.after:
+                await super().write(verb, *args)
+            os._exit(DIED)
+        return await super().write(verb, *args)
+
+
+async def live(home: Path, name: str) -> None:
+    """The whole scenario from wherever it stands to its end."""
+    clock = FakeClock(int((home / TIME).read_text()) if (home / TIME).exists() else START)
+
+    async def work(turn: Turn) -> str:
+        with (home / BODIES).open("a") as file:
+            file.write(f"{turn.env['MIDWATCH_TASK']}\n")
+        if name == "errors":
+            raise AgentError("no luck")
+        return "ok"
+
+    def to(moment: int) -> None:
+        (home / TIME).write_text(str(moment))
+        clock.set(moment - int(LONGEST_NAP * SECOND))
+
+    async with opened(home, clock, ScriptedAgent(work, name="it")) as desk:
+        found = await desk.automations.list("all")
+        made = found[0] if found else await desk.automations.create("x", agent="it", every="1h", **SCENARIOS[name])
+        while True:
+            await until(lambda: at_rest(desk))
+            if name == "given back":
+                first = (await desk.automations.history(made.id))[-1:]
+                if first and first[0].status == "pending" and first[0].attempt == 0:
+                    await desk.tasks.cancel(first[0].id)
+                    continue
+            made = await desk.automations.get(made.id)
+            run = await desk.automations.running(made.id)
+            if made.status != "active":
+                return
+            due = [at for at in (made.next_run_at, run.due_at if run else None) if at is not None]
+            to(min(due))
+            await clock.advance(LONGEST_NAP)
+
+
+def in_child(home: Path, name: str, die_at: int, *, after: bool) -> int:
+    """Live in a process of its own, which dies at a write; its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            from midwatch import runtime
+
+            Doomed.die_at, Doomed.after = die_at, after
+            runtime.SqliteStore = Doomed  # type: ignore[misc]
+            quiet = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(quiet, 1)
+            asyncio.run(live(home, name))
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def die_everywhere(folder: Path, name: str, after: str) -> None:
+    """Die at the first write and live on, die at the second and live on, until a life has no more writes."""
+    die_at, codes = 0, [DIED]
+    while codes[0] == DIED:
+        die_at += 1
+        home = folder / str(die_at)
+        home.mkdir()
+        codes = [in_child(home, name, die_at, after=after == "after"), in_child(home, name, 0, after=False)]
+        print(json.dumps([die_at, *codes]), flush=True)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("name", list(SCENARIOS))
+async def test_death_at_any_write_loses_and_doubles_nothing(tmp_path: Path, name: str, when: str) -> None:
+    child = program("die", str(tmp_path), name, when)
+    out, _ = await asyncio.to_thread(child.communicate)
+    assert child.returncode == 0
+    deaths = [json.loads(line) for line in out.splitlines()]
+    assert [codes for _, *codes in deaths] == [[DIED, 0]] * (len(deaths) - 1) + [[0, 0]]
+    assert len(deaths) > 8  # that many writes there are at least
+    outcomes: Counter[str] = Counter()
+    for die_at, *_ in deaths:
+        outcomes += await lived_well(tmp_path / str(die_at), name)
+    if name == "fail":
+        assert outcomes["lost"]  # or no death met a run
+
+
+async def lived_well(home: Path, name: str) -> Counter[str]:
+    """Check what a life and its continuation left; how its runs ended."""
+    store = await SqliteStore.open(home / "midwatch.db")
+    try:
+        (made,) = await store.list_automations(statuses=("active", "paused", "deleted"))
+        runs = (await store.runs(made.id, 100))[::-1]
+        log = await store.read_events(0, limit=2000)
+        notices = Counter(one.notice for one in await store.list_deliveries(limit=500))
+    finally:
+        await store.close()
+    bodies = Counter(line.partition("/")[0] for line in (home / BODIES).read_text().split())
+    kinds = Counter(one.kind for one in log)
+    assert kinds["automation_fired"] == len(runs) == len({run.internal_key for run in runs})
+    assert kinds["task_finished"] == len(runs) == kinds["task_submitted"]
+    assert kinds["automation_paused"] == 1
+    assert kinds["automation_missed"] == 0
+    assert not any(run.open for run in runs)
+    assert made.status == "paused"
+    hours = [(int((run.internal_key or "").partition("@")[2]) - made.created_at) // HOUR for run in runs]
+    assert hours == list(range(1, len(runs) + 1))  # each of its times once, none left out
+    outcomes = Counter(run.outcome or "" for run in runs)
+    given_back = outcomes["cancelled"]
+    assert made.run_count == len(runs) - given_back
+    if made.max_runs:
+        assert made.run_count == made.max_runs
+    _check_scenario(name, made, runs, outcomes, bodies, notices)
+    return outcomes
+
+
+def _check_scenario(
+    name: str, made: Automation, runs: list[Task], outcomes: Counter[str], bodies: Counter[str], notices: Counter[str]
+) -> None:
+    if name == "rerun":
+        assert outcomes == {"ok": 2}
+    elif name == "fail":
+        assert set(outcomes) <= {"ok", "lost"}
+        assert all(count == 1 for count in bodies.values())  # half-done work is never repeated
+        lost_last = runs[-1].outcome == "lost"
+        assert notices["automation_paused"] == int(lost_last)
+        assert ("lost" in (made.paused_why or "")) == lost_last
+        assert notices["failed"] == outcomes["lost"]
+    elif name == "errors":
+        assert outcomes == {"error": 3}
+        assert (made.consecutive_failures, notices["automation_paused"], notices["failed"]) == (3, 1, 3)
+    else:
+        assert outcomes == {"ok": 1, "cancelled": 1}
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "race":
+        asyncio.run(race(sys.argv[2], sys.argv[3]))
+    else:
+        die_everywhere(Path(sys.argv[2]), sys.argv[3], sys.argv[4])
