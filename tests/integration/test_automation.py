@@ -500,7 +500,7 @@ def in_child(home: Path, name: str, die_at: int, *, after: bool) -> int:
             from midwatch import runtime
 
             Doomed.die_at, Doomed.after = die_at, after
-            runtime.SqliteStore = Doomed  # type: ignore[misc]
+            vars(runtime)["SqliteStore"] = Doomed
             quiet = os.open(os.devnull, os.O_WRONLY)
             os.dup2(quiet, 1)
             asyncio.run(live(home, name))
@@ -558,7 +558,7 @@ async def lived_well(home: Path, name: str) -> Counter[str]:
     assert made.status == "paused"
     hours = [(int((run.internal_key or "").partition("@")[2]) - made.created_at) // HOUR for run in runs]
     assert hours == list(range(1, len(runs) + 1))  # each of its times once, none left out
-    outcomes = Counter(run.outcome or "" for run in runs)
+    outcomes: Counter[str] = Counter(run.outcome or "" for run in runs)
     given_back = outcomes["cancelled"]
     assert made.run_count == len(runs) - given_back
     if made.max_runs:

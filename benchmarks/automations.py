@@ -1,0 +1,186 @@
+"""Automations by the thousand: `make bench-automations`.
+
+How long a wake of the scheduler takes when none of many automations is due, and how long two processes need that race
+to fire many which are due at once, on SQLite and on a PostgreSQL with fsync on. Prints a table, a sentence for every
+target that was missed, and one JSON object as its last line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+from tests import postgres
+
+from benchmarks.harness import Failed, clean_environment, json_line, percentile, print_table
+from midwatch.automation import Automation
+from midwatch.change import Changes
+from midwatch.clock import SECOND, SystemClock
+from midwatch.event import EventFilter
+from midwatch.schedule import Schedule
+from midwatch.scheduler import Scheduler
+from midwatch.store import Store
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.task import AgentTerms
+
+MANY, DUE, WAKES = 100_000, 1000, 300
+CHUNK = 2000
+TARGETS = {"wake_ms": 1.0, "wake_writes": 0, "rush_s": 2.0, "doubled_or_lost": 0}
+"""What each figure is to be at most, on both stores."""
+
+
+async def opened(kind: str, url: str) -> Store:
+    """The store of a kind."""
+    if kind == "sqlite":
+        return await SqliteStore.open(url)
+    from midwatch.stores.postgres import PostgresStore
+
+    return await PostgresStore.open(url)
+
+
+def scheduler_of(store: Store) -> Scheduler:
+    """A scheduler that leads, whoever else does."""
+
+    async def terms(agent: str) -> AgentTerms:
+        return AgentTerms()
+
+    return Scheduler(store, SystemClock(), lambda: True, terms, terms)
+
+
+async def fill(store: Store, count: int, first_at: int) -> None:
+    """Automations that run every hour, the first of them at `first_at`."""
+    now = SystemClock().now()
+    schedule = Schedule.make(every=3600, zone="UTC", anchor=now).snapshot()
+    for begin in range(0, count, CHUNK):
+        some = tuple(
+            Automation(
+                id=f"am_{first_at:x}_{n:06}", prompt="x" * 200, agent="noop", schedule=schedule, title=f"number {n}",
+                session_key=f"auto:{first_at:x}:{n}", created_at=now, updated_at=now, next_run_at=first_at + n,
+            )
+            for n in range(begin, min(begin + CHUNK, count))
+        )  # fmt: skip
+        await store.apply(Changes(records=some))
+
+
+async def wakes(store: Store, count: int) -> dict[str, Any]:
+    """Wakes with nothing due: how long they take, and what they write."""
+    await fill(store, count, SystemClock().now() + 3600 * SECOND)
+    scheduler, took, before = scheduler_of(store), [], (await store.log_bounds()).last_seq
+    commits = 0
+
+    def heard(_: object) -> None:
+        nonlocal commits
+        commits += 1
+
+    store.on_commit(heard)
+    for _ in range(WAKES):
+        began = time.perf_counter()
+        await scheduler.look()
+        took.append((time.perf_counter() - began) * 1e3)
+    written = commits + (await store.log_bounds()).last_seq - before
+    return {"wake_ms": statistics.median(took), "wake_p99_ms": percentile(took, 0.99), "wake_writes": written}
+
+
+async def rush(store: Store, kind: str, url: str, count: int) -> dict[str, Any]:
+    """Two processes fire what is due at once."""
+    await fill(store, count, SystemClock().now() - count)
+    async with AsyncExitStack() as ending:
+        racers = []
+        for _ in range(2):
+            argv = [sys.executable, "-m", "benchmarks.automations", "--race", kind, url]
+            racer = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=clean_environment()
+            )
+            ending.callback(racer.communicate)
+            ending.callback(racer.kill)
+            racers.append(racer)
+        for racer in racers:
+            if await asyncio.to_thread(racer.stdout.readline) != "ready\n":  # type: ignore[union-attr]
+                raise Failed("a racer did not start.")
+        began = time.perf_counter()
+        for racer in racers:
+            racer.stdin.write("go\n")  # type: ignore[union-attr]
+            racer.stdin.flush()  # type: ignore[union-attr]
+        for racer in racers:
+            if await asyncio.to_thread(racer.wait, 120):
+                raise Failed("a racer failed.")
+        took = time.perf_counter() - began
+    fired: list[str] = []
+    after = 0
+    while some := await store.read_events(after, EventFilter(kinds=("automation_fired",)), 1000):
+        fired += [made.payload["automation_id"] for made in some]
+        after = some[-1].seq or 0
+    return {"rush_s": took, "doubled_or_lost": abs(len(fired) - count) + len(fired) - len(set(fired))}
+
+
+async def race(kind: str, url: str) -> None:
+    """One racer: waits for the word, then looks once."""
+    store = await opened(kind, url)
+    try:
+        scheduler = scheduler_of(store)
+        await store.next_automation_at()  # connected
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        await scheduler.look()
+    finally:
+        await store.close()
+
+
+async def measure(kind: str, url: str, many: int, due: int) -> dict[str, Any]:
+    """All figures of one store."""
+    store = await opened(kind, url)
+    try:
+        return {**await wakes(store, many), **await rush(store, kind, url, due)}
+    finally:
+        await store.close()
+
+
+def tell(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The table, what was missed, and the figures under one name each."""
+    names = ("wake_ms", "wake_p99_ms", "wake_writes", "rush_s", "doubled_or_lost")
+    print_table(("", *found), [(name, *(f"{figures[name]:.3g}" for figures in found.values())) for name in names])
+    print()
+    for kind, figures in found.items():
+        for name, most in TARGETS.items():
+            if figures[name] > most:
+                print(f"Missed on {kind}: {name} is {figures[name]:.3g}, it should be at most {most:g}.")
+    return {f"{kind}_{name}": value for kind, figures in found.items() for name, value in figures.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure the scheduler with many automations.")
+    parser.add_argument("--many", type=int, default=MANY, help="automations of which none is due")
+    parser.add_argument("--due", type=int, default=DUE, help="automations that are due at once")
+    parser.add_argument("--race", nargs=2, metavar=("KIND", "URL"), help=argparse.SUPPRESS)
+    wanted = parser.parse_args()
+    if wanted.race:
+        import uvloop
+
+        uvloop.run(race(*wanted.race))
+        return
+    print(f"{psutil.cpu_count()} cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.2f}\n")
+    postgres.SETTINGS.update({"fsync": "on", "full_page_writes": "on"})
+    found = {}
+    disk = Path("/var/tmp")  # unlike /tmp never kept in memory
+    with tempfile.TemporaryDirectory(prefix="midwatch-bench-", dir=disk if disk.is_dir() else None) as place:
+        found["sqlite"] = asyncio.run(measure("sqlite", f"{place}/midwatch.db", wanted.many, wanted.due))
+    try:
+        with postgres.cluster() as server:
+            found["postgres"] = asyncio.run(measure("postgres", server.url, wanted.many, wanted.due))
+    except FileNotFoundError as problem:
+        print(f"{problem}\n")
+    print(json_line(tell(found)))
+
+
+if __name__ == "__main__":
+    main()
