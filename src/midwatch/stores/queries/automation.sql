@@ -14,8 +14,9 @@ WHERE status = 'active' AND next_run_at IS NOT NULL AND next_run_at <= :now ORDE
 -- next_at: when the next one is due
 SELECT min(next_run_at) FROM automations WHERE status = 'active' AND next_run_at IS NOT NULL
 
--- open_run: its open task
-SELECT {task} FROM tasks WHERE cause_id = :id AND cause = :cause AND status IN ('pending', 'running') LIMIT 1
+-- open_run: its open task (the conditions are those of the index)
+SELECT {task} FROM tasks
+WHERE cause_id = :id AND cause = :cause AND cause IN ('automation', 'goal') AND status IN ('pending', 'running')
 
 -- runs: its tasks, newest first
 SELECT {task} FROM tasks WHERE cause_id = :id AND cause = :cause ORDER BY id DESC LIMIT :limit

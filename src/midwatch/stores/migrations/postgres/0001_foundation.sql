@@ -282,8 +282,8 @@ CREATE TABLE goals (
 CREATE UNIQUE INDEX goals_open ON goals (scope_kind, scope_id) WHERE status IN ('waiting_for_session', 'active', 'paused');
 CREATE INDEX goals_deadline ON goals (deadline_at) WHERE status IN ('waiting_for_session', 'active', 'paused');
 
--- The open tasks of automations and goals.
-CREATE INDEX tasks_cause ON tasks (cause_id) WHERE cause_id IS NOT NULL;
+-- The tasks of automations and goals, in order.
+CREATE INDEX tasks_cause ON tasks (cause_id, id) WHERE cause_id IS NOT NULL;
 -- An automation and a goal have one open task at most.
 CREATE UNIQUE INDEX tasks_cause_open ON tasks (cause_id)
 WHERE cause IN ('automation', 'goal') AND status IN ('pending', 'running');
