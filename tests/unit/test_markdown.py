@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from html.parser import HTMLParser
 
 import pytest
@@ -130,7 +131,7 @@ def test_half_a_surrogate_pair_and_a_zero_byte_do_no_harm() -> None:
 def test_a_long_text_is_rendered_in_part_and_says_so() -> None:
     page = render("word " * 100_000)
     assert page.endswith(NOTE)
-    assert len(page) < 250_000
+    assert len(page) < 60_000
     wide = render("ä" * 150_000)
     assert wide.endswith(NOTE) and "\ufffd" not in wide
 
@@ -140,13 +141,44 @@ def test_deep_nesting_ends() -> None:
         assert isinstance(render(text), str)
 
 
+HOSTILE = {
+    "images": "![" * 100_000,
+    "links": "[" * 200_000,
+    "links in paragraphs": ("[" * 2000 + "\n\n") * 100,
+    "rows that are filled up": "|" + "a|" * 100 + "\n|" + "-|" * 100 + "\n" + "|\n" * 25_000,
+    "tables": ("|" + "a|" * 100 + "\n|" + "-|" * 100 + "\n" + "|\n" * 100 + "\n") * 90,
+    "a long address everywhere": "[a]: http://" + "b" * 25_000 + "\n\n" + "[a] " * 6000,
+    "a long title everywhere": "[a]: http://b '" + "b" * 25_000 + "'\n\n" + "[a]\n\n" * 5000,
+    "emphasis": "*_**__" * 30_000,
+    "quotes": ">" * 200_000,
+    "items": "- a\n" * 50_000,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_nobody_keeps_the_server_busy_with_a_text(text: str) -> None:
+    """A tenth of the limit is usual; without bounds some of these take ten times it, or hundreds of megabytes."""
+    markdown._page.cache_clear()
+    began = time.process_time()
+    page = render(text)
+    assert time.process_time() - began < 2.0
+    assert len(page) < 1_000_000
+
+
+def test_what_is_alike_as_far_as_it_is_shown_is_rendered_once() -> None:
+    markdown._page.cache_clear()
+    pages = {render("word " * 20_000 + str(number)) for number in range(5)}
+    assert len(pages) == 1
+    assert markdown._page.cache_info().misses == 1
+
+
 def test_what_cannot_be_rendered_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(page: str) -> str:
         raise RuntimeError("no sanitiser today")
 
     monkeypatch.setattr(markdown, "_sanitised", broken)
-    render.cache_clear()
+    markdown._page.cache_clear()
     try:
         assert render("**<b>**") == "<pre>**&lt;b&gt;**</pre>"
     finally:
-        render.cache_clear()
+        markdown._page.cache_clear()

@@ -15,10 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.rules_core import StateCore
     from markdown_it.token import Token
 
-MOST_CHARACTERS = 200_000
-MOST_BYTES = 200_000
+MOST_CHARACTERS = 50_000
+MOST_BRACKETS = 5000
+"""Beginnings of links that are looked at: each may be the beginning of many."""
+MOST_PARTS = 20_000
+MOST_ADDRESSES = 200_000
+"""Characters of all addresses and titles: one that is written once can be referred to on every line."""
 KEPT_PAGES = 64
 QUICK_CHARACTERS = 4000
 TAGS = {
@@ -38,24 +43,22 @@ async def page_of(text: str) -> str:
     return render(text) if len(text) <= QUICK_CHARACTERS else await asyncio.to_thread(render, text)
 
 
-@lru_cache(maxsize=KEPT_PAGES)
 def render(text: str) -> str:
-    """`text` as sanitised HTML. It never raises: what cannot be rendered is shown as it is."""
-    shown = _beginning(text)
-    note = NOTE if len(shown) < len(text) else ""
+    """`text` as sanitised HTML. It never raises: what cannot be rendered, or would take too long, is shown as it is."""
+    if len(text) <= MOST_CHARACTERS:
+        return _page(text)
+    return _page(text[:MOST_CHARACTERS]) + NOTE
+
+
+@lru_cache(maxsize=KEPT_PAGES)
+def _page(text: str) -> str:
     try:
-        return _sanitised(_parser().render(shown)) + note
+        return _sanitised(_parser().render(text))
+    except _TooMuch:
+        pass
     except Exception:
         logger.exception("a text could not be rendered as Markdown")
-        return f"<pre>{html.escape(shown)}</pre>{note}"
-
-
-def _beginning(text: str) -> str:
-    """As much as is rendered: rendering takes time in proportion to the text."""
-    encoded = text[:MOST_CHARACTERS].encode("utf-8", "replace")
-    if len(encoded) <= MOST_BYTES:
-        return text[:MOST_CHARACTERS]
-    return encoded[:MOST_BYTES].decode("utf-8", "ignore")
+    return f"<pre>{html.escape(text)}</pre>"
 
 
 def _sanitised(page: str) -> str:
@@ -78,10 +81,52 @@ def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
     made = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    made.core.ruler.at("block", _block)
+    made.core.ruler.at("inline", _inline)
     made.add_render_rule("image", _image)
     made.add_render_rule("th_open", _cell)
     made.add_render_rule("td_open", _cell)
     return made
+
+
+class _TooMuch(Exception):
+    """A small text would become a large page."""
+
+
+class _Parts(list["Token"]):
+    """The parts of a page, which must not be many more than its text has characters: rows of a table are filled up."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def append(self, token: Token) -> None:
+        if len(self) >= self._most:
+            raise _TooMuch
+        super().append(token)
+
+
+def _block(state: StateCore) -> None:
+    state.tokens = _Parts(min(MOST_PARTS, 100 + 2 * len(state.src)))
+    state.md.block.parse(state.src, state.md, state.env, state.tokens)
+
+
+def _inline(state: StateCore) -> None:
+    from markdown_it.token import Token
+
+    addresses = brackets = 0
+    for token in state.tokens:
+        if token.type != "inline":
+            continue
+        token.children = []
+        brackets += token.content.count("[")
+        if brackets > MOST_BRACKETS:
+            token.children.append(Token("text", "", 0, content=token.content))
+            continue
+        state.md.inline.parse(token.content, state.md, state.env, token.children)
+        addresses += sum(len(str(value)) for child in token.children for value in child.attrs.values())
+        if addresses > MOST_ADDRESSES:
+            raise _TooMuch
 
 
 def _image(self: Any, tokens: Sequence[Token], index: int, options: Any, env: MutableMapping[str, Any]) -> str:
