@@ -121,6 +121,10 @@ class Scheduler:
 
     async def _fire(self, automation: Automation) -> None:
         try:
+            session = await self._store.get_session(automation.session_key)
+            if session is not None and session.status == "closed":
+                await self._store.apply(automations.shut(automation, self._clock.now()))
+                return
             runs = await self._store.open_run(automation.id) is not None
             terms = await self._terms(automation.agent)
             try:
@@ -130,7 +134,7 @@ class Scheduler:
             except Conflict:
                 if await self._store.get_automation(automation.id) != automation:
                     return  # somebody else fired or changed it
-                # That time has had its run already, before somebody set a clock back: on to the next.
+                # It was retried just now, or a clock was set back and that time had its run: on to the next.
                 await self._store.apply(automations.fire(automation, self._clock.now(), terms, runs=True))
         except Conflict:
             log.debug("automation %s was fired or changed by somebody else", automation.id)
@@ -141,9 +145,10 @@ class Scheduler:
 
     async def _wake_goal(self, goal: Goal) -> None:
         try:
-            step = await self._store.open_step(goal.id) if goal.status == "active" else None
-            if step is not None:  # its deadline has passed; how it goes on is settled when the step has ended
-                await self._stop(step.id)
+            late = goal.status == "active" and goal.deadline_at <= self._clock.now()
+            if late and (step := await self._store.open_step(goal.id)) is not None:
+                if await self._store.get_goal(goal.id) == goal:  # how it goes on is settled when the step has ended
+                    await self._stop(step.id)
                 return
             means = await goals.means_of(goal, self._terms, self._templates)
             session = await self._store.get_session(goal.session_key)

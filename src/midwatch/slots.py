@@ -3,6 +3,7 @@
 Free slots are given in claim order, but one is kept for each actor who waits and has none, of the process and of each
 agent; where they are too few, for those who had one longest ago. What is kept is for somebody who can use it now: an
 actor alone on the desk has every slot, none stays empty, and nobody's one task waits behind another's five hundred.
+Only goals, which would use whatever there is for days, leave the last slot of several to everything else.
 """
 
 from __future__ import annotations
@@ -115,6 +116,13 @@ class Room:
     def agents(self) -> list[str]:
         """Those a task could be taken of."""
         return [agent for agent, left in self._left.items() if left > 0] if self._free > 0 else []
+
+    def last(self) -> list[str]:
+        """Agents that have one slot left of several; a goal leaves it to other work."""
+        held, left = sum(self._held.values()), self._slots(None)
+        if left == 1 and held:
+            return list(self._left)
+        return [agent for agent, left in self._left.items() if left == 1 and _sum(self._held, agent=agent)]
 
     def take(self, task: Task) -> None:
         """Use a slot."""

@@ -51,7 +51,7 @@ WITH who (actor) AS {list:actors}, what (agent) AS {list:agents}, heads (head) A
   SELECT (
     SELECT id FROM tasks {by:tasks_actor}
     WHERE status = 'pending' AND coalesce(creator, '') = who.actor AND agent = what.agent
-      AND (wait IS NULL OR due_at <= :now)
+      AND (wait IS NULL OR due_at <= :now) AND (cause <> 'goal' OR agent NOT IN {list:last})
       AND (submitter = :owner OR (NOT CAST(:own_only AS BOOLEAN) AND agent NOT IN {list:leave}))
       AND NOT EXISTS (SELECT 1 FROM tasks held WHERE held.gate_key = tasks.gate_key AND held.status = 'running')
     ORDER BY rank, due_at, id LIMIT 1

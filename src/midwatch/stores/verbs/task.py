@@ -121,6 +121,8 @@ class _Search:
             task, several = task_of(row[:-1]), row[-1]
             if task.gate_key in gates or task.agent not in agents:
                 continue
+            if task.cause == "goal" and task.agent in room.last():
+                continue
             if room.full(task.actor) or (several and self._scarce(task.agent)):
                 return chosen, task
             gates.add(task.gate_key)
@@ -135,7 +137,7 @@ class _Search:
         actors = [actor for actor in self._actors() if not self.room.full(actor)]
         wide = self.room.full(contested.actor) or self.room.scarce(None, len(actors))
         agents = self.room.agents() if wide else [contested.agent]
-        params = {**self._terms, "actors": dumps(actors), "agents": dumps(agents)}
+        params = {**self._terms, "actors": dumps(actors), "agents": dumps(agents), "last": dumps(self.room.last())}
         heads = [task_of(row) for row in self._tx.rows("task.heads", params)]
         found = self.room.fairest(sorted(heads, key=lambda task: (task.rank, task.due_at, task.id)))
         if found is not None:

@@ -1,0 +1,564 @@
+"""Goals on a whole desk: steps, claims, deadlines, messages in between, crashes, and other work beside them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch import Runtime, Settings, Turn, TurnResult, Usage
+from midwatch.clock import SECOND
+from midwatch.errors import AgentError, Conflict
+from midwatch.event import EventFilter
+from midwatch.goal import LAST_SECONDS, MOST_ERRORS, Goal
+from midwatch.task import AUTOMATION_PAUSES, AgentTerms, Task
+from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent, Step, ask, result, tool
+
+HOUR = 3600.0
+Look = Callable[[], Awaitable[Any]]
+
+
+async def until(look: Look) -> Any:
+    """The first true answer of `look`, looking again after whatever runs now."""
+    async with asyncio.timeout(20):
+        while not (found := await look()):
+            await asyncio.sleep(0.002)
+    return found
+
+
+class Stage:
+    """A desk, its clock, its channel and its agents."""
+
+    def __init__(self, desk: Runtime, clock: FakeClock, there: RecordingChannel) -> None:
+        self.desk, self.clock, self.there = desk, clock, there
+
+    async def goal(self, **wish: Any) -> Goal:
+        return await self.desk.goals.create("reach it", **{"agent": "it", "route": "there", **wish})
+
+    async def becomes(self, goal: Goal, status: str) -> Goal:
+        async def look() -> Goal | None:
+            found = await self.desk.goals.get(goal.id)
+            return found if found.status == status else None
+
+        return await until(look)  # type: ignore[no-any-return]
+
+    async def ended(self, goal: Goal, count: int) -> list[Task]:
+        """Its tasks once so many have ended, in the order in which they were made: while the clock stands still their
+        ids have none."""
+
+        async def look() -> list[Task] | None:
+            done = {one.id: one for one in await self.desk.goals.steps(goal.id) if not one.open}
+            made = await self.desk.store.read_events(0, EventFilter(kinds=("goal_step",)))
+            return [done[one.task_id] for one in made if one.task_id in done] if len(done) >= count else None
+
+        return await until(look)  # type: ignore[no-any-return]
+
+    async def running(self, goal: Goal, work: str = "step") -> Task:
+        async def look() -> Task | None:
+            step = await self.desk.store.open_step(goal.id)
+            now = await self.desk.goals.get(goal.id)
+            return step if step is not None and step.status == "running" and now.work == work else None
+
+        return await until(look)  # type: ignore[no-any-return]
+
+    async def later(self, seconds: float) -> None:
+        await self.clock.advance(seconds)
+
+    async def notices(self, goal: Goal) -> list[str]:
+        return [one.notice.partition(":")[0] for one in (await self.desk.store.list_deliveries(task_id=goal.id))[::-1]]
+
+    async def kinds(self, *wanted: str) -> list[str]:
+        return [one.kind for one in await self.desk.store.read_events(0, EventFilter(kinds=wanted))]
+
+
+@asynccontextmanager
+async def stage(home: Path, clock: FakeClock | None = None, toml: str = "", **agents: Any) -> AsyncIterator[Stage]:
+    clock, there = clock or FakeClock(), RecordingChannel("there")
+    home.mkdir(exist_ok=True)
+    (home / "midwatch.toml").write_text(f"detect_agents = false\nshutdown_grace = 0\n{toml}")
+    settings = Settings.load(home)
+    async with Runtime.open(home, settings=settings, agents=agents, channels={"there": there}, clock=clock) as desk:
+        yield Stage(desk, clock, there)
+
+
+class Mind:
+    """What an agent does in its first, second, ... turn; the last for ever. It reaches the desk it works for."""
+
+    def __init__(self, *turns: Step, terms: AgentTerms | None = None, name: str = "it") -> None:
+        self.desk: Runtime | None = None
+        self.count = 0
+        self._turns = turns
+        self.agent = ScriptedAgent(
+            self._next, terms=terms or AgentTerms(timeout_seconds=1800.0, on_crash="rerun"), name=name
+        )
+
+    @property
+    def prompts(self) -> list[str]:
+        return [turn.prompt for turn in self.agent.turns]
+
+    async def _next(self, turn: Turn) -> Any:
+        self.count += 1
+        return await self._turns[min(self.count, len(self._turns)) - 1](turn)
+
+    def claims(self, text: str = "I think it is") -> Step:
+        async def step(turn: Any) -> str:
+            assert self.desk is not None
+            await self.desk.goals.complete(turn.task.cause_id, evidence="the tests pass", in_step=turn.task_id)
+            return text
+
+        return step
+
+    def delays(self, seconds: float, then: Step | None = None) -> Step:
+        async def step(turn: Any) -> Any:
+            assert self.desk is not None
+            await self.desk.goals.delay(turn.task.cause_id, seconds, "the build", in_step=turn.task_id)
+            return await then(turn) if then else "later"
+
+        return step
+
+
+def fails(text: str = "it broke") -> Step:
+    async def step(turn: Turn) -> None:
+        raise AgentError(text)
+
+    return step
+
+
+def works(gate: asyncio.Event) -> Step:
+    """Work until the test says so."""
+
+    async def step(turn: Turn) -> str:
+        await gate.wait()
+        return "worked"
+
+    return step
+
+
+def says(*words: str) -> list[Step]:
+    return [result(word) for word in words]
+
+
+# -- the way of a goal -----------------------------------------------------------------------------------------------
+
+
+async def test_A6_steps_follow_each_other_until_the_agent_proves_it_and_it_is_told_once(home: Path) -> None:
+    mind = Mind(*says("one", "two"))
+    mind._turns = (*mind._turns, mind.claims())
+    async with stage(home, it=mind.agent) as on:
+        mind.desk = on.desk
+        made = await on.goal()
+        now = await on.becomes(made, "complete")
+        assert (now.step, now.evidence, now.summary) == (3, "the tests pass", "I think it is")
+        steps = await on.ended(made, 3)
+        assert [one.result for one in steps] == ["one", "two", "I think it is"]
+        assert all("reach it" in prompt and "Deadline" in prompt for prompt in mind.prompts)
+        await on.there.until(lambda there: len(there.delivered) == 1)
+        assert "the tests pass" in on.there.delivered[0].text
+        assert await on.notices(made) == ["goal_completed"]
+        assert await on.kinds("goal_step", "goal_completed") == ["goal_step"] * 3 + ["goal_completed"]
+        assert await on.desk.store.open_step(made.id) is None
+
+
+async def test_a_second_agent_must_agree_and_says_what_is_missing(home: Path) -> None:
+    mind = Mind(fails())
+    mind._turns = (mind.claims("done, I say"), mind.claims("now really"))
+    judge = Mind(result("NOT REACHED\nthe door is red"), result("REACHED\nit is blue"), name="judge")
+    async with stage(home, it=mind.agent, judge=judge.agent) as on:
+        mind.desk = on.desk
+        made = await on.goal(verifier="judge")
+        now = await on.becomes(made, "complete")
+        assert (now.step, now.summary, now.missing) == (2, "now really", None)
+        assert "the door is red" in mind.prompts[1]
+        assert all("the tests pass" in prompt for prompt in judge.prompts)
+        steps = await on.ended(made, 4)
+        assert [one.agent for one in steps] == ["it", "judge", "it", "judge"]
+        assert len({one.session_key for one in steps}) == 3
+        assert await on.notices(made) == ["goal_completed"]
+
+
+@pytest.mark.parametrize("how", ["fails", "times out"])
+async def test_a_claim_counts_even_when_its_step_then_fails(home: Path, how: str) -> None:
+    mind = Mind(fails())
+    claim = mind.claims()
+
+    async def claims_then(turn: Turn) -> None:
+        await claim(turn)
+        if how == "fails":
+            raise AgentError("oh")
+        await asyncio.Event().wait()
+
+    mind._turns = (claims_then,)
+    async with stage(home, it=mind.agent) as on:
+        mind.desk = on.desk
+        made = await on.goal()
+        if how == "times out":
+            await on.running(made)
+            await until(lambda: proposed(on, made))
+            await on.later(1801)
+        assert (await on.becomes(made, "complete")).evidence == "the tests pass"
+        assert await on.notices(made) == ["goal_completed"]
+
+
+async def proposed(on: Stage, made: Goal) -> bool:
+    return (await on.desk.goals.get(made.id)).proposal is not None
+
+
+async def test_between_steps_it_holds_no_slot_no_gate_and_no_task(home: Path) -> None:
+    mind = Mind(fails())
+    mind._turns = (mind.delays(HOUR), result("woken"), mind.claims())
+    async with stage(home, it=mind.agent) as on:
+        mind.desk = on.desk
+        made = await on.goal()
+        (first,) = await on.ended(made, 1)
+        assert on.desk._worker is not None
+        free = on.desk._worker.slots
+        await until(lambda: rests(on))
+        assert (free.free(), free.free_by_agent()["it"]) == (free.total, mind.agent.terms.slots)
+        assert await on.desk.store.gate_holder(first.gate_key) is None
+        assert await on.desk.store.open_step(made.id) is None
+        now = await on.desk.goals.get(made.id)
+        assert (now.status, now.delay_reason, now.next_run_at) == (
+            "active",
+            "the build",
+            on.clock.now() + int(HOUR * SECOND),
+        )
+        seq = (await on.desk.store.log_bounds()).last_seq
+        await on.later(HOUR - 1)
+        assert (await on.desk.store.log_bounds()).last_seq == seq  # nothing is written while nothing is due
+        await on.later(2)
+        await on.becomes(made, "complete")
+        assert mind.count == 3
+
+
+async def rests(on: Stage) -> bool:
+    return not on.desk.running
+
+
+async def test_A3_many_quick_steps_with_delay_0_are_no_loop(home: Path) -> None:
+    mind = Mind(fails())
+    mind._turns = (*[mind.delays(0)] * 8, mind.claims())
+    async with stage(home, it=mind.agent) as on:
+        mind.desk = on.desk
+        made = await on.goal()
+        assert (await on.becomes(made, "complete")).step == 9
+
+
+async def test_the_same_words_without_work_pause_it_and_work_does_not(home: Path) -> None:
+    async def busy(turn: Turn) -> str:
+        await tool("edit")(turn)
+        return "hm"
+
+    mind = Mind(*[busy] * 4, result("hm"))
+    async with stage(home, it=mind.agent) as on:
+        made = await on.goal()
+        now = await on.becomes(made, "paused")
+        assert (now.step, mind.count) == (7, 7)
+        assert await on.notices(made) == ["goal_paused"]
+
+
+async def test_A1_a_backend_that_fails_at_once_is_asked_five_times_not_without_end(home: Path) -> None:
+    mind = Mind(fails("no key"))
+    async with stage(home, it=mind.agent) as on:
+        made = await on.goal()
+        for number in range(1, MOST_ERRORS):
+            await on.ended(made, number)
+            await until(lambda: rests(on))
+            await on.later(AUTOMATION_PAUSES[number - 1] - 1)
+            assert mind.count == number
+            await on.later(2)
+        now = await on.becomes(made, "paused")
+        assert (mind.count, now.errors) == (MOST_ERRORS, MOST_ERRORS)
+        (told,) = await on.desk.store.list_deliveries(task_id=made.id)
+        assert "no key" in told.text and f"midwatch goal resume {made.id}" in told.text
+
+
+async def test_a_spent_budget_rests_with_a_summary_and_goes_on_when_it_is_raised(home: Path) -> None:
+    spent = Usage(input_tokens=60, output_tokens=10)
+    mind = Mind(*(result(word, usage=spent) for word in "abcdef"))
+    async with stage(home, it=mind.agent) as on:
+        made = await on.goal(max_tokens=100)
+        now = await on.becomes(made, "paused")
+        assert (now.step, now.tokens, now.summary) == (2, 140, "b")
+        (told,) = await on.desk.store.list_deliveries(task_id=made.id)
+        assert "--max-tokens" in told.text and "\nb\n" in told.text
+        with pytest.raises(Conflict, match="--max-tokens"):
+            await on.desk.goals.resume(made.id)
+        await on.desk.goals.edit(made.id, {"max_tokens": 0, "max_steps": 4})
+        await on.desk.goals.resume(made.id)
+        assert (await on.becomes(made, "paused")).step == 4
+
+
+# -- deadlines -------------------------------------------------------------------------------------------------------
+
+
+async def test_A20_a_delay_ends_at_the_deadline_with_one_wrap_up_and_one_notice(home: Path) -> None:
+    mind = Mind(fails())
+    mind._turns = (mind.delays(12 * HOUR), result("half of it is done"))
+    async with stage(home, it=mind.agent) as on:
+        mind.desk = on.desk
+        made = await on.goal(deadline_at=on.clock.now() + int(2 * HOUR * SECOND))
+        await on.ended(made, 1)
+        assert (await on.desk.goals.get(made.id)).next_run_at == made.deadline_at
+        await until(lambda: rests(on))
+        await on.later(2 * HOUR)
+        now = await on.becomes(made, "timeout")
+        assert (now.step, now.summary, mind.count) == (1, "half of it is done", 2)
+        assert "last step" in mind.prompts[1]
+        assert await on.notices(made) == ["goal_timeout"]
+        (told,) = await on.desk.store.list_deliveries(task_id=made.id)
+        assert "half of it is done" in told.text
+        await on.later(48 * HOUR)
+        assert await on.notices(made) == ["goal_timeout"]
+
+
+@pytest.mark.parametrize("status", ["paused", "waiting_for_session"])
+async def test_A20_a_goal_that_rests_or_waits_times_out_on_time(home: Path, status: str) -> None:
+    mind = Mind(result("x"))
+    async with stage(home, it=mind.agent) as on:
+        wish = {"session_key": "chat:9"} if status == "waiting_for_session" else {}
+        made = await on.goal(deadline_at=on.clock.now() + int(HOUR * SECOND), **wish)
+        if status == "paused":
+            await on.desk.goals.pause(made.id)
+            await until(lambda: rests(on))
+        count = mind.count
+        await on.later(HOUR + 1)
+        assert (await on.becomes(made, "timeout")).completed_at is not None
+        assert (mind.count, (await on.notices(made))[-1]) == (count, "goal_timeout")
+
+
+async def test_the_deadline_reaches_a_step_that_waits_at_a_question(home: Path) -> None:
+    """Its own clock stands still meanwhile, so its timeout would never come."""
+    mind = Mind(ask("May I?"), result("left it as it was"))
+    async with stage(home, it=mind.agent) as on:
+        made = await on.goal(deadline_at=on.clock.now() + int(HOUR * SECOND))
+        await until(lambda: on.desk.approvals.list("pending"))
+        await on.later(HOUR + 1)
+        assert (await on.becomes(made, "timeout")).summary == "left it as it was"
+        steps = await on.ended(made, 2)
+        assert [one.outcome for one in steps] == ["cancelled", "ok"]
+        assert await on.desk.approvals.list("pending") == []
+
+
+async def test_a_goal_whose_agent_never_comes_times_out_all_the_same(home: Path) -> None:
+    mind, gate = Mind(result("x")), asyncio.Event()
+    person = Mind(works(gate), name="chat", terms=AgentTerms(timeout_seconds=None, on_crash="fail"))
+    person._turns = (result("hello", thread_id="th"), works(gate))
+    async with stage(home, it=mind.agent, chat=person.agent) as on:
+        await on.desk.sessions.create(agent="chat", key="chat:1")
+        await on.desk.tasks.wait((await on.desk.sessions.send("chat:1", "hello")).id)
+        await on.desk.sessions.send("chat:1", "a long turn")
+        await until(lambda: on.desk.store.gate_holder("chat:1"))
+        made = await on.goal(agent=None, session_key="chat:1", deadline_at=on.clock.now() + int(HOUR * SECOND))
+        await until(lambda: on.desk.store.open_step(made.id))
+        await on.later(HOUR + 1)  # the step never began; neither does the wrap-up
+        await until(lambda: wraps_up(on, made))
+        await on.later(LAST_SECONDS + 1)
+        assert (await on.becomes(made, "timeout")).step == 1
+        gate.set()
+
+
+async def wraps_up(on: Stage, made: Goal) -> bool:
+    return (await on.desk.goals.get(made.id)).work == "wrap_up"
+
+
+async def test_an_earlier_deadline_stops_the_running_step(home: Path) -> None:
+    mind = Mind(works(asyncio.Event()), result("stopped here"))
+    async with stage(home, it=mind.agent) as on:
+        made = await on.goal()
+        await on.running(made)
+        await on.desk.goals.edit(made.id, {"deadline_at": on.clock.now() + 60 * SECOND})
+        await on.later(61)
+        assert (await on.becomes(made, "timeout")).summary == "stopped here"
+
+
+# -- people ----------------------------------------------------------------------------------------------------------
+
+
+async def test_A8_stopping_the_running_step_pauses_it_and_says_how_to_go_on(home: Path) -> None:
+    mind = Mind(works(asyncio.Event()), result("fresh"))
+    mind._turns = (*mind._turns, mind.claims())
+    async with stage(home, it=mind.agent) as on:
+        mind.desk = on.desk
+        made = await on.goal()
+        step = await on.running(made)
+        await on.desk.tasks.cancel(step.id, actor="ann")
+        await on.becomes(made, "paused")
+        (told,) = await on.desk.store.list_deliveries(task_id=made.id)
+        assert f"midwatch goal resume {made.id}" in told.text
+        await on.later(HOUR)
+        assert mind.count == 1
+        await on.desk.goals.resume(made.id)
+        await on.becomes(made, "complete")
+
+
+@pytest.mark.parametrize("deed", ["pause", "clear", "complete"])
+async def test_A22_what_ends_or_rests_it_stops_the_running_step(home: Path, deed: str) -> None:
+    mind = Mind(works(asyncio.Event()))
+    async with stage(home, it=mind.agent) as on:
+        made = await on.goal()
+        step = await on.running(made)
+        await getattr(on.desk.goals, deed)(made.id)
+        assert (await on.desk.tasks.wait(step.id)).status == "cancelled"
+        await on.later(HOUR)
+        assert mind.count == 1
+        if deed != "clear":
+            assert (await on.desk.goals.get(made.id)).status == {"pause": "paused", "complete": "complete"}[deed]
+            assert len(await on.notices(made)) == 1
+
+
+async def test_A11_the_step_of_a_cleared_goal_ends_without_a_trace_in_the_next_one(home: Path) -> None:
+    gate = asyncio.Event()
+
+    async def stubborn(turn: Turn) -> TurnResult:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await gate.wait()
+        return TurnResult(text="late", thread_id="th_late", usage=Usage(input_tokens=99))
+
+    mind = Mind(stubborn, works(gate))
+    async with stage(home, it=mind.agent) as on:
+        first = await on.goal()
+        step = await on.running(first)
+        await on.desk.goals.clear(first.id)
+        second = await on.goal()
+        await on.running(second)
+        before = await on.desk.goals.get(second.id)
+        await until(lambda: heard(mind))
+        assert await on.desk.goals.get(second.id) == before
+        gate.set()
+        await on.desk.tasks.wait(step.id)
+        now = await on.desk.goals.get(second.id)
+        assert (now.id, now.thread_id, now.status) == (second.id, None, now.status)
+        assert now.tokens == 0
+
+
+async def heard(mind: Mind) -> bool:
+    return bool(mind.agent.interrupts)
+
+
+async def test_a_persons_message_goes_first_and_the_goal_goes_on_afterwards(home: Path) -> None:
+    gate, first = asyncio.Event(), result("hello", thread_id="th")
+    mind = Mind(first, works(gate), result("yes?"), works(gate), name="chat")
+    async with stage(home, chat=mind.agent) as on:
+        await on.desk.sessions.create(agent="chat", key="chat:1")
+        made = await on.goal(agent=None, session_key="chat:1")
+        assert made.status == "waiting_for_session"
+        await on.desk.tasks.wait((await on.desk.sessions.send("chat:1", "hello")).id)
+        step = await on.running(made)
+        asked = await on.desk.tasks.wait((await on.desk.sessions.send("chat:1", "a question")).id)
+        assert asked.result == "yes?"
+
+        async def again() -> bool:
+            now = await on.desk.tasks.get(step.id)
+            return now.status == "running" and now.attempt == 2
+
+        await until(again)
+        now = await on.desk.goals.get(made.id)
+        assert (now.status, now.step, now.errors, now.thread_id) == ("active", 1, 0, "th")
+        await on.desk.goals.pause(made.id)
+        gate.set()
+
+
+async def test_a_waiting_goal_begins_as_soon_as_its_session_has_a_thread(home: Path) -> None:
+    mind = Mind(result("hi", thread_id="th"), works(asyncio.Event()), name="chat")
+    async with stage(home, chat=mind.agent) as on:
+        await on.desk.sessions.create(agent="chat", key="chat:1")
+        made = await on.goal(agent=None, session_key="chat:1")
+        await on.desk.goals.pause(made.id)
+        assert (await on.desk.goals.resume(made.id)).status == "waiting_for_session"
+        await on.later(HOUR)
+        assert mind.count == 0
+        await on.desk.sessions.send("chat:1", "hello")
+        step = await on.running(made)
+        assert (step.session_key, mind.agent.turns[-1].thread_id) == ("chat:1", "th")
+        await on.desk.goals.clear(made.id)
+
+
+async def test_A4_five_long_goals_do_not_hold_up_an_automation(home: Path) -> None:
+    gate = asyncio.Event()
+    mind = Mind(works(gate), terms=AgentTerms(timeout_seconds=20 * HOUR, on_crash="rerun", slots=4))
+    async with stage(home, it=mind.agent) as on:
+        made = [await on.goal(scope_id=f"s{number}") for number in range(5)]
+        await until(lambda: counted(on, 3))
+        fired = await on.desk.automations.create("look", agent="it", every=HOUR)
+        await on.later(HOUR + 1)
+        run = await until(lambda: on.desk.store.open_run(fired.id))
+        await until(lambda: runs(on, run))
+        for one in made:
+            await on.desk.goals.clear(one.id)
+        gate.set()
+
+
+async def counted(on: Stage, count: int) -> bool:
+    return on.desk.running == count
+
+
+async def runs(on: Stage, task: Task) -> bool:
+    return (await on.desk.tasks.get(task.id)).status == "running"
+
+
+async def test_prompts_and_defaults_come_from_the_settings(home: Path) -> None:
+    toml = '[goals]\ncontinue_prompt = "GO {objective} {{x}}"\nwrap_up_prompt = "END {objective}"\ndeadline = "1h"\n'
+    mind = Mind(fails())
+    mind._turns = (mind.delays(2 * HOUR), result("bye"))
+    async with stage(home, toml=toml, it=mind.agent) as on:
+        mind.desk = on.desk
+        made = await on.goal()
+        await on.ended(made, 1)
+        await until(lambda: rests(on))
+        await on.later(HOUR)
+        await on.becomes(made, "timeout")
+        assert mind.prompts == ["GO reach it {{x}}", "END reach it"]
+
+
+# -- crashes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("on_crash", "outcomes"), [("rerun", ["ok"]), ("fail", ["lost", "ok"])])
+async def test_a_step_cut_by_a_restart_follows_on_crash(home: Path, on_crash: Any, outcomes: list[str]) -> None:
+    clock = FakeClock()
+    terms = AgentTerms(timeout_seconds=1800.0, on_crash=on_crash)
+    async with stage(home, clock, it=Mind(works(asyncio.Event()), terms=terms).agent) as on:
+        made = await on.goal()
+        await on.running(made)
+    mind = Mind(fails(), terms=terms)
+    mind._turns = (mind.claims(),)
+    async with stage(home, clock, it=mind.agent) as on:
+        mind.desk = on.desk
+        if on_crash == "fail":
+            assert (await on.desk.goals.get(made.id)).errors == 1
+            await until(lambda: rests(on))
+            await on.later(AUTOMATION_PAUSES[0] + 1)
+        await on.becomes(made, "complete")
+        assert [one.outcome for one in await on.ended(made, len(outcomes))] == outcomes
+        assert await on.notices(made) == ["goal_completed"]
+
+
+async def test_A5_an_agent_that_raises_anything_harms_only_its_step(home: Path) -> None:
+    async def dies(turn: Turn) -> None:
+        raise SystemExit("gone")
+
+    mind = Mind(dies)
+    async with stage(home, it=mind.agent) as on:
+        made = await on.goal()
+        await on.ended(made, 1)
+        assert ((await on.desk.goals.get(made.id)).errors, await on.desk.tasks.active_count()) == (1, 0)
+
+
+async def test_A17_A19_nobody_starts_a_goal_twice(home: Path) -> None:
+    """Two schedulers look at the same time, and a person asks for the next step."""
+    gate = asyncio.Event()
+    mind = Mind(works(gate))
+    async with stage(home, it=mind.agent) as on:
+        made = await on.goal()
+        assert on.desk._scheduler is not None
+        await asyncio.gather(*(on.desk._scheduler.look() for _ in range(3)), on.desk.goals.step(made.id))
+        await on.running(made)
+        assert len(await on.desk.goals.steps(made.id)) == 1
+        await on.desk.goals.clear(made.id)
+        gate.set()
