@@ -582,7 +582,7 @@ def resolve(path: str) -> Any:
     """What a dotted path names; the key of a typed dictionary counts as its attribute."""
     _, module, *names = path.split(".")
     found = importlib.import_module(f"midwatch.{module}")
-    while names and hasattr(found, "__path__"):
+    while names and hasattr(found, "__path__") and not hasattr(found, names[0]):
         module = f"{module}.{names.pop(0)}"
         found = importlib.import_module(f"midwatch.{module}")
     for name in names:

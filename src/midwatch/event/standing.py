@@ -1,0 +1,226 @@
+"""Kinds of events about what stands around work: automations, goals, answers, notices, identity, the watchdog, and the
+stream itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from midwatch.event.payload import Payload, kind
+
+# -- automations and goals -----------------------------------------------------------------------------------------
+
+
+@kind("automation_created")
+class AutomationCreated(Payload):
+    """An automation was made."""
+
+    automation_id: str
+    title: str
+    schedule: Any
+    next_run_at: str | None = None
+
+
+@kind("automation_changed")
+class AutomationChanged(Payload):
+    """Somebody changed an automation; `fields` says what."""
+
+    automation_id: str
+    fields: tuple[str, ...]
+    status: str
+
+
+@kind("automation_fired")
+class AutomationFired(Payload):
+    """An automation's time came, and its task was made."""
+
+    automation_id: str
+    task_id: str
+    scheduled_for: str
+    run: int
+
+
+@kind("automation_missed")
+class AutomationMissed(Payload):
+    """A run was left out (`overlap`, `late`) or made up for (`caught_up`); `count` of its times had passed."""
+
+    automation_id: str
+    reason: str
+    scheduled_for: str
+    count: int = 1
+
+
+@kind("automation_paused")
+class AutomationPaused(Payload):
+    """An automation fires no more until it is resumed."""
+
+    automation_id: str
+    why: str
+
+
+@kind("goal_created")
+class GoalCreated(Payload):
+    """A goal was set."""
+
+    goal_id: str
+    objective: str
+    deadline_at: str
+
+
+@kind("goal_changed")
+class GoalChanged(Payload):
+    """Somebody changed a goal, or removed it; `fields` says what."""
+
+    goal_id: str
+    fields: tuple[str, ...]
+    status: str
+
+
+@kind("goal_step")
+class GoalStep(Payload):
+    """A goal's next task was made: a step, the verification of a claim, or the wrap-up at its deadline."""
+
+    goal_id: str
+    step: int
+    work: str
+    task_id: str
+
+
+@kind("goal_delayed")
+class GoalDelayed(Payload):
+    """The next step of a goal begins later."""
+
+    goal_id: str
+    until: str | None
+    reason: str
+
+
+@kind("goal_paused")
+class GoalPaused(Payload):
+    """A goal rests until it is resumed."""
+
+    goal_id: str
+    why: str
+
+
+@kind("goal_completed")
+class GoalCompleted(Payload):
+    """A goal was reached."""
+
+    goal_id: str
+    evidence: str | None
+    steps: int
+
+
+@kind("goal_timed_out")
+class GoalTimedOut(Payload):
+    """The deadline of a goal has passed."""
+
+    goal_id: str
+    steps: int
+
+
+# -- approvals and deliveries --------------------------------------------------------------------------------------
+
+
+@kind("approval_requested")
+class ApprovalRequested(Payload):
+    """An agent asks before it acts."""
+
+    approval_id: str
+    question: str
+    choices: tuple[str, ...]
+    expires_at: str | None = None
+
+
+@kind("approval_resolved")
+class ApprovalResolved(Payload):
+    """The question was answered, or nobody answered in time."""
+
+    approval_id: str
+    status: str
+    answer: str | None = None
+    why: str | None = None
+
+
+@kind("delivery_sent")
+class DeliverySent(Payload):
+    """A notification reached its channel."""
+
+    delivery_id: str
+    channel: str
+    notice: str
+
+
+@kind("delivery_failed")
+class DeliveryFailed(Payload):
+    """A notification could not be sent and will not be tried again."""
+
+    delivery_id: str
+    channel: str
+    notice: str
+    error: str
+
+
+# -- identity ----------------------------------------------------------------------------------------------------
+
+
+@kind("token_created")
+class TokenCreated(Payload):
+    """A token was made: `token_kind` is api or link, `for_actor` is whom it lets in; the envelope's `actor` made it."""
+
+    token_id: str
+    token_kind: str
+    name: str
+    role: str
+    for_actor: str
+
+
+@kind("token_revoked")
+class TokenRevoked(Payload):
+    """A token was ended, or a browser signed out; the envelope's `actor` did it."""
+
+    token_id: str
+    token_kind: str
+    name: str
+    role: str
+
+
+@kind("signed_in")
+class SignedIn(Payload):
+    """A browser was signed in; the envelope's `actor` is who."""
+
+    token_id: str
+    token_kind: str
+    name: str
+    role: str
+
+
+@kind("delivery_retried")
+class DeliveryRetried(Payload):
+    """Somebody asked for a notification that could not be sent to be tried again."""
+
+    delivery_id: str
+    channel: str
+    notice: str
+
+
+@kind("watchdog_alert")
+class WatchdogAlert(Payload):
+    """Something does not go as it should: `alert` is overdue, stuck or silent, `subject` the id it is about."""
+
+    subject: str
+    alert: str
+    text: str
+    since: str
+
+
+# -- the stream itself -------------------------------------------------------------------------------------------
+
+
+@kind("gap", live=True)
+class Gap(Payload):
+    """Something is missing here: stored events before `oldest_seq` were pruned, the log ends before where the reader
+    was, or `dropped` live ones were too many."""
+
+    oldest_seq: int | None = None
+    dropped: int = 0

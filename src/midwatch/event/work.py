@@ -1,0 +1,206 @@
+"""Kinds of events about work: the agent's loop, the conversation, the task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from midwatch.event.payload import Payload, kind
+
+# -- the agent's loop --------------------------------------------------------------------------------------------
+
+
+@kind("turn_start")
+class TurnStart(Payload):
+    """An agent begins to work on a prompt."""
+
+    user_message: str
+    channel: str | None = None
+    chat_id: str | None = None
+    media_count: int = 0
+
+
+@kind("turn_end")
+class TurnEnd(Payload):
+    """The turn is over. `status` is completed, error, aborted, timeout or budget; `duration` is in seconds."""
+
+    status: str
+    duration: float
+    iterations: int | None = None
+    final_content_len: int = 0
+
+
+@kind("tool_exec_start", agents=True)
+class ToolExecStart(Payload):
+    """The agent begins to use a tool."""
+
+    tool: str
+    arguments: Any = None
+    tool_call_id: str | None = None
+
+
+@kind("tool_exec_end", agents=True)
+class ToolExecEnd(Payload):
+    """The tool returned, failed, or was cut off with its turn. `duration` is in seconds."""
+
+    tool: str
+    tool_call_id: str | None = None
+    duration: float | None = None
+    for_llm_len: int | None = None
+    for_user_len: int | None = None
+    is_error: bool = False
+    result: str | None = None
+
+
+@kind("interrupt_received")
+class InterruptReceived(Payload):
+    """Somebody asked the running turn to stop; the envelope's `actor` says who."""
+
+    reason: str
+
+
+@kind("error", agents=True)
+class LoopError(Payload):
+    """Something went wrong in the agent's loop; the turn may go on."""
+
+    stage: str
+    message: str
+
+
+# -- the conversation --------------------------------------------------------------------------------------------
+
+
+@kind("message_update", agents=True)
+class MessageUpdate(Payload):
+    """A whole message of the conversation, as it stands."""
+
+    message_id: str
+    role: str
+    message: str
+    number: int | None = None
+    """Its place in the conversation, given by the store."""
+
+
+@kind("message_delta", live=True, agents=True)
+class MessageDelta(Payload):
+    """More text of a message that is being written; `offset` is where it goes, in characters."""
+
+    message_id: str
+    offset: int
+    text: str
+
+
+@kind("status_change")
+class StatusChange(Payload):
+    """What the conversation does now: idle, busy, asking, closed or lost; `agent_type` is its agent."""
+
+    status: str
+    agent_type: str
+
+
+@kind("screen_update", live=True, agents=True)
+class ScreenUpdate(Payload):
+    """The whole screen of a terminal agent, as it stands."""
+
+    screen: str
+
+
+@kind("agent_error", agents=True)
+class AgentFault(Payload):
+    """A turn of the conversation failed (`error`) or is tried again (`warning`)."""
+
+    message: str
+    level: str
+
+
+@kind("session_opened")
+class SessionOpened(Payload):
+    """A conversation was opened, or opened again."""
+
+    agent: str
+    workdir: str | None = None
+    title: str | None = None
+
+
+@kind("session_closed")
+class SessionClosed(Payload):
+    """A conversation was closed; what was open in it was cancelled."""
+
+    reason: str
+
+
+# -- the task ----------------------------------------------------------------------------------------------------
+
+
+@kind("task_submitted")
+class TaskSubmitted(Payload):
+    """A task was accepted and is durable."""
+
+    prompt: str
+    agent: str
+    cause: str
+    priority: int = 0
+    due_at: str | None = None
+    retry_of: str | None = None
+
+
+@kind("task_started")
+class TaskStarted(Payload):
+    """A process took the task; the envelope's `attempt` says which time this is."""
+
+    agent: str
+    owner: str
+    host: str
+
+
+@kind("task_progress", agents=True)
+class TaskProgress(Payload):
+    """What the agent is doing, in its own words."""
+
+    text: str
+    percent: float | None = None
+
+
+@kind("task_waiting")
+class TaskWaiting(Payload):
+    """The task cannot go on for now: `wait` is approval, delay, backoff, limit, ...; `until` may be known."""
+
+    wait: str
+    until: str | None = None
+    reason: str | None = None
+
+
+@kind("task_interrupted")
+class TaskInterrupted(Payload):
+    """The running task was stopped before its end and will continue later."""
+
+    reason: str
+
+
+@kind("task_rescued")
+class TaskRescued(Payload):
+    """The process that ran the task died; `action` is what became of it: resume, rerun, fail or cancelled."""
+
+    action: str
+    owner: str | None = None
+    rescues: int = 0
+
+
+@kind("task_finished")
+class TaskFinished(Payload):
+    """The task has ended for good."""
+
+    status: str
+    outcome: str
+    result: str | None = None
+    error: str | None = None
+    usage: Mapping[str, Any] | None = None
+
+
+@kind("task_late")
+class TaskLate(Payload):
+    """An attempt that had lost its task came back with a result; it was not used."""
+
+    outcome: str
+    result: str | None = None
+    error: str | None = None
