@@ -164,6 +164,8 @@ async def test_the_life_of_an_automation(either: Desk) -> None:
     assert (cleared["title"], cleared["tags"], cleared["route"], cleared["max_runs"]) == ("", [], None, 2)
     assert "revision" in either.refused(4, "automation", "edit", key, "--title", "x", "--revision", "0")
     assert "every 1d" in either("automation", "list").stdout
+    once = either.told("automation", "edit", key, "--at", "2998-01-01T09:00")  # in its own zone
+    assert once["schedule"] == {"at": "2998-01-01T08:00:00.000000Z", "zone": "Europe/Berlin"}
 
     assert f"midwatch automation resume {key}" in either("automation", "pause", key).stdout
     assert either.told("status")["automations"] == {"active": [], "paused": [key]}

@@ -65,12 +65,13 @@ def run_of(task: Task) -> dict[str, Any]:
     }
 
 
-def wishes(desk: Runtime, said: dict[str, Any]) -> dict[str, Any]:
-    """What was said, with moments as numbers and durations under the record's names."""
+def wishes(desk: Runtime, said: dict[str, Any], zone: str | None = None) -> dict[str, Any]:
+    """What was said, with moments as numbers and durations under the record's names. `zone` is that of moments which
+    name none, the host's otherwise."""
     made = {NAMES.get(name, name): value for name, value in said.items()}
     for name in ("at", "next_run_at"):
         if isinstance(made.get(name), str):
-            made[name] = parse_moment(made[name], desk.clock.now(), made.get("zone") or host_zone())
+            made[name] = parse_moment(made[name], desk.clock.now(), made.get("zone") or zone or host_zone())
     if made.get("tags") is not None:
         made["tags"] = tuple(made["tags"])
     return made
@@ -117,7 +118,8 @@ async def show(desk: Desk, automation_id: str) -> Json:
 @router.patch("/automations/{automation_id}", responses=ONE)
 async def patch(desk: Desk, who: Who, automation_id: str, body: AutomationPatch) -> Json:
     """Change some fields. With `revision` only if nobody changed it meanwhile."""
-    said = wishes(desk, body.model_dump(exclude_unset=True, exclude={"revision"}))
+    zone = (await desk.automations.get(automation_id)).snapshot()["zone"]
+    said = wishes(desk, body.model_dump(exclude_unset=True, exclude={"revision"}), zone)
     found = await desk.automations.patch(automation_id, said, revision=body.revision, actor=who.name, may=who)
     return Json(await shown(desk, found))
 

@@ -32,7 +32,7 @@ HEADERS = {
     "x-frame-options": "DENY",
 }
 PREFLIGHT = {
-    "access-control-allow-methods": "GET, POST, DELETE",
+    "access-control-allow-methods": "GET, POST, PATCH, DELETE",
     "access-control-allow-headers": "authorization, content-type, idempotency-key, last-event-id",
     "access-control-max-age": "600",
 }
