@@ -16,7 +16,8 @@ from starlette.responses import Response
 
 FOLDER = Path(__file__).parent / "web"
 PAGES = (
-    "/", "/tasks", "/tasks/new", "/tasks/{id}", "/sessions", "/sessions/{key:path}", "/events", "/agents", "/settings",
+    "/", "/tasks", "/tasks/new", "/tasks/{id}", "/sessions", "/sessions/{key:path}", "/automations",
+    "/automations/new", "/automations/{id}", "/goals", "/goals/new", "/goals/{id}", "/events", "/agents", "/settings",
     "/sign-in",
 )  # fmt: skip
 TYPES = {

@@ -46,6 +46,7 @@ async function call(method, path, { body, key, signal, headers, stay = false } =
 
 export const get = (path, options) => call("GET", path, options);
 export const post = (path, body, options) => call("POST", path, { body: body ?? {}, ...options });
+export const patch = (path, body, options) => call("PATCH", path, { body, ...options });
 export const del = (path, options) => call("DELETE", path, options);
 
 /** A query string without empty values; lists repeat their name. */

@@ -16,8 +16,14 @@ const PAGES = [
   ["/tasks/:id", () => import("./pages/task.js"), "/tasks"],
   ["/sessions", () => import("./pages/sessions.js"), { name: "Sessions", icon: "sessions", key: "s" }],
   ["/sessions/:key", () => import("./pages/session.js"), "/sessions"],
+  ["/automations", () => import("./pages/automations.js"), { name: "Automations", short: "Auto", icon: "automations", key: "a" }],
+  ["/automations/new", () => import("./pages/automation-form.js"), "/automations"],
+  ["/automations/:id", () => import("./pages/automation.js"), "/automations"],
+  ["/goals", () => import("./pages/goals.js"), { name: "Goals", icon: "goals", key: "o" }],
+  ["/goals/new", () => import("./pages/goal-form.js"), "/goals"],
+  ["/goals/:id", () => import("./pages/goal.js"), "/goals"],
   ["/events", () => import("./pages/events.js"), { name: "Events", icon: "events", key: "e" }],
-  ["/agents", () => import("./pages/agents.js"), { name: "Agents", icon: "agents", key: "a" }],
+  ["/agents", () => import("./pages/agents.js"), { name: "Agents", icon: "agents", key: "w" }],
   ["/settings", () => import("./pages/settings.js"), { name: "Settings", icon: "settings", key: "," }],
   ["/sign-in", () => import("./pages/sign-in.js"), null],
 ];
@@ -98,9 +104,10 @@ function drawTitle() {
 function drawNav() {
   const entries = PAGES.filter(([, , entry]) => typeof entry === "object" && entry);
   document.getElementById("nav").replaceChildren(
-    ...entries.map(([path, , { name, icon: shape, key }]) => {
+    ...entries.map(([path, , { name, short = null, icon: shape, key }]) => {
       shortcut(`g ${key}`, `Go to ${name}`, () => go(path));
-      return h("a", { href: path, title: `${name} (g ${key})` }, icon(shape), h("span", name), path === "/" ? h("b.badge.num") : null);
+      const words = short ? [h("span.long", name), h("span.short", short)] : h("span", name);
+      return h("a", { href: path, title: `${name} (g ${key})`, "aria-label": short ? name : null }, icon(shape), words, path === "/" ? h("b.badge.num") : null);
     }),
   );
   document.getElementById("theme").append(icon("theme"));

@@ -121,6 +121,19 @@ const LINES = {
   delivery_failed: (p) => `${p.notice} not sent to ${p.channel}: ${quoted(p.error)}`,
   delivery_retried: (p) => `${p.notice ?? "notice"} to ${p.channel ?? "its channel"} is tried again`,
   session_opened: (p) => `session with ${p.agent}${p.title ? `: ${quoted(p.title)}` : ""}`,
+  automation_created: (p) => `automation made: ${quoted(p.title)}`,
+  automation_changed: (p) => `automation is ${p.status}; changed: ${(p.fields ?? []).join(", ")}`,
+  automation_fired: (p) => `automation's run ${p.run}`,
+  automation_missed: (p) => `${p.count === 1 ? "a run was" : `${p.count} runs were`} ${{ overlap: "left out: the one before still runs", late: "left out: too late", caught_up: "late and made up for" }[p.reason] ?? p.reason}`,
+  automation_paused: (p) => `automation paused: ${quoted(p.why)}`,
+  goal_created: (p) => `goal set: ${quoted(p.objective)}`,
+  goal_changed: (p) => `goal is ${p.status}; changed: ${(p.fields ?? []).join(", ")}`,
+  goal_step: (p) => (p.work === "step" ? `step ${p.step} of the goal` : p.work === "verify" ? "the goal is verified" : "the goal is wrapped up"),
+  goal_delayed: (p) => `the goal waits: ${quoted(p.reason)}`,
+  goal_paused: (p) => `goal paused: ${quoted(p.why)}`,
+  goal_completed: (p) => `goal reached in ${p.steps} steps${p.evidence ? `: ${quoted(p.evidence)}` : ""}`,
+  goal_timed_out: (p) => `the goal's deadline passed after ${p.steps} steps`,
+  watchdog_alert: (p) => quoted(p.text),
   token_created: (p) => `token ${p.name} (${p.role})`,
   token_revoked: (p) => `token ${p.name} revoked`,
   signed_in: (p) => `signed in (${p.role})`,
@@ -142,6 +155,9 @@ export function tone(event) {
   if (event.kind === "task_finished") return p.status === "done" ? "good" : p.status === "failed" ? "bad" : "plain";
   if (["error", "delivery_failed", "task_rescued"].includes(event.kind) || p.is_error) return "bad";
   if (event.kind === "agent_error") return p.level === "warning" ? "warn" : "bad";
+  if (event.kind === "goal_completed") return "good";
+  if (event.kind === "goal_timed_out") return "bad";
+  if (["automation_paused", "goal_paused", "automation_missed", "watchdog_alert"].includes(event.kind)) return "warn";
   if (event.kind.startsWith("approval_") || event.kind === "task_waiting") return "warn";
   return "plain";
 }

@@ -35,7 +35,8 @@ export function attribute(node, name, value) {
 
 export const taskLink = (id, text) => h("a", { href: `/tasks/${id}` }, text);
 export const sessionLink = (key) => h("a", { href: `/sessions/${encodeURIComponent(key)}` }, key);
-export const promptText = (task) => firstLine(task.prompt) || "(no prompt)";
+/** A task by its prompt; a step of a goal by the goal, as all their prompts begin alike. */
+export const promptText = (task) => firstLine((task.cause === "goal" && /^Goal: .+$/m.exec(task.prompt ?? "")?.[0]) || task.prompt) || "(no prompt)";
 
 /** A command with a button that copies it. */
 export function command(text) {
@@ -109,6 +110,30 @@ export function confirmed(question, verb) {
     document.body.append(dialog);
     dialog.showModal();
   });
+}
+
+/** A small form over the page. `send` gets what was filled in; its problem is told in the form, else it closes. */
+export function ask(title, fields, verb, send, { kind = "primary" } = {}) {
+  const button = h("button", { type: "submit", class: kind }, verb);
+  const dialog = h("dialog.dialog", { onclose: () => dialog.remove() },
+    h("form", { method: "dialog", noValidate: true },
+      h("h2", title), fields,
+      h("div.dialog-buttons", h("button", { type: "button", onclick: () => dialog.close() }, "Back"), button)));
+  const form = dialog.firstElementChild;
+  form.addEventListener("submit", (sent) => {
+    sent.preventDefault();
+    act(button, async () => {
+      try {
+        await send(Object.fromEntries(new FormData(form)));
+        dialog.close();
+      } catch (problem) {
+        showProblem(form, problem);
+      }
+    });
+  });
+  document.body.append(dialog);
+  dialog.showModal();
+  form.querySelector("textarea, input")?.focus();
 }
 
 /** A titled panel; `body` is the element to fill. */

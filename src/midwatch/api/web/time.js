@@ -1,4 +1,4 @@
-// Times that tick by themselves: <mw-elapsed from to> and <mw-ago at>. One timer for the whole page.
+// Times that tick by themselves: <mw-elapsed from to>, <mw-ago at> and <mw-left at>. One timer for the whole page.
 
 const ticking = new Set();
 let timer = null;
@@ -32,6 +32,17 @@ export function duration(seconds, { fine = false } = {}) {
 /** A length that was set, without the zeros: 30 m, 12 h, 30 d. */
 export const length = (seconds) => duration(seconds).replace(/ 0+ [smh]$/, "");
 
+/** Seconds as they are written, with nothing lost: 90061 is 1d1h1m1s. */
+export function span(seconds) {
+  let left = Math.round(seconds);
+  const parts = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]].map(([unit, size]) => {
+    const count = Math.floor(left / size);
+    left -= count * size;
+    return count ? `${count}${unit}` : "";
+  });
+  return parts.join("") || "0s";
+}
+
 /** How long ago, in one unit. */
 export function ago(at) {
   const seconds = (now() - Date.parse(at)) / 1000;
@@ -55,6 +66,11 @@ const hours = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-d
 export const dateTime = (at) => (at ? clock.format(new Date(at)) : "–");
 /** Only the time of day. */
 export const timeOfDay = (at) => (at ? hours.format(new Date(at)) : "–");
+
+const minutes = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hour12: false });
+const days = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short" });
+/** A moment to come: the time of day, with the day where it is not today. */
+export const moment = (at) => (at ? `${isToday(at) ? "" : `${days.format(new Date(at))}, `}${minutes.format(new Date(at))}` : "–");
 
 /** Whether `at` is today, where the reader is. */
 export const isToday = (at) => new Date(at).toDateString() === new Date(now()).toDateString();
@@ -110,6 +126,21 @@ class Ago extends Ticking {
   }
 }
 
+/** What is left until a moment, counting down. */
+class Left extends Ticking {
+  static observedAttributes = ["at"];
+
+  draw() {
+    const at = this.getAttribute("at");
+    const seconds = (Date.parse(at) - now()) / 1000;
+    this.show(!at ? "–" : seconds > 0 ? duration(seconds) : "none");
+    if (at && this.titled !== at) {
+      this.titled = at;
+      this.title = `until ${dateTime(at)}`;
+    }
+  }
+}
+
 function tick() {
   if (document.hidden) return;
   for (const one of ticking) one.draw();
@@ -128,3 +159,4 @@ export function everySecond(listener) {
 document.addEventListener("visibilitychange", tick);
 customElements.define("mw-elapsed", Elapsed);
 customElements.define("mw-ago", Ago);
+customElements.define("mw-left", Left);

@@ -2,8 +2,10 @@
 
 import { get } from "../api.js";
 import { approvalList } from "../approval.js";
+import { addressOf, attention } from "../attention.js";
 import { desk } from "../desk.js";
-import { firstLine, h, perFrame, placed, say } from "../dom.js";
+import { firstLine, h, keyed, perFrame, placed, say } from "../dom.js";
+import { icon } from "../icons.js";
 import { after, taskFrom, waitText } from "../model.js";
 import { agoOf, attribute, command, elapsed, empty, failure, pageHead, panel, promptText, skeleton, statusMark, updateElapsed, updateStatus } from "../parts.js";
 import { stream } from "../stream.js";
@@ -22,10 +24,14 @@ export default async function now(main, page) {
   page.whenLeft(desk.on("tasks", draw));
   page.whenLeft(desk.on("counts", draw));
   page.whenLeft(desk.on("activity", draw));
-  page.whenLeft(approvalList(view.waiting.list, { changed: (count) => {
+  let questions = 0;
+  const drawWaiting = () => {
+    const count = questions + drawAttention(view.attention);
     say(view.waiting.counter, count || "");
     view.waiting.none.hidden = count > 0;
-  } }));
+  };
+  page.whenLeft(attention.on(drawWaiting));
+  page.whenLeft(approvalList(view.waiting.list, { changed: (count) => { questions = count; drawWaiting(); } }));
   const take = (event) => {
     if (!ready) return early.push(event);
     apply(data, event);
@@ -75,6 +81,8 @@ function build(main) {
       actions: [h("a.more", { href: "/tasks?status=done" }, "all")] }),
   };
   view.waiting.list.className = "approvals";
+  view.attention = h("ol.rows.attention", { "aria-label": "Needs attention" });
+  view.waiting.list.after(view.attention);
   view.waiting.list.hidden = false;
   main.append(
     pageHead("Now", h("a.button.primary.acts", { href: "/tasks/new", title: "New task (n)" }, "New task")),
@@ -100,6 +108,28 @@ function drawAll(view, data) {
   section(view.running, running, Boolean(desk.counts), runningRow, updateRunning);
   section(view.failed, newest(data.failed), data.loaded, endedRow, updateEnded);
   section(view.recent, newest(data.recent), data.loaded, endedRow, updateEnded);
+}
+
+/** What the watchdog found, and what rests for a reason nobody wished. Returns how many. */
+function drawAttention(list) {
+  const alerts = attention.alerts.map((one) => {
+    const [title, ...rest] = one.text.split("\n");
+    return { key: `alert ${one.subject} ${one.seq}`, id: one.subject, title, text: rest.join(" "), at: one.time, alert: true };
+  });
+  const paused = [...attention.paused.values()].map((one) => ({ key: `paused ${one.id} ${one.revision}`, id: one.id, title: `Paused: ${firstLine(one.name)}`, text: one.paused_why, at: one.updated_at }));
+  const all = [...alerts, ...paused];
+  keyed(list, all, (one) => one.key, (one) => h("li",
+    h("a.row.attention-row", { href: addressOf(one.id) }, h("span.warn-text", icon("alert")), h("span.cut.row-title", one.title), agoOf(one.at), h("span.row-sub.cut", { title: one.text }, one.text)),
+    one.alert ? dismissal(one) : null));
+  list.hidden = !all.length;
+  return all.length;
+}
+
+function dismissal(one) {
+  const button = h("button.icon-button.dismiss", { type: "button", title: "I have seen it" }, icon("cross", 14));
+  button.setAttribute("aria-label", `Dismiss: ${one.title}`);
+  button.addEventListener("click", () => attention.dismiss(one.id));
+  return button;
 }
 
 const newest = (tasks) => [...tasks].sort((a, b) => (a.completed_at < b.completed_at ? 1 : -1));

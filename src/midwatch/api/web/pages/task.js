@@ -6,7 +6,7 @@ import { approvalList } from "../approval.js";
 import { desk } from "../desk.js";
 import { firstLine, h, insertSanitised, keyed, perFrame, say, set, wishKey } from "../dom.js";
 import { after, isOpen, line, tone, waitText } from "../model.js";
-import { actButton, agoOf, attribute, confirmed, copyButton, elapsed, empty, pageHead, panel, sessionLink, skeleton, statusMark, toast, updateElapsed, updateStatus } from "../parts.js";
+import { actButton, agoOf, attribute, confirmed, copyButton, elapsed, empty, pageHead, panel, promptText, sessionLink, skeleton, statusMark, toast, updateElapsed, updateStatus } from "../parts.js";
 import { grow, Partial } from "../partial.js";
 import { snapshot, stream } from "../stream.js";
 import { dateTime, length, timeOfDay } from "../time.js";
@@ -150,7 +150,7 @@ function drawAll(view, data, page) {
   const { task } = data;
   view.loading.remove();
   view.body.hidden = false;
-  const title = firstLine(task.prompt, 100) || task.id;
+  const title = task.prompt ? firstLine(promptText(task), 100) : task.id;
   page.setTitle(title);
   say(view.title, title).title = firstLine(task.prompt, 1000);
   updateStatus(view.status, task);
@@ -227,12 +227,16 @@ function drawOutput(view, data) {
   view.output.dataset.kind = kind;
 }
 
+function causeOf({ cause, cause_id: id }) {
+  return id && ["automation", "goal"].includes(cause) ? h("a", { href: `/${cause}s/${id}` }, cause) : cause;
+}
+
 function drawFacts(list, task) {
   const usage = task.usage ?? {};
   const tokens = [usage.input_tokens != null ? `${usage.input_tokens} tokens in` : null, usage.output_tokens != null ? `${usage.output_tokens} out` : null].filter(Boolean).join(", ");
   const facts = [
     ["Agent", task.agent], ["Directory", task.workdir], ["Session", task.session_key && !task.session_key.startsWith("bg:") ? sessionLink(task.session_key) : null],
-    ["Cause", task.cause], ["Route", task.route], ["Priority", task.priority || null], ["Timeout", task.timeout_seconds ? length(task.timeout_seconds) : null],
+    ["Cause", causeOf(task)], ["Route", task.route], ["Priority", task.priority || null], ["Timeout", task.timeout_seconds ? length(task.timeout_seconds) : null],
     ["Submitted", `${dateTime(task.created_at)}${task.creator ? ` by ${task.creator}` : ""}`],
     ["Due", task.due_at > task.created_at && !task.started_at ? dateTime(task.due_at) : null],
     ["Started", dateTime(task.started_at)], ["Ended", dateTime(task.completed_at)], // these stand from the start, so that nothing moves

@@ -1,0 +1,334 @@
+"""Automations and goals at the console: made, watched, stopped and brought back, without anything being polled."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, expect
+
+from browsing import AGENTS, DESKTOP, PHONE, Desk, live
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+HERE = Path(__file__).parent
+PICTURES = HERE.parents[1] / "build" / "screenshots"
+SANE = (HERE / "sane.js").read_text()
+CONTRAST = (HERE / "contrast.js").read_text()
+ACTS = re.compile(r"^(Run|Pause|Resume|Delete|New|Edit|Clear|Complete|Step now|Delay)\b")
+LOOKS = {
+    "light": {"color_scheme": "light", "viewport": DESKTOP},
+    "dark": {"color_scheme": "dark", "viewport": DESKTOP},
+    "phone": {"color_scheme": "light", "viewport": PHONE, "has_touch": True, "device_scale_factor": 2},
+}
+
+
+@pytest.fixture
+def settings() -> str:
+    """The watchdog finds soon that a task is silent, once it is asked to look."""
+    return f"silent_after = 0.2\n{AGENTS}"
+
+
+async def add(desk: Desk, prompt: str, **more: object) -> str:
+    """An automation, made beside the browser; its id."""
+    return str((await desk.post("/automations", {"prompt": prompt, "agent": "demo", **more}))["id"])
+
+
+async def pursue(desk: Desk, objective: str, **more: object) -> str:
+    """A goal, set beside the browser; its id."""
+    return str((await desk.post("/goals", {"objective": objective, "agent": "demo", **more}))["id"])
+
+
+async def test_an_automation_is_made_with_a_preview_run_paused_deleted_and_brought_back(desk: Desk) -> None:
+    page = await desk.open("/automations", timezone_id="Europe/Berlin")
+    await expect(page.locator(".empty")).to_contain_text("midwatch automation add")
+    await page.get_by_role("link", name="New automation").first.click()
+    await page.get_by_label("Prompt", exact=True).fill("Say what is new on {{date}}")
+    await page.get_by_label("Agent").select_option("demo")
+    await expect(page.get_by_label("Zone")).to_have_value("Europe/Berlin")
+    await page.get_by_label("Cron expression").fill("30 7 * * 1-5")
+    preview = page.get_by_role("status", name="Next runs")
+    await expect(preview).to_contain_text("at 07:30 on Monday through Friday (Europe/Berlin)", ignore_case=True)
+    await expect(preview.locator("li")).to_have_count(5)
+    await expect(preview.locator("li").first).to_contain_text("07:30 (+0")
+    await page.get_by_text("More", exact=True).click()
+    await page.get_by_label("Title").fill("Morning news")
+    await page.get_by_role("button", name="Make it").click()
+
+    await expect(page.get_by_role("heading", name="Morning news", level=1)).to_be_visible()
+    status = page.locator(".task-line .status")
+    await expect(status).to_have_text("active")
+    await expect(page.locator(".next-runs li")).to_have_count(5)
+    await expect(page.get_by_text("No runs yet")).to_be_visible()
+    await page.get_by_role("button", name="Run now").click()
+    await expect(page.locator(".runs tbody .status")).to_have_text("done")
+    await expect(status).to_have_text("active")
+    await expect(page.locator(".runs tbody td").first).to_have_text("by hand")
+
+    await page.get_by_role("button", name="Pause").click()
+    await expect(status).to_have_text("paused")
+    await expect(page.locator(".told")).to_have_text("paused: paused by a person")
+    await expect(page.locator(".next-runs li")).to_have_count(0)
+    await page.get_by_role("button", name="Resume").click()
+    await expect(status).to_have_text("active")
+    await expect(page.locator(".next-runs li")).to_have_count(5)
+
+    await page.get_by_role("button", name="Delete").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("For 30 days it can be brought back")
+    await page.get_by_role("button", name="Delete it").click()
+    await expect(status).to_have_text("deleted")
+    await expect(page.locator(".gone")).to_contain_text("midwatch automation resume am_")
+    await page.get_by_role("link", name="Automations").first.click()
+    await expect(page.get_by_text("No automations yet")).to_be_visible()
+    await page.get_by_role("button", name="deleted").click()
+    await page.locator(".automation-row").click()
+    await page.get_by_role("button", name="Bring back").click()
+    await expect(status).to_have_text("active")
+    await page.locator(".runs tbody a").click()
+    await expect(page.locator(".task-line .status")).to_have_text("done")
+    await page.get_by_role("link", name="automation", exact=True).click()
+    await expect(page.get_by_role("heading", name="Morning news", level=1)).to_be_visible()
+
+
+async def test_a_schedule_says_what_is_wrong_with_it(desk: Desk) -> None:
+    desk.expect_problem("status of 422")
+    page = await desk.open("/automations/new")
+    await page.get_by_label("Prompt", exact=True).fill("anything")
+    preview = page.get_by_role("status", name="Next runs")
+    await page.get_by_label("Cron expression").fill("61 * * * *")
+    await expect(preview).to_contain_text("has a bad minute")
+    await page.get_by_role("button", name="Make it").click()
+    await expect(page.locator(".field-error:visible")).to_contain_text("has a bad minute")
+    await page.get_by_role("button", name="Once").click()
+    await expect(preview.locator("li")).to_have_count(1)
+    await page.get_by_role("button", name="Every").click()
+    await page.get_by_label("Interval").fill("5s")
+    await expect(preview).to_contain_text("The shortest is 60s")
+    await page.get_by_label("Interval").fill("90m")
+    await expect(preview.locator("li")).to_have_count(5)
+    await page.get_by_role("button", name="Make it").click()
+    await expect(page.locator(".task-line")).to_contain_text("every 1h30m")
+
+
+async def test_an_edit_changes_what_was_changed_and_nothing_else(desk: Desk) -> None:
+    key = await add(desk, "look around", cron="15 6 * * *", zone="UTC", quiet="NOTHING", max_runs=7)
+    page = await desk.open(f"/automations/{key}")
+    await page.get_by_role("link", name="Edit").click()
+    await expect(page.get_by_label("Cron expression")).to_have_value("15 6 * * *")
+    await page.get_by_label("Prompt", exact=True).fill("look around twice")
+    await page.get_by_text("More", exact=True).click()
+    await page.get_by_label("Quiet token").fill("")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.get_by_role("heading", name="look around twice", level=1)).to_be_visible()
+    kept = await desk.get(f"/automations/{key}")
+    assert kept["quiet"] is None and kept["max_runs"] == 7 and kept["schedule"] == {"cron": "15 6 * * *", "zone": "UTC"}
+
+
+async def test_the_list_of_automations_follows_what_happens_elsewhere(desk: Desk) -> None:
+    page = await desk.open("/automations")
+    key = await add(desk, "demo:sleep=1 count the gulls", every=3600, title="Gulls")
+    row = page.locator(".automation-list li")
+    await expect(row.locator(".row-title")).to_have_text("Gulls")
+    await expect(row.locator(".when")).to_have_text("every 1h")
+    await expect(page.locator(".strip .mark")).to_have_count(24)
+    await expect(page.locator(".strip-list li")).to_have_count(2)
+    await row.get_by_role("button", name="Run Gulls now").click()
+    await expect(row.locator(".status")).to_have_text("running")
+    await expect(row.locator(".status")).to_have_text("active")
+    await expect(row.locator(".dots")).to_have_attribute("aria-label", "last runs: done")
+    await expect(row.locator(".row-sub")).to_have_text("the last run went well")
+    await row.get_by_role("button", name="Pause Gulls").click()
+    await expect(row.locator(".status")).to_have_text("paused")
+    await expect(row.get_by_role("button", name="Resume Gulls")).to_be_visible()
+    await desk.post(f"/automations/{key}/resume")
+    await expect(row.locator(".status")).to_have_text("active")
+    asked = [r.url for r in desk.requests]
+    await page.evaluate("() => new Promise((done) => setTimeout(done, 2500))")  # an idle page asks for nothing
+    assert [r.url for r in desk.requests] == asked
+
+
+async def test_what_rests_by_itself_waits_for_me(desk: Desk) -> None:
+    key = await add(desk, "demo:fail always", every=3600, title="Gulls")
+    page = await desk.open("/")
+    await expect(page.get_by_text("Nobody asks")).to_be_visible()
+    for _ in range(3):
+        await desk.until(f"/automations/{key}", lambda one: not one["running"])
+        await desk.ended((await desk.post(f"/automations/{key}/run"))["id"])
+    waiting = page.locator(".now-waiting")
+    await expect(waiting.locator(".attention-row")).to_contain_text("Paused: Gulls")
+    await expect(waiting.locator(".count")).to_have_text("1")
+    await waiting.locator(".attention-row").click()
+    await expect(page.locator(".told")).to_contain_text("3 runs failed one after the other")
+    await page.get_by_role("button", name="Resume").click()
+    await page.keyboard.press("g")
+    await page.keyboard.press("n")
+    await expect(page.get_by_text("Nobody asks")).to_be_visible()
+
+
+async def test_what_the_watchdog_finds_is_told_on_now_and_in_the_list(desk: Desk) -> None:
+    key = await add(desk, "demo:hang watch the tide", every=3600, title="Tide")
+    task = (await desk.post(f"/automations/{key}/run"))["id"]
+    now = await desk.open("/")
+    listed = await desk.tab(now.context, "/automations")
+    found: list[str] = []
+    while task not in found:
+        found = [one["subject"] for one in (await desk.post("/watchdog"))["told"]]
+    await expect(listed.locator(".automation-list .row-sub")).to_contain_text(f"Silent: Nothing was heard of {task}")
+    notice = now.locator(".now-waiting .attention-row")
+    await expect(notice).to_contain_text("Silent: demo:hang watch the tide")
+    await now.reload()
+    await expect(notice).to_contain_text("It asks nothing.")
+    await desk.post(f"/tasks/{task}/cancel")
+    await expect(notice).to_have_count(0)
+    await expect(listed.locator(".automation-list .row-sub")).not_to_contain_text("Silent")
+
+
+async def test_a_goal_is_set_watched_paused_edited_and_completed(desk: Desk) -> None:
+    page = await desk.open("/goals")
+    await expect(page.locator(".empty")).to_contain_text("midwatch goal set")
+    await page.get_by_role("link", name="New goal").first.click()
+    await page.get_by_label("Objective").fill("demo:sleep=1 every gull is counted")
+    await page.get_by_label("Agent").select_option("demo")
+    await page.get_by_label("Deadline").fill("in 6h")
+    await page.get_by_label("Most steps").fill("2")
+    await page.get_by_role("button", name="Set the goal").click()
+
+    await expect(page.get_by_role("heading", name="every gull is counted", level=1)).to_be_visible()
+    status = page.locator(".task-line .status")
+    await expect(status).to_have_text("running")
+    await expect(page.locator(".task-line")).to_contain_text("5 h 59 m left")
+    steps = page.locator(".steps li")
+    await expect(steps.locator(".row-title")).to_have_text(["Step 2", "Step 1"])
+    await expect(status).to_have_text("paused")
+    await expect(steps.locator(".status")).to_have_text(["done", "done"])
+    await expect(page.locator(".told")).to_contain_text("its budget of 2 steps is spent")
+    await expect(page.locator(".budget [data-meter=steps]")).to_have_text("2 of 2 steps")
+
+    await page.get_by_role("button", name="Edit").click()
+    await page.get_by_label("Most steps").fill("9")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.locator(".budget [data-meter=steps]")).to_have_text("2 of 9 steps")
+    await page.get_by_role("button", name="Resume").click()
+    await expect(steps).to_have_count(3)
+    await page.get_by_role("button", name="Pause").click()
+    await expect(page.locator(".told")).to_have_text("paused: paused by a person")
+    await page.get_by_role("button", name="Complete").click()
+    await page.get_by_label("Evidence").fill("47 gulls, counted twice")
+    await page.get_by_role("button", name="Complete it").click()
+    await expect(status).to_have_text("complete")
+    await expect(page.locator(".told")).to_have_text("reached: 47 gulls, counted twice")
+    await steps.locator("a").last.click()
+    await page.get_by_role("link", name="goal", exact=True).click()
+    await expect(status).to_have_text("complete")
+
+
+async def test_a_goal_is_delayed_stepped_and_cleared(desk: Desk) -> None:
+    key = await pursue(desk, "demo:sleep=1 the harbour is quiet")
+    listed = await desk.open("/goals")
+    row = listed.locator(".goal-list li")
+    await expect(row.locator(".row-sub")).to_contain_text("runs")
+    page = await desk.tab(listed.context, f"/goals/{key}")
+    await page.get_by_role("button", name="Delay").click()
+    await page.get_by_label("Reason").fill("the tide")
+    await page.get_by_role("button", name="Delay it").click()
+    await expect(page.locator(".told")).to_have_text("waits: the tide")
+    await expect(page.locator(".task-line")).to_contain_text("next step in")
+    await expect(row.locator(".row-sub")).to_contain_text("waits: the tide")
+    before = await page.locator(".steps li").count()
+    await page.get_by_role("button", name="Step now").click()
+    await expect(page.locator(".steps li").nth(before)).to_be_visible()
+    await page.get_by_role("button", name="Clear", exact=True).click()
+    await page.get_by_role("button", name="Clear it").click()
+    await expect(page.get_by_text("No goals yet")).to_be_visible()
+    await expect(listed.get_by_text("No goals yet")).to_be_visible()
+
+
+async def test_a_viewer_sees_both_and_can_do_nothing(desk: Desk) -> None:
+    key = await add(desk, "count the gulls", every=3600)
+    goal = await pursue(desk, "every gull is counted", max_steps=1)
+    await desk.until(f"/goals/{goal}", lambda one: one["status"] == "paused")
+    page = await desk.open("/automations", role="viewer")
+    for path in ("/automations", f"/automations/{key}", "/goals", f"/goals/{goal}"):
+        await page.goto(path)
+        await settled(page)
+        main = page.locator("main")
+        acting = main.get_by_role("button", name=ACTS).or_(main.get_by_role("link", name=ACTS))
+        await expect(acting).to_have_count(0)
+    await expect((await desk.open(f"/goals/{goal}")).get_by_role("button", name=ACTS)).to_have_count(4)
+    for path in ("/automations/new", "/goals/new", f"/automations/{key}?edit=1"):
+        await page.goto(path)
+        await settled(page)
+        await expect(page.locator("form")).to_have_count(0)
+
+
+async def test_the_keys_lead_to_both(desk: Desk) -> None:
+    page = await desk.open("/")
+    for keys, name in (("ga", "Automations"), ("go", "Goals"), ("gw", "Agents")):
+        for key in keys:
+            await page.keyboard.press(key)
+        await expect(page.get_by_role("heading", name=name, level=1)).to_be_visible()
+
+
+async def settled(page: Page) -> None:
+    """Wait until the page has its data."""
+    await live(page)
+    await expect(page.locator("main h1")).to_be_visible()
+    await expect(page.locator("main .skeleton")).to_have_count(0)
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["empty", "busy"])
+async def test_both_look_right_in_every_light_and_width(desk: Desk, busy: bool) -> None:
+    pages = {"automations": "/automations", "goals": "/goals"}
+    if busy:
+        pages |= await fill(desk)
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    wrong = {}
+    for kind, options in LOOKS.items():
+        page = await desk.open("/", **options)
+        for title, path in pages.items():
+            await page.goto(path)
+            await settled(page)
+            if title.startswith("new-auto"):
+                await expect(page.locator(".preview li")).to_have_count(5)
+            picture = PICTURES / f"{title}-{'busy' if busy else 'empty'}-{kind}.png"
+            await page.screenshot(path=picture, full_page=kind == "phone", animations="disabled")
+            wrong[f"{title} {kind}"] = [*await page.evaluate(SANE), *await page.evaluate(CONTRAST)]
+    assert not any(wrong.values()), wrong
+
+
+async def fill(desk: Desk) -> dict[str, str]:
+    """Automations and goals in every state, and the pages to look at."""
+    news = await add(
+        desk, "Sum up what is new in the repository since yesterday", cron="30 7 * * *", title="Morning news"
+    )
+    await add(desk, "Compare the backups and explain every difference", cron="0 2 * * *", title="Nightly backups")
+    await add(desk, "demo:hang Watch the queue and say when it grows", cron="*/20 * * * *", title="Queue watch")
+    failing = await add(desk, "demo:fail Check the links of the site", every=7200, title="Links of the whole long site")
+    await add(desk, "Remind me of the berth", at="in 90m")
+    resting = await add(desk, "Write the weekly report", cron="0 16 * * 5", max_runs=10)
+    await desk.post(f"/automations/{resting}/pause")
+    for key, times in ((news, 2), (failing, 3)):
+        for _ in range(times):
+            await desk.ended((await desk.post(f"/automations/{key}/run"))["id"])
+            await desk.until(f"/automations/{key}", lambda one: not one["running"])
+    hung = next(one for one in (await desk.get("/automations"))["automations"] if one["title"] == "Queue watch")
+    await desk.post(f"/automations/{hung['id']}/run")
+    reached = await pursue(desk, "Every link of the site answers within two seconds", max_steps=2, scope_id="a")
+    await desk.until(f"/goals/{reached}", lambda one: one["status"] == "paused")
+    await desk.post(f"/goals/{reached}/complete", {"evidence": "all 412 links answer, the slowest in 1.4 s"})
+    spent = await pursue(
+        desk, "The test suite passes on the three oldest supported versions", max_steps=2, max_seconds="2h",
+        max_tokens=200_000, scope_id="b",
+    )  # fmt: skip
+    goes_on = await pursue(
+        desk, "demo:hang Move the archive to the new store, and prove that nothing was lost", max_steps=20, scope_id="c"
+    )
+    await desk.until(f"/goals/{spent}", lambda one: one["status"] == "paused")
+    await desk.until(f"/goals/{goes_on}", lambda one: one["running"])
+    return {
+        "now-standing": "/", "automation": f"/automations/{news}", "automation-failed": f"/automations/{failing}",
+        "new-automation": "/automations/new", "automation-edit": f"/automations/{news}?edit=1",
+        "goal-reached": f"/goals/{reached}", "goal-paused": f"/goals/{spent}", "goal-running": f"/goals/{goes_on}",
+        "new-goal": "/goals/new",
+    }  # fmt: skip
