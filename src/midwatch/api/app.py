@@ -96,7 +96,7 @@ def allowed(request: Request) -> str:
         scope = {**request.scope, "method": method}
         return any(route.matches(scope)[0] == Match.FULL for route in request.app.routes)
 
-    return ", ".join(method for method in ("DELETE", "GET", "POST") if fits(method))
+    return ", ".join(method for method in ("DELETE", "GET", "PATCH", "POST") if fits(method))
 
 
 async def unexpected(request: Request, error: Exception) -> Response:

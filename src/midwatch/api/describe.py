@@ -9,6 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
 from midwatch import wire
+from midwatch.api.examples import STANDING
 
 SUMMARY = "Mission control for AI agents: hand work to any agent, watch every step, answer its questions."
 PROBLEMS = {
@@ -72,7 +73,7 @@ SPENT = {
     "tasks": 1, "done": 1, "failed": 0, "cancelled": 0, "seconds": 1.098, "input_tokens": 1200, "output_tokens": 80,
     "cost_usd": None,
 }  # fmt: skip
-EXAMPLES: dict[str, Any] = {
+EXAMPLES: dict[str, Any] = STANDING | {
     "TaskInfo": TASK,
     "SessionInfo": SESSION,
     "SubmitBody": {"prompt": "Say hello", "agent": "demo", "timeout": "10m"},
