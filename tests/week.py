@@ -52,14 +52,17 @@ def long_naps() -> Iterator[None]:
     names += [(watchdog, "PRUNE_SECONDS", DAY), (runtime, "WATCHDOG_SECONDS", NAP)]
     before = [(module, name, getattr(module, name)) for module, name, _ in names]
     logging.disable(logging.CRITICAL)
-    gc.disable()  # a week is short, and leaves nothing
+    gc.disable()  # a week is short; what it leaves is collected at its end, without a look at everything else
+    gc.freeze()
     for module, name, value in names:
         setattr(module, name, value)
     try:
         yield
     finally:
-        logging.disable(logging.NOTSET)
+        gc.collect()
+        gc.unfreeze()
         gc.enable()
+        logging.disable(logging.NOTSET)
         for module, name, value in before:
             setattr(module, name, value)
 
@@ -463,6 +466,13 @@ class World:
                 await self.advance(self.chance.uniform(0, 20 * HOUR))
             await self.open()
 
+    async def second_leader(self) -> None:
+        """For a moment there are two who look at what is due."""
+        timers, leader = self.clock._timers, self.desk._scheduler
+        if leader is not None and timers:
+            self._tick(timers[0][0])
+            await self.tried("another leader", asyncio.gather(leader.look(), leader.look()))
+
     async def jump(self) -> None:
         by = self.chance.choice((-2 * HOUR, -MINUTE, 10 * MINUTE, 5 * HOUR, 30 * HOUR)) * self.chance.random()
         self.note(f"the clock is set by {by:.0f} s")
@@ -471,7 +481,7 @@ class World:
 
 DEEDS = {
     "goal_deed": 8, "automation_deed": 7, "message": 6, "submit": 2, "cancel": 4, "retry": 2, "answer": 3, "kill": 5,
-    "restart": 1, "jump": 2, "new_goal": 2, "new_automation": 1,
+    "restart": 1, "jump": 2, "new_goal": 2, "new_automation": 1, "second_leader": 3,
 }  # fmt: skip
 
 
@@ -512,4 +522,3 @@ def live_through(seed: int, home: Path) -> None:
 
     with long_naps():
         asyncio.run(week())
-    gc.collect()
