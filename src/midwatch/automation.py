@@ -43,7 +43,7 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "paused": frozenset({"active", "deleted"}),
     "deleted": frozenset({"active", "paused"}),
 }
-SPENT, OVER = "it has had all its runs", "its time has passed"
+SPENT, OVER, CLOSED = "it has had all its runs", "its time has passed", "its conversation is closed"
 MOST_FAILURES = 3
 """Runs that may fail one after the other before it is paused."""
 LATE_SECONDS = 90.0
@@ -251,7 +251,8 @@ def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool, sub
     try:
         times = automation.times
     except InvalidInput as problem:
-        return _unreadable(automation, now, problem)
+        remedy = f"Give it another: midwatch automation edit {automation.id}"
+        return stopped(automation, now, f"its schedule cannot be read: {problem}", remedy)
     following = next_run_at(times, max(now, due))
     late = now - due > LATE_SECONDS * SECOND
     reason = "overlap" if runs else _lateness(automation, now - due) if late else None
@@ -265,10 +266,16 @@ def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool, sub
     return _with_run(automation, _due_run(automation, now, terms, submitter), now, due, following, told_first)
 
 
-def _unreadable(automation: Automation, now: int, problem: InvalidInput) -> Changes:
-    why = f"its schedule cannot be read: {problem}"
-    text = f"{why}\nGive it another: midwatch automation edit {automation.id}"
-    return replace(paused(automation, now, why, None), deliveries=_notice(automation, text, automation.id, now))
+def stopped(automation: Automation, now: int, why: str, remedy: str) -> Changes:
+    """It cannot fire as things are: it is paused, and the person is told."""
+    notice = _notice(automation, f"{why}\n{remedy}", automation.id, now)
+    return replace(paused(automation, now, why, None), deliveries=notice)
+
+
+def shut(automation: Automation, now: int) -> Changes:
+    """What happens at its time when its conversation takes nothing more."""
+    remedy = f"Open {automation.session_key} again, then resume it: midwatch automation resume {automation.id}"
+    return stopped(automation, now, CLOSED, remedy)
 
 
 def _lateness(automation: Automation, late: int) -> str:

@@ -187,6 +187,9 @@ class Automations:
                 raise Conflict(f"it runs already as task {open_run.id}; wait for it or cancel it.")
             if found.spent:
                 raise Conflict(f"automation {found.id} has had all its runs; raise max_runs first.")
+            session = await self._store.get_session(found.session_key)
+            if session is not None and session.status == "closed":
+                raise Conflict(f"session {session.key} is closed; open it again by creating it with the same key.")
             terms = await self._terms(found.agent)
             now = self._clock.now()
             task, changes = rules.run_now(found, now, terms, actor=actor, submitter=self._submitter)

@@ -523,6 +523,15 @@ async def test_run_now_runs_beside_its_times_one_at_a_time(
     assert len(await automations.history(made.id, 1)) == 1
 
 
+async def test_a_closed_conversation_takes_no_run(automations: Automations, store: Meddled, clock: FakeClock) -> None:
+    talk = Session(key="chat:1", agent="demo", gate_key="chat:1", created_at=1, updated_at=1)
+    await store.apply(Changes(sessions=(talk,)))
+    made = await automations.create("x", every=3600, session_key="chat:1")
+    await store.close_session("chat:1", clock.now(), ())
+    with pytest.raises(Conflict, match="is closed; open it again"):
+        await automations.run(made.id)
+
+
 async def test_of_many_who_run_it_now_one_does(automations: Automations, store: Meddled) -> None:
     made = await automations.create("x", every=3600)
     runs = await asyncio.gather(*(automations.run(made.id) for _ in range(10)), return_exceptions=True)

@@ -23,10 +23,11 @@ from midwatch.errors import Conflict, StoreUnavailable
 from midwatch.event import EventFilter
 from midwatch.schedule import Schedule
 from midwatch.scheduler import BATCH, PAUSE_SECONDS, Scheduler
+from midwatch.session import Session
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.task import AgentTerms, Task, TaskFilter
 from midwatch.testing import FakeClock, settle
-from records import a_goal, an_automation
+from records import a_goal, a_task, an_automation
 
 HOUR = 3600 * SECOND
 
@@ -37,6 +38,7 @@ class Watched(SqliteStore):
     writes = 0
     looks = 0
     fails: Exception | None = None
+    hide_runs = False
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -54,6 +56,9 @@ class Watched(SqliteStore):
         found = await super().due_automations(now, limit)
         await self._ring()
         return found
+
+    async def open_run(self, automation_id: str) -> Task | None:
+        return None if self.hide_runs else await super().open_run(automation_id)
 
     async def until(self, seen: Callable[[], bool]) -> None:
         """Return once `seen` holds; asked again at each look and each commit."""
@@ -222,6 +227,35 @@ async def test_a_time_that_had_its_run_is_not_run_again(store: Watched, clock: F
 def _ended(task: Task, clock: FakeClock) -> Update:
     fields = {"status": "cancelled", "outcome": "cancelled", "completed_at": clock.now()}
     return Update("task", task.id, fields, {"status": "pending"})
+
+
+async def test_a_closed_conversation_pauses_it_and_tells(
+    store: Watched, clock: FakeClock, scheduler: Scheduler
+) -> None:
+    talk = Session(key="chat:1", agent="demo", gate_key="chat:1", created_at=1, updated_at=1)
+    made = await put(store, clock, next_run_at=clock.now(), session_key="chat:1", route="console")
+    await store.apply(Changes(sessions=(talk,)))
+    await store.close_session("chat:1", clock.now(), ())
+    await scheduler.look()
+    assert await store.runs(made.id) == []
+    found = await store.get_automation(made.id)
+    assert found is not None
+    assert (found.status, found.paused_why) == ("paused", rules.CLOSED)
+    (notice,) = await store.list_deliveries()
+    assert notice.text.endswith(f"then resume it: midwatch automation resume {made.id}")
+
+
+async def test_a_run_retried_by_hand_leaves_out_the_next(
+    store: Watched, clock: FakeClock, scheduler: Scheduler
+) -> None:
+    made = await put(store, clock, next_run_at=clock.now())
+    await store.apply(Changes(records=(a_task(cause="automation", cause_id=made.id, retry_of="t_0"),)))
+    store.hide_runs = True  # it came after the look
+    await scheduler.look()
+    store.hide_runs = False
+    assert len(await store.runs(made.id)) == 1
+    (missed,) = await store.read_events(0, EventFilter(kinds=("automation_missed",)))
+    assert missed.payload["reason"] == "overlap"
 
 
 class Stubborn(Watched):
