@@ -92,6 +92,9 @@ async def no_route(request: Request, error: Exception) -> Response:
 def allowed(request: Request) -> str:
     """The methods of a path; the router knows only those of the first route that has it."""
 
+    if just_so := request.app.openapi()["paths"].get(request.url.path):
+        return ", ".join(sorted(method.upper() for method in just_so))
+
     def fits(method: str) -> bool:
         scope = {**request.scope, "method": method}
         return any(route.matches(scope)[0] == Match.FULL for route in request.app.routes)
