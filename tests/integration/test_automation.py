@@ -1,7 +1,7 @@
 """Automations on a real desk: a year of them, restarts, suspension, people in between, and death at every write.
 
 A2 `test_a_timeout_counts_and_the_next_run_comes_at_its_time`. A7 `test_what_may_pass_is_tried_again_before_it_counts`.
-A8 a run that is stopped stays stopped: `test_a_cancelled_run_does_not_come_back`. A13
+A8 a run that is stopped stays stopped: `test_stopping_it_pauses_it_until_it_is_resumed`. A13
 `test_death_at_any_write_loses_and_doubles_nothing`. A18 `test_a_person_comes_first_and_the_run_goes_on_afterwards`,
 `test_threads_of_one_chat_do_not_block_each_other`.
 """
@@ -257,6 +257,24 @@ async def test_a_cancelled_run_does_not_come_back(home: Path) -> None:
         assert len(agent.turns) == 1
 
 
+async def test_stopping_it_pauses_it_until_it_is_resumed(home: Path) -> None:
+    clock = FakeClock(START)
+    agent = ScriptedAgent(wait_for(asyncio.Event()), name="it")
+    async with opened(home, clock, agent) as desk:
+        await desk.sessions.create(agent="it", key="chat:1")
+        made = await desk.automations.create("look", agent="it", every="1h", session_key="chat:1")
+        clock.set(START + HOUR - 30 * SECOND)
+        await clock.advance(30)
+        await until(lambda: _turns(agent, 1))
+        await desk.sessions.interrupt("chat:1", actor="ann")
+        await until(lambda: at_rest(desk))
+        found = await desk.automations.get(made.id)
+        assert (found.status, found.paused_why, found.run_count) == ("paused", "ann interrupted its run", 1)
+        await jump(desk, clock, START + 5 * HOUR)
+        assert len(agent.turns) == 1
+        assert (await desk.automations.resume(made.id)).next_run_at == START + 6 * HOUR
+
+
 # -- people in between ---------------------------------------------------------------------------------------------
 
 
@@ -333,17 +351,18 @@ async def test_threads_of_one_chat_do_not_block_each_other(home: Path) -> None:
             await desk.automations.create("short", agent="it", every="1h", session_key=key)
             for key in ("chat:1|thread:b", "chat:1", "chat:2|thread:a")
         ]
-        same = await desk.automations.create("same", agent="it", every="1h", session_key="chat:1|thread:a|message:9")
+        same = await desk.automations.create("same", agent="it", every="24h", session_key="chat:1|thread:a|message:9")
         clock.set(START + HOUR - 30 * SECOND)
         await clock.advance(30)
         for one in others:
             await until(lambda one=one: _outcome(desk, one, "ok"))  # type: ignore[misc]
-        running, waiting = await desk.automations.running(long.id), await desk.automations.running(same.id)
+        running = await desk.automations.running(long.id)
         assert running is not None
-        assert waiting is not None
-        assert {running.status, waiting.status} == {"running", "pending"} or waiting.outcome == "ok"
+        assert running.status == "running"
+        waiting = await desk.automations.run(same.id)
+        assert (await desk.tasks.get(waiting.id)).wait == "session"
         free.set()
-        await until(lambda: at_rest(desk))
+        await until(lambda: _outcome(desk, same, "ok"))
 
 
 async def _outcome(desk: Runtime, one: Automation, outcome: str) -> bool:

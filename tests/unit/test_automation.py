@@ -30,7 +30,7 @@ from midwatch.errors import Conflict, InvalidInput
 from midwatch.schedule import Schedule, parse_moment
 from midwatch.store import Store
 from midwatch.task import AUTOMATION_PAUSES, AgentTerms, Task, end
-from records import a_task
+from records import a_task, asking, fence
 
 NOW = parse_moment("2026-03-02T09:00:00+00:00", 0, "UTC")
 HOUR = 3600 * SECOND
@@ -411,6 +411,29 @@ def test_the_thread_is_kept_unless_each_run_is_fresh() -> None:
     assert settle(replace(RUNNING, fresh=True), ended("ok"), "th_1")[0].resume_thread_id is None
     assert settle(RUNNING, ended("error", error="x"), "th_2")[0].resume_thread_id == "th_2"
     assert len(changes.updates) == 1
+
+
+async def test_an_automation_that_changed_meanwhile_costs_no_result(store: Store) -> None:
+    one = hourly()
+    await store.apply(Changes(records=(one,)))
+    await store.apply(fire(one))
+    ((task, _),) = (await store.claim(asking(), NOW)).taken
+    seen = await store.get_automation("am_1")
+    assert seen is not None
+    await store.apply(rules.paused(seen, NOW, "a holiday", "ann"))
+    done, step = end(task, NOW, outcome="ok", result="found it")
+    step = replace(step, fence=fence(task))
+    with pytest.raises(Conflict):  # not LeaseLost: the worker works it out again
+        await store.apply(step.plus(rules.settle(seen, done, NOW)))
+    still = await store.get_task(task.id)
+    assert still is not None
+    assert still.status == "running"
+    newer = await store.get_automation("am_1")
+    assert newer is not None
+    await store.apply(step.plus(rules.settle(newer, done, NOW)))
+    after_all = await store.get_task(task.id)
+    assert after_all is not None
+    assert (after_all.status, after_all.result) == ("done", "found it")
 
 
 def test_a_schedule_that_cannot_be_read_does_not_keep_a_run_from_ending() -> None:

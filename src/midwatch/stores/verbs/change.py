@@ -24,6 +24,8 @@ def apply(tx: Tx, changes: Changes) -> None:
         _hold(tx, fence)
     for update in changes.updates:
         _update(tx, update, fence)
+        if fence is not None and _proves(update, fence):
+            fence = None  # it held, and the task may have ended just now: what fails from here on is another's guard
     for record in changes.records:
         insert(tx, record)
     for session in changes.sessions:
