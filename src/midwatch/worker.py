@@ -209,9 +209,8 @@ class Worker:
         with suppress(Exception):
             current = await self.store.get_task(run.task.id)
             if current is not None and current.status == "running" and current.attempt == run.task.attempt:
-                await self.store.apply(
-                    end(current, self.clock.now(), outcome="error", error=cut(error, ERROR_SHOWN))[1]
-                )
+                ended, step = end(current, self.clock.now(), outcome="error", error=cut(error, ERROR_SHOWN))
+                await self.store.apply(step.plus(await self._settle(Ended(ended))))
 
     async def _work(self, run: Run) -> Verdict:
         """The turn from start to end; every way it can fail becomes a verdict."""

@@ -32,8 +32,8 @@ WHERE seq < :before
   AND (CAST(:actor AS TEXT) IS NULL OR actor = :actor)
 ORDER BY seq DESC LIMIT :limit
 
--- last_of_task: the newest event of a task
-SELECT {event} FROM events WHERE task_id = :task_id ORDER BY seq DESC LIMIT 1
+-- last_of_task: the newest event of a task, but for what the watchdog itself said
+SELECT {event} FROM events WHERE task_id = :task_id AND kind <> 'watchdog_alert' ORDER BY seq DESC LIMIT 1
 
 -- bounds: of the log
 SELECT oldest_seq, last_seq FROM event_head
