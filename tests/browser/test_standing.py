@@ -16,6 +16,12 @@ HERE = Path(__file__).parent
 PICTURES = HERE.parents[1] / "build" / "screenshots"
 SANE = (HERE / "sane.js").read_text()
 CONTRAST = (HERE / "contrast.js").read_text()
+WATCH_SHIFTS = """
+window.shifted = 0;
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifted += entry.value;
+}).observe({ type: "layout-shift", buffered: true });
+"""
 ACTS = re.compile(r"^(Run|Pause|Resume|Delete|New|Edit|Clear|Complete|Step now|Delay)\b")
 LOOKS = {
     "light": {"color_scheme": "light", "viewport": DESKTOP},
@@ -129,6 +135,10 @@ async def test_the_list_of_automations_follows_what_happens_elsewhere(desk: Desk
     page = await desk.open("/automations")
     key = await add(desk, "demo:sleep=1 count the gulls", every=3600, title="Gulls")
     row = page.locator(".automation-list li")
+    await expect(row).to_have_count(1)
+    await page.context.add_init_script(WATCH_SHIFTS)
+    await page.reload()
+    await settled(page)
     await expect(row.locator(".row-title")).to_have_text("Gulls")
     await expect(row.locator(".when")).to_have_text("every 1h")
     await expect(page.locator(".strip .mark")).to_have_count(24)
@@ -143,6 +153,7 @@ async def test_the_list_of_automations_follows_what_happens_elsewhere(desk: Desk
     await expect(row.get_by_role("button", name="Resume Gulls")).to_be_visible()
     await desk.post(f"/automations/{key}/resume")
     await expect(row.locator(".status")).to_have_text("active")
+    assert await page.evaluate("() => window.shifted") < 0.02
     asked = [r.url for r in desk.requests]
     await page.evaluate("() => new Promise((done) => setTimeout(done, 2500))")  # an idle page asks for nothing
     assert [r.url for r in desk.requests] == asked
@@ -268,6 +279,20 @@ async def test_the_keys_lead_to_both(desk: Desk) -> None:
         for key in keys:
             await page.keyboard.press(key)
         await expect(page.get_by_role("heading", name=name, level=1)).to_be_visible()
+
+
+async def test_the_day_of_automations_is_read_over_http(desk: Desk) -> None:
+    tried = await desk.get("/schedules/preview?cron=0%209%20*%20*%20*&zone=Europe/Berlin&count=3")
+    assert tried["when"] == "at 09:00 every day (Europe/Berlin)"
+    assert [at[10:22] for at in tried["next_runs"]] == ["T09:00:00+01"] * 3 or "+02" in str(tried)
+    hourly = await add(desk, "a", every=3600)
+    daily = await add(desk, "b", cron="@daily", zone="UTC")
+    await desk.post(f"/automations/{daily}/pause")
+    days = {one["id"]: one for one in (await desk.get("/schedules/day"))["days"]}
+    assert len(days[hourly]["next_runs"]) == 24 and days[hourly]["when"] == "every 1h"
+    assert days[daily]["next_runs"] == [] and days[daily]["runs"] == []
+    (one,) = (await desk.get(f"/schedules/day?id={hourly}"))["days"]
+    assert one == days[hourly]
 
 
 async def settled(page: Page) -> None:

@@ -73,7 +73,8 @@ async function show() {
     await module.default(main, context);
   } catch (problem) {
     if (shown === token) main.replaceChildren(failure(problem, show));
-    if (!(problem.status >= 0)) reportError(problem);
+    const left = shown !== token && problem.name === "AbortError"; // its page was left, and what it asked for given up
+    if (!(problem.status >= 0) && !left) reportError(problem);
   }
   return undefined;
 }

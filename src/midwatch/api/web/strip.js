@@ -1,14 +1,14 @@
 // The next 24 hours as a strip: a lane for each automation, a mark for each run, a line for now.
 
-import { h, keyed, set, svg } from "./dom.js";
-import { everySecond, moment, now } from "./time.js";
+import { h, keyed, say, set, svg } from "./dom.js";
+import { clockTime, dateTime, everySecond, moment, now } from "./time.js";
 
 const HOUR = 3600000;
 const BEFORE = HOUR;
 const AHEAD = 24 * HOUR;
 const AXIS = 20;
 const LANE = 24;
-const MOST_LANES = 12;
+const MOST_LANES = 16;
 const LISTED = 8;
 const OF_ONE = 2; // so that a frequent one does not hide the others
 
@@ -22,7 +22,8 @@ class DayStrip extends HTMLElement {
     this.line = svg("g.now-line", svg("line"), svg("text", { y: 12 }, "now"));
     this.drawing = svg("svg.strip", { role: "img", "aria-label": "Runs of the next 24 hours; they are listed beside it" }, this.axis, this.rows, this.line);
     this.list = h("ol.strip-list", { "aria-label": "Next runs" });
-    this.replaceChildren(h("div.strip-frame", this.drawing), this.list);
+    this.more = h("p.faint", { hidden: true });
+    this.replaceChildren(h("div.strip-frame", this.drawing, this.more), this.list);
     this.resized = new ResizeObserver(() => this.draw());
     this.resized.observe(this.drawing);
     this.stop = everySecond(() => Date.now() - this.#drawn > 15000 && this.draw());
@@ -43,7 +44,10 @@ class DayStrip extends HTMLElement {
     const width = this.drawing.clientWidth;
     if (!width) return;
     this.#drawn = Date.now();
-    const lanes = this.#lanes.filter((lane) => lane.ahead.length || lane.behind.length).slice(0, MOST_LANES);
+    const all = this.#lanes.filter((lane) => lane.ahead.length || lane.behind.some((run) => run.at >= now() - BEFORE));
+    const lanes = all.slice(0, MOST_LANES);
+    this.more.hidden = all.length <= MOST_LANES;
+    say(this.more, `and ${all.length - MOST_LANES} more that are not drawn`);
     const label = width < 480 ? 84 : 168;
     const from = now() - BEFORE;
     const place = (at) => label + ((at - from) / (BEFORE + AHEAD)) * (width - label - 8);
@@ -96,7 +100,7 @@ class DayStrip extends HTMLElement {
     const all = this.#lanes.flatMap((lane) => lane.ahead.slice(0, OF_ONE).map((at) => ({ at, lane }))).sort((a, b) => a.at - b.at).slice(0, LISTED);
     const wanted = all.map(({ at, lane }) => ({ key: `${lane.id}@${at}`, at, lane }));
     keyed(this.list, wanted, (one) => one.key, ({ at, lane }) => h("li",
-      h("a.row.strip-row", { href: `/automations/${lane.id}` }, h("time.num", { dateTime: new Date(at).toISOString() }, moment(at)), h("span.cut", lane.name))));
+      h("a.row.strip-row", { href: `/automations/${lane.id}` }, h("time.num", { dateTime: new Date(at).toISOString(), title: dateTime(at) }, clockTime(at)), h("span.cut", lane.name))));
   }
 }
 

@@ -69,6 +69,8 @@ export const timeOfDay = (at) => (at ? hours.format(new Date(at)) : "–");
 
 const minutes = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hour12: false });
 const days = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short" });
+/** The time of day, to the minute. */
+export const clockTime = (at) => minutes.format(new Date(at));
 /** A moment to come: the time of day, with the day where it is not today. */
 export const moment = (at) => (at ? `${isToday(at) ? "" : `${days.format(new Date(at))}, `}${minutes.format(new Date(at))}` : "–");
 

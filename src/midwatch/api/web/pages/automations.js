@@ -17,21 +17,23 @@ export default async function automations(main, page) {
   page.setTitle("Automations");
   const status = page.search.get("status") ?? "";
   const list = h("ol.rows.automation-list", { "aria-label": "Automations" });
-  const body = h("section.panel", skeleton(5), list);
+  const body = h("section.panel", list);
+  const loading = h("section.panel", skeleton(8));
   const strip = document.createElement("mw-day");
   const day = panel("Next 24 hours", { name: "day" });
   const none = h("p.faint.padded", { hidden: true }, "Nothing is due in the next 24 hours.");
   day.body.append(strip, none);
+  const content = h("div", { hidden: true }, day.node, body); // shown when there is something to show, so that nothing moves
   main.append(
     pageHead("Automations", h("a.button.primary.acts", { href: "/automations/new" }, icon("plus"), h("span", "New automation"))),
-    filters(status), day.node, body);
-  day.node.hidden = status === "deleted";
+    filters(status), loading, content);
   const data = { all: new Map(), days: new Map() };
   const draw = perFrame(() => {
     if (!page.isShown() || !data.loaded) return;
     const rows = [...data.all.values()].filter((one) => (status ? one.status === status : one.status !== "deleted")).sort((a, b) => (a.id < b.id ? 1 : -1));
     placed(list, rows, (one) => one.id, row, (node, one) => update(node, one, data.days.get(one.id)));
     const lanes = rows.map((one) => lane(one, data.days.get(one.id)));
+    day.node.hidden = status === "deleted" || !rows.length;
     strip.show(lanes);
     const ahead = lanes.some((one) => one.ahead.length || one.behind.length);
     none.hidden = ahead;
@@ -44,7 +46,8 @@ export default async function automations(main, page) {
       ? await Promise.all([get(`/automations/${id}`).then((one) => ({ automations: [one] })), get(`/schedules/day?id=${id}`)])
       : await Promise.all([get(`/automations${query({ status, limit: LISTED })}`), get(`/schedules/day${query({ status, limit: LISTED })}`)]);
     if (!page.isShown()) return;
-    body.querySelector(".skeleton")?.remove();
+    loading.remove();
+    content.hidden = false;
     for (const one of found.automations) if (!(data.all.get(one.id)?.revision > one.revision)) data.all.set(one.id, one);
     for (const one of days.days) data.days.set(one.id, one);
     data.loaded = true;
@@ -62,7 +65,7 @@ export default async function automations(main, page) {
   try {
     await read();
   } catch (problem) {
-    if (page.isShown()) body.replaceChildren(failure(problem, () => go(location.pathname + location.search, { replace: true })));
+    if (page.isShown()) loading.replaceChildren(failure(problem, () => go(location.pathname + location.search, { replace: true })));
   }
 }
 
