@@ -210,7 +210,10 @@ class Worker:
             current = await self.store.get_task(run.task.id)
             if current is not None and current.status == "running" and current.attempt == run.task.attempt:
                 ended, step = end(current, self.clock.now(), outcome="error", error=cut(error, ERROR_SHOWN))
-                await self.store.apply(step.plus(await self._settle(Ended(ended))))
+                settled = Changes()
+                with suppress(Exception):  # perhaps it is just this that cannot be written
+                    settled = await self._settle(Ended(ended))
+                await self.store.apply(step.plus(settled))
 
     async def _work(self, run: Run) -> Verdict:
         """The turn from start to end; every way it can fail becomes a verdict."""
