@@ -244,6 +244,6 @@ async def _nothing(ended: Task) -> Changes:
 
 
 KEPT_BY_RETRY = (
-    "cause", "cause_id", "priority", "origin_channel", "origin_session", "route", "workdir", "timeout_seconds",
+    "cause", "cause_id", "priority", "quiet", "origin_channel", "origin_session", "route", "workdir", "timeout_seconds",
     "on_crash", "max_attempts", "root_id", "parent_id", "progress", "budget", "trace",
 )  # fmt: skip

@@ -169,3 +169,20 @@ async def test_alerts_are_remembered(store: Store) -> None:
     assert await store.told_alerts(5) == {"am_1/overdue", "t_1/silent"}
     await store.tell_alerts([Told(id="am_1/overdue", told_at=9)], Changes())
     assert await store.told_alerts(8) == {"am_1/overdue"}
+
+
+async def test_how_far_somebody_has_followed_is_kept(store: Store) -> None:
+    assert await store.get_cursor("hook") is None
+    await store.set_cursor("hook", 5)
+    await store.set_cursor("hook", 7)
+    await store.set_cursor("other", 1)
+    assert (await store.get_cursor("hook"), await store.get_cursor("other")) == (7, 1)
+
+
+async def test_the_open_step_of_a_goal(store: Store) -> None:
+    await put(store, AIM)
+    assert await store.open_step("g_1") is None
+    await store.apply(goal.wake(AIM, NOW, MEANS))
+    step = await store.open_step("g_1")
+    assert step is not None
+    assert step.cause_id == "g_1"

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from midwatch.alert import Told
 from midwatch.backup import backup, migrate, restore
 from midwatch.change import Changes
 from midwatch.config import Settings
@@ -69,6 +70,8 @@ async def fill(store: Store) -> None:
     await store.apply(Changes(fence=fence(done), messages=(said,), events=(progress(done, "half \\x 'q'"),)))
     await store.apply(create(make("api", "ci", OWNER, now, by="owner")[0]))
     await store.apply(Changes(records=(an_automation(now), a_goal(now))))
+    await store.tell_alerts([Told(id="t_1/silent", told_at=now)], Changes())
+    await store.set_cursor("hook", 1)
     await put(store, due_at=now + 10**12, timeout_seconds=0.1, priority=-5, usage={"tokens": 3})
 
 

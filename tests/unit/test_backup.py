@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from midwatch.alert import Told
 from midwatch.approval import Approval
 from midwatch.backup import backup, restore
 from midwatch.change import Changes
@@ -77,6 +78,8 @@ async def fill(store: Store) -> None:
     )  # fmt: skip
     await put(store, prompt="wait", due_at=now + 10**12)
     await store.apply(Changes(records=(an_automation(now), a_goal(now))))
+    await store.tell_alerts([Told(id="t_1/silent", told_at=now)], Changes())
+    await store.set_cursor("hook", 1)
 
 
 @pytest.fixture
