@@ -18,7 +18,7 @@ import pytest
 from servers import Server
 
 REQUESTS = 5000
-EXAMPLES_EACH = 120
+EXAMPLES_EACH = 60
 CHECKS = (
     "not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance",
     "response_schema_conformance", "negative_data_rejection", "missing_required_header", "unsupported_method",
@@ -143,6 +143,10 @@ async def things(http: httpx2.AsyncClient) -> dict[str, list[str]]:
     for key in ("chat:plain", "chat:x/y|thread:1", "chat:ü/messages"):
         await made("/sessions", key=key)
     tokens = [(await made("/tokens", name=f"made-{n}", role="viewer"))["id"] for n in range(10)]
+    automations = [(await made("/automations", prompt="look", every="1h"))["id"] for _ in range(10)]
+    goals = [(await made("/goals", objective="demo:hang", scope_id=f"s{n}", agent="demo"))["id"] for n in range(30)]
+    for goal in goals[:15]:
+        await made(f"/goals/{goal}/pause")
     await until(http, "/approvals?limit=500", "approvals", len(asks))
     await until(http, "/deliveries?status=failed&limit=500", "deliveries", 2 * len(failed))
     approvals = (await http.get("/approvals?limit=500")).json()["approvals"]
@@ -151,6 +155,8 @@ async def things(http: httpx2.AsyncClient) -> dict[str, list[str]]:
         "path.task_id": [done["id"], hangs["id"], *(task["id"] for task in (*failed, *waits, *asks))],
         "path.approval_id": [one["id"] for one in approvals],
         "path.delivery_id": [one["id"] for one in deliveries],
+        "path.automation_id": automations,
+        "path.goal_id": goals,
         "path.name": ["quick", "demo"],
         "path.key": ["chat:plain", "chat:x/y|thread:1", "chat:ü/messages", "chat:a", "chat:b", *tokens],
         "query.session_key": ["chat:a", "chat:plain"],
