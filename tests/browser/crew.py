@@ -33,7 +33,7 @@ See the [notes](https://example.org/notes) for what was left out.
 TRIAGE = """Eleven new mails, two of them need you:
 
 - **Harbour office**: the berth is free from Thursday 06:00, they want a yes by tonight.
-- **Anna**: asks whether the third watch can be moved by an hour.
+- **The harbour**: asks whether the third watch can be moved by an hour.
 
 The other nine were newsletters and receipts; they are filed.
 """

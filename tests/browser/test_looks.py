@@ -125,7 +125,11 @@ async def fill(desk: Desk) -> tuple[dict[str, str], str]:
     asking = await desk.submit("Build the site and deploy it when everything is green", "claude")
     delayed = await desk.submit("Write the weekly report", "claude", delay="2h")
     talk = (await desk.post("/sessions", {"agent": "claude", "title": "Release 0.2", "workdir": "/tmp"}))["key"]
-    for text in ("Please review the last change to the worker", "And how about the nightly export?", "Then tell Anna"):
+    for text in (
+        "Please review the last change to the worker",
+        "And how about the nightly export?",
+        "Then tell the crew",
+    ):
         sent = await desk.post(f"{session_path(talk)}/messages", {"text": text})
         if "review" in text:
             await desk.ended(sent["id"])
