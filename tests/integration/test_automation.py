@@ -24,6 +24,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from doom import DIED, die_everywhere
 from midwatch import Runtime, Settings
 from midwatch.agent import Turn
 from midwatch.automation import SPENT, Automation
@@ -450,7 +451,6 @@ def program(*arguments: str) -> subprocess.Popen[str]:
 
 # -- death ---------------------------------------------------------------------------------------------------------
 
-DIED = 77
 BODIES, TIME = "bodies", "time"
 SCENARIOS: dict[str, dict[str, Any]] = {
     "rerun": {"on_crash": "rerun", "max_runs": 2},
@@ -458,22 +458,6 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "errors": {"on_crash": "rerun", "route": "console"},
     "given back": {"on_crash": "rerun", "max_runs": 1, "jitter_seconds": 600.0},
 }
-
-
-class Doomed(SqliteStore):
-    """A store whose process dies at its n-th write: before it, or once it is durable and nobody knows."""
-
-    die_at = 0
-    after = False
-    count = 0
-
-    async def write(self, verb: Callable[..., Any], *args: Any) -> Any:
-        Doomed.count += 1
-        if Doomed.count == Doomed.die_at:
-            if Doomed.after:
-                await super().write(verb, *args)
-            os._exit(DIED)
-        return await super().write(verb, *args)
 
 
 async def live(home: Path, name: str) -> None:
@@ -508,36 +492,6 @@ async def live(home: Path, name: str) -> None:
             due = [at for at in (made.next_run_at, run.due_at if run else None) if at is not None]
             to(min(due))
             await clock.advance(LONGEST_NAP)
-
-
-def in_child(home: Path, name: str, die_at: int, *, after: bool) -> int:
-    """Live in a process of its own, which dies at a write; its exit code."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            from midwatch import runtime
-
-            Doomed.die_at, Doomed.after = die_at, after
-            vars(runtime)["SqliteStore"] = Doomed
-            quiet = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(quiet, 1)
-            asyncio.run(live(home, name))
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def die_everywhere(folder: Path, name: str, after: str) -> None:
-    """Die at the first write and live on, die at the second and live on, until a life has no more writes."""
-    die_at, codes = 0, [DIED]
-    while codes[0] == DIED:
-        die_at += 1
-        home = folder / str(die_at)
-        home.mkdir()
-        codes = [in_child(home, name, die_at, after=after == "after"), in_child(home, name, 0, after=False)]
-        print(json.dumps([die_at, *codes]), flush=True)
 
 
 @pytest.mark.timeout(240)
@@ -609,4 +563,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "race":
         asyncio.run(race(sys.argv[2], sys.argv[3]))
     else:
-        die_everywhere(Path(sys.argv[2]), sys.argv[3], sys.argv[4])
+        die_everywhere(live, Path(sys.argv[2]), sys.argv[3], sys.argv[4])

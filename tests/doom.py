@@ -1,0 +1,62 @@
+"""Death at every write: a life of the desk in a process of its own that dies at its n-th write, and one after it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from midwatch.stores.sqlite import SqliteStore
+
+DIED = 77
+
+Life = Callable[[Path, str], Awaitable[None]]
+
+
+class Doomed(SqliteStore):
+    """A store whose process dies at its n-th write: before it, or once it is durable and nobody knows."""
+
+    die_at = 0
+    after = False
+    count = 0
+
+    async def write(self, verb: Callable[..., Any], *args: Any) -> Any:
+        Doomed.count += 1
+        if Doomed.count == Doomed.die_at:
+            if Doomed.after:
+                await super().write(verb, *args)
+            os._exit(DIED)
+        return await super().write(verb, *args)
+
+
+def in_child(live: Life, home: Path, name: str, die_at: int, *, after: bool) -> int:
+    """Live in a process of its own, which dies at a write; its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            from midwatch import runtime
+
+            Doomed.die_at, Doomed.after = die_at, after
+            vars(runtime)["SqliteStore"] = Doomed
+            quiet = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(quiet, 1)
+            asyncio.run(live(home, name))  # type: ignore[arg-type]  # a coroutine function
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def die_everywhere(live: Life, folder: Path, name: str, after: str) -> None:
+    """Die at the first write and live on, die at the second and live on, until a life has no more writes."""
+    die_at, codes = 0, [DIED]
+    while codes[0] == DIED:
+        die_at += 1
+        home = folder / str(die_at)
+        home.mkdir()
+        codes = [in_child(live, home, name, die_at, after=after == "after"), in_child(live, home, name, 0, after=False)]
+        print(json.dumps([die_at, *codes]), flush=True)

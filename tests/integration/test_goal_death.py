@@ -1,0 +1,110 @@
+"""A goal's process dies before and after every write; the next one goes on, and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from doom import DIED, die_everywhere
+from midwatch import Runtime, Settings
+from midwatch.agent import Turn
+from midwatch.clock import LONGEST_NAP, SECOND
+from midwatch.errors import AgentError
+from midwatch.goal import MOST_ERRORS
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.testing import FakeClock, ScriptedAgent
+
+START = 1_767_225_600 * SECOND
+TIME = "time"
+STEPS = 3
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "steps": {},
+    "verified": {"verifier": "judge"},
+    "errors": {},
+    "budget": {"max_steps": 2},
+}
+ENDS = {"steps": "complete", "verified": "complete", "errors": "paused", "budget": "paused"}
+
+
+async def live(home: Path, name: str) -> None:
+    """The whole scenario from wherever it stands to its end."""
+    clock = FakeClock(int((home / TIME).read_text()) if (home / TIME).exists() else START)
+    desk: Runtime
+
+    async def work(turn: Turn) -> str:
+        if name == "errors":
+            raise AgentError("no luck")
+        goal_id = turn.env["MIDWATCH_GOAL"]
+        step = (await desk.goals.get(goal_id)).step
+        if step >= STEPS and name != "budget":
+            await desk.goals.complete(goal_id, evidence="it is there", in_step=turn.task_id)
+        return f"step {step}"
+
+    async def judge(turn: Turn) -> str:
+        return "REACHED"
+
+    settings = Settings.load(home, shutdown_grace=0, detect_agents=False)
+    agents: dict[str, Any] = {"it": ScriptedAgent(work, name="it"), "judge": ScriptedAgent(judge, name="judge")}
+    async with Runtime.open(settings=settings, agents=agents, clock=clock) as opened:
+        desk = opened
+        found = await desk.goals.list("all")
+        made = (
+            found[0] if found else await desk.goals.create("reach it", agent="it", route="console", **SCENARIOS[name])
+        )
+        async with asyncio.timeout(60):
+            while (made := await desk.goals.get(made.id)).status == "active":
+                await clock.advance(0)
+                if made.next_run_at is not None and made.next_run_at > clock.now():
+                    (home / TIME).write_text(str(made.next_run_at))
+                    clock.set(made.next_run_at - int(LONGEST_NAP * SECOND))
+                    await clock.advance(LONGEST_NAP)
+                await asyncio.sleep(0.001)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("name", list(SCENARIOS))
+async def test_death_at_any_write_of_a_goal_loses_and_doubles_nothing(tmp_path: Path, name: str, when: str) -> None:
+    argv = [sys.executable, str(Path(__file__)), str(tmp_path), name, when]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    child = subprocess.Popen(argv, env=env, text=True, stdout=subprocess.PIPE)
+    out, _ = await asyncio.to_thread(child.communicate)
+    assert child.returncode == 0
+    deaths = [json.loads(line) for line in out.splitlines()]
+    assert [codes for _, *codes in deaths] == [[DIED, 0]] * (len(deaths) - 1) + [[0, 0]]
+    assert len(deaths) > 8  # that many writes there are at least
+    for die_at, *_ in deaths:
+        await lived_well(tmp_path / str(die_at), name)
+
+
+async def lived_well(home: Path, name: str) -> None:
+    """Check what a life and its continuation left."""
+    store = await SqliteStore.open(home / "midwatch.db")
+    try:
+        (made,) = await store.list_goals()
+        steps = await store.steps(made.id, 100)
+        kinds = Counter(one.kind for one in await store.read_events(0, limit=2000))
+        notices = Counter(one.notice.partition(":")[0] for one in await store.list_deliveries(limit=500))
+    finally:
+        await store.close()
+    assert made.status == ENDS[name]
+    assert not any(step.open for step in steps)
+    assert kinds["goal_step"] == len(steps) == len({step.internal_key for step in steps})
+    assert kinds["task_finished"] == kinds["task_submitted"] == len(steps)
+    assert kinds["goal_completed"] == notices["goal_completed"] == int(ENDS[name] == "complete")
+    assert kinds["goal_paused"] == notices["goal_paused"] == int(ENDS[name] == "paused")
+    expected = {"steps": STEPS, "verified": STEPS + 1, "errors": MOST_ERRORS, "budget": 2}
+    lost = sum(step.outcome == "lost" for step in steps)
+    assert len(steps) - lost == expected[name]
+
+
+if __name__ == "__main__":
+    die_everywhere(live, Path(sys.argv[1]), sys.argv[2], sys.argv[3])
