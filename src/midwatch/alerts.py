@@ -43,12 +43,13 @@ class Alerts:
         store: Store,
         clock: Clock,
         live: Callable[[], Awaitable[frozenset[str]]],
-        silent_seconds: float = SILENT_SECONDS,
+        silent: Callable[[str], float] = lambda agent: SILENT_SECONDS,
     ) -> None:
+        """`silent` says after how many seconds without an event a task of an agent is told of."""
         self._store = store
         self._clock = clock
         self._live = live
-        self._silent_seconds = silent_seconds
+        self._silent = silent
 
     async def tell(self) -> list[Alert]:
         """Tell what is overdue, stuck or silent, unless it was told lately. Returns what was told."""
@@ -67,7 +68,7 @@ class Alerts:
         late = now - int(GRACE_SECONDS * SECOND)
         found: list[Alert] = []
         for task, last in (await self._store.state_of_desk()).running:
-            found += of_running(task, last, now, self._silent_seconds)
+            found += of_running(task, last, now, self._silent(task.agent))
         waiting = await self._store.list_tasks(TaskFilter(statuses=("pending",), limit=LOOKED_AT))
         live = await self._live() if waiting else frozenset()
         for task in waiting:

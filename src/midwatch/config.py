@@ -21,6 +21,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from midwatch.automation import ManageMode
 from midwatch.clock import seconds
 from midwatch.errors import BadConfig, InvalidInput
 from midwatch.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Templates
@@ -96,6 +97,9 @@ class AgentSettings(BaseModel):
         None, ge=1, le=100, description="Tries of a task that fails in a way that may pass."
     )
     slots: int | None = Field(None, ge=1, le=10_000, description="How many of its tasks may run at once here.")
+    silent_after: Seconds | None = Field(
+        None, gt=0, description="Told of when nothing is heard for this long. Default: the setting silent_after."
+    )
     description: str = Field("", description="Shown in lists.")
 
     def options(self) -> dict[str, Any]:
@@ -196,6 +200,9 @@ class Settings(BaseSettings):
     )
     max_waiting: int = Field(1000, ge=1, description="Tasks that may wait for an answer at once.")
     approval_expiry: Seconds = Field(12 * 3600.0, gt=0, description="A question nobody answers expires after this.")
+    manage_tasks: ManageMode = Field(
+        "scope_all", description="Who may cancel and retry a task: creator_only, or scope_all for every operator."
+    )
     completion_hook: list[str] = Field(
         default_factory=list, description="Program told of every task that has ended, on its standard input as JSON."
     )
@@ -209,6 +216,11 @@ class Settings(BaseSettings):
     goals: GoalSettings = Field(default_factory=lambda: GoalSettings(), description="Defaults and prompts of goals.")
     agents: dict[Name, AgentSettings] = Field(default_factory=dict, description="Agents by name.")
     channels: dict[Name, ChannelSettings] = Field(default_factory=dict, description="Channels by name.")
+
+    def silence_of(self, agent: str) -> float:
+        """After how many seconds without an event a task of this agent is told of."""
+        chosen = self.agents.get(agent)
+        return (chosen.silent_after if chosen else None) or self.silent_after
 
     @classmethod
     def settings_customise_sources(

@@ -143,7 +143,7 @@ class Runtime:
         self._scheduler: Scheduler | None = None
         self.routines = Routines(clock, lambda: False)
         self.hooks = Hooks(store, self.bus)
-        self.alerts = Alerts(store, clock, self.roster.live, settings.silent_after)
+        self.alerts = Alerts(store, clock, self.roster.live, settings.silence_of)
         self._worker: Worker | None = None
         self._engine: Engine | None = None
         self._courier: Courier | None = None

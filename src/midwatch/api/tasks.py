@@ -11,9 +11,13 @@ from midwatch.api.bodies import SubmitBody, TaskQuery
 from midwatch.api.desk import Desk, Who
 from midwatch.api.markdown import page_of
 from midwatch.api.reply import Json
+from midwatch.automation import Automation
 from midwatch.channel import cut
 from midwatch.clock import iso
 from midwatch.errors import InvalidInput, NotFound
+from midwatch.goal import Goal
+from midwatch.identity import Actor
+from midwatch.runtime import Runtime
 from midwatch.submission import Submission
 from midwatch.task import Task, TaskFilter
 
@@ -122,12 +126,28 @@ async def result(desk: Desk, task_id: str) -> Json:
 @router.post("/tasks/{task_id}/cancel", responses={200: {"model": wire.TaskInfo}})
 async def cancel(desk: Desk, who: Who, task_id: str) -> Json:
     """Stop a task. A running one ends when its agent has been stopped."""
+    await check_may(desk, who, task_id)
     return Json((await desk.tasks.cancel(task_id, actor=who.name)).snapshot())
+
+
+async def check_may(desk: Runtime, who: Actor, task_id: str) -> None:
+    """Forbidden when the task, or the automation or goal it belongs to, is somebody else's to manage."""
+    task = await desk.tasks.get(task_id)
+    owner: Automation | Goal | None = None
+    if task.cause == "automation" and task.cause_id:
+        owner = await desk.store.get_automation(task.cause_id)
+    elif task.cause == "goal" and task.cause_id:
+        owner = await desk.store.get_goal(task.cause_id)
+    if owner is not None:
+        who.must_manage(owner.creator, owner.manage_mode)
+    else:
+        who.must_manage(task.creator, desk.settings.manage_tasks)
 
 
 @router.post("/tasks/{task_id}/retry", status_code=201, responses={201: {"model": wire.TaskInfo}})
 async def retry(desk: Desk, who: Who, task_id: str, idempotency_key: Annotated[str | None, Header()] = None) -> Json:
     """Submit a failed or cancelled task again, as a new task."""
+    await check_may(desk, who, task_id)
     task = await desk.tasks.retry(task_id, actor=who.name, idempotency_key=idempotency_key)
     return Json(task.snapshot(), 201, headers={"location": f"/api/v1/tasks/{task.id}"})
 

@@ -1,0 +1,63 @@
+"""Who may stop and repeat whose work: the mode of the automation or goal it belongs to, else the desk's."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from midwatch.identity import OWNER
+from serving import Served, serving
+
+MODES = [("creator_only", 403), ("scope_all", 200)]
+
+
+async def hold(prompt: str) -> str:
+    await asyncio.Event().wait()
+    return ""
+
+
+async def speaker(served: Served, name: str) -> httpx2.AsyncClient:
+    """A client of an operator."""
+    _, secret = await served.runtime.tokens.create(name, "operator", by=OWNER)
+    return httpx2.AsyncClient(base_url=f"{served.url}/api/v1", headers={"authorization": f"Bearer {secret}"})
+
+
+@pytest.mark.parametrize(("mode", "status"), MODES)
+async def test_a_run_is_managed_like_its_automation(home: Path, mode: str, status: int) -> None:
+    async with serving(home, {"it": hold}) as served:
+        desk = served.runtime
+        made = await desk.automations.create("x", agent="it", every=3600, actor="ann", manage_mode=mode)
+        run = await desk.automations.run(made.id)
+        async with await speaker(served, "bob") as bob, await speaker(served, "ann") as ann:
+            assert (await bob.post(f"/tasks/{run.id}/cancel")).status_code == status
+            if status == 403:
+                assert (await ann.post(f"/tasks/{run.id}/cancel")).status_code == 200
+
+
+@pytest.mark.parametrize(("mode", "status"), MODES)
+async def test_a_step_is_managed_like_its_goal(home: Path, mode: str, status: int) -> None:
+    async with serving(home, {"it": hold}) as served:
+        desk = served.runtime
+        made = await desk.goals.create("x", agent="it", actor="ann", manage_mode=mode)
+        await served.until("goal_step")
+        (step,) = await desk.goals.steps(made.id)
+        async with await speaker(served, "bob") as bob:
+            assert (await bob.post(f"/tasks/{step.id}/cancel")).status_code == status
+
+
+@pytest.mark.parametrize(("mode", "status"), MODES)
+async def test_a_task_is_managed_as_the_desk_says(home: Path, mode: str, status: int) -> None:
+    async with (
+        serving(home, {"it": hold}, manage_tasks=mode) as served,
+        await speaker(served, "bob") as bob,
+        await speaker(served, "ann") as ann,
+    ):
+        task = (await ann.post("/tasks", json={"prompt": "x", "delay": 3600})).json()
+        assert (await bob.post(f"/tasks/{task['id']}/cancel")).status_code == status
+        if status == 403:
+            assert (await ann.post(f"/tasks/{task['id']}/cancel")).status_code == 200
+            assert (await bob.post(f"/tasks/{task['id']}/retry")).status_code == 403
+        assert (await served.http.post(f"/tasks/{task['id']}/retry")).status_code == 201
