@@ -31,6 +31,7 @@ from midwatch.wire import (
     EventPage,
     GoalInfo,
     Health,
+    Interrupted,
     Link,
     Me,
     MessageInfo,
@@ -194,9 +195,9 @@ class Client:
         said = without_none({"text": text, "priority": priority})
         return cast(TaskInfo, await self._post(f"/sessions/{quoted(key)}/messages", said, key=idempotency_key))
 
-    async def interrupt(self, key: str) -> str | None:
-        """Stop what runs in a conversation; what waits goes on. Returns the task, or None when nothing ran."""
-        return cast("str | None", (await self._post(f"/sessions/{quoted(key)}/interrupt"))["interrupted"])
+    async def interrupt(self, key: str) -> Interrupted:
+        """Stop what runs in a conversation; what waits goes on. Says what was stopped, and how it is resumed."""
+        return cast(Interrupted, await self._post(f"/sessions/{quoted(key)}/interrupt"))
 
     async def close_session(self, key: str) -> SessionInfo:
         """Cancel what is open in a conversation and take no more messages."""

@@ -105,7 +105,7 @@ async def test_a_conversation_from_a_script(either: Path) -> None:
     (listed,) = told(either, "sessions")["sessions"]
     assert (listed["key"], listed["status"]) == (key, "idle")
     assert "The stars" in midwatch(either, "sessions").stdout
-    assert told(either, "session", "interrupt", key) == {"interrupted": None}
+    assert told(either, "session", "interrupt", key) == {"interrupted": None, "resume": None}
     assert told(either, "session", "close", key)["status"] == "closed"
     assert "closed" in refused(either, 4, "session", "send", key, "echo three")
 
@@ -142,7 +142,7 @@ async def test_what_runs_is_interrupted_and_shown_by_status(server: Server) -> N
         await until(client, "task_progress", first)
         assert told(home, "status")["sessions"] == {"busy": ["chat:1"], "asking": []}
         assert "Sessions: 1 busy" in midwatch(home, "status").stdout
-        assert told(home, "session", "interrupt", "chat:1") == {"interrupted": first}
+        assert told(home, "session", "interrupt", "chat:1") == {"interrupted": first, "resume": None}
         await until(client, "approval_requested", second)  # what waited goes on
         assert told(home, "status")["sessions"] == {"busy": [], "asking": ["chat:1"]}
         assert second in midwatch(home, "session", "interrupt", "chat:1").stdout

@@ -169,7 +169,7 @@ async def test_the_routes_of_everything_else() -> None:
         await client.create_session(agent="demo", key="chat:1")
         await client.messages("chat:1", 4, html=True)
         await client.send("chat:1", "hi", idempotency_key="k")
-        assert await client.interrupt("chat:1") is None
+        assert (await client.interrupt("chat:1"))["interrupted"] is None
         await client.close_session("chat:1")
         await client.task_page("t_1")
         await client.retry("t_1", idempotency_key="k")

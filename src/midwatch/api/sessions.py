@@ -104,8 +104,13 @@ async def send(
 
 @router.post("/sessions/{key:path}/interrupt", responses={200: {"model": wire.Interrupted}})
 async def interrupt(desk: Desk, who: Who, key: Key) -> Json:
-    """Stop what runs in it now; what waits goes on."""
-    return Json({"interrupted": await desk.sessions.interrupt(key, actor=who.name)})
+    """Stop what runs in it now; what waits goes on. An automation or goal it belongs to is paused; `resume` says how to
+    have it go on."""
+    stopped = await desk.sessions.interrupt(key, actor=who.name)
+    task = await desk.tasks.get(stopped) if stopped else None
+    paused = task is not None and task.cause in ("automation", "goal") and task.cause_id
+    resume = f"midwatch {task.cause} resume {task.cause_id}" if task is not None and paused else None
+    return Json({"interrupted": stopped, "resume": resume})
 
 
 @router.post("/sessions/{key:path}/close", responses={200: {"model": wire.SessionInfo}})

@@ -142,11 +142,14 @@ def interrupt(key: SessionName, as_json: AsJson = False) -> None:
 
     async def act() -> None:
         async with connect() as desk:
-            stopped = await desk.client.interrupt(key)
+            found = await desk.client.interrupt(key)
+        stopped, resume = found["interrupted"], found["resume"]
         if as_json:
-            emit({"interrupted": stopped})
+            emit(found)
         else:
             say(f"{stopped} is being stopped" if stopped else f"Nothing runs in {key}.")
+            if resume:
+                say(f"What it belongs to is paused; go on with: {resume}")
 
     run(act())
 

@@ -183,9 +183,10 @@ class SessionStateInfo(TypedDict):
 
 
 class Interrupted(TypedDict):
-    """The task that was stopped, or null when nothing ran."""
+    """The task that was stopped, or null when nothing ran; and the command that resumes what it belongs to, if any."""
 
     interrupted: str | None
+    resume: str | None
 
 
 class ApprovalInfo(TypedDict):

@@ -146,8 +146,8 @@ function build(main, key, data) {
     errors: h("details.errors", { hidden: true }), screen: h("pre.screen", { hidden: true }), loading: skeleton(5), stuck: true,
   };
   view.interrupt = actButton("Interrupt", async () => {
-    const { interrupted } = await post(`/sessions/${part(key)}/interrupt`);
-    toast(interrupted ? "Interrupted; the queue goes on." : "Nothing was running.");
+    const { interrupted, resume } = await post(`/sessions/${part(key)}/interrupt`);
+    toast(resume ? `Interrupted. Go on with: ${resume}` : interrupted ? "Interrupted; the queue goes on." : "Nothing was running.");
   }, { iconName: "stop", title: "Stop the running turn; what is queued goes on" });
   view.close = actButton("Close", async () => {
     if (await confirmed("Close this session? What is running or queued in it is cancelled.", "Close the session")) data.session = await post(`/sessions/${part(key)}/close`);
