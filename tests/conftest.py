@@ -19,7 +19,7 @@ from postgres import Cluster, cluster
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How long the chaos test goes on, and which weeks are simulated."""
-    parser.addoption("--chaos-seconds", type=float, default=60.0, help="how long the chaos test goes on")
+    parser.addoption("--chaos-seconds", type=float, default=40.0, help="how long the chaos test goes on")
     parser.addoption("--seeds", type=int, default=1000, help="how many weeks are simulated")
     parser.addoption("--seed", type=int, default=None, help="simulate only the week of this seed")
 

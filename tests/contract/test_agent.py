@@ -128,10 +128,20 @@ def no_process_is_left() -> Iterator[None]:
     assert guard.pid is None, "a process group was left behind"
 
 
+OTHERS: set[int] = set()
+"""Children that other tests of this process keep, such as a browser."""
+
+
+@pytest.fixture(autouse=True)
+def others() -> None:
+    OTHERS.clear()
+    OTHERS.update(children())
+
+
 def children() -> set[int]:
-    """Our child processes, the guard aside."""
+    """Our child processes, the guard and what was there before aside."""
     listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return {int(pid) for pid in listed} - {guard.pid}
+    return {int(pid) for pid in listed} - {guard.pid} - OTHERS
 
 
 async def run(agent: Agent, turn: RecordingTurn) -> TurnResult:

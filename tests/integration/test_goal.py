@@ -475,6 +475,11 @@ async def test_a_waiting_goal_begins_as_soon_as_its_session_has_a_thread(home: P
         assert mind.count == 0
         await on.desk.sessions.send("chat:1", "hello")
         step = await on.running(made)
+
+        async def begun() -> bool:
+            return len(mind.agent.turns) == 2
+
+        await until(begun)
         assert (step.session_key, mind.agent.turns[-1].thread_id) == ("chat:1", "th")
         await on.desk.goals.clear(made.id)
 
