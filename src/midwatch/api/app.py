@@ -50,7 +50,7 @@ def create_app(runtime: Runtime, *, hosts: Collection[str] = ()) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.runtime = runtime
-    app.state.streams = Streams(max(10, runtime.settings.max_connections // 4))
+    app.state.streams = Streams(max(10, runtime.settings.max_connections * 3 // 5))
     app.state.failures = identity.Failures(runtime.clock)
     for noun in NOUNS:
         app.include_router(noun.router, prefix=PREFIX, tags=[noun.__name__.rpartition(".")[2]])
