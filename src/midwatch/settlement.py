@@ -25,6 +25,16 @@ async def nothing(ended: Ended) -> Changes:
     return Changes()
 
 
+async def settled(
+    settle: Settle, task: Task, step: Changes, *, tools: int = 0, thread_id: str | None = None
+) -> Changes:
+    """A step whose first update is the task's, with what it means for what the task belongs to, if it ends it."""
+    after = task._replace(**step.updates[0].fields)
+    if task.cause_id is None or after.open:
+        return step
+    return step.plus(await settle(Ended(after, tools, thread_id)))
+
+
 class Settlements:
     """Service: follows a task's cause."""
 

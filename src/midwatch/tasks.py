@@ -187,7 +187,9 @@ class Tasks:
         try:
             return await self._insert(fresh, None)
         except Conflict:
-            raise Conflict(f"task {old.id} was retried already; retry its newest try, see `midwatch tasks`.") from None
+            raise Conflict(
+                f"task {old.id} was retried already, or what it belongs to runs now; see `midwatch tasks`."
+            ) from None
 
     async def summary(self) -> Summary:
         """Counts by status."""

@@ -21,8 +21,7 @@ from midwatch.clock import LONGEST_NAP, SECOND, Clock, Timer
 from midwatch.engine import Engine, InstanceStore
 from midwatch.errors import Conflict, LeaseLost, StoreError
 from midwatch.event import Event, EventLog, TaskRescued, ToolExecEnd, TurnEnd, event
-from midwatch.goal import Ended
-from midwatch.settlement import Settle, nothing
+from midwatch.settlement import Settle, nothing, settled
 from midwatch.submission import OnCrash
 from midwatch.task import MAX_RESCUES, Task, TaskStore, changed_status, end, meta, owned
 
@@ -161,8 +160,7 @@ class Watchdog:
         now = self._clock.now()
         closing = _closing(await self._store.open_events(fence), now)
         changes, action = rescue(task, now)
-        ended = task._replace(**changes.updates[0].fields)
-        settled = await self._settle(Ended(ended)) if task.cause_id else Changes()
+        changes = await settled(self._settle, task, changes)
         asked = [
             resolve(one, "expired", now, why="the process that asked has ended")
             for one in await self._store.pending_approvals(fence)
@@ -173,7 +171,7 @@ class Watchdog:
                     changes,
                     updates=changes.updates + tuple(u for c in asked for u in c.updates),
                     events=closing + tuple(e for c in asked for e in c.events) + changes.events,
-                ).plus(settled)
+                )
             )
             log.warning("task %s was left by a dead process: %s", task.id, action)
         except (Conflict, LeaseLost):

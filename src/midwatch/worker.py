@@ -26,10 +26,9 @@ from midwatch.errors import (
     StoreUnavailable,
 )
 from midwatch.event import Event, TaskInterrupted, TaskLate, TaskWaiting, event
-from midwatch.goal import Ended
 from midwatch.notifications import Notifications
 from midwatch.session import Session, SessionStore
-from midwatch.settlement import Settle, nothing
+from midwatch.settlement import Settle, nothing, settled
 from midwatch.slots import Slots
 from midwatch.task import (
     Claim,
@@ -130,7 +129,7 @@ class Worker:
         self._identify = identify
         self._env = env
         self._max_waiting = max_waiting
-        self._settle = settle
+        self.settle = settle
         self._questions: dict[str, asyncio.Future[Approval | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._left: set[asyncio.Task[None]] = set()
@@ -209,11 +208,10 @@ class Worker:
         with suppress(Exception):
             current = await self.store.get_task(run.task.id)
             if current is not None and current.status == "running" and current.attempt == run.task.attempt:
-                ended, step = end(current, self.clock.now(), outcome="error", error=cut(error, ERROR_SHOWN))
-                settled = Changes()
+                step = end(current, self.clock.now(), outcome="error", error=cut(error, ERROR_SHOWN))[1]
                 with suppress(Exception):  # perhaps it is just this that cannot be written
-                    settled = await self._settle(Ended(ended))
-                await self.store.apply(step.plus(settled))
+                    step = await settled(self.settle, current, step)
+                await self.store.apply(step)
 
     async def _work(self, run: Run) -> Verdict:
         """The turn from start to end; every way it can fail becomes a verdict."""
@@ -408,9 +406,8 @@ class Worker:
         thread = verdict.result.thread_id if verdict.result else None
         if conversation(task) or thread:
             sessions = (used(task, now, thread),)
-        ended = task._replace(**step.updates[0].fields)
         tools = run.turn.tools_used if run.turn else 0
-        settled = await self._settle(Ended(ended, tools, thread)) if task.cause_id else Changes()
+        step = await settled(self.settle, task, step, tools=tools, thread_id=thread)
         asked: list[Changes] = []
         if run.turn is not None and run.turn.asked:
             left = await self.store.pending_approvals(run.turn.fence)
@@ -422,8 +419,8 @@ class Worker:
             updates=step.updates + tuple(u for c in asked for u in c.updates),
             events=tail.events + tuple(e for c in asked for e in c.events) + step.events,
             messages=tail.messages + step.messages,
-            sessions=tail.sessions + sessions,
-        ).plus(settled)
+            sessions=tail.sessions + sessions + step.sessions,
+        )
 
     async def _late(self, run: Run, verdict: Verdict) -> None:
         """The task is somebody else's by now: say that a result came too late, once."""

@@ -24,6 +24,7 @@ from midwatch.engines.jobs import Hinter as Hinter
 from midwatch.engines.jobs import prepare as prepare
 from midwatch.errors import Conflict, StoreError
 from midwatch.event import TaskInterrupted, event
+from midwatch.settlement import settled
 from midwatch.task import ClaimRequest, Task, end, meta, owned
 from midwatch.worker import RELEASED, Worker
 
@@ -190,7 +191,8 @@ class ProcrastinateEngine:
             run = self._worker.running.get(task.id)
             if run is None or run.task.attempt != task.attempt:
                 with suppress(Conflict):
-                    await self._store.apply(_given_back(task, self._clock.now()))
+                    step = _given_back(task, self._clock.now())
+                    await self._store.apply(await settled(self._worker.settle, task, step))
         self._unsure = False
 
     async def _listen_to_jobs(self) -> None:
