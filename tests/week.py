@@ -19,7 +19,7 @@ from typing import Any
 
 import midwatch.clock
 from ledger import Ledger
-from midwatch import courier, runtime, scheduler, watchdog
+from midwatch import courier, lookout, runtime, watchdog
 from midwatch.agent import TurnResult, Usage
 from midwatch.agents.base import message_id
 from midwatch.clock import SECOND, Timer
@@ -48,7 +48,7 @@ ACTIONS = 150
 @contextmanager
 def long_naps() -> Iterator[None]:
     """Let loops that only look at the clock sleep long; looking twice a minute for a week is most of the work."""
-    names = [(module, "LONGEST_NAP", NAP) for module in (courier, scheduler, watchdog, embedded)]
+    names = [(module, "LONGEST_NAP", NAP) for module in (courier, lookout, embedded)]
     names += [(watchdog, "PRUNE_SECONDS", DAY), (runtime, "WATCHDOG_SECONDS", NAP)]
     before = [(module, name, getattr(module, name)) for module, name, _ in names]
     logging.disable(logging.CRITICAL)

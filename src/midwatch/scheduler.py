@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Protocol
 
 from midwatch import automation as automations
 from midwatch import goal as goals
 from midwatch.automation import Automation, AutomationStore
-from midwatch.clock import LONGEST_NAP, SECOND, Clock, Timer
+from midwatch.clock import SECOND, Clock
 from midwatch.errors import Conflict, StoreError
 from midwatch.goal import Goal, GoalStore, Templates
+from midwatch.lookout import Lookout
 from midwatch.session import SessionStore
 from midwatch.task import AgentTerms, TaskStore
 
@@ -46,59 +46,23 @@ class Scheduler:
     ) -> None:
         self._store = store
         self._clock = clock
-        self._leads = leads
         self._terms = terms
         self._stop = stop
         self._templates = templates or Templates()
         self._submitter = submitter
-        self._bell = asyncio.Event()
-        self._timer: Timer | None = None
-        self._loop: asyncio.Task[None] | None = None
+        self._lookout = Lookout(clock, leads, self.look, log)
 
     async def start(self) -> None:
         """Begin. Harmless when it runs."""
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop().create_task(self._run())
+        self._lookout.start()
 
     async def stop(self) -> None:
         """Fire no more. Safe twice."""
-        loop, self._loop = self._loop, None
-        if loop is not None:
-            loop.cancel()
-            with suppress(asyncio.CancelledError):
-                await loop
+        await self._lookout.stop()
 
     def wake(self) -> None:
         """Something changed that may matter here."""
-        self._bell.set()
-
-    async def _run(self) -> None:
-        while True:
-            self._bell.clear()
-            try:
-                wake_at = await self.look() if self._leads() else None
-            except StoreError as problem:
-                log.warning("what is due cannot be read: %s", problem)
-                wake_at = self._clock.now() + int(PAUSE_SECONDS * SECOND)
-            except Exception:
-                log.exception("the scheduler met something unexpected and goes on")
-                wake_at = self._clock.now() + int(PAUSE_SECONDS * SECOND)
-            if wake_at is not None:
-                self._nap(wake_at)
-            try:
-                await self._bell.wait()
-            finally:
-                if self._timer is not None:
-                    self._timer.cancel()
-
-    def _nap(self, wake_at: int) -> None:
-        """Ring the bell when the wall clock says so; a clock that was set, or a machine that slept, is noticed within
-        the longest nap."""
-        left = (wake_at - self._clock.now()) / SECOND
-        if left <= 0:
-            self._bell.set()
-        else:
-            self._timer = self._clock.call_later(min(left, LONGEST_NAP), lambda: self._nap(wake_at))
+        self._lookout.ring()
 
     async def look(self) -> int | None:
         """Do what is due; when to look again. Nothing is written while nothing is due. What could not be moved on is

@@ -6,10 +6,8 @@ other processes that run tasks right now.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -17,10 +15,11 @@ from midwatch.approval import Approvals, ApprovalStore, resolve
 from midwatch.automation import AutomationStore
 from midwatch.automations import kept_since
 from midwatch.change import Changes, Fence, Update
-from midwatch.clock import LONGEST_NAP, SECOND, Clock, Timer
+from midwatch.clock import SECOND, Clock
 from midwatch.engine import Engine, InstanceStore
 from midwatch.errors import Conflict, LeaseLost, StoreError
 from midwatch.event import Event, EventLog, TaskRescued, ToolExecEnd, TurnEnd, event
+from midwatch.lookout import Lookout
 from midwatch.settlement import Settle, nothing, settled
 from midwatch.submission import OnCrash
 from midwatch.task import MAX_RESCUES, Task, TaskStore, changed_status, end, meta, owned
@@ -65,57 +64,21 @@ class Watchdog:
         self._settle = settle
         self._keep = (keep_tasks, int(task_age_seconds * SECOND), keep_events, int(event_age_seconds * SECOND))
         self._prune_at = clock.now() + int(FIRST_PRUNE_SECONDS * SECOND)
-        self._bell = asyncio.Event()
-        self._loop: asyncio.Task[None] | None = None
-        self._timer: Timer | None = None
+        self._lookout = Lookout(clock, engine.leads, self._look, log)
 
     async def start(self) -> None:
         """Rescue what an earlier process left behind, then keep watch."""
         if self._engine.leads():
             await self.rescue()
-        self._loop = asyncio.get_running_loop().create_task(self._run())
+        self._lookout.start()
 
     async def stop(self) -> None:
         """Stop watching. Safe twice."""
-        if self._loop is not None:
-            self._loop.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._loop
-            self._loop = None
+        await self._lookout.stop()
 
     def wake(self) -> None:
         """Something changed that may matter here."""
-        self._bell.set()
-
-    async def _run(self) -> None:
-        while True:
-            self._bell.clear()
-            try:
-                wake_at = await self._look() if self._engine.leads() else None
-            except StoreError as problem:
-                log.warning("the store cannot be read: %s", problem)
-                wake_at = self._clock.now() + int(PAUSE_SECONDS * SECOND)
-            except Exception:
-                log.exception("the watchdog met something unexpected and goes on")
-                wake_at = self._clock.now() + int(PAUSE_SECONDS * SECOND)
-            await self._sleep(wake_at)
-
-    async def _sleep(self, wake_at: int | None) -> None:
-        if wake_at is not None:
-            self._nap(wake_at)
-        try:
-            await self._bell.wait()
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
-
-    def _nap(self, wake_at: int) -> None:
-        """Ring the bell when the wall clock says so; a clock that was set is noticed within the longest nap."""
-        left = (wake_at - self._clock.now()) / SECOND
-        if left <= 0:
-            self._bell.set()
-        else:
-            self._timer = self._clock.call_later(min(left, LONGEST_NAP), lambda: self._nap(wake_at))
+        self._lookout.ring()
 
     async def _look(self) -> int:
         """Do what is due; when to look again."""
