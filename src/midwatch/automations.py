@@ -17,7 +17,7 @@ from midwatch.event import AutomationChanged, AutomationCreated
 from midwatch.identity import Actor
 from midwatch.schedule import Schedule, host_zone, next_run_at
 from midwatch.session import Session, SessionStore, checked_key, gate_key
-from midwatch.submission import Submission, check
+from midwatch.submission import Submission, check, refuse_unknown
 from midwatch.task import TRIES, AgentTerms, Task, TaskStore
 from midwatch.tasks import Tasks, stopping
 
@@ -74,7 +74,9 @@ class Automations:
         agent = await self._tasks.known_agent(wish.pop("agent", None))
         route = wish.pop("route", None) or self._default_route
         session = wish.pop("session_key", None)
-        self._refuse_unknown(wish, {"scope_kind", "scope_id", "resume_thread_id", "source_message_id", "enabled"})
+        refuse_unknown(
+            wish, CHANGEABLE | {"scope_kind", "scope_id", "resume_thread_id", "source_message_id", "enabled"}
+        )
         enabled = wish.pop("enabled", True)
         automation_id = new_id("am", now)
         first = wish.pop("next_run_at", None) or next_run_at(times, now)
@@ -120,7 +122,7 @@ class Automations:
     ) -> Automation:
         """Change some fields. Conflict when `revision` is not the current one. What it had to make up for stays unless
         its schedule changes; one that has had all its runs by then is paused."""
-        self._refuse_unknown(values, set())
+        refuse_unknown(values, CHANGEABLE)
         if empty := [name for name, value in values.items() if value is None and name not in CLEARABLE]:
             raise InvalidInput(f"{empty[0]} cannot be nothing; leave it out, or say what it should be.", field=empty[0])
         if "agent" in values:
@@ -268,11 +270,6 @@ class Automations:
             thread_id=made.resume_thread_id, workdir=made.workdir, created_at=now, updated_at=now,
         )  # fmt: skip
         return (session,)
-
-    def _refuse_unknown(self, wish: Mapping[str, Any], more: set[str]) -> None:
-        if unknown := sorted(set(wish) - CHANGEABLE - more):
-            known = ", ".join(sorted(CHANGEABLE))
-            raise InvalidInput(f"{unknown[0]} cannot be set here; what can be: {known}.", field=unknown[0])
 
     def _patched(self, found: Automation, values: Mapping[str, Any], now: int) -> Automation:
         plain = {name: value for name, value in values.items() if name not in (*TIMES, "zone", "next_run_at")}

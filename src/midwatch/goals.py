@@ -15,7 +15,7 @@ from midwatch.event import GoalChanged, GoalCreated
 from midwatch.goal import DEADLINE_SECONDS, TRANSITIONS, Goal, GoalStore, Status, normalise, over_budget, validate
 from midwatch.identity import Actor
 from midwatch.session import Session, SessionStore, checked_key
-from midwatch.submission import check
+from midwatch.submission import check, refuse_unknown
 from midwatch.task import TRIES, AgentTerms, Task, TaskStore
 from midwatch.tasks import Tasks, stopping
 
@@ -295,11 +295,3 @@ class Goals:
             raise Conflict(f"{over.why}; raise it with `{over.remedy}`.")
         if now >= found.deadline_at:
             raise Conflict("its deadline has passed; choose a later one with `midwatch goal edit`, or set a new goal.")
-
-
-def refuse_unknown(wish: Mapping[str, Any], known: frozenset[str]) -> None:
-    """InvalidInput for a wish that does not exist, so that a misspelt one is not lost."""
-    if unknown := sorted(set(wish) - known):
-        raise InvalidInput(
-            f"{unknown[0]} cannot be set here; what can be: {', '.join(sorted(known))}.", field=unknown[0]
-        )

@@ -147,6 +147,14 @@ def check(prompt: str, wish: Submission, max_prompt: int) -> None:
         raise InvalidInput("an idempotency key is 1 to 200 printable characters.", field="idempotency_key")
 
 
+def refuse_unknown(wish: Mapping[str, Any], known: frozenset[str]) -> None:
+    """InvalidInput for a wish that does not exist, so that a misspelt one is not lost."""
+    if unknown := sorted(set(wish) - known):
+        raise InvalidInput(
+            f"{unknown[0]} cannot be set here; what can be: {', '.join(sorted(known))}.", field=unknown[0]
+        )
+
+
 def _is_dir(path: str) -> bool:
     try:
         return Path(path).is_dir()
