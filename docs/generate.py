@@ -26,6 +26,7 @@ MARKED = re.compile(r"(<!-- generated[^>]*-->\n).*?(\n<!-- end -->)", re.DOTALL)
 WORDS = {
     "str": "text", "int": "whole number", "float": "number", "bool": "true or false", "Any": "JSON",
     "tuple[str, ...]": "list of texts", "Mapping[str, Any]": "object",
+    "tuple[Mapping[str, Any], ...]": "list of objects",
 }  # fmt: skip
 """How types are called in the tables."""
 

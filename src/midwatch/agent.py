@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from midwatch.event import Payload
 from midwatch.session import Session
@@ -56,6 +56,53 @@ class TurnResult:
     iterations: int | None = None
     stuck: bool = False
     """The work could not be stopped and goes on unseen; its slot stays taken until `Conversation.close` returns."""
+
+
+ChoiceKind = Literal["allow_once", "allow_always", "reject_once", "reject_always"]
+QuestionKind = Literal[
+    "choice", "read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"
+]
+"""What is asked for: a plain `choice`, or leave to use a tool of this kind."""
+Risk = Literal["low", "medium", "high"]
+
+
+class Choice(NamedTuple):
+    """One way to answer, and what it means. An answer is told by its meaning, never by its place."""
+
+    name: str
+    kind: ChoiceKind
+
+    @property
+    def allows(self) -> bool:
+        """Whether it is a yes."""
+        return self.kind.startswith("allow")
+
+
+YES_NO = (Choice("yes", "allow_once"), Choice("no", "reject_once"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What an agent asks before it goes on, with all that a person needs to answer it."""
+
+    text: str
+    choices: tuple[Choice, ...] = YES_NO
+    kind: QuestionKind = "choice"
+    tool: str | None = None
+    """The agent's own name of the tool."""
+    command: str | None = None
+    """The command it wants to run, as it wrote it."""
+    paths: tuple[str, ...] = ()
+    """Files it wants to read, change or remove."""
+    diff: str | None = None
+    """What it wants to change, as a unified diff."""
+    risk: Risk | None = None
+
+    @classmethod
+    def plain(cls, text: str, choices: tuple[str, ...]) -> Question:
+        """A question whose first choice is the yes."""
+        made = (Choice(name, "reject_once" if place else "allow_once") for place, name in enumerate(choices))
+        return cls(text=text, choices=tuple(made))
 
 
 class Answer(NamedTuple):
@@ -108,10 +155,15 @@ class Turn(Protocol):
         ...
 
     async def ask(
-        self, question: str, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
+        self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
     ) -> Answer:
-        """Ask a person and wait. The first choice is the yes. Meanwhile the turn gives back its slot and its timeout
-        stands still. `expires` is in seconds."""
+        """Ask a person and wait; of a plain text the first choice is the yes. A rule may answer at once. Meanwhile the
+        turn gives back its slot and its timeout stands still. `expires` is in seconds."""
+        ...
+
+    async def keep_thread(self, thread_id: str) -> None:
+        """Keep durably by what id the agent knows this conversation, so that a later attempt takes it up. To be called
+        as soon as it is known; harmless when it is the same."""
         ...
 
     async def own_group(self, pgid: int) -> None:
@@ -124,7 +176,8 @@ class Conversation(Protocol):
     """An open session with an agent."""
 
     async def turn(self, turn: Turn) -> TurnResult:
-        """Work on one prompt until it is done. Raising fails the task; TransientError has it tried again."""
+        """Work on one prompt until it is done. Raising fails the task; TransientError has it tried again, UsageLimit
+        has it wait for the provider and go on."""
         ...
 
     async def interrupt(self, mode: Interrupt) -> None:
@@ -133,6 +186,16 @@ class Conversation(Protocol):
 
     async def close(self) -> None:
         """End the session and everything started for it. Returns when nothing of it runs any more."""
+        ...
+
+
+@runtime_checkable
+class Lasting(Conversation, Protocol):
+    """A conversation that can stay open between the turns of a session: a process that waits for the next prompt."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can take another turn as it is; one that cannot is closed after its turn."""
         ...
 
 

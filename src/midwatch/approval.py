@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
+from midwatch.agent import Question
 from midwatch.change import Changes, Fence, Update
 from midwatch.channel import cut
 from midwatch.clock import SECOND, Clock, iso, new_id
@@ -100,10 +101,9 @@ class Store(ApprovalStore, TaskStore, Protocol):
 # -- pure steps --------------------------------------------------------------------------------------------------
 
 
-def ask(
-    task: Task, question: str, choices: tuple[str, ...], expires_seconds: float, now: int
-) -> tuple[Approval, Changes]:
+def ask(task: Task, asked: Question, expires_seconds: float, now: int) -> tuple[Approval, Changes]:
     """The question, and the step that puts it in the inbox: the task waits, its route is told how to answer."""
+    question, choices = asked.text, tuple(choice.name for choice in asked.choices)
     if not question.strip() or not 1 <= len(choices) <= MAX_CHOICES:
         raise InvalidInput(f"ask a question with 1 to {MAX_CHOICES} choices.", field="question")
     made = Approval(

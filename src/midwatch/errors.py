@@ -26,7 +26,8 @@ MidwatchError
 ├── PortInUse               another program listens on the port
 ├── BadConfig               midwatch.toml or the environment holds a wrong setting
 ├── AgentError              an agent failed; the task fails with this text
-│   └── TransientError      an agent failed in a way that may pass; the task is tried again
+│   ├── TransientError      an agent failed in a way that may pass; the task is tried again
+│   └── UsageLimit          the provider's limit is used up; the task waits until it is reset, and goes on
 └── DeliveryError           a channel refused or failed to send
 
 The message says what is wrong and what to do about it. `code` is stable and is what programs should look at;
@@ -258,6 +259,18 @@ class TransientError(AgentError):
     """An agent failed in a way that may pass (network, rate limit); its task is tried again after a pause."""
 
     code = "transient_error"
+
+
+class UsageLimit(AgentError):
+    """The provider's usage limit is used up; the task waits until it is reset and goes on, which is no failure."""
+
+    code = "usage_limit"
+    resets_at: int | None
+    """In microseconds; None when nobody said it."""
+
+    def __init__(self, message: str, *, resets_at: int | None = None) -> None:
+        super().__init__(message)
+        self.resets_at = resets_at
 
 
 class DeliveryError(MidwatchError):

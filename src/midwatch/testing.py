@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from midwatch.agent import AgentCapability, Answer, Conversation, Interrupt, Turn, TurnResult, Usage
+from midwatch.agent import AgentCapability, Answer, Conversation, Interrupt, Question, Turn, TurnResult, Usage
 from midwatch.agents.base import message_id
 from midwatch.agents.function import OnLoop
 from midwatch.channel import Delivery
@@ -310,6 +310,7 @@ class RecordingTurn:
         self.resumed = resumed
         self.events: list[Payload] = []
         self.groups: list[int] = []
+        self.asked: list[Question] = []
         self.questions: list[tuple[str, tuple[str, ...]]] = []
         self.progress = progress
         self.inbox: asyncio.Queue[str] = asyncio.Queue()
@@ -357,17 +358,25 @@ class RecordingTurn:
         return await self.inbox.get()
 
     async def ask(
-        self, question: str, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
+        self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
     ) -> Answer:
-        """The next of `answers`."""
-        self.questions.append((question, choices))
+        """The next of `answers`: a choice's name, or an Answer."""
+        asked = Question.plain(question, choices) if isinstance(question, str) else question
+        names = tuple(choice.name for choice in asked.choices)
+        self.questions.append((asked.text, names))
+        self.asked.append(asked)
         await self._tell()
         if not self._answers:
             raise AgentError("the test gave no answer to this question; pass answers=[...]")
         answer = self._answers.pop(0)
         if isinstance(answer, Answer):
             return answer
-        return Answer("granted" if answer == choices[0] else "denied", answer)
+        return Answer("granted" if asked.choices[names.index(answer)].allows else "denied", answer)
+
+    async def keep_thread(self, thread_id: str) -> None:
+        """Remember it."""
+        self.thread_id = thread_id
+        await self._tell()
 
     async def own_group(self, pgid: int) -> None:
         """Remember a process group."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from midwatch.agent import Answer
+from midwatch.agent import Answer, Question
 from midwatch.approval import Approval, ask
 from midwatch.change import Changes, Fence, Update
 from midwatch.clock import Clock
@@ -65,7 +65,7 @@ class LiveTurn:
         self.thread_id = thread_id
         self.workdir = task.workdir
         self.deadline: float | None = None
-        self.resumed = task.on_crash == "resume" and task.rescues + task.interruptions > 0
+        self.resumed = task.on_crash != "rerun" and task.rescues + task.interruptions > 0
         self.fence = Fence(task.id, task.attempt)
         self.asked = False
         self.tools_used = 0
@@ -129,12 +129,13 @@ class LiveTurn:
         return self._inbox
 
     async def ask(
-        self, question: str, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
+        self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
     ) -> Answer:
+        asked = Question.plain(question, choices) if isinstance(question, str) else question
         host = self._host
         if self._lost:
             raise LeaseLost(self.task_id, self.attempt)
-        approval, changes = ask(self.task, question, choices, expires or host.approval_seconds, host.clock.now())
+        approval, changes = ask(self.task, asked, expires or host.approval_seconds, host.clock.now())
         await host.pause(self)
         try:
             self.asked = True
@@ -149,6 +150,12 @@ class LiveTurn:
         if resolved.status == "pending":
             raise AgentError("the question was left unanswered because the task is being stopped.")
         return Answer(resolved.status, resolved.answer, resolved.why)
+
+    async def keep_thread(self, thread_id: str) -> None:
+        if thread_id != self.thread_id:
+            kept = used(self.task, self._host.clock.now(), thread_id)
+            await self._write(Changes(fence=self.fence, sessions=(kept,)))
+            self.thread_id = thread_id
 
     async def own_group(self, pgid: int) -> None:
         fields = {"pgid": pgid, "pgid_mark": await self._host.identify(pgid)}

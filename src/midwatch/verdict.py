@@ -9,7 +9,7 @@ from typing import Literal
 
 from midwatch.agent import Agent, Conversation, TurnResult
 from midwatch.channel import cut
-from midwatch.errors import AgentError, MidwatchError, TransientError
+from midwatch.errors import AgentError, MidwatchError, TransientError, UsageLimit
 from midwatch.session import Session
 from midwatch.task import STATUS_OF, Outcome, Task
 from midwatch.turn import LiveTurn
@@ -31,6 +31,8 @@ class Verdict:
     error: str | None = None
     result: TurnResult | None = None
     transient: bool = False
+    limit: UsageLimit | None = None
+    """The provider's limit that ended the turn."""
 
 
 async def contained(talk: Conversation, turn: LiveTurn) -> TurnResult:
@@ -63,7 +65,8 @@ def failed(problem: Exception, task: Task) -> Verdict:
     """The verdict on a turn that raised."""
     transient = isinstance(problem, TransientError | ConnectionError | TimeoutError)
     if isinstance(problem, MidwatchError):
-        return Verdict("error", error=cut(plain(str(problem)), ERROR_SHOWN), transient=transient)
+        limit = problem if isinstance(problem, UsageLimit) else None
+        return Verdict("error", error=cut(plain(str(problem)), ERROR_SHOWN), transient=transient, limit=limit)
     if not transient:
         log.warning("agent %s raised in task %s", task.agent, task.id, exc_info=problem)
     said = plain(f"{type(problem).__name__}: {problem}")

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from midwatch.agent import Agent, Conversation, Interrupt, TurnResult
 from midwatch.approval import Approval, Approvals, ApprovalStore, resolve
-from midwatch.change import Changes, Update
+from midwatch.change import Changes
 from midwatch.channel import cut
 from midwatch.clock import SECOND, Clock, Timer, iso
 from midwatch.errors import (
@@ -34,17 +34,15 @@ from midwatch.task import (
     Claim,
     Task,
     TaskStore,
-    changed_status,
     conversation,
     end,
     meta,
-    owned,
     pause_before,
-    trouble,
     used,
 )  # fmt: skip
 from midwatch.turn import LiveTurn
 from midwatch.verdict import ERROR_SHOWN, STUCK, Reason, Verdict, contained, failed, opened, plain, turn_status
+from midwatch.waiting import back, park, together
 
 log = logging.getLogger("midwatch.worker")
 
@@ -373,7 +371,7 @@ class Worker:
     def _step(self, run: Run, verdict: Verdict) -> Changes:
         """What the verdict means for the task: it ends, or goes back to wait."""
         task, now = run.task, self.clock.now()
-        usage = verdict.result.usage.data() if verdict.result else None
+        usage = together(task.usage, verdict.result.usage.data() if verdict.result else None)
         done = verdict.outcome in ("ok", "silent", "transferred")
         if run.reason == "cancel":
             return end(task, now, outcome="cancelled", error=None, usage=usage)[1]
@@ -384,20 +382,15 @@ class Worker:
             if task.on_crash == "fail":
                 why = f"midwatch was stopped while it worked; half-done work is not repeated. ({run.reason})"
                 return end(task, now, outcome="lost", error=why, usage=usage)[1]
-            return self._back(task, TaskInterrupted(reason=run.reason), now, interruptions=task.interruptions + 1)
+            told = TaskInterrupted(reason=run.reason)
+            return back(task, told, now, interruptions=task.interruptions + 1, usage=usage)
+        if verdict.limit is not None:
+            return park(task, verdict.limit, now)
         if verdict.transient and task.failures + 1 < task.max_attempts:
             due = now + int(pause_before(task) * SECOND)
             waits = TaskWaiting(wait="backoff", until=iso(due), reason=verdict.error)
-            return self._back(task, waits, now, wait="backoff", due_at=due, failures=task.failures + 1)
+            return back(task, waits, now, wait="backoff", due_at=due, failures=task.failures + 1, usage=usage)
         return end(task, now, outcome=verdict.outcome, result=verdict.text, error=verdict.error, usage=usage)[1]
-
-    def _back(self, task: Task, told: TaskInterrupted | TaskWaiting, now: int, **fields: object) -> Changes:
-        """The task waits again, for another attempt."""
-        failed = trouble(task, told.reason or "it failed", "warning", now) if isinstance(told, TaskWaiting) else ()
-        return Changes(
-            updates=(Update("task", task.id, {**RELEASED, **fields}, owned(task)),),
-            events=(event(told, now, **meta(task)), *failed, *changed_status(task, "idle", now)),
-        )
 
     async def _whole(self, run: Run, verdict: Verdict, step: Changes, tail: Changes) -> Changes:
         """The step with everything that belongs to it: unwritten events, the thread, questions left open."""
@@ -541,10 +534,3 @@ class Worker:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-RELEASED = {
-    "status": "pending", "wait": None, "stop_requested": None, "lease_owner": None, "pgid": None, "pgid_mark": None,
-    "token_hash": None,
-}  # fmt: skip
-"""What a task loses when it goes back to wait."""

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
+from midwatch.agent import Question
 from midwatch.approval import (
     MAX_CHOICES,
     QUESTION_SHOWN,
@@ -49,7 +50,7 @@ def inbox(memory: Store, clock: FakeClock) -> Approvals:
 
 async def asked(memory: Store, clock: FakeClock, choices: tuple[str, ...] = ("yes", "no"), **fields: Any) -> Approval:
     task = await running(memory, **fields)
-    made, changes = ask(task, "Deploy?", choices, 60, clock.now())
+    made, changes = ask(task, Question.plain("Deploy?", choices), 60, clock.now())
     await memory.apply(changes)
     return made
 
@@ -81,13 +82,13 @@ async def test_an_ended_question_stays_as_it_ended(memory: Store, clock: FakeClo
 )
 def test_a_question_needs_words_and_choices(question: str, choices: tuple[str, ...]) -> None:
     with pytest.raises(InvalidInput) as caught:
-        ask(a_task(), question, choices, 60, 1)
+        ask(a_task(), Question.plain(question, choices), 60, 1)
     assert caught.value.field == "question"
 
 
 def test_asking_is_fenced_tells_the_route_how_to_answer_and_makes_the_task_wait() -> None:
     task = a_task(status="running", attempt=3, route="console")
-    made, changes = ask(task, "q" * 2000, ("yes", "no"), 1.5, 10)
+    made, changes = ask(task, Question.plain("q" * 2000, ("yes", "no")), 1.5, 10)
     assert changes.fence == fence(task)
     assert changes.updates[0].fields == {"wait": "approval"}
     assert (made.attempt, made.expires_at, made.status) == (3, 10 + 1_500_000, "pending")
@@ -97,11 +98,11 @@ def test_asking_is_fenced_tells_the_route_how_to_answer_and_makes_the_task_wait(
     assert len(told.text) < QUESTION_SHOWN + 200
     assert [e.kind for e in changes.events] == ["approval_requested", "task_waiting"]
     assert changes.events[0].payload["question"] == "q" * 2000
-    assert ask(a_task(), "Go?", ("yes",), 1, 10)[1].deliveries == ()
+    assert ask(a_task(), Question.plain("Go?", ("yes",)), 1, 10)[1].deliveries == ()
 
 
 def test_an_approval_is_frozen_and_shows_its_times() -> None:
-    made = ask(a_task(), "Go?", ("yes", "no"), 60, 0)[0]
+    made = ask(a_task(), Question(text="Go?"), 60, 0)[0]
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.status = "granted"  # type: ignore[misc]
     shown = made.snapshot()
@@ -204,7 +205,7 @@ async def test_what_nobody_answers_expires_at_its_time(inbox: Approvals, memory:
 
 async def many(memory: Store, task: Task, count: int, expires: float, now: int) -> None:
     for _ in range(count):
-        await memory.apply(ask(task, "Go?", ("yes", "no"), expires, now)[1])
+        await memory.apply(ask(task, Question(text="Go?"), expires, now)[1])
 
 
 async def test_the_oldest_of_very_many_questions_expires_too(inbox: Approvals, memory: Store, clock: FakeClock) -> None:

@@ -31,6 +31,7 @@ NOW = 1_700_000_000 * SECOND
 SEEDS = {
     "turn_start": {"user_message", "channel", "chat_id", "media_count"},
     "turn_end": {"status", "iterations", "duration", "final_content_len"},
+    "llm_response": {"content_len", "tool_calls", "has_reasoning"},
     "tool_exec_start": {"tool", "arguments"},
     "tool_exec_end": {"tool", "duration", "for_llm_len", "for_user_len", "is_error"},
     "error": {"stage", "message"},
@@ -48,9 +49,14 @@ OWN = {
     "signed_in", "delivery_retried", "automation_created", "automation_changed", "automation_fired",
     "automation_missed", "automation_paused", "goal_created", "goal_changed", "goal_step", "goal_delayed",
     "goal_paused", "goal_completed", "goal_timed_out", "watchdog_alert",
+    "thought_update", "thought_delta", "plan_update",
 }  # fmt: skip
 
 EXAMPLES: dict[Any, Any] = {"str": "grüße 🎉", "int": 3, "float": 0.5, "bool": True, "Any": {"a": [1, None]}}
+TUPLES: dict[str, Any] = {
+    "tuple[str, ...]": ("yes", "no"),
+    "tuple[collections.abc.Mapping[str, Any], ...]": ({"path": "a", "added": 1},),
+}
 
 
 def an_example(made: type[Payload]) -> Payload:
@@ -59,7 +65,7 @@ def an_example(made: type[Payload]) -> Payload:
     for name, hint in get_type_hints(made).items():
         if name in made.names:
             text = str(hint).replace("typing.", "").removeprefix("<class '").removesuffix("'>").split(" | ")[0]
-            values[name] = {"tuple[str, ...]": ("yes", "no")}.get(text, EXAMPLES.get(text, {"tokens": 7}))
+            values[name] = TUPLES.get(text, EXAMPLES.get(text, {"tokens": 7}))
     return made(**values)
 
 
@@ -74,7 +80,8 @@ def test_a_kind_of_the_seeds_keeps_its_name_and_its_fields(kind: str) -> None:
 
 
 def test_only_deltas_and_gaps_are_live() -> None:
-    assert {name for name, made in KINDS.items() if made.live} == {"message_delta", "screen_update", "gap"}
+    live = {name for name, made in KINDS.items() if made.live}
+    assert live == {"message_delta", "thought_delta", "screen_update", "gap"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -26,7 +26,8 @@ from midwatch.errors import Conflict, StoreError
 from midwatch.event import TaskInterrupted, event
 from midwatch.settlement import settled
 from midwatch.task import ClaimRequest, Task, end, meta, owned
-from midwatch.worker import RELEASED, Worker
+from midwatch.waiting import RELEASED
+from midwatch.worker import Worker
 
 log = logging.getLogger("midwatch.engine")
 

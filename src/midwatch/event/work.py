@@ -30,13 +30,54 @@ class TurnEnd(Payload):
     final_content_len: int = 0
 
 
+@kind("llm_response", agents=True)
+class LlmResponse(Payload):
+    """A model answered the agent. What the agent does not tell is None; `latency` is in seconds."""
+
+    model: str | None = None
+    content_len: int | None = None
+    tool_calls: int | None = None
+    has_reasoning: bool | None = None
+    usage: Mapping[str, Any] | None = None
+    finish_reason: str | None = None
+    latency: float | None = None
+
+
+@kind("thought_update", agents=True)
+class ThoughtUpdate(Payload):
+    """What the agent thought, whole."""
+
+    thought_id: str
+    text: str
+
+
+@kind("thought_delta", live=True, agents=True)
+class ThoughtDelta(Payload):
+    """More of a thought; `offset` is where it goes, in characters."""
+
+    thought_id: str
+    offset: int
+    text: str
+
+
+@kind("plan_update", agents=True)
+class PlanUpdate(Payload):
+    """The agent's plan as it stands. An entry has `content`, `status` (pending, in_progress, completed), `priority`."""
+
+    entries: tuple[Mapping[str, Any], ...]
+
+
 @kind("tool_exec_start", agents=True)
 class ToolExecStart(Payload):
-    """The agent begins to use a tool."""
+    """The agent begins to use a tool. `tool_kind` is read, edit, delete, move, search, execute, think, fetch or other;
+    `title` says in a line what it does."""
 
     tool: str
     arguments: Any = None
     tool_call_id: str | None = None
+    title: str | None = None
+    tool_kind: str | None = None
+    locations: tuple[str, ...] = ()
 
 
 @kind("tool_exec_end", agents=True)
@@ -50,6 +91,8 @@ class ToolExecEnd(Payload):
     for_user_len: int | None = None
     is_error: bool = False
     result: str | None = None
+    diffs: tuple[Mapping[str, Any], ...] = ()
+    """What it changed: `path`, `patch` (a unified diff, cut when long), `added`, `removed`, `cut`."""
 
 
 @kind("interrupt_received")
