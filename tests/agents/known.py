@@ -1,0 +1,231 @@
+"""The real agents: what points each at the fake model, and how its program is called.
+
+Each gets a HOME of its own. Nothing of the machine's own configuration or keys is seen by it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PINS = tomllib.loads((Path(__file__).parent / "pins.toml").read_text())
+MODEL = "fake-model"
+KEY = "fake-key"
+STREAM = ("--output-format", "stream-json")
+
+
+def cache() -> Path:
+    """Where `tests/agents/install` has put them."""
+    given = os.environ.get("MIDWATCH_AGENTS_DIR")
+    return Path(given) if given else Path("~/.cache/midwatch/agents").expanduser()
+
+
+def program(name: str) -> str | None:
+    """The path of an installed program."""
+    path = cache() / "bin" / name
+    return str(path) if path.exists() else None
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def _claude(home: Path, url: str, key: str) -> dict[str, str]:
+    _write(home / ".claude.json", json.dumps({"hasCompletedOnboarding": True}))
+    return {
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_API_KEY": key,
+        "ANTHROPIC_MODEL": "claude-sonnet-4-5",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "DISABLE_AUTOUPDATER": "1",
+        "IS_SANDBOX": "1",
+    }
+
+
+def _codex(home: Path, url: str, key: str) -> dict[str, str]:
+    config = f"""
+model = "{MODEL}"
+model_provider = "fake"
+check_for_update_on_startup = false
+[model_providers.fake]
+name = "fake"
+base_url = "{url}/v1"
+wire_api = "responses"
+env_key = "FAKE_API_KEY"
+request_max_retries = 1
+stream_max_retries = 1
+[analytics]
+enabled = false
+"""
+    _write(home / ".codex" / "config.toml", config)
+    return {"CODEX_HOME": str(home / ".codex"), "FAKE_API_KEY": key}
+
+
+def _opencode(home: Path, url: str, key: str) -> dict[str, str]:
+    options = {"baseURL": f"{url}/v1", "apiKey": key}
+    limits = {"context": 100000, "output": 8000}
+    models = {MODEL: {"name": "Fake", "limit": limits, "tool_call": True, "cost": {"input": 3, "output": 15}}}
+    provider = {"npm": "@ai-sdk/openai-compatible", "name": "Fake", "options": options, "models": models}
+    config = {
+        "$schema": "https://opencode.ai/config.json",
+        "model": f"fake/{MODEL}",
+        "small_model": f"fake/{MODEL}",
+        "autoupdate": False,
+        "share": "disabled",
+        "enabled_providers": ["fake"],
+        "provider": {"fake": provider},
+        "permission": {"bash": "ask", "edit": "ask"},
+    }
+    _write(home / ".config" / "opencode" / "opencode.json", json.dumps(config))
+    return {
+        "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+        "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
+    }
+
+
+def _gemini(home: Path, url: str, key: str) -> dict[str, str]:
+    settings = {
+        "security": {"auth": {"selectedType": "gemini-api-key"}},
+        "general": {"enableAutoUpdate": False},
+        "privacy": {"usageStatisticsEnabled": False},
+        "telemetry": {"enabled": False},
+    }
+    _write(home / ".gemini" / "settings.json", json.dumps(settings))
+    return {"GOOGLE_GEMINI_BASE_URL": url, "GEMINI_API_KEY": key, "GEMINI_CLI_TRUST_WORKSPACE": "true"}
+
+
+def _qwen(home: Path, url: str, key: str) -> dict[str, str]:
+    settings = {
+        "security": {"auth": {"selectedType": "openai"}},
+        "general": {"enableAutoUpdate": False, "disableAutoUpdate": True},
+        "privacy": {"usageStatisticsEnabled": False},
+    }
+    _write(home / ".qwen" / "settings.json", json.dumps(settings))
+    return {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": key, "OPENAI_MODEL": MODEL}
+
+
+def _copilot(home: Path, url: str, key: str) -> dict[str, str]:
+    return {
+        "COPILOT_PROVIDER_BASE_URL": f"{url}/v1",
+        "COPILOT_PROVIDER_API_KEY": key,
+        "COPILOT_PROVIDER_TYPE": "openai",
+        "COPILOT_MODEL": MODEL,
+        "COPILOT_OFFLINE": "true",
+        "COPILOT_AUTO_UPDATE": "false",
+    }
+
+
+def _goose(home: Path, url: str, key: str) -> dict[str, str]:
+    developer = {"enabled": True, "type": "platform", "name": "developer"}
+    config = {"GOOSE_TELEMETRY_ENABLED": False, "extensions": {"developer": developer}}
+    _write(home / ".config" / "goose" / "config.yaml", json.dumps(config))
+    return {
+        "GOOSE_PROVIDER": "openai",
+        "GOOSE_MODEL": MODEL,
+        "OPENAI_HOST": url,
+        "OPENAI_API_KEY": key,
+        "GOOSE_DISABLE_KEYRING": "1",
+        "GOOSE_TELEMETRY_ENABLED": "false",
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """One agent."""
+
+    name: str
+    prepare: Callable[[Path, str, str], dict[str, str]]
+    """Writes its configuration into a HOME and returns what its environment needs."""
+    headless: tuple[str, ...]
+    resume: tuple[str, ...]
+    allow: tuple[str, ...] = ()
+    """Arguments that allow all tools."""
+    acp: tuple[str, ...] = ()
+    allow_env: dict[str, str] = field(default_factory=dict)
+
+    def environment(self, home: Path, url: str, key: str = KEY) -> dict[str, str]:
+        """A whole environment for it."""
+        home.mkdir(parents=True, exist_ok=True)
+        path = f"{cache() / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        plain = {"HOME": str(home), "PATH": path, "LANG": "C.UTF-8", "TERM": "dumb", "NO_COLOR": "1"}
+        return {**plain, **self.prepare(home, url, key)}
+
+    @property
+    def version(self) -> str:
+        """The pinned version."""
+        return str(PINS[self.name]["version"])
+
+
+AGENTS = (
+    Known(
+        name="claude",
+        prepare=_claude,
+        headless=(
+            "claude",
+            "-p",
+            "{prompt}",
+            "--output-format",
+            "stream-json",
+            "--verbose",
+            "--include-partial-messages",
+        ),
+        resume=("--resume", "{thread}"),
+        allow=("--permission-mode", "bypassPermissions"),
+        acp=("claude-agent-acp",),
+    ),
+    Known(
+        name="codex",
+        prepare=_codex,
+        headless=("codex", "exec", "--json", "--skip-git-repo-check", "{prompt}"),
+        resume=("codex", "exec", "resume", "--json", "--skip-git-repo-check", "{thread}", "{prompt}"),
+        allow=("--dangerously-bypass-approvals-and-sandbox",),
+        acp=("codex-acp",),
+    ),
+    Known(
+        name="opencode",
+        prepare=_opencode,
+        headless=("opencode", "run", "--format", "json", "{prompt}"),
+        resume=("--session", "{thread}"),
+        allow=("--auto",),
+        acp=("opencode", "acp"),
+    ),
+    Known(
+        name="gemini",
+        prepare=_gemini,
+        headless=("gemini", "-m", "gemini-2.5-pro", "-o", "stream-json", "-p", "{prompt}"),
+        resume=("--resume", "{thread}"),
+        allow=("--approval-mode", "yolo"),
+        acp=("gemini", "--acp", "-m", "gemini-2.5-pro"),
+    ),
+    Known(
+        name="qwen",
+        prepare=_qwen,
+        headless=("qwen", "-o", "stream-json", "--include-partial-messages", "-p", "{prompt}"),
+        resume=("--resume", "{thread}"),
+        allow=("--approval-mode", "yolo"),
+        acp=("qwen", "--acp"),
+    ),
+    Known(
+        name="copilot",
+        prepare=_copilot,
+        headless=("copilot", "--output-format", "json", "-p", "{prompt}"),
+        resume=("--resume", "{thread}"),
+        allow=("--allow-all-tools",),
+        acp=("copilot", "--acp"),
+    ),
+    Known(
+        name="goose",
+        prepare=_goose,
+        headless=("goose", "run", *STREAM, "-t", "{prompt}"),
+        resume=("--resume", "--session-id", "{thread}"),
+        acp=("goose", "acp"),
+        allow_env={"GOOSE_MODE": "auto"},
+    ),
+)

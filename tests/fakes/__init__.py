@@ -1,0 +1,1 @@
+"""Stand-ins for what the tests cannot have: a model, an agent."""

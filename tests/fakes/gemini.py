@@ -1,0 +1,103 @@
+"""Gemini generateContent and streamGenerateContent: how they are read, answered, streamed and refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+
+from fakes.script import Asked, Json, Step, Text, clean
+
+NAMES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+}
+
+
+def _text(content: Json | None) -> str:
+    return "\n".join(part.get("text", "") for part in (content or {}).get("parts", ()) if not part.get("thought"))
+
+
+def read(body: Json, model: str, stream: bool) -> Asked:
+    """A request of this dialect. Model and streaming are in its path."""
+    said: list[str] = []
+    results: list[str] = []
+    for content in body.get("contents", ()):
+        if content.get("role", "user") not in ("user", "function"):
+            continue
+        returned = [part["functionResponse"] for part in content["parts"] if "functionResponse" in part]
+        results += [json.dumps(one.get("response", {})) for one in returned]
+        if (text := clean(_text(content))) and not returned:
+            said.append(text)
+            results = []
+    wanted = body.get("generationConfig") or {}
+    tools = [one for tool in body.get("tools") or () for one in tool.get("functionDeclarations") or ()]
+    return Asked(
+        model=model,
+        said=tuple(said),
+        system=_text(body.get("systemInstruction")),
+        results=tuple(results),
+        tools={one["name"]: one.get("parametersJsonSchema") or one.get("parameters") or {} for one in tools},
+        schema=wanted.get("responseJsonSchema") or wanted.get("responseSchema"),
+        stream=stream,
+        size=len(json.dumps(body.get("contents", ()))),
+    )
+
+
+def _part(step: Step) -> Json:
+    if isinstance(step, Text):
+        return {"text": step.text}
+    return {"functionCall": {"id": step.id, "name": step.name, "args": step.arguments}}
+
+
+def _reply(asked: Asked, parts: list[Json], tokens: int, finish: str | None) -> Json:
+    candidate: Json = {"content": {"role": "model", "parts": parts}, "index": 0}
+    if finish:
+        candidate["finishReason"] = finish
+    used = asked.input_tokens
+    figures = {"promptTokenCount": used, "candidatesTokenCount": tokens, "totalTokenCount": used + tokens}
+    return {
+        "candidates": [candidate],
+        "usageMetadata": figures,
+        "modelVersion": asked.model,
+        "responseId": f"fake-{time.time_ns()}",
+    }
+
+
+def whole(asked: Asked, steps: list[Step]) -> Json:
+    """The answer in one piece."""
+    return _reply(asked, [_part(step) for step in steps] or [{"text": ""}], len(steps), "STOP")
+
+
+async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
+    """The answer as it comes."""
+    tokens = 0
+    async for step in steps:
+        tokens += 1
+        yield f"data: {json.dumps(_reply(asked, [_part(step)], tokens, None))}\r\n\r\n".encode()
+    yield f"data: {json.dumps(_reply(asked, [{'text': ''}], tokens, 'STOP'))}\r\n\r\n".encode()
+
+
+def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str], Json]:
+    """Headers and body of an error; `reset` is when a usage limit ends."""
+    status = 400 if status == 401 else status
+    error: Json = {"code": status, "message": text, "status": NAMES.get(status, "INTERNAL")}
+    if status == 400:
+        reason = {"reason": "API_KEY_INVALID", "domain": "googleapis.com"}
+        error["details"] = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", **reason}]
+    if reset is not None:
+        left = max(1, round(reset - time.time()))
+        quota = {
+            "quotaMetric": "generativelanguage.googleapis.com/generate_content_free_tier_requests",
+            "quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier",
+            "quotaValue": "50",
+        }
+        error["message"] = f"You exceeded your current quota. Please retry in {left}s."
+        error["details"] = [
+            {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [quota]},
+            {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{left}s"},
+        ]
+    return {}, {"error": error}

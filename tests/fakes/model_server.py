@@ -1,0 +1,292 @@
+"""A model that is not there: Anthropic Messages, OpenAI Chat and Responses, Gemini, on one loopback port.
+
+What it answers is written in the prompt, see `fakes.script`. A key that begins with "bad" is refused. As a program:
+`PYTHONPATH=tests python -m fakes.model_server --port 8099`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, contextmanager, suppress
+from types import ModuleType
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from fakes import anthropic, gemini, openai_chat, openai_responses
+from fakes.script import Asked, Json, Step, Text, Wish, sample, script, tool_call
+
+MODELS = ("fake-model", "claude-sonnet-4-5", "gemini-2.5-pro", "gpt-5")
+LONGEST_HOLD = 300.0
+
+
+class Refused(Exception):
+    """The provider says no."""
+
+    def __init__(self, status: int, text: str, reset: float | None = None) -> None:
+        super().__init__(text)
+        self.status, self.text, self.reset = status, text, reset
+
+
+class Model:
+    """What the fake has seen, and what it waits for."""
+
+    def __init__(self) -> None:
+        self.requests: list[Json] = []
+        """All requests: dialect, path, and what was asked."""
+        self.held: set[str] = set()
+        """Names of `[[hold NAME]]` that an answer has reached."""
+        self._released: dict[str, asyncio.Event] = {}
+        self._limits: dict[str, float] = {}
+        self._failed: Counter[str] = Counter()
+        self._news = asyncio.Condition()
+
+    def _hold(self, name: str) -> asyncio.Event:
+        return self._released.setdefault(name, asyncio.Event())
+
+    def release(self, name: str) -> None:
+        """Let answers that hold go on, now and later."""
+        self._hold(name).set()
+
+    async def until(self, look: Callable[[Model], bool], seconds: float = 60.0) -> None:
+        """Return once something holds of what the fake has seen; TimeoutError if it never does."""
+        async with asyncio.timeout(seconds), self._news:
+            await self._news.wait_for(lambda: look(self))
+
+    async def tell(self) -> None:
+        """There is something new to look at."""
+        async with self._news:
+            self._news.notify_all()
+
+    def check(self, asked: Asked) -> None:
+        """Refused, if the script says so."""
+        if asked.errand:
+            return
+        for wish in script(asked):
+            if wish.verb == "limit":
+                seconds, name = wish.words(2)
+                reset = self._limits.setdefault(name, time.time() + float(seconds))
+                if time.time() < reset:
+                    raise Refused(429, "This request would exceed your account's rate limit.", reset)
+            elif wish.verb == "fail":
+                status, count, name = wish.words(3)
+                self._failed[name] += 1
+                if not count or self._failed[name] <= int(count):
+                    raise Refused(int(status), "Overloaded" if status == "529" else "Internal server error")
+
+    async def answer(self, asked: Asked) -> AsyncIterator[Step]:
+        """Do what the script says, as it says it."""
+        if asked.errand:
+            yield Text("Fake title" if asked.schema is None else json.dumps(sample(asked.schema)))
+            return
+        wishes = script(asked)
+        if asked.results:
+            yield Text(f"The tool said: {asked.results[-1][:300]} ")
+        elif not wishes:
+            yield Text(f"You said: {asked.newest}")
+        for wish in wishes:
+            async for step in self._do(asked, wish):
+                yield step
+
+    async def _do(self, asked: Asked, wish: Wish) -> AsyncIterator[Step]:
+        match wish.verb:
+            case "say":
+                for word in wish.rest.split(" "):
+                    yield Text(word + " ")
+            case "recall":
+                yield Text("You said: " + " | ".join(asked.said[:-1]))
+            case "long":
+                for number in range(int(wish.rest)):
+                    yield Text(f"line {number} of a long answer\n")
+            case "slow":
+                count, seconds = wish.words(2)
+                for number in range(int(count)):
+                    await asyncio.sleep(float(seconds) / int(count))
+                    yield Text(f"word{number} ")
+            case "pause":
+                yield Text("Let me think ... ")
+                await asyncio.sleep(float(wish.rest))
+                yield Text("that is it. ")
+            case "hold":
+                yield Text("I am holding. ")
+                self.held.add(wish.rest)
+                await self.tell()
+                async with asyncio.timeout(LONGEST_HOLD):
+                    await self._hold(wish.rest).wait()
+                yield Text("I go on. ")
+            case "drop":
+                yield Text("This will break. ")
+                raise ConnectionAbortedError("as the script says")
+            case "shell" | "write":
+                yield tool_call(asked, wish)
+            case "limit" | "fail":
+                yield Text("It is over. ")
+            case unknown:
+                yield Text(f"I do not know [[{unknown}]]. ")
+
+
+def key_of(request: Request) -> str:
+    """The key a request carries, wherever the dialect has it."""
+    carried = request.headers.get("authorization", "").removeprefix("Bearer ")
+    given = request.headers.get("x-api-key") or request.headers.get("x-goog-api-key")
+    return given or carried or request.query_params.get("key", "")
+
+
+async def speak(request: Request, dialect: ModuleType, asked: Asked) -> Response:
+    """Answer in a dialect."""
+    model: Model = request.app.state.model
+    seen = {
+        "dialect": dialect.__name__.rpartition(".")[2],
+        "path": request.url.path,
+        "model": asked.model,
+        "said": list(asked.said),
+        "results": list(asked.results),
+        "tools": sorted(asked.tools),
+        "errand": asked.errand,
+        "agent": request.headers.get("user-agent", ""),
+    }
+    model.requests.append(seen)
+    await model.tell()
+    try:
+        if key_of(request).startswith("bad"):
+            raise Refused(401, "Invalid API key provided")
+        model.check(asked)
+    except Refused as no:
+        headers, body = dialect.refusal(no.status, no.text, no.reset)
+        return JSONResponse(body, 400 if (dialect is gemini and no.status == 401) else no.status, headers)
+    if asked.stream:
+        stream = dialect.stream(asked, model.answer(asked))
+        return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-cache"})
+    return JSONResponse(dialect.whole(asked, [step async for step in model.answer(asked)]))
+
+
+async def on_messages(request: Request) -> Response:
+    """Anthropic Messages."""
+    return await speak(request, anthropic, anthropic.read(await request.json()))
+
+
+async def on_count(request: Request) -> Response:
+    """How many tokens a message has."""
+    return JSONResponse({"input_tokens": anthropic.read(await request.json()).input_tokens})
+
+
+async def on_chat(request: Request) -> Response:
+    """OpenAI Chat Completions."""
+    return await speak(request, openai_chat, openai_chat.read(await request.json()))
+
+
+async def on_responses(request: Request) -> Response:
+    """OpenAI Responses."""
+    return await speak(request, openai_responses, openai_responses.read(await request.json()))
+
+
+async def on_gemini(request: Request) -> Response:
+    """Gemini, whose verb stands at the end of the path."""
+    model, _, verb = request.path_params["rest"].partition(":")
+    body = await request.json()
+    asked = gemini.read(body, model, verb == "streamGenerateContent")
+    if verb == "countTokens":
+        return JSONResponse({"totalTokens": asked.input_tokens})
+    return await speak(request, gemini, asked)
+
+
+async def on_models(request: Request) -> Response:
+    """The models there are, in a form every dialect finds its own fields in."""
+    made = [
+        {"id": name, "name": f"models/{name}", "object": "model", "type": "model", "display_name": name, "created": 1}
+        for name in MODELS
+    ]
+    return JSONResponse({"object": "list", "data": made, "models": made, "has_more": False})
+
+
+async def on_release(request: Request) -> Response:
+    """Let answers go on that hold: `POST /fake/release/NAME`."""
+    request.app.state.model.release(request.path_params["name"])
+    return JSONResponse({})
+
+
+async def on_requests(request: Request) -> Response:
+    """What has been asked, for those who run the fake as a program."""
+    return JSONResponse(request.app.state.model.requests)
+
+
+async def on_anything(request: Request) -> Response:
+    """What no dialect knows: said so, and remembered."""
+    request.app.state.model.requests.append({"dialect": "unknown", "path": request.url.path, "errand": True})
+    return JSONResponse({"error": {"message": f"no such address: {request.url.path}"}}, 404)
+
+
+def create_app(model: Model) -> Starlette:
+    """The fake as an ASGI app. Clients differ in whether their base address has the version in it."""
+    post, get = ["POST"], ["GET"]
+    routes = [
+        Route("/fake/requests", on_requests, methods=get),
+        Route("/fake/release/{name:path}", on_release, methods=post),
+    ]
+    for base in ("", "/v1"):
+        routes += [
+            Route(f"{base}/messages", on_messages, methods=post),
+            Route(f"{base}/messages/count_tokens", on_count, methods=post),
+            Route(f"{base}/chat/completions", on_chat, methods=post),
+            Route(f"{base}/responses", on_responses, methods=post),
+            Route(f"{base}/models", on_models, methods=get),
+        ]
+    routes += [
+        Route(f"/{version}/models/{{rest:path}}", on_gemini, methods=post) for version in ("v1beta", "v1alpha", "v1")
+    ]
+    routes += [
+        Route("/v1beta/models", on_models, methods=get),
+        Route("/{rest:path}", on_anything, methods=["GET", "POST", "HEAD"]),
+    ]
+    app = Starlette(routes=routes)
+    app.state.model = model
+    return app
+
+
+class _Server(uvicorn.Server):
+    """Without signal handlers: whoever runs it ends it."""
+
+    @contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+
+@asynccontextmanager
+async def serve(port: int = 0) -> AsyncIterator[tuple[str, Model]]:
+    """The fake on a loopback port, and its address."""
+    model = Model()
+    config = uvicorn.Config(create_app(model), log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        server = _Server(config)
+        running = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:
+            await asyncio.sleep(0.005)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", model
+        finally:
+            server.should_exit = True
+            await running
+
+
+async def main(port: int) -> None:
+    """Serve until interrupted."""
+    async with serve(port) as (url, _):
+        print(f"A fake model listens on {url}", flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--port", type=int, default=8099)
+    with suppress(KeyboardInterrupt):
+        asyncio.run(main(options.parse_args().port))

@@ -1,0 +1,109 @@
+"""OpenAI Chat Completions: how it is read, answered, streamed and refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fakes.script import Asked, Call, Json, Step, Text, clean
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.get("text", "") for part in content or () if part.get("type") == "text")
+
+
+def read(body: Json) -> Asked:
+    """A request of this dialect."""
+    said: list[str] = []
+    results: list[str] = []
+    system: list[str] = []
+    for message in body.get("messages", ()):
+        text = _text(message.get("content"))
+        if message["role"] == "user" and (typed := clean(text)):
+            said.append(typed)
+            results = []
+        elif message["role"] == "tool":
+            results.append(text)
+        elif message["role"] in ("system", "developer"):
+            system.append(text)
+    functions = [tool["function"] for tool in body.get("tools") or () if tool.get("type") == "function"]
+    wanted = body.get("response_format") or {}
+    return Asked(
+        model=body.get("model", "fake"),
+        said=tuple(said),
+        system="\n".join(system),
+        results=tuple(results),
+        tools={function["name"]: function.get("parameters") or {} for function in functions},
+        schema=(wanted.get("json_schema") or {}).get("schema"),
+        stream=bool(body.get("stream")),
+        size=len(json.dumps(body.get("messages", ()))),
+    )
+
+
+def _usage(asked: Asked, tokens: int) -> Json:
+    asked_for = asked.input_tokens
+    return {"prompt_tokens": asked_for, "completion_tokens": tokens, "total_tokens": asked_for + tokens}
+
+
+def _call(call: Call) -> Json:
+    function = {"name": call.name, "arguments": json.dumps(call.arguments)}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _envelope(asked: Asked, number: int, kind: str, choices: list[Json], usage: Json | None) -> Json:
+    made = {"id": f"chatcmpl-{number}", "object": kind, "created": int(time.time()), "model": asked.model}
+    return {**made, "choices": choices, "usage": usage}
+
+
+def whole(asked: Asked, steps: list[Step]) -> Json:
+    """The answer in one piece."""
+    text = "".join(step.text for step in steps if isinstance(step, Text))
+    calls = [_call(step) for step in steps if isinstance(step, Call)]
+    message: Json = {"role": "assistant", "content": text or None}
+    if calls:
+        message["tool_calls"] = calls
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
+    return _envelope(asked, time.time_ns(), "chat.completion", [choice], _usage(asked, len(steps)))
+
+
+async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
+    """The answer as it comes."""
+    number = time.time_ns()
+
+    def chunk(delta: Json, finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        return f"data: {json.dumps(_envelope(asked, number, 'chat.completion.chunk', [choice], None))}\n\n".encode()
+
+    yield chunk({"role": "assistant", "content": ""})
+    tokens, calls = 0, 0
+    async for step in steps:
+        tokens += 1
+        if isinstance(step, Text):
+            yield chunk({"content": step.text})
+        else:
+            yield chunk({"tool_calls": [{"index": calls, **_call(step)}]})
+            calls += 1
+    yield chunk({}, "tool_calls" if calls else "stop")
+    last = _envelope(asked, number, "chat.completion.chunk", [], _usage(asked, tokens))
+    yield f"data: {json.dumps(last)}\n\ndata: [DONE]\n\n".encode()
+
+
+def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str], Json]:
+    """Headers and body of an error; `reset` is when a usage limit ends."""
+    kinds = {401: ("invalid_request_error", "invalid_api_key"), 429: ("requests", "rate_limit_exceeded")}
+    kind, code = kinds.get(status, ("server_error", None))
+    error: Json = {"message": text, "type": kind, "param": None, "code": code}
+    headers: dict[str, str] = {}
+    if reset is not None:
+        left = max(1, round(reset - time.time()))
+        headers = {
+            "retry-after": str(left),
+            "x-ratelimit-limit-requests": "60",
+            "x-ratelimit-remaining-requests": "0",
+            "x-ratelimit-reset-requests": f"{left}s",
+        }
+    return headers, {"error": error}

@@ -1,0 +1,126 @@
+"""OpenAI Responses: how it is read, answered, streamed and refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fakes import openai_chat
+from fakes.script import Asked, Call, Json, Step, Text, clean
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.get("text", "") for part in content or () if isinstance(part, dict))
+
+
+def read(body: Json) -> Asked:
+    """A request of this dialect."""
+    given = body.get("input", ())
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    said: list[str] = []
+    results: list[str] = []
+    for item in items:
+        if item.get("role") == "user":
+            if text := clean(_text(item.get("content"))):
+                said.append(text)
+                results = []
+        elif str(item.get("type", "")).endswith("_call_output"):
+            results.append(_text(item.get("output")))
+    functions = [tool for tool in body.get("tools") or () if tool.get("type") == "function"]
+    wanted = (body.get("text") or {}).get("format") or {}
+    return Asked(
+        model=body.get("model", "fake"),
+        said=tuple(said),
+        system=body.get("instructions") or "",
+        results=tuple(results),
+        tools={tool["name"]: tool.get("parameters") or {} for tool in functions},
+        schema=wanted.get("schema"),
+        stream=bool(body.get("stream")),
+        size=len(json.dumps(items)),
+    )
+
+
+def _item(step: Step, number: int = 0) -> Json:
+    if isinstance(step, Text):
+        part = {"type": "output_text", "text": step.text, "annotations": []}
+        return {"type": "message", "id": f"msg_{number}", "role": "assistant", "status": "completed", "content": [part]}
+    return {
+        "type": "function_call",
+        "id": f"fc_{step.id}",
+        "call_id": step.id,
+        "name": step.name,
+        "arguments": json.dumps(step.arguments),
+        "status": "completed",
+    }
+
+
+def _response(asked: Asked, status: str, output: list[Json], tokens: int) -> Json:
+    total = asked.input_tokens + tokens
+    usage = {
+        "input_tokens": asked.input_tokens,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": total,
+    }
+    return {
+        "id": f"resp_{time.time_ns()}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": status,
+        "model": asked.model,
+        "output": output,
+        "usage": usage if status == "completed" else None,
+    }
+
+
+def _items(steps: list[Step], number: int) -> list[Json]:
+    text = "".join(step.text for step in steps if isinstance(step, Text))
+    made = [_item(Text(text), number)] if text else []
+    return made + [_item(step) for step in steps if isinstance(step, Call)]
+
+
+def whole(asked: Asked, steps: list[Step], number: int | None = None) -> Json:
+    """The answer in one piece."""
+    return _response(asked, "completed", _items(steps, number or time.time_ns()), len(steps))
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
+
+
+async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
+    """The answer as it comes."""
+    yield _event("response.created", response=_response(asked, "in_progress", [], 0))
+    number = time.time_ns()
+    done: list[Step] = []
+    written = ""
+    async for step in steps:
+        done.append(step)
+        if isinstance(step, Call):
+            continue
+        if not written:
+            opened = {**_item(Text(""), number), "status": "in_progress", "content": []}
+            yield _event("response.output_item.added", output_index=0, item=opened)
+        written += step.text
+        where = {"item_id": f"msg_{number}", "output_index": 0, "content_index": 0}
+        yield _event("response.output_text.delta", **where, delta=step.text)
+    for index, item in enumerate(_items(done, number)):
+        if item["type"] == "function_call":
+            yield _event("response.output_item.added", output_index=index, item={**item, "arguments": ""})
+        yield _event("response.output_item.done", output_index=index, item=item)
+    yield _event("response.completed", response=whole(asked, done, number))
+
+
+def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str], Json]:
+    """Headers and body of an error; `reset` is when a usage limit ends."""
+    headers, body = openai_chat.refusal(status, text, reset)
+    if reset is not None:
+        left = max(1, round(reset - time.time()))
+        limit = {"type": "usage_limit_reached", "message": "The usage limit has been reached", "plan_type": "pro"}
+        body = {"error": {**limit, "resets_at": int(reset) + 1, "resets_in_seconds": left}}
+    return headers, body

@@ -1,0 +1,180 @@
+"""What a fake model does, whoever asks: words in double brackets in the newest message of the user.
+
+    [[say TEXT]]            answers TEXT
+    [[recall]]              answers with everything the user has said in this conversation
+    [[long N]]              N numbered lines
+    [[slow N S]]            N words, spread over S seconds
+    [[pause S]]             S seconds of silence in mid-answer
+    [[hold NAME]]           silence in mid-answer until a test releases NAME
+    [[shell COMMAND]]       calls the tool that runs commands
+    [[write PATH TEXT]]     calls the tool that writes files
+    [[limit S NAME]]        429, the usage limit, until S seconds after the first request with NAME
+    [[fail STATUS N NAME]]  an error of the provider: to the first N requests with NAME, or always
+    [[drop]]                breaks the connection in mid-answer
+
+Without any of them it answers "You said: ...". A tool call ends one answer; what stands after it is done when the
+tool's result has come.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+WISH = re.compile(r"\[\[(\w+)\s*(.*?)\]\]", re.DOTALL)
+WRAPPED = re.compile(r"<([A-Za-z][\w-]*)(?: [^>]*)?>.*?</\1>", re.DOTALL)
+"""What agents put around or between the words of the user: reminders, their surroundings, instructions."""
+ERRANDS = re.compile(
+    r"title|summar|topic|classif|next speaker|branch name|commit message|suggest|categor|compress|complexity", re.I
+)
+"""What an agent asks a model beside its work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A piece of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool the model wants called."""
+
+    id: str
+    name: str
+    arguments: Json
+
+
+Step = Text | Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One request, in whichever dialect it came."""
+
+    model: str
+    said: tuple[str, ...]
+    """What the user said, oldest first, without what the agent added."""
+    system: str = ""
+    results: tuple[str, ...] = ()
+    """What the tools returned since the user spoke last."""
+    tools: Mapping[str, Json] = field(default_factory=dict)
+    """Names and JSON schemas."""
+    schema: Json | None = None
+    """What the answer must look like."""
+    stream: bool = False
+    size: int = 0
+    """Characters of the request."""
+
+    @property
+    def newest(self) -> str:
+        """What the user said last."""
+        return self.said[-1] if self.said else ""
+
+    @property
+    def errand(self) -> bool:
+        """Whether this is something beside the work, such as a title: the script is not for it."""
+        if self.tools:
+            return False
+        return self.schema is not None or bool(ERRANDS.search(self.system + " ".join(self.said)))
+
+    @property
+    def input_tokens(self) -> int:
+        """A plausible figure."""
+        return self.size // 4 + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One pair of double brackets."""
+
+    verb: str
+    rest: str
+
+    def words(self, count: int) -> list[str]:
+        """So many words, the last of which has the rest; missing ones are empty."""
+        found = self.rest.split(None, count - 1)
+        return found + [""] * (count - len(found))
+
+
+TOOL_VERBS = ("shell", "write")
+
+
+def clean(text: str) -> str:
+    """What the user typed, of what an agent has sent."""
+    return WRAPPED.sub("", text).strip()
+
+
+def script(asked: Asked) -> list[Wish]:
+    """What is to be done in this answer: the part of the script after as many tools as have returned."""
+    wishes = [Wish(verb, rest.strip()) for verb, rest in WISH.findall(asked.newest)]
+    parts: list[list[Wish]] = [[]]
+    for wish in wishes:
+        parts[-1].append(wish)
+        if wish.verb in TOOL_VERBS:
+            parts.append([])
+    return parts[min(len(asked.results), len(parts) - 1)]
+
+
+def sample(schema: Json) -> Any:
+    """The smallest value a JSON schema allows."""
+    if "enum" in schema:
+        return schema["enum"][0]
+    if "const" in schema:
+        return schema["const"]
+    for name in ("anyOf", "oneOf", "allOf"):
+        if schema.get(name):
+            return sample(schema[name][0])
+    kind = schema.get("type", "object" if "properties" in schema else "string")
+    kind = str(kind[0] if isinstance(kind, list) else kind).lower()
+    if kind == "object":
+        return {name: sample(schema.get("properties", {}).get(name, {})) for name in schema.get("required", ())}
+    simple: Json = {"array": [], "integer": 1, "number": 1, "boolean": False, "null": None}
+    return simple.get(kind, "fake")
+
+
+SHELLS = (
+    "Bash",
+    "bash",
+    "run_shell_command",
+    "exec_command",
+    "shell_command",
+    "shell",
+    "developer__shell",
+    "local_shell",
+)
+WRITERS = ("Write", "write", "write_file", "create", "developer__write")
+
+
+def offered(asked: Asked, names: tuple[str, ...]) -> str | None:
+    """The first of these tools the agent offers."""
+    return next((name for name in names if name in asked.tools), None)
+
+
+def tool_call(asked: Asked, wish: Wish) -> Step:
+    """The call an agent's own tools allow for a wish."""
+    number = f"{len(asked.said)}x{len(asked.results)}"
+    if wish.verb == "write" and (name := offered(asked, WRITERS)):
+        path, text = wish.words(2)
+        given = {"file_path": path, "filePath": path, "path": path, "content": text, "file_text": text}
+    elif name := offered(asked, SHELLS):
+        command = wish.rest
+        if wish.verb == "write":
+            path, text = wish.words(2)
+            command = f"printf %s '{text}' > '{path}'"
+        given = {"command": command, "cmd": command, "description": "Runs a command"}
+    else:
+        return Text(f"No tool for {wish.verb} among: {', '.join(asked.tools)}.")
+    schema = asked.tools[name]
+    known = schema.get("properties", {})
+    arguments: Json = sample({**schema, "type": "object"})
+    for key, value in given.items():
+        if key in known:
+            listed = str(known[key].get("type", "")).lower() == "array"
+            arguments[key] = ["bash", "-lc", value] if listed else value
+    return Call(f"call_{number}_{abs(hash(wish.rest)) % 10**8}", name, arguments)
