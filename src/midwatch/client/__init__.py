@@ -1,0 +1,17 @@
+"""A typed client of the HTTP interface. Errors come back as the classes of `midwatch.errors`."""
+
+from __future__ import annotations
+
+from midwatch.client.approvals import ApprovalCalls
+from midwatch.client.desk import DeskCalls
+from midwatch.client.sessions import SessionCalls
+from midwatch.client.standing import AutomationCalls, GoalCalls
+from midwatch.client.streams import EventCalls, Which
+from midwatch.client.tasks import TaskCalls
+from midwatch.client.transport import BY_CODE, error_of, named, quoted
+
+__all__ = ("BY_CODE", "Client", "Which", "error_of", "named", "quoted")
+
+
+class Client(TaskCalls, SessionCalls, EventCalls, ApprovalCalls, AutomationCalls, GoalCalls, DeskCalls):
+    """Speaks to one server. Use it as an async context manager, or `close` it."""

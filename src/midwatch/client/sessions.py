@@ -1,0 +1,57 @@
+"""Calls about sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from midwatch.client.transport import Transport, quoted, without_none
+from midwatch.wire import (
+    Interrupted,
+    MessageInfo,
+    SessionInfo,
+    SessionPage,
+    TaskInfo,
+)
+
+
+class SessionCalls(Transport):
+    """Conversations."""
+
+    async def sessions(self, *, before: str | None = None, limit: int = 50) -> SessionPage:
+        """Conversations, the most recently used first."""
+        return cast(SessionPage, await self._get("/sessions", {"before": before, "limit": limit}))
+
+    async def session(self, key: str) -> SessionInfo:
+        """One conversation."""
+        return cast(SessionInfo, await self._get(f"/sessions/{quoted(key)}"))
+
+    async def create_session(
+        self, *, agent: str | None = None, workdir: str | None = None, title: str | None = None, key: str | None = None
+    ) -> SessionInfo:
+        """Open a conversation with an agent; one that is open with that key, agent and directory is returned."""
+        said = without_none({"agent": agent, "workdir": workdir, "title": title, "key": key})
+        return cast(SessionInfo, await self._post("/sessions", said))
+
+    async def messages(
+        self, key: str, after: int = 0, *, limit: int = 500, html: bool = False
+    ) -> Sequence[MessageInfo]:
+        """Messages with a greater number than `after`, in order; with `html` also as HTML that is safe to show."""
+        found = await self._get(f"/sessions/{quoted(key)}/messages", {"after": after, "limit": limit, "html": html})
+        return cast(Sequence[MessageInfo], found["messages"])
+
+    async def send(
+        self, key: str, text: str, *, priority: int | None = None, idempotency_key: str | None = None
+    ) -> TaskInfo:
+        """Say something in a conversation: a task, which waits while another one runs there. It is durable when this
+        returns."""
+        said = without_none({"text": text, "priority": priority})
+        return cast(TaskInfo, await self._post(f"/sessions/{quoted(key)}/messages", said, key=idempotency_key))
+
+    async def interrupt(self, key: str) -> Interrupted:
+        """Stop what runs in a conversation; what waits goes on. Says what was stopped, and how it is resumed."""
+        return cast(Interrupted, await self._post(f"/sessions/{quoted(key)}/interrupt"))
+
+    async def close_session(self, key: str) -> SessionInfo:
+        """Cancel what is open in a conversation and take no more messages."""
+        return cast(SessionInfo, await self._post(f"/sessions/{quoted(key)}/close"))
