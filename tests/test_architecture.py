@@ -18,8 +18,8 @@ ORDER = (
     "errors", "clock", "schedule", "event", "session", "channel", "change", "notifications", "submission", "task",
     "tasks", "state", "usage", "sessions", "agent", "approval", "identity", "automation", "goal", "automations",
     "snapshots", "goals", "settlement", "alert", "alerts", "engine", "store", "home", "slots", "turn", "verdict",
-    "waiting", "worker", "lookout", "courier", "watchdog", "scheduler", "routines", "hooks", "bus", "stores", "engines",
-    "agents", "channels", "config", "runtime", "backup", "testing", "wire", "api", "client", "cli",
+    "conversations", "waiting", "worker", "lookout", "courier", "watchdog", "scheduler", "routines", "hooks", "bus",
+    "stores", "engines", "agents", "channels", "config", "runtime", "backup", "testing", "wire", "api", "client", "cli",
 )  # fmt: skip
 """Reading order. A module imports only from names that stand before its own."""
 

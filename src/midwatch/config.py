@@ -199,6 +199,10 @@ class Settings(BaseSettings):
         None, ge=1, description="Tasks of one actor that may run at once in one process. Default: slots are shared."
     )
     max_waiting: int = Field(1000, ge=1, description="Tasks that may wait for an answer at once.")
+    keep_open: Seconds = Field(
+        1800.0, gt=0, description="An agent's process that waits for its session's next message is ended after this."
+    )
+    max_live: int = Field(50, ge=0, description="Agents' processes that may wait for a message at once.")
     approval_expiry: Seconds = Field(12 * 3600.0, gt=0, description="A question nobody answers expires after this.")
     manage_tasks: ManageMode = Field(
         "scope_all", description="Who may cancel and retry a task: creator_only, or scope_all for every operator."

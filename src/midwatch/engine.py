@@ -95,6 +95,27 @@ class Pulse(Protocol):
         ...
 
 
+class LiveStore(Protocol):
+    """Port: sessions whose conversation is open in a process."""
+
+    async def hold_session(self, key: str, owner: str, fence: Fence) -> int:
+        """Its conversation was opened in process `owner`, for the attempt that `fence` names; its new epoch. From now
+        on only that process takes its tasks, until it lets go or is dead."""
+        ...
+
+    async def release_session(self, key: str, owner: str) -> None:
+        """Its conversation is not open in `owner` any more. Harmless when it was another's by then."""
+        ...
+
+    async def live_sessions(self, owner: str) -> frozenset[str]:
+        """Keys of the sessions that are live in `owner` and not closed."""
+        ...
+
+    async def live_work(self, owner: str, now: int) -> bool:
+        """Whether a due task waits in a session that is live in `owner`."""
+        ...
+
+
 class Engine(Protocol):
     """Port: hands tasks to the worker while it runs."""
 

@@ -30,6 +30,7 @@ from midwatch.channel import Channel
 from midwatch.channels import build as build_channel
 from midwatch.clock import Clock, SystemClock, new_id
 from midwatch.config import Settings
+from midwatch.conversations import Conversations
 from midwatch.courier import Courier
 from midwatch.engine import Engine, Instance, Role
 from midwatch.engines.embedded import EmbeddedEngine, dead_owners
@@ -215,6 +216,7 @@ class Runtime:
             self.notifications,
             self.approvals,
             Slots(settings.slots, per_agent, settings.max_running_per_actor),
+            Conversations(self.store, self.clock, self._id, idle_seconds=settings.keep_open, most=settings.max_live),
             owner=self._id,
             show=self.bus.show,
             identify=identify,

@@ -76,6 +76,10 @@ class Session:
     created_at: int = 0
     updated_at: int = 0
     revision: int = 0
+    live_owner: str | None = None
+    """The process in which its conversation is open; only that one takes its tasks."""
+    epoch: int = 0
+    """How often its conversation was opened by a process."""
 
 
 class View(NamedTuple):
@@ -104,6 +108,8 @@ class View(NamedTuple):
             "title": session.title,
             "status": self.status,
             "thread_id": session.thread_id,
+            "live": session.live_owner is not None,
+            "epoch": session.epoch,
             "workdir": session.workdir,
             "creator": session.creator,
             "created_at": iso(session.created_at),

@@ -9,7 +9,7 @@ from midwatch.alert import AlertStore
 from midwatch.approval import ApprovalStore
 from midwatch.automation import AutomationStore
 from midwatch.channel import DeliveryStore
-from midwatch.engine import InstanceStore
+from midwatch.engine import InstanceStore, LiveStore
 from midwatch.event import Event, EventLog
 from midwatch.goal import GoalStore
 from midwatch.identity import TokenStore
@@ -40,6 +40,7 @@ class Store(
     ApprovalStore,
     TokenStore,
     InstanceStore,
+    LiveStore,
     EventLog,
     StateStore,
     UsageStore,

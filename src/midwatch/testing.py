@@ -225,7 +225,8 @@ def result(
 class ScriptedAgent:
     """Does the steps it is given, one after the other, in every turn; remembers what it was asked.
 
-    A step is any `async def step(turn)`. An interrupt cancels the step it is in, unless its mode is in `deaf_to`.
+    A step is any `async def step(turn)`. An interrupt cancels the step it is in, unless its mode is in `deaf_to`. With
+    `lasting` its conversations stay open between turns.
     """
 
     kind = "scripted"
@@ -236,8 +237,10 @@ class ScriptedAgent:
         name: str = "scripted",
         terms: AgentTerms | None = None,
         deaf_to: Iterable[Interrupt] = (),
+        lasting: bool = False,
     ) -> None:
         self.name = name
+        self.lasting = lasting
         self.terms = terms or AgentTerms(timeout_seconds=60.0, on_crash="rerun")
         self.capability = AgentCapability(name=name)
         self.opened: list[Session] = []
@@ -250,7 +253,7 @@ class ScriptedAgent:
     async def open(self, session: Session) -> Conversation:
         """Begin a conversation."""
         self.opened.append(session)
-        return _ScriptedConversation(self)
+        return _LastingConversation(self) if self.lasting else _ScriptedConversation(self)
 
     def describe(self) -> Mapping[str, Any]:
         """It has a script."""
@@ -277,6 +280,14 @@ class _ScriptedConversation(OnLoop):
 
     async def close(self) -> None:
         self._agent.closed += 1
+        await super().close()
+
+
+class _LastingConversation(_ScriptedConversation):
+    alive = True
+
+    async def close(self) -> None:
+        self.alive = False
         await super().close()
 
 

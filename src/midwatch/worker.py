@@ -18,6 +18,7 @@ from midwatch.approval import Approval, Approvals, ApprovalStore, resolve
 from midwatch.change import Changes
 from midwatch.channel import cut
 from midwatch.clock import SECOND, Clock, Timer, iso
+from midwatch.conversations import Conversations
 from midwatch.errors import (
     Conflict,
     LeaseLost,
@@ -41,7 +42,7 @@ from midwatch.task import (
     used,
 )  # fmt: skip
 from midwatch.turn import LiveTurn
-from midwatch.verdict import ERROR_SHOWN, STUCK, Reason, Verdict, contained, failed, opened, plain, turn_status
+from midwatch.verdict import ERROR_SHOWN, STUCK, Reason, Verdict, contained, failed, plain, turn_status
 from midwatch.waiting import back, park, together
 
 log = logging.getLogger("midwatch.worker")
@@ -104,6 +105,7 @@ class Worker:
         notifications: Notifications,
         approvals: Approvals,
         slots: Slots,
+        conversations: Conversations,
         *,
         owner: str,
         show: Callable[[Event], None],
@@ -117,6 +119,7 @@ class Worker:
         self.clock = clock
         self.approvals = approvals
         self.slots = slots
+        self.conversations = conversations
         self.approval_seconds = approval_seconds
         self.running: dict[str, Run] = {}
         self.slot_freed: Callable[[], None] = lambda: None
@@ -158,6 +161,8 @@ class Worker:
                 self._spawn(self._look_for_stops())
         if "approval" in topics and self._questions:
             self._spawn(self._look_for_answers())
+        if "session" in topics:
+            self.conversations.heard()
 
     async def stop(self, grace: float) -> None:
         """End everything: turns get `grace` seconds to end by themselves, then they are interrupted."""
@@ -173,6 +178,7 @@ class Worker:
             await asyncio.wait(set(self._tasks))
         for left in self._left:
             left.cancel()
+        await self.conversations.stop()
 
     def steer(self, task_id: str, text: str) -> None:
         """Put a person's message into a running turn; LimitReached when too many wait already."""
@@ -223,7 +229,7 @@ class Worker:
             run.turn = turn
             turn.begin()
             self._write_soon(turn)
-            run.conversation = await opened(agent, session)
+            run.conversation = await self.conversations.take(agent, session, turn)
             if task.route is None:
                 return await self._turn(run, run.conversation, turn)
             async with self._notifications.typing(task.route):
@@ -289,18 +295,31 @@ class Worker:
         return {**self._env(), **own}
 
     async def _close(self, run: Run, verdict: Verdict) -> bool:
-        """End the conversation. True when something of it cannot be ended: it then keeps its slot until it has."""
-        if run.conversation is None:
+        """End the conversation, unless it waits for the next turn. True when something of it cannot be ended: it then
+        keeps its slot until it has."""
+        if run.conversation is None or self._kept(run):
             return False
+        try:
+            return await self._end(run, run.conversation, verdict)
+        finally:
+            await self.conversations.let_go(run.task.session_key)
+
+    def _kept(self, run: Run) -> bool:
+        """Whether the conversation stays open; not one that had to be broken off."""
+        if run.turn is None or run.conversation is None or run.reason in ("timeout", "lost", "shutdown"):
+            return False
+        return self.conversations.keep(self._agents.get(run.task.agent), run.turn, run.conversation)
+
+    async def _end(self, run: Run, talk: Conversation, verdict: Verdict) -> bool:
         if not (verdict.result and verdict.result.stuck):
             try:
-                if await self._closes_in_time(run.conversation):
+                if await self._closes_in_time(talk):
                     return False
             except Exception:
                 log.exception("agent %s did not close cleanly", run.task.agent)
                 return False
         log.warning("task %s left something behind that cannot be stopped; its slot stays taken", run.task.id)
-        self._left.add(asyncio.get_running_loop().create_task(self._outlive(run, run.conversation)))
+        self._left.add(asyncio.get_running_loop().create_task(self._outlive(run, talk)))
         return True
 
     async def _closes_in_time(self, talk: Conversation) -> bool:

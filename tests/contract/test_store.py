@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from midwatch.agent import Question
 from midwatch.approval import Approval, ask, resolve
 from midwatch.change import Changes, Fence, Update
 from midwatch.channel import Delivery
@@ -581,7 +582,7 @@ async def test_a_delivery_is_made_once_per_task_channel_and_notice(store: Store)
 async def test_approvals_are_asked_answered_once_and_expire(store: Store) -> None:
     task = await running(store)
     now = CLOCK.now()
-    first, changes = ask(task, "Delete it?", ("yes", "no"), 60, now)
+    first, changes = ask(task, Question(text="Delete it?"), 60, now)
     await store.apply(changes)
     found = await store.get_approval(first.id)
     assert isinstance(found, Approval) and found == first
@@ -599,7 +600,7 @@ async def test_approvals_are_asked_answered_once_and_expire(store: Store) -> Non
     assert await store.list_approvals("pending") == []
     assert await store.next_expiry() is None
     with pytest.raises(LeaseLost):
-        await store.apply(ask(task._replace(attempt=9), "Again?", ("yes",), 60, now)[1])
+        await store.apply(ask(task._replace(attempt=9), Question(text="Again?"), 60, now)[1])
 
 
 async def test_instances_come_and_go(store: Store) -> None:

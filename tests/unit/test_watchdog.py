@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
+from midwatch.agent import Question
 from midwatch.approval import Approvals, ask
 from midwatch.change import Changes, Update
 from midwatch.clock import LONGEST_NAP, SECOND, SystemClock
@@ -158,7 +159,7 @@ async def test_what_a_dead_attempt_left_open_is_closed(desk: Desk) -> None:
     told = (TurnStart(user_message="x"), ToolExecStart(tool="dig", tool_call_id="1"))
     about = {**meta(task), "turn_id": f"{task.id}.1"}
     await desk.store.apply(Changes(fence=fence(task), events=tuple(event(p, NOW, **about) for p in told)))
-    question, changes = ask(task, "Go?", ("yes", "no"), 60, NOW)
+    question, changes = ask(task, Question(text="Go?"), 60, NOW)
     await desk.store.apply(changes)
     desk.engine.buried.add(OTHER)
     await desk.dog.rescue()
@@ -276,7 +277,7 @@ async def test_the_lives_of_others_are_looked_at_while_they_run_tasks(desk: Desk
 
 async def test_a_question_expires_on_time(desk: Desk) -> None:
     task = await desk.held(ME)
-    question, changes = ask(task, "Go?", ("yes", "no"), 30, desk.clock.now())
+    question, changes = ask(task, Question(text="Go?"), 30, desk.clock.now())
     await desk.store.apply(changes)
     await desk.dog.start()
     await later(desk, 29.9)
@@ -289,7 +290,7 @@ async def test_a_question_expires_on_time(desk: Desk) -> None:
 async def test_a_question_expires_soon_after_the_clock_was_set_forward(desk: Desk) -> None:
     """A laptop that was asleep for the night: wall time has passed, monotonic time has not."""
     task = await desk.held(ME)
-    await desk.store.apply(ask(task, "Go?", ("yes", "no"), 1800, desk.clock.now())[1])
+    await desk.store.apply(ask(task, Question(text="Go?"), 1800, desk.clock.now())[1])
     await desk.dog.start()
     await _idle(desk)
     desk.clock.set(desk.clock.now() + 7200 * SECOND)
@@ -313,7 +314,7 @@ async def test_it_goes_on_after_the_store_failed(desk: Desk) -> None:
     desk.store = Failing()
     desk.dog = desk.make()
     task = await desk.held(ME)
-    await real.apply(ask(task, "Go?", ("yes", "no"), 5, desk.clock.now())[1])
+    await real.apply(ask(task, Question(text="Go?"), 5, desk.clock.now())[1])
     await desk.dog.start()
     for _ in range(4):
         await later(desk, 2)
@@ -396,9 +397,9 @@ async def test_very_many_questions_do_not_make_it_spin(desk: Desk) -> None:
     desk.clock = SystemClock()  # type: ignore[assignment]
     desk.dog = desk.make()
     task = await desk.held(ME)
-    await desk.store.apply(ask(task, "first", ("yes",), 0, desk.clock.now())[1])
+    await desk.store.apply(ask(task, Question(text="first"), 0, desk.clock.now())[1])
     for _ in range(500):
-        await desk.store.apply(ask(task, "later", ("yes",), 5000, desk.clock.now() + SECOND)[1])
+        await desk.store.apply(ask(task, Question(text="later"), 5000, desk.clock.now() + SECOND)[1])
     looks = 0
     real = desk.dog._look
 

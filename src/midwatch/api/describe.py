@@ -62,7 +62,8 @@ TASK = {
     "started_at": "2026-01-02T03:04:05.002000Z", "completed_at": "2026-01-02T03:04:06.100000Z",
 }  # fmt: skip
 SESSION = {
-    "key": "chat:42", "agent": "demo", "title": "Release notes", "status": "idle", "thread_id": None,
+    "key": "chat:42", "agent": "demo", "title": "Release notes", "status": "idle", "thread_id": None, "live": False,
+    "epoch": 0,
     "workdir": "/home/me/project", "creator": "owner", "created_at": "2026-01-02T03:04:05.000000Z",
     "updated_at": "2026-01-02T03:04:06.000000Z", "queued": 0, "running_task": None,
 }  # fmt: skip

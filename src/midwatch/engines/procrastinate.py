@@ -17,7 +17,7 @@ import procrastinate
 from midwatch.change import Changes, Update
 from midwatch.clock import SECOND, Clock
 from midwatch.engine import Instance, Pulse
-from midwatch.engines.chores import Chores, SharedStore
+from midwatch.engines.chores import CHORE_SECONDS, Chores, SharedStore
 from midwatch.engines.heart import Heart
 from midwatch.engines.jobs import AWAY, LOOK, Jobs, look_for, queue_app, queue_of, reason
 from midwatch.engines.jobs import Hinter as Hinter
@@ -68,6 +68,8 @@ class ProcrastinateEngine:
         self._looking = 0
         self._claiming: asyncio.Task[None] | None = None
         self._unsure = False
+        self._live_news = False
+        self._live_look: asyncio.Task[None] | None = None
         self._looks: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._heart = Heart(pulse, clock, worker, on_lead, lambda: store.add_instance(instance))
@@ -76,7 +78,7 @@ class ProcrastinateEngine:
         await self._store.add_instance(self._instance)
         self._taking = True
         self._heart.start()
-        self._loops = [asyncio.create_task(self._chores.run())]
+        self._loops = [asyncio.create_task(self._chores.run()), asyncio.create_task(self._mind_later_work())]
         if self._instance.role != "run":  # which takes only what it submits, and must not take others' jobs
             self._loops.append(asyncio.create_task(self._listen_to_jobs()))
 
@@ -98,15 +100,34 @@ class ProcrastinateEngine:
                 await self._store.remove_instances([self._instance.id])
 
     def wake(self) -> None:
-        """Jobs wake it, except for a process that runs only its own tasks."""
+        """Jobs wake it, except for a process that runs only its own tasks, and for the tasks of sessions whose
+        conversation is open here: whoever gets the job for one may not take it."""
         if self._instance.role == "run" and not self._wishes:
             self._start_look()
+        elif self._worker.conversations.any:
+            self._live_news = True
+            if self._live_look is None:
+                self._live_look = asyncio.create_task(self._look_for_live_work())
 
     def leads(self) -> bool:
         return self._heart.leads()
 
     def dead(self, owners: Iterable[str]) -> set[str]:
         return self._heart.dead(owners)
+
+    async def _look_for_live_work(self) -> None:
+        while self._live_news and self._taking:
+            self._live_news = False
+            with suppress(StoreError):
+                if await self._store.live_work(self._instance.id, self._clock.now()):
+                    self._start_look()
+        self._live_look = None
+
+    async def _mind_later_work(self) -> None:
+        """No job wakes this process for a task of an open conversation whose time comes later."""
+        while True:
+            await asyncio.sleep(CHORE_SECONDS)
+            self.wake()
 
     # -- looking for work ----------------------------------------------------------------------------------------
 

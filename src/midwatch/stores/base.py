@@ -22,7 +22,7 @@ from midwatch.identity import Token
 from midwatch.session import Message, Session, View
 from midwatch.state import DeskState, SessionState, TaskState
 from midwatch.store import Commit
-from midwatch.stores.verbs import alert, automation, change, event, look, state, task, token
+from midwatch.stores.verbs import alert, automation, change, event, live, look, state, task, token
 from midwatch.task import ClaimRequest, Claims, Submitted, Summary, Task, TaskFilter
 from midwatch.usage import Spent
 
@@ -127,6 +127,18 @@ class VerbStore(ABC):
 
     async def open_session(self, session: Session, events: tuple[Event, ...]) -> bool:
         return await self.write(look.open_session, session, events)
+
+    async def hold_session(self, key: str, owner: str, fence: Fence) -> int:
+        return await self.write(live.hold, key, owner, fence)
+
+    async def release_session(self, key: str, owner: str) -> None:
+        await self.write(live.release, key, owner)
+
+    async def live_sessions(self, owner: str) -> frozenset[str]:
+        return await self.read(live.sessions, owner)
+
+    async def live_work(self, owner: str, now: int) -> bool:
+        return await self.read(live.work, owner, now)
 
     async def close_session(self, key: str, now: int, events: tuple[Event, ...]) -> bool:
         return await self.write(look.close_session, key, now, events)

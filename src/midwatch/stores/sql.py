@@ -65,12 +65,20 @@ RECORDS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+NOT_LIVE_ELSEWHERE = """NOT EXISTS (
+    SELECT 1 FROM sessions JOIN instances ON instances.id = sessions.live_owner
+    WHERE sessions.key = tasks.session_key AND sessions.live_owner <> :owner
+  )"""
+"""Whether the claiming process may take a task: its session's conversation is not open in another one that lives."""
+
+
 def _substitutions() -> dict[str, str]:
     made = {"event": ", ".join(EVENT_COLUMNS)}
     made["event_marks"] = ", ".join("?" for _ in EVENT_COLUMNS)
     for name, cols in RECORDS.items():
         made[name] = ", ".join(cols)
         made[f"{name}_params"] = ", ".join(f":{col}" for col in cols)
+    made["not_live_elsewhere"] = NOT_LIVE_ELSEWHERE
     return made
 
 

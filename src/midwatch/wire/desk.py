@@ -108,6 +108,8 @@ class SessionInfo(TypedDict):
     title: str
     status: str
     thread_id: str | None
+    live: bool
+    epoch: int
     workdir: str | None
     creator: str | None
     created_at: str

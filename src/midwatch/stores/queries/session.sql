@@ -30,6 +30,21 @@ FROM messages WHERE session_key = :session_key
 ON CONFLICT (session_key, id) WHERE id <> '' DO UPDATE SET text = excluded.text WHERE messages.text <> excluded.text
 RETURNING number
 
+-- hold: its conversation was opened by a process
+UPDATE sessions SET live_owner = :owner, epoch = epoch + 1 WHERE key = :key RETURNING epoch
+
+-- release: its conversation is not open there any more
+UPDATE sessions SET live_owner = NULL WHERE key = :key AND live_owner = :owner
+
+-- live: those that are open in a process
+SELECT key FROM sessions WHERE live_owner = :owner AND status <> 'closed'
+
+-- live_work: whether anything waits in those
+SELECT 1 FROM sessions JOIN tasks ON tasks.session_key = sessions.key
+WHERE sessions.live_owner = :owner AND tasks.status = 'pending' AND substr(tasks.session_key, 1, 3) <> 'bg:'
+  AND (tasks.wait IS NULL OR tasks.due_at <= :now)
+LIMIT 1
+
 -- status: of one session
 SELECT status FROM sessions WHERE key = :key
 

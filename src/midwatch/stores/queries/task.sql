@@ -31,6 +31,7 @@ WHERE status = 'pending' AND (wait IS NULL OR due_at <= :now)
   AND agent IN {list:agents}
   AND (submitter = :owner OR (NOT CAST(:own_only AS BOOLEAN) AND agent NOT IN {list:leave}))
   AND NOT EXISTS (SELECT 1 FROM tasks held WHERE held.gate_key = tasks.gate_key AND held.status = 'running')
+  AND {not_live_elsewhere}
 ORDER BY rank, due_at, id
 
 -- waiting_actors: each once, found by jumping from one to the next
@@ -54,6 +55,7 @@ WITH who (actor) AS {list:actors}, what (agent) AS {list:agents}, heads (head) A
       AND (wait IS NULL OR due_at <= :now) AND (cause <> 'goal' OR agent NOT IN {list:last})
       AND (submitter = :owner OR (NOT CAST(:own_only AS BOOLEAN) AND agent NOT IN {list:leave}))
       AND NOT EXISTS (SELECT 1 FROM tasks held WHERE held.gate_key = tasks.gate_key AND held.status = 'running')
+      AND {not_live_elsewhere}
     ORDER BY rank, due_at, id LIMIT 1
   ) FROM who CROSS JOIN what
 )

@@ -21,7 +21,7 @@ def apply(tx: Tx, changes: Changes) -> None:
     """Write all of it, or raise LeaseLost or Conflict and leave everything as it was."""
     fence = changes.fence
     if fence is not None and not any(_proves(update, fence) for update in changes.updates):
-        _hold(tx, fence)
+        hold(tx, fence)
     for update in changes.updates:
         _update(tx, update, fence)
         if fence is not None and _proves(update, fence):
@@ -62,7 +62,8 @@ def _proves(update: Update, fence: Fence) -> bool:
     return update.id == fence.task_id and guard.get("status") == "running" and guard.get("attempt") == fence.attempt
 
 
-def _hold(tx: Tx, fence: Fence) -> None:
+def hold(tx: Tx, fence: Fence) -> None:
+    """LeaseLost unless the attempt still owns its task."""
     if tx.row("task.fenced", {"id": fence.task_id, "attempt": fence.attempt}) is None:
         raise LeaseLost(fence.task_id, fence.attempt)
 
@@ -96,7 +97,7 @@ def _update(tx: Tx, update: Update, fence: Fence | None) -> None:
             params[f"guard_{name}"] = value
     if tx.statement(sql, params) != 1:
         if fence is not None:
-            _hold(tx, fence)
+            hold(tx, fence)
         raise Conflict(f"{update.noun} {update.id} changed meanwhile; look at it again.")
     _announce(tx, update)
 

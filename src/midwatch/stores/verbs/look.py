@@ -62,6 +62,7 @@ def close_session(tx: Tx, key: str, now: int, events: tuple[Event, ...]) -> bool
     closed = tx.run("session.close", {"key": key, "now": now}) == 1
     if closed:
         tx.events.extend(events)
+        tx.topics.add("session")
     return closed
 
 

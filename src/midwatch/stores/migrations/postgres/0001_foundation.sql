@@ -111,8 +111,12 @@ CREATE TABLE sessions (
   workdir TEXT,
   created_at BIGINT NOT NULL,
   updated_at BIGINT NOT NULL,
-  revision BIGINT NOT NULL
+  revision BIGINT NOT NULL,
+  live_owner TEXT,
+  epoch BIGINT NOT NULL
 );
+-- Conversations that are open in a process.
+CREATE INDEX sessions_live ON sessions (live_owner) WHERE live_owner IS NOT NULL;
 CREATE INDEX sessions_recent ON sessions (updated_at);
 
 CREATE TABLE messages (

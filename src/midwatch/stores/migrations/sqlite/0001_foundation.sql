@@ -106,8 +106,12 @@ CREATE TABLE sessions (
   workdir TEXT,
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
-  revision INTEGER NOT NULL
+  revision INTEGER NOT NULL,
+  live_owner TEXT,
+  epoch INTEGER NOT NULL
 );
+-- Conversations that are open in a process.
+CREATE INDEX sessions_live ON sessions (live_owner) WHERE live_owner IS NOT NULL;
 CREATE INDEX sessions_recent ON sessions (updated_at);
 
 CREATE TABLE messages (

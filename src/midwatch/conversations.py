@@ -1,0 +1,157 @@
+"""Conversations that last: agents' processes that stay open between the turns of a session.
+
+While a conversation is open here the store says so, and only this process takes the session's tasks. Its name goes when
+the conversation is closed, and counts no more when this process is dead: whoever takes the next task opens the
+conversation again by its thread id, with a higher epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from midwatch.agent import Agent, Conversation, Lasting
+from midwatch.clock import Clock, Timer
+from midwatch.engine import LiveStore
+from midwatch.errors import StoreError
+from midwatch.session import Session
+from midwatch.task import conversation
+from midwatch.turn import LiveTurn
+from midwatch.verdict import opened
+
+log = logging.getLogger("midwatch.worker")
+
+CLOSE_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Kept:
+    """A conversation that waits for the next turn."""
+
+    agent: Agent
+    talk: Conversation
+    timer: Timer
+
+
+class Conversations:
+    """The conversations that are open in this process and wait."""
+
+    def __init__(
+        self,
+        store: LiveStore,
+        clock: Clock,
+        owner: str,
+        *,
+        idle_seconds: float = 1800.0,
+        most: int = 50,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._owner = owner
+        self._idle_seconds = idle_seconds
+        self._most = most
+        self._kept: dict[str, Kept] = {}
+        self._held: set[str] = set()
+        """Sessions the store knows to be live here; their turns may be running."""
+        self._closing: set[asyncio.Task[None]] = set()
+        self._look: asyncio.Task[None] | None = None
+        self._look_again = False
+        self._stopping = False
+
+    @property
+    def any(self) -> bool:
+        """Whether some session's tasks are for this process alone."""
+        return bool(self._held)
+
+    async def take(self, agent: Agent, session: Session, turn: LiveTurn) -> Conversation:
+        """The session's conversation for a turn: the one that waits, or a new one."""
+        kept = self._kept.pop(session.key, None)
+        if kept is not None:
+            kept.timer.cancel()
+            if kept.agent is agent and isinstance(kept.talk, Lasting) and kept.talk.alive:
+                return kept.talk
+            await self._end(kept.talk, session.key)
+        talk = await opened(agent, session)
+        if isinstance(talk, Lasting) and conversation(turn.task):
+            try:
+                await self._store.hold_session(session.key, self._owner, turn.fence)
+            except BaseException:
+                await self._end(talk, session.key)
+                raise
+            self._held.add(session.key)
+        return talk
+
+    def keep(self, agent: Agent | None, turn: LiveTurn, talk: Conversation) -> bool:
+        """Keep the conversation open for the next turn, if it can be. Otherwise it is the caller's to close."""
+        key = turn.session_key
+        if self._stopping or agent is None or key not in self._held or not (isinstance(talk, Lasting) and talk.alive):
+            return False
+        timer = self._clock.call_later(self._idle_seconds, lambda: self._close_soon(key))
+        self._kept[key] = Kept(agent, talk, timer)
+        if len(self._kept) > self._most:
+            self._close_soon(next(iter(self._kept)))  # the one that has waited longest
+        return True
+
+    async def let_go(self, key: str) -> None:
+        """The conversation is closed: any process may take the session's next task."""
+        if key in self._held:
+            self._held.discard(key)
+            try:
+                await self._store.release_session(key, self._owner)
+            except StoreError as problem:
+                log.warning("session %s stays with this process until it ends: %s", key, problem)
+
+    def heard(self) -> None:
+        """Sessions changed: some of those that wait here may have been closed, or taken over."""
+        if not self._kept:
+            return
+        if self._look is not None:
+            self._look_again = True
+            return
+        self._look = asyncio.get_running_loop().create_task(self._close_closed())
+        self._look.add_done_callback(self._looked)
+
+    async def stop(self) -> None:
+        """Close everything."""
+        self._stopping = True
+        for key in list(self._kept):
+            self._close_soon(key)
+        while self._closing:
+            await asyncio.wait(set(self._closing))
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    async def _close_closed(self) -> None:
+        mine = await self._store.live_sessions(self._owner)
+        for key in set(self._kept) - mine:
+            self._close_soon(key)
+
+    def _looked(self, look: asyncio.Task[None]) -> None:
+        self._look = None
+        if not look.cancelled() and (problem := look.exception()) is not None:
+            log.warning("whether sessions were closed could not be seen: %s", problem)
+        elif self._look_again:
+            self._look_again = False
+            self.heard()
+
+    def _close_soon(self, key: str) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            kept.timer.cancel()
+            closing = asyncio.get_running_loop().create_task(self._close(key, kept.talk))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def _close(self, key: str, talk: Conversation) -> None:
+        """Nobody else may open it before it is closed."""
+        await self._end(talk, key)
+        if key not in self._kept:
+            await self.let_go(key)
+
+    async def _end(self, talk: Conversation, key: str) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await talk.close()
+        except Exception:
+            log.exception("the conversation of session %s did not close cleanly", key)

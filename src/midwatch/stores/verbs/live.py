@@ -1,0 +1,28 @@
+"""Sessions whose conversation is open in a process."""
+
+from __future__ import annotations
+
+from midwatch.change import Fence
+from midwatch.stores.verbs.change import hold as hold_fence
+from midwatch.stores.verbs.tx import Tx
+
+
+def hold(tx: Tx, key: str, owner: str, fence: Fence) -> int:
+    hold_fence(tx, fence)
+    row = tx.row("session.hold", {"key": key, "owner": owner})
+    tx.topics.add("session")
+    assert row is not None, "a conversation's session is made when its first task is submitted"
+    return int(row[0])
+
+
+def release(tx: Tx, key: str, owner: str) -> None:
+    if tx.run("session.release", {"key": key, "owner": owner}):
+        tx.topics |= {"session", "task"}  # another process may take what waits in it
+
+
+def sessions(tx: Tx, owner: str) -> frozenset[str]:
+    return frozenset(str(row[0]) for row in tx.rows("session.live", {"owner": owner}))
+
+
+def work(tx: Tx, owner: str, now: int) -> bool:
+    return tx.row("session.live_work", {"owner": owner, "now": now}) is not None

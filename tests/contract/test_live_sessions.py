@@ -1,0 +1,71 @@
+"""Sessions whose conversation is open in a process: only that process takes their tasks, while it lives."""
+
+from __future__ import annotations
+
+import pytest
+
+from midwatch.engine import Instance
+from midwatch.errors import LeaseLost
+from midwatch.store import Store
+from records import CLOCK, OWNER, fence, put, running, take
+
+
+async def sign_on(store: Store, owner: str) -> None:
+    made = Instance(
+        id=owner, role="up", host="h", boot_id="b", pid=1, agents=("demo",), slots=4, started_at=CLOCK.now()
+    )
+    await store.add_instance(made)
+
+
+async def test_only_the_process_that_holds_a_session_takes_its_tasks(store: Store) -> None:
+    await sign_on(store, "i_holder")
+    first = await running(store, session_key="chat:1", gate_key="other")
+    assert await store.hold_session("chat:1", "i_holder", fence(first)) == 1
+    held = await put(store, session_key="chat:1")
+    free = await put(store, session_key="chat:2")
+    assert [task.id for task in await take(store)] == [free.id]
+    assert [task.id for task in await take(store, owner="i_holder")] == [held.id]
+
+
+async def test_whom_a_dead_process_held_is_free_for_all_and_has_a_new_epoch(store: Store) -> None:
+    await sign_on(store, "i_holder")
+    first = await running(store, session_key="chat:1", gate_key="other")
+    await store.hold_session("chat:1", "i_holder", fence(first))
+    await store.remove_instances(["i_holder"])
+    await put(store, session_key="chat:1")
+    (taken,) = await take(store)
+    assert await store.hold_session("chat:1", OWNER, fence(taken)) == 2
+    found = await store.get_session("chat:1")
+    assert found is not None and (found.live_owner, found.epoch) == (OWNER, 2)
+
+
+async def test_a_released_session_is_free_for_all(store: Store) -> None:
+    await sign_on(store, "i_holder")
+    first = await running(store, session_key="chat:1", gate_key="other")
+    await store.hold_session("chat:1", "i_holder", fence(first))
+    await store.release_session("chat:1", "i_somebody")  # who does not hold it
+    waiting = await put(store, session_key="chat:1")
+    assert await take(store) == []
+    await store.release_session("chat:1", "i_holder")
+    assert [task.id for task in await take(store)] == [waiting.id]
+
+
+async def test_an_attempt_that_lost_its_task_holds_nothing(store: Store) -> None:
+    first = await running(store, session_key="chat:1")
+    with pytest.raises(LeaseLost):
+        await store.hold_session("chat:1", OWNER, fence(first)._replace(attempt=7))
+    assert await store.live_sessions(OWNER) == frozenset()
+
+
+async def test_what_is_live_in_a_process_and_whether_work_waits_there(store: Store) -> None:
+    first = await running(store, session_key="chat:1", gate_key="other")
+    await store.hold_session("chat:1", OWNER, fence(first))
+    now = CLOCK.now()
+    assert await store.live_sessions(OWNER) == {"chat:1"}
+    assert not await store.live_work(OWNER, now)
+    await put(store, session_key="chat:1", wait="delay", due_at=now + 60_000_000)
+    assert not await store.live_work(OWNER, now)
+    assert await store.live_work(OWNER, now + 60_000_000)
+    assert not await store.live_work("i_other", now + 60_000_000)
+    await store.close_session("chat:1", now, ())
+    assert await store.live_sessions(OWNER) == frozenset()
