@@ -1,59 +1,112 @@
-"""Usage: what ended work has cost, by actor and agent. Figures that no agent told stay unknown."""
+"""Usage: what ended work has cost, by actor, agent, session, model and day. Figures that no agent told stay unknown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+from zoneinfo import ZoneInfo
 
 from midwatch.clock import SECOND
 
+By = Literal["actor", "agent", "session", "model", "day"]
+PARTS: tuple[By, ...] = get_args(By)
+QUARTER = 900 * SECOND
+"""A quarter of an hour lies within one day, in whichever zone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which ended tasks to add up, and by what. `until` is not counted any more."""
+
+    since: int
+    until: int
+    by: tuple[By, ...] = ("actor", "agent")
+    session_key: str | None = None
+
 
 class Spent(NamedTuple):
-    """What one ended task has cost."""
+    """What some ended tasks have cost together. What they were not told apart by is None."""
 
-    actor: str
-    agent: str
-    status: str
-    seconds: float
-    usage: Mapping[str, Any] | None
+    actor: str | None = None
+    agent: str | None = None
+    session: str | None = None
+    model: str | None = None
+    quarter: int | None = None
+    """When they ended, in quarters of an hour since the epoch."""
+    tasks: int = 0
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    micros: int = 0
+    """How long they worked, by their last attempts."""
+    untold: int = 0
+    """How many worked and told nothing of what they used."""
+    unpriced: int = 0
+    """How many worked and told no cost."""
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+    cost_usd: float | None = None
 
 
 class UsageStore(Protocol):
     """Port: what ended tasks have cost."""
 
-    async def spent_since(self, since: int) -> list[Spent]:
-        """The tasks that ended at or after `since`."""
+    async def spent(self, asked: Asked) -> list[Spent]:
+        """What the tasks have cost that ended in that time, added up by what is asked for, days in quarters of hours.
+        A task that is in no conversation has the session ''; one that told no model has the model ''."""
         ...
 
 
+COUNTS = ("tasks", "done", "failed", "cancelled", "untold", "unpriced")
 FIGURES = ("input_tokens", "output_tokens", "cost_usd")
 
 
 def summed(rows: Iterable[Spent]) -> dict[str, Any]:
     """The figures of all of them together."""
-    total: dict[str, Any] = {"tasks": 0, "done": 0, "failed": 0, "cancelled": 0, "seconds": 0.0}
-    total |= dict.fromkeys(FIGURES)
+    total: dict[str, Any] = dict.fromkeys(COUNTS, 0) | dict.fromkeys(FIGURES)
+    micros = 0
     for row in rows:
-        total["tasks"] += 1
-        total[row.status] += 1
-        total["seconds"] += row.seconds
+        micros += row.micros
+        for name in COUNTS:
+            total[name] += getattr(row, name)
         for name in FIGURES:
-            figure = (row.usage or {}).get(name)
-            if isinstance(figure, int | float) and not isinstance(figure, bool):
+            figure = getattr(row, name)
+            if figure is not None and math.isfinite(figure):
                 total[name] = (total[name] or 0) + figure
-    total["seconds"] = round(total["seconds"], 3)
-    return total
+    for name in FIGURES:
+        if total[name] is not None:
+            total[name] = round(total[name], 6) if name == "cost_usd" else round(total[name])
+    return total | {"seconds": round(micros / SECOND, 3)}
 
 
-def by_actor_and_agent(rows: list[Spent]) -> list[dict[str, Any]]:
-    """The figures of each actor with each agent, those with most tasks first."""
-    parts: dict[tuple[str, str], list[Spent]] = {}
+def grouped(rows: Iterable[Spent], by: Sequence[By], zone: ZoneInfo) -> list[dict[str, Any]]:
+    """The figures of each part: days in order, else those with most tasks first."""
+    parts: dict[tuple[str, ...], list[Spent]] = {}
     for row in rows:
-        parts.setdefault((row.actor, row.agent), []).append(row)
-    made = [{"actor": actor, "agent": agent, **summed(part)} for (actor, agent), part in parts.items()]
-    return sorted(made, key=lambda one: (-one["tasks"], one["actor"], one["agent"]))
+        parts.setdefault(tuple(_name(row, part, zone) for part in by), []).append(row)
+    made = [{**dict(zip(by, key, strict=True)), **summed(part)} for key, part in parts.items()]
+    if "day" in by:
+        return sorted(made, key=lambda one: (one["day"], -one["tasks"], *(one[part] for part in by)))
+    return sorted(made, key=lambda one: (-one["tasks"], *(one[part] for part in by)))
 
 
-def spent_seconds(started_at: int | None, completed_at: int) -> float:
-    """How long a task worked, by its last attempt."""
-    return 0.0 if started_at is None else max(0, completed_at - started_at) / SECOND
+def _name(row: Spent, part: By, zone: ZoneInfo) -> str:
+    if part != "day":
+        return getattr(row, part) or ""
+    ended = (row.quarter or 0) * QUARTER // SECOND
+    return datetime.fromtimestamp(ended, zone).date().isoformat()
+
+
+def told(total: Mapping[str, Any]) -> str:
+    """What the figures leave out, in words; nothing when they are whole."""
+    if not total["tasks"]:
+        return ""
+    said = []
+    if total["untold"]:
+        said.append(f"{total['untold']} told nothing")
+    if total["unpriced"] > total["untold"]:
+        said.append(f"{total['unpriced'] - total['untold']} told no cost")
+    return f"of {total['tasks']} {'task' if total['tasks'] == 1 else 'tasks'} {' and '.join(said)}" if said else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from midwatch.session import MAX_ERRORS, Message, Session, said
 from midwatch.state import MESSAGES_SHOWN
 from midwatch.store import Store
 from midwatch.task import end, meta
+from midwatch.usage import Asked, By, Spent
 from records import fence, put, running, take
 
 CHAT = Session(key="chat:1", agent="demo", gate_key="chat:1", title="talk", creator="ann", created_at=1, updated_at=1)
@@ -163,12 +165,39 @@ async def test_failures_and_what_ended_work_has_cost(store: Store) -> None:
     await put(store, internal_key=f"retry:{failed.id}")
     assert [task.id for task in await store.failed_since(0)] == [timed_out.id]
     assert await store.failed_since((timed_out.completed_at or 0) + 1) == []
-    spent = sorted(await store.spent_since(0), key=lambda one: (one.actor, one.status))
-    assert [(one.actor, one.agent, one.status, int(one.seconds)) for one in spent] == [
-        ("", "demo", "done", 2), ("ann", "demo", "cancelled", 2), ("ann", "demo", "failed", 2),
-        ("ann", "demo", "failed", 2),
+    spent = sorted(await store.spent(Asked(since=0, until=2**62, by=("actor", "model"))))
+    assert [(one.actor, one.model, one.tasks, one.done, one.failed, one.cancelled) for one in spent] == [
+        ("", "", 1, 1, 0, 0), ("ann", "", 3, 0, 2, 1),
     ]  # fmt: skip
-    assert [one.usage for one in spent] == [{"input_tokens": 3}, None, None, None]
+    assert [one.micros // 1_000_000 for one in spent] == [2, 6]
+    assert [(one.input_tokens, one.output_tokens, one.cost_usd, one.untold, one.unpriced) for one in spent] == [
+        (3, None, None, 0, 1), (None, None, None, 3, 3),
+    ]  # fmt: skip
+
+
+async def test_what_ended_work_has_cost_is_told_apart_by_what_is_asked_for(store: Store) -> None:
+    odd = {"input_tokens": "12", "output_tokens": True, "cost_usd": [1], "model": ["m"]}
+    nul = {"model": "a\0b"}
+    whole = {"input_tokens": 2**62, "output_tokens": 7, "cost_usd": 0.5, "model": 'large "4"'}
+    ends = []
+    for number, usage in enumerate((whole, whole, nul, odd)):
+        task = await running(store, **({"session_key": "chat:1"} if number < 2 else {}))
+        ends.append((task.started_at or 0) + number * 900_000_000)
+        await store.apply(end(task, ends[-1], outcome="ok", result="x" * 5000, usage=usage)[1])
+
+    async def rows(*by: By, **more: Any) -> list[Spent]:
+        return sorted(await store.spent(Asked(**{"since": 0, "until": 2**62, "by": by, **more})), key=str)
+
+    (total,) = await rows()
+    assert (total.tasks, total.input_tokens, total.output_tokens, total.cost_usd) == (4, 2.0**63, 14, 1.0)
+    assert (total.untold, total.unpriced, total.actor, total.quarter) == (2, 2, None, None)
+    models = {one.model: one.tasks for one in await rows("model")}
+    assert models.pop('large "4"') == 2
+    assert sum(models.values()) == 2
+    assert {one.session: one.tasks for one in await rows("session")} == {"": 2, "chat:1": 2}
+    assert [one.quarter for one in await rows("day")] == sorted({at // 900_000_000 for at in ends})
+    assert [one.tasks for one in await rows(session_key="chat:1")] == [2]
+    assert [one.tasks for one in await rows(since=ends[1], until=ends[3])] == [2], "the end is not counted"
 
 
 async def test_a_page_of_large_events_ends_early_and_says_so(store: Store) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import httpx2
 import pytest
@@ -141,6 +142,36 @@ async def test_usage_counts_from_a_time(served: Served) -> None:
             assert (await served.get("/now", since=written))["usage"] == used
     eastern = (now - timedelta(minutes=1)).astimezone().isoformat()
     assert (await served.get("/usage", since=eastern))["total"]["tasks"] == 1
+
+
+async def test_usage_is_told_apart_by_what_is_asked_for(served: Served) -> None:
+    await done(served, "10", "costly")
+    await done(served, "20", "costly", session_key="chat:1")
+    await done(served, "x")
+    today = datetime.now(ZoneInfo("Pacific/Kiritimati")).date().isoformat()
+    days = await served.get("/usage", by="day", zone="Pacific/Kiritimati")
+    assert (days["by"], days["zone"], days["until"]) == (["day"], "Pacific/Kiritimati", None)
+    assert [(row["day"], row["tasks"], row["cost_usd"], row["untold"]) for row in days["rows"]] == [(today, 3, 0.5, 1)]
+    sessions = await served.get("/usage", by=["session", "agent"])
+    found = {(row["session"], row["agent"]): row["tasks"] for row in sessions["rows"]}
+    assert found == {("", "costly"): 1, ("chat:1", "costly"): 1, ("", "echo"): 1}
+    assert (await served.get("/usage", by="model"))["rows"][0]["model"] == ""
+    assert (await served.get("/usage", session_key="chat:1"))["total"]["output_tokens"] == 20
+    short = await served.get("/usage", by="agent", limit=1)
+    assert ([row["agent"] for row in short["rows"]], short["left_off"]) == (["costly"], 1)
+    past = datetime.now(UTC) - timedelta(hours=1)
+    assert (await served.get("/usage", until=past.isoformat()))["total"]["tasks"] == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [({"by": "week"}, "by"), ({"zone": "Europe/Atlantis"}, "zone"), ({"until": "soon"}, "until"),
+     ({"limit": 0}, "limit"), ({"by": ["day"] * 6}, "by")],
+)  # fmt: skip
+async def test_usage_by_nothing_there_is_is_refused(served: Served, asked: dict[str, Any], field: str) -> None:
+    reply = await served.http.get("/usage", params=asked)
+    assert reply.status_code == 422
+    assert reply.json()["field"].startswith(field)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
-from midwatch import approval, errors
+from midwatch import approval, errors, usage
 from midwatch import automation as automations
 from midwatch import goal as goals
 from midwatch.cli import automation, goal, options, output
@@ -19,7 +19,7 @@ from midwatch.cli.main import failed, outcome
 from midwatch.cli.server import last_line
 from midwatch.cli.status import told
 from midwatch.cli.tasks import prompt_text, wishes
-from midwatch.cli.usage import added, moment
+from midwatch.cli.usage import Part, moment, show
 from midwatch.cli.watch import Watch, describe, ending
 from midwatch.errors import InvalidInput, MidwatchError
 
@@ -95,7 +95,7 @@ def test_help_needs_nothing_heavy() -> None:
         (["up", "--port", "70000"], "--port"),
         (["events", "--after", "-1"], "--after"),
         (["approvals", "--status", "x"], "'x' is not one of 'pending', 'granted', 'denied', 'expired', 'all'"),
-        (["usage", "--by", "day"], "'day' is not one of 'actor', 'agent'"),
+        (["usage", "--by", "week"], "'week' is not one of 'actor', 'agent', 'session', 'model', 'day'"),
         (["tasks", "--limit", "501"], "--limit"),
     ],
 )
@@ -300,6 +300,7 @@ def test_attention_is_short() -> None:
 
 def test_statuses_that_can_be_asked_for_are_those_there_are() -> None:
     assert get_args(options.ApprovalStatus) == (*get_args(approval.Status), "all")
+    assert tuple(Part) == usage.PARTS
 
 
 def test_since_is_a_span_or_a_time() -> None:
@@ -312,22 +313,20 @@ def test_since_is_a_span_or_a_time() -> None:
             moment(wrong, now)
 
 
-def test_usage_is_added_up_and_what_nobody_told_stays_unknown() -> None:
-    known = {"tasks": 2, "done": 1, "failed": 1, "cancelled": 0, "seconds": 1.5, "output_tokens": 3, "cost_usd": 0.1}
-    rows = [
-        {"actor": "ada", "agent": "x", "input_tokens": None, **known},
-        {"actor": "bob", "agent": "x", "input_tokens": None, **known, "cost_usd": None, "tasks": 9},
-        {"actor": "ada", "agent": "y", "input_tokens": None, **known, "cost_usd": 0.2},
-    ]
-    bob, ada = added(rows, ("actor",))
-    assert (bob["actor"], bob["tasks"], bob["cost_usd"]) == ("bob", 9, None)
-    assert ada == {
-        "actor": "ada", "tasks": 4, "done": 2, "failed": 2, "cancelled": 0, "seconds": 3.0, "input_tokens": None,
-        "output_tokens": 6, "cost_usd": 0.3,
+def test_usage_is_shown_with_what_is_unknown_as_unknown(capsys) -> None:
+    known: Any = {
+        "tasks": 2, "done": 1, "failed": 1, "cancelled": 0, "untold": 1, "unpriced": 2, "seconds": 90.0,
+        "input_tokens": 1200, "output_tokens": None, "cost_usd": None,
     }  # fmt: skip
-    assert [(row["actor"], row["agent"]) for row in added(rows, ("actor", "agent"))] == [
-        ("bob", "x"), ("ada", "x"), ("ada", "y"),
-    ]  # fmt: skip
+    rows = [{"day": "2026-03-01", **known}, {"day": "2026-03-02", **known, "cost_usd": 0.004, "input_tokens": None}]
+    total = {**known, "tasks": 4, "cost_usd": 0.004}
+    show({"since": "2026-03-01T00:00:00Z", "by": ["day"], "rows": rows, "total": total, "left_off": 3})  # type: ignore[typeddict-item]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["DAY", "TASKS", "DONE", "FAILED", "CANCELLED", "TIME", "IN", "OUT", "COST"]
+    assert lines[2].split() == ["2026-03-01", "2", "1", "1", "0", "90s", "1200", "-", "-"]
+    assert lines[3].split()[-3:] == ["-", "-", "$0.0040"]
+    assert lines[4].split()[:2] == ["total", "4"]
+    assert lines[5:] == ["and 3 more rows", "Of 4 tasks 1 told nothing and 1 told no cost."]
 
 
 @pytest.mark.parametrize(

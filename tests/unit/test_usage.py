@@ -2,63 +2,88 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midwatch.usage import FIGURES, Spent, by_actor_and_agent, spent_seconds, summed
+from midwatch.usage import COUNTS, FIGURES, QUARTER, Spent, grouped, summed, told
 
+HERE = ZoneInfo("Europe/Berlin")
+counts = st.integers(0, 1000)
 figures = st.none() | st.integers(0, 10**9)
-usages = st.none() | st.fixed_dictionaries({}, optional=dict.fromkeys(FIGURES, figures))
 spent = st.builds(
     Spent,
     actor=st.sampled_from(["", "ann", "bob"]),
     agent=st.sampled_from(["demo", "claude"]),
-    status=st.sampled_from(["done", "failed", "cancelled"]),
-    seconds=st.integers(0, 10_000).map(float),
-    usage=usages,
-)
+    tasks=counts, done=counts, failed=counts, cancelled=counts, untold=counts, unpriced=counts, micros=counts,
+    input_tokens=figures, output_tokens=figures, cost_usd=figures,
+)  # fmt: skip
+
+
+def quarter(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp() * 1_000_000) // QUARTER
 
 
 def test_nothing_has_cost_nothing_and_nobody_knows_its_tokens() -> None:
     assert summed([]) == {
-        "tasks": 0, "done": 0, "failed": 0, "cancelled": 0, "seconds": 0.0,
+        "tasks": 0, "done": 0, "failed": 0, "cancelled": 0, "untold": 0, "unpriced": 0, "seconds": 0.0,
         "input_tokens": None, "output_tokens": None, "cost_usd": None,
     }  # fmt: skip
-    assert by_actor_and_agent([]) == []
+    assert grouped([], ("actor",), HERE) == []
 
 
 def test_a_figure_of_nothing_is_not_an_unknown_one() -> None:
-    known = Spent("ann", "demo", "done", 1.0, {"input_tokens": 0, "cost_usd": None, "model": "x"})
-    total = summed([known, Spent("ann", "demo", "failed", 0.5, None)])
+    total = summed([Spent(tasks=1, input_tokens=0.0, micros=1_500_000), Spent(tasks=2, micros=1)])
     assert (total["input_tokens"], total["output_tokens"], total["cost_usd"]) == (0, None, None)
-    assert (total["tasks"], total["done"], total["failed"], total["seconds"]) == (2, 1, 1, 1.5)
+    assert (total["tasks"], total["seconds"]) == (3, 1.5)
 
 
-def test_what_is_no_number_is_not_counted() -> None:
-    odd = Spent("ann", "demo", "done", 1.0, {"input_tokens": "12", "output_tokens": True, "cost_usd": [1]})
-    assert [summed([odd])[name] for name in FIGURES] == [None, None, None]
+def test_tokens_are_whole_and_money_is_not_wider_than_it_is() -> None:
+    total = summed([Spent(cost_usd=0.1, input_tokens=3.0), Spent(cost_usd=0.2, output_tokens=1e300)])
+    assert (total["cost_usd"], total["input_tokens"], total["output_tokens"]) == (0.3, 3, int(1e300))
+    assert isinstance(total["input_tokens"], int)
+
+
+def test_a_figure_beyond_all_numbers_is_unknown() -> None:
+    assert summed([Spent(tasks=1, input_tokens=float("inf"))])["input_tokens"] is None
 
 
 def test_rows_are_ordered_by_how_much_was_done() -> None:
-    rows = [Spent("b", "x", "done", 0, None), Spent("a", "y", "done", 0, None), Spent("a", "x", "done", 0, None)]
-    assert [(row["actor"], row["agent"]) for row in by_actor_and_agent([*rows, rows[0]])] == [
-        ("b", "x"), ("a", "x"), ("a", "y"),
-    ]  # fmt: skip
+    rows = [Spent(actor="b", agent="x", tasks=2), Spent(actor="a", agent="y", tasks=1), Spent("a", "x", tasks=1)]
+    found = [(row["actor"], row["agent"]) for row in grouped(rows, ("actor", "agent"), HERE)]
+    assert found == [("b", "x"), ("a", "x"), ("a", "y")]
+
+
+def test_days_are_those_of_the_zone_and_in_order() -> None:
+    late = quarter("2026-03-28T22:45:00+00:00")  # a quarter to midnight in Berlin
+    rows = [Spent(quarter=late + 1, tasks=5), Spent(quarter=late, tasks=1), Spent(quarter=late + 93, tasks=7)]
+    days = [(row["day"], row["tasks"]) for row in grouped(rows, ("day",), HERE)]
+    assert days == [("2026-03-28", 1), ("2026-03-29", 5), ("2026-03-30", 7)], "the day of the change has 23 hours"
+    assert [row["day"] for row in grouped(rows, ("day",), ZoneInfo("UTC"))] == ["2026-03-28", "2026-03-29"]
+    assert grouped(rows[:1], ("day",), ZoneInfo("Pacific/Chatham"))[0]["day"] == "2026-03-29"
+
+
+def test_rows_without_a_name_have_none() -> None:
+    (row,) = grouped([Spent(session="", tasks=1), Spent(session="", tasks=2)], ("session",), HERE)
+    assert (row["session"], row["tasks"]) == ("", 3)
 
 
 @given(st.lists(spent, max_size=30))
 def test_the_rows_together_are_the_total(found: list[Spent]) -> None:
-    total, rows = summed(found), by_actor_and_agent(found)
-    for name in ("tasks", "done", "failed", "cancelled", "seconds"):
+    total, rows = summed(found), grouped(found, ("actor", "agent"), HERE)
+    for name in COUNTS:
         assert sum(row[name] for row in rows) == total[name]
     for name in FIGURES:
         known = [row[name] for row in rows if row[name] is not None]
         assert total[name] == (sum(known) if known else None)
-    assert total["tasks"] == total["done"] + total["failed"] + total["cancelled"] == len(found)
     assert len({(row["actor"], row["agent"]) for row in rows}) == len(rows)
 
 
-def test_a_task_that_never_began_took_no_time() -> None:
-    assert spent_seconds(None, 5_000_000) == 0.0
-    assert spent_seconds(1_000_000, 3_500_000) == 2.5
-    assert spent_seconds(3_000_000, 1_000_000) == 0.0, "the clock was set back"
+def test_what_was_not_told_is_told() -> None:
+    assert told(summed([])) == ""
+    assert told(summed([Spent(tasks=12)])) == ""
+    assert told(summed([Spent(tasks=12, untold=3, unpriced=3)])) == "of 12 tasks 3 told nothing"
+    assert told(summed([Spent(tasks=12, untold=3, unpriced=5)])) == "of 12 tasks 3 told nothing and 2 told no cost"
+    assert told(summed([Spent(tasks=1, unpriced=1)])) == "of 1 task 1 told no cost"

@@ -16,6 +16,7 @@ from midwatch.event import KINDS
 from midwatch.identity import Role
 from midwatch.submission import PRIORITY, OnCrash
 from midwatch.task import Status
+from midwatch.usage import By
 
 Duration = Annotated[
     Seconds,
@@ -175,19 +176,29 @@ class SinceQuery(Strict):
 
     since: AwareDatetime | None = Field(None, description="ISO 8601 with a zone; the last 24 hours otherwise.")
 
-    @field_validator("since", mode="before")
+    @field_validator("since", "until", mode="before", check_fields=False)
     @classmethod
     def _written(cls, value: Any) -> Any:
         if isinstance(value, str) and not re.match(r"\d{4}-\d\d-\d\d[Tt ]", value):
             raise ValueError("write a time such as 2026-01-02T03:04:05Z")
         return value
 
-    @field_validator("since")
+    @field_validator("since", "until", check_fields=False)
     @classmethod
     def _sensible(cls, value: datetime | None) -> datetime | None:
         if value is not None and not 1970 <= value.year <= 9000:
             raise ValueError("the time is too far away")
         return value
+
+
+class UsageQuery(SinceQuery):
+    """Which ended tasks to add up, and by what."""
+
+    until: AwareDatetime | None = Field(None, description="ISO 8601 with a zone; now otherwise.")
+    by: list[By] = Field(["actor", "agent"], max_length=5, description="What tells rows apart; may be repeated.")
+    zone: str | None = Field(None, max_length=100, description="Where days begin; the server's zone otherwise.")
+    session_key: str | None = None
+    limit: int = Field(1000, ge=1, le=10_000)
 
 
 class DirectoryQuery(Strict):

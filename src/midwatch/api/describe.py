@@ -73,8 +73,8 @@ PROCESS = {
 }  # fmt: skip
 STORE = {"kind": "sqlite", "journal": "wal", "synchronous": "FULL"}
 SPENT = {
-    "tasks": 1, "done": 1, "failed": 0, "cancelled": 0, "seconds": 1.098, "input_tokens": 1200, "output_tokens": 80,
-    "cost_usd": None,
+    "tasks": 1, "done": 1, "failed": 0, "cancelled": 0, "untold": 0, "unpriced": 1, "seconds": 1.098,
+    "input_tokens": 1200, "output_tokens": 80, "cost_usd": None,
 }  # fmt: skip
 EXAMPLES: dict[str, Any] = STANDING | {
     "TaskInfo": TASK,
@@ -121,7 +121,8 @@ EXAMPLES: dict[str, Any] = STANDING | {
         "revoked_at": None,
     },
     "UsageInfo": {
-        "since": TASK["created_at"], "total": SPENT, "rows": [{"actor": "owner", "agent": "demo", **SPENT}],
+        "since": TASK["created_at"], "until": "2026-01-03T03:04:05.000000Z", "by": ["actor", "agent"], "zone": "UTC",
+        "total": SPENT, "rows": [{"actor": "owner", "agent": "demo", **SPENT}], "left_off": 0,
     },
     "ResultInfo": {"id": TASK["id"], "result": "Hello."},
     "ProblemInfo": {

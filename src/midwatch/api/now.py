@@ -8,15 +8,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from midwatch import wire
-from midwatch.api.bodies import SinceQuery
+from midwatch.api.bodies import SinceQuery, UsageQuery
 from midwatch.api.desk import Desk
 from midwatch.api.reply import Json
 from midwatch.api.tasks import listed
 from midwatch.clock import SECOND, iso
 from midwatch.event import Event
 from midwatch.runtime import Runtime
+from midwatch.schedule import find_zone, host_zone
 from midwatch.task import TaskFilter
-from midwatch.usage import by_actor_and_agent, summed
+from midwatch.usage import Asked, grouped, summed
 
 DAY = 24 * 3600 * SECOND
 SHOWN = 10
@@ -39,22 +40,35 @@ async def now(desk: Desk, asked: Annotated[SinceQuery, Query()]) -> Json:
             "approvals": [approval.snapshot() for approval in await desk.approvals.list()],
             "failed": [listed(task) for task in await desk.store.failed_since(desk.clock.now() - DAY, SHOWN)],
             "recent": [listed(task) for task in await desk.tasks.list(done)],
-            "usage": await used(desk, asked.since),
+            "usage": await used(desk, UsageQuery(since=asked.since)),
         }
     )
 
 
 @router.get("/usage", responses={200: {"model": wire.UsageInfo}})
-async def usage(desk: Desk, asked: Annotated[SinceQuery, Query()]) -> Json:
-    """What the tasks that ended since a time have cost, in all and by actor and agent."""
-    return Json(await used(desk, asked.since))
+async def usage(desk: Desk, asked: Annotated[UsageQuery, Query()]) -> Json:
+    """What the tasks that ended in a time have cost, in all and by what is asked for."""
+    return Json(await used(desk, asked))
 
 
-async def used(desk: Runtime, since: datetime | None) -> dict[str, Any]:
+async def used(desk: Runtime, asked: UsageQuery) -> dict[str, Any]:
     """Usage as JSON."""
-    begins = desk.clock.now() - DAY if since is None else int(since.timestamp() * SECOND)
-    spent = await desk.store.spent_since(begins)
-    return {"since": iso(begins), "total": summed(spent), "rows": by_actor_and_agent(spent)}
+    now = desk.clock.now()
+    begins, ends = moment(asked.since, now - DAY), moment(asked.until, now + 1)
+    by = tuple(dict.fromkeys(asked.by))
+    zone = find_zone(asked.zone or host_zone())
+    spent = await desk.store.spent(Asked(since=begins, until=ends, by=by, session_key=asked.session_key))
+    rows = grouped(spent, by, zone)
+    shown = rows[-asked.limit :] if "day" in by else rows[: asked.limit]
+    return {
+        "since": iso(begins), "until": iso(ends) if asked.until else None, "by": list(by), "zone": zone.key,
+        "total": summed(spent), "rows": shown, "left_off": len(rows) - len(shown),
+    }  # fmt: skip
+
+
+def moment(said: datetime | None, otherwise: int) -> int:
+    """A time as the store knows it."""
+    return otherwise if said is None else int(said.timestamp() * SECOND)
 
 
 def activity(last: Event | None) -> dict[str, Any] | None:

@@ -1,10 +1,11 @@
-"""Command `usage`: what work has cost, by actor and agent."""
+"""Command `usage`: what work has cost, by actor, agent, session, model or day."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,49 +13,76 @@ from midwatch.cli.desk import connect, run
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import emit, local, say, span, table
 from midwatch.errors import InvalidInput
+from midwatch.usage import told
 
 if TYPE_CHECKING:
-    from midwatch.wire import Consumed
+    from midwatch.wire import UsageInfo
 
-COUNTED = ("tasks", "done", "failed", "cancelled", "seconds")
-TOLD = ("input_tokens", "output_tokens", "cost_usd")
-"""Figures that an agent may not tell."""
+
+class Part(StrEnum):
+    """What rows are told apart by, as `midwatch.usage.By`; a list of literals is no option."""
+
+    actor = "actor"
+    agent = "agent"
+    session = "session"
+    model = "model"
+    day = "day"
+
+
+COLUMNS = ("TASKS", "DONE", "FAILED", "CANCELLED", "TIME", "IN", "OUT", "COST")
+NAMELESS = {"session": "(no conversation)", "model": "(unknown)", "actor": "(nobody)"}
 
 
 def usage(
     since: Annotated[
         str, typer.Option("--since", metavar="SPAN|TIME", help="7d, 12h, or a time such as 2026-03-01T08:00.")
     ] = "24h",
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="SPAN|TIME", help="The same; 1d is until a day ago. Default: now.")
+    ] = None,
     by: Annotated[
-        Literal["actor", "agent"] | None, typer.Option("--by", help="Add up by one of them. Default: by both.")
+        list[Part] | None, typer.Option("--by", help="Add up by it; may be repeated. Default: by actor and agent.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what the tasks that ended since then have cost."""
-    begins = moment(since, datetime.now(UTC))
+    now = datetime.now(UTC)
+    begins, ends = moment(since, now), None if until is None else moment(until, now, "until")
 
     async def act() -> None:
         async with connect() as desk:
-            used = await desk.client.usage(begins)
-        rows = added(used["rows"], (by,) if by else ("actor", "agent"))
+            used = await desk.client.usage(begins, ends, by or None)
         if as_json:
-            emit({"since": used["since"], "total": used["total"], "rows": rows})
-            return
-        say(f"Since {local(used['since'])}")
-        if not rows:
-            say("No task has ended since.")
-            return
-        names = [by] if by else ["actor", "agent"]
-        head = (*(name.upper() for name in names), "TASKS", "DONE", "FAILED", "CANCELLED", "TIME", "TOKENS", "COST")
-        shown = [(*(row[name] for name in names), *figures(cast("Consumed", row))) for row in rows]
-        if len(shown) > 1:
-            shown.append(("total", *("" for _ in names[1:]), *figures(used["total"])))
-        table(head, shown)
+            emit(used)
+        else:
+            show(used)
 
     run(act())
 
 
-def moment(said: str, now: datetime) -> datetime:
+def show(used: UsageInfo) -> None:
+    """Usage as a table, and what it leaves out."""
+    say(f"Since {local(used['since'])}")
+    if not used["rows"]:
+        say("No task has ended since.")
+        return
+    names = used["by"]
+    shown = [(*(row[name] or NAMELESS.get(name, "") for name in names), *figures(row)) for row in _open(used["rows"])]
+    if len(shown) > 1:
+        shown.append(("total", *("" for _ in names[1:]), *figures(used["total"])))
+    table((*(name.upper() for name in names), *COLUMNS), shown)
+    if used["left_off"]:
+        say(f"and {used['left_off']} more rows")
+    if lacks := told(used["total"]):
+        say(f"{lacks[0].upper()}{lacks[1:]}.")
+
+
+def _open(rows: Any) -> list[dict[str, Any]]:
+    """Rows whose names are asked for at run time."""
+    return list(rows)
+
+
+def moment(said: str, now: datetime, option: str = "since") -> datetime:
     """The time that is meant: a span before now, or a time, which is local unless it names its zone."""
     from midwatch.clock import seconds
 
@@ -66,25 +94,19 @@ def moment(said: str, now: datetime) -> datetime:
         return datetime.fromisoformat(said).astimezone()
     except (ValueError, OverflowError):
         raise InvalidInput(
-            f"--since is a span such as 7d or a time such as 2026-03-01T08:00; got {said!r}.", field="since"
+            f"--{option} is a span such as 7d or a time such as 2026-03-01T08:00; got {said!r}.", field=option
         ) from None
 
 
-def added(rows: Iterable[Mapping[str, Any]], names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Rows with the same names as one; a figure that nobody told stays unknown."""
-    sums: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in rows:
-        key = tuple(row[name] for name in names)
-        total = sums.setdefault(key, {**dict(zip(names, key, strict=True)), **dict.fromkeys((*COUNTED, *TOLD))})
-        for name in (*COUNTED, *TOLD):
-            if row[name] is not None:
-                total[name] = round((total[name] or 0) + row[name], 6)
-    return sorted(sums.values(), key=lambda row: (-row["tasks"], *(row[name] for name in names)))
-
-
-def figures(used: Consumed) -> tuple[object, ...]:
-    """The figures of one row for people."""
-    tokens = [part for part in (used["input_tokens"], used["output_tokens"]) if part is not None]
-    cost = "-" if used["cost_usd"] is None else f"${used['cost_usd']:.2f}"
+def figures(used: Mapping[str, Any]) -> tuple[object, ...]:
+    """The figures of one row for people; - is unknown."""
     counts = (used["tasks"], used["done"], used["failed"], used["cancelled"], span(used["seconds"]))
-    return (*counts, sum(tokens) if tokens else "-", cost)
+    tokens = ("-" if used[name] is None else used[name] for name in ("input_tokens", "output_tokens"))
+    return (*counts, *tokens, money(used["cost_usd"]))
+
+
+def money(dollars: float | None) -> str:
+    """Dollars, with what small sums need."""
+    if dollars is None:
+        return "-"
+    return f"${dollars:.2f}" if dollars >= 1 or not dollars else f"${dollars:.4f}"

@@ -61,14 +61,15 @@ class DeskCalls(Transport):
         self,
         since: datetime | None = None,
         until: datetime | None = None,
-        by: Sequence[str] = ("actor", "agent"),
+        by: Sequence[str] | None = None,
         *,
         zone: str | None = None,
         session_key: str | None = None,
     ) -> UsageInfo:
-        """What the tasks that ended since then, or in the last 24 hours, have cost, told apart by actor, agent,
-        session, model or day. Days are those of `zone`, or of the server's."""
-        asked = {"since": moment(since), "until": moment(until), "by": list(by), "zone": zone}
+        """What the tasks that ended since then, or in the last 24 hours, have cost, told apart by some of actor,
+        agent, session, model and day; by the first two if nothing is said. Days are those of `zone`, or of the
+        server's."""
+        asked = {"since": moment(since), "until": moment(until), "by": by, "zone": zone}
         return cast(UsageInfo, await self._get("/usage", {**asked, "session_key": session_key}))
 
     async def settings(self) -> SettingsInfo:

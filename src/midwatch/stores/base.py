@@ -24,7 +24,7 @@ from midwatch.state import DeskState, SessionState, TaskState
 from midwatch.store import Commit
 from midwatch.stores.verbs import alert, automation, change, event, live, look, state, task, token
 from midwatch.task import ClaimRequest, Claims, Submitted, Summary, Task, TaskFilter
-from midwatch.usage import Spent
+from midwatch.usage import Asked, Spent
 
 T = TypeVar("T")
 
@@ -83,8 +83,8 @@ class VerbStore(ABC):
     async def failed_since(self, since: int, limit: int = 10) -> list[Task]:
         return await self.read(task.failed, since, limit)
 
-    async def spent_since(self, since: int) -> list[Spent]:
-        return await self.read(task.spent, since)
+    async def spent(self, asked: Asked) -> list[Spent]:
+        return await self.read(task.spent, asked)
 
     async def running_tasks(self, owner: str | None = None) -> list[Task]:
         return await self.read(task.running, owner)

@@ -1,7 +1,8 @@
 """The statements: read once from `queries/*.sql`, and the inserts and guarded updates built from the records.
 
 A query file holds named statements: a comment line `-- name: purpose` and the statement below it. Parameters are
-written `:name`; `{task}` and the like stand for the columns of that record, `{list:x}` for the rows of a JSON list.
+written `:name`; `{task}` and the like stand for the columns of that record, `{list:x}` for the rows of a JSON list,
+`{number:x.y}` and `{text:x.y}` for what is called y in the JSON object of column x.
 """
 
 from __future__ import annotations
@@ -86,14 +87,30 @@ SUBSTITUTIONS = _substitutions()
 
 
 class Dialect(NamedTuple):
-    """Where databases differ: how a JSON list of texts becomes rows, and how an index is insisted on."""
+    """Where databases differ: how a JSON list of texts becomes rows, how an index is insisted on, and what stands in a
+    JSON object, as a number if it is one, or as a text."""
 
     rows_of: str
     by_index: str
+    number: str
+    text: str
 
 
-SQLITE = Dialect("(SELECT value FROM json_each(:{}))", "INDEXED BY {}")
-POSTGRES = Dialect("(SELECT jsonb_array_elements_text(CAST(:{} AS jsonb)))", "")
+SQLITE = Dialect(
+    "(SELECT value FROM json_each(:{}))",
+    "INDEXED BY {}",
+    "CASE WHEN json_type({0}, '$.{1}') IN ('integer', 'real') THEN CAST(json_extract({0}, '$.{1}') AS REAL) END",
+    "CASE WHEN json_type({0}, '$.{1}') = 'text' THEN json_extract({0}, '$.{1}') END",
+)
+POSTGRES = Dialect(
+    "(SELECT jsonb_array_elements_text(CAST(:{} AS jsonb)))",
+    "",
+    # its texts cannot hold a NUL, which JSON can
+    "CASE WHEN position('\\u0000' IN {0}) = 0 AND json_typeof(CAST({0} AS json) -> '{1}') = 'number' "
+    "THEN CAST(CAST({0} AS json) ->> '{1}' AS DOUBLE PRECISION) END",
+    "CASE WHEN position('\\u0000' IN {0}) = 0 AND json_typeof(CAST({0} AS json) -> '{1}') = 'string' "
+    "THEN CAST({0} AS json) ->> '{1}' END",
+)
 
 
 def load(dialect: Dialect) -> dict[str, str]:
@@ -109,9 +126,11 @@ def load(dialect: Dialect) -> dict[str, str]:
 
 
 def _filled(statement: str, dialect: Dialect) -> str:
-    """The statement with `{task}` and the like replaced by columns, `{list:x}` and `{by:x}` by the dialect's words."""
+    """The statement with `{task}` and the like replaced by columns, `{list:x}` and its kin by the dialect's words."""
     text = re.sub(r"\{(\w+)\}", lambda m: SUBSTITUTIONS[m[1]], statement.strip())
     text = re.sub(r"\{list:(\w+)\}", lambda m: dialect.rows_of.format(m[1]), text)
+    text = re.sub(r"\{number:(\w+)\.(\w+)\}", lambda m: dialect.number.format(m[1], m[2]), text)
+    text = re.sub(r"\{text:(\w+)\.(\w+)\}", lambda m: dialect.text.format(m[1], m[2]), text)
     return re.sub(r"\{by:(\w+)\}", lambda m: dialect.by_index.format(m[1]), text)
 
 

@@ -111,9 +111,29 @@ DELETE FROM deliveries WHERE task_id = :id
 -- prune_approvals: of an ended task
 DELETE FROM approvals WHERE task_id = :id
 
--- spent: ended tasks since a time
-SELECT coalesce(creator, ''), agent, status, started_at, completed_at, usage FROM tasks
-WHERE status IN ('done', 'failed', 'cancelled') AND completed_at IS NOT NULL AND completed_at >= :since
+-- spent: what ended tasks have cost, told apart by what is asked for
+SELECT
+  CASE WHEN CAST(:actor AS BOOLEAN) THEN coalesce(creator, '') END,
+  CASE WHEN CAST(:agent AS BOOLEAN) THEN agent END,
+  CASE WHEN CAST(:session AS BOOLEAN) THEN CASE WHEN substr(session_key, 1, 3) = 'bg:' THEN '' ELSE session_key END END,
+  CASE WHEN CAST(:model AS BOOLEAN) THEN coalesce({text:usage.model}, '') END,
+  CASE WHEN CAST(:day AS BOOLEAN) THEN completed_at / 900000000 END,
+  count(*),
+  sum(CASE WHEN status = 'done' THEN 1 ELSE 0 END),
+  sum(CASE WHEN status = 'failed' THEN 1 ELSE 0 END),
+  sum(CASE WHEN status = 'cancelled' THEN 1 ELSE 0 END),
+  sum(CASE WHEN completed_at > started_at THEN completed_at - started_at ELSE 0 END),
+  sum(CASE WHEN started_at IS NOT NULL AND coalesce(tokens_in, tokens_out, cost) IS NULL THEN 1 ELSE 0 END),
+  sum(CASE WHEN started_at IS NOT NULL AND cost IS NULL THEN 1 ELSE 0 END),
+  sum(tokens_in), sum(tokens_out), sum(cost)
+FROM (
+  SELECT creator, agent, session_key, status, started_at, completed_at, usage,
+    {number:usage.input_tokens} AS tokens_in, {number:usage.output_tokens} AS tokens_out,
+    {number:usage.cost_usd} AS cost
+  FROM tasks WHERE completed_at IS NOT NULL AND completed_at >= :since AND completed_at < :until
+    AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
+) AS ended
+GROUP BY 1, 2, 3, 4, 5
 
 -- kin: the tasks of one root, oldest first
 SELECT {task} FROM tasks WHERE id = :root

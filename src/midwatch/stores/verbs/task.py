@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections import Counter
+from typing import Any
 
 from midwatch.change import Changes, Fence
 from midwatch.errors import Conflict, KeyReused, LimitReached
@@ -29,7 +30,7 @@ from midwatch.task import (
     start_notice,
     used,
 )
-from midwatch.usage import Spent, spent_seconds
+from midwatch.usage import PARTS, Asked, Spent
 
 NO_JSON = (None,) * TASK_JSON
 
@@ -235,10 +236,12 @@ def prune(tx: Tx, before: int, keep: int) -> int:
     return len(gone)
 
 
-def spent(tx: Tx, since: int) -> list[Spent]:
+def spent(tx: Tx, asked: Asked) -> list[Spent]:
+    wanted: dict[str, Any] = {part: part in asked.by for part in PARTS}
+    wanted |= {"since": asked.since, "until": asked.until, "session_key": asked.session_key}
     return [
-        Spent(actor, agent, status, spent_seconds(started, completed), None if usage is None else loads(usage))
-        for actor, agent, status, started, completed, usage in tx.rows("task.spent", {"since": since})
+        Spent(*parts, *(int(count) for count in counts), *figures)
+        for parts, counts, figures in ((row[:5], row[5:12], row[12:]) for row in tx.rows("task.spent", wanted))
     ]
 
 

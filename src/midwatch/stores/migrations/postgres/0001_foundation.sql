@@ -65,6 +65,8 @@ CREATE UNIQUE INDEX tasks_gate ON tasks (gate_key) WHERE status = 'running';
 CREATE INDEX tasks_waiting ON tasks (gate_key) WHERE status = 'pending';
 -- Counts of ended tasks by status, and the oldest of them. Open ones are counted by the indexes above.
 CREATE INDEX tasks_ended ON tasks (status, completed_at) WHERE completed_at IS NOT NULL;
+-- What ended tasks have cost.
+CREATE INDEX tasks_spent ON tasks (completed_at) WHERE completed_at IS NOT NULL;
 CREATE UNIQUE INDEX tasks_key ON tasks (coalesce(creator, ''), idempotency_key) WHERE idempotency_key IS NOT NULL;
 -- Tasks that came from another one.
 CREATE INDEX tasks_kin ON tasks (root_id) WHERE root_id <> id;

@@ -60,6 +60,9 @@ CREATE INDEX tasks_later ON tasks (due_at) WHERE status = 'pending' AND wait IS 
 CREATE UNIQUE INDEX tasks_gate ON tasks (gate_key) WHERE status = 'running';
 -- Counts of ended tasks by status, and the oldest of them. Open ones are counted by the indexes above.
 CREATE INDEX tasks_ended ON tasks (status, completed_at) WHERE completed_at IS NOT NULL;
+-- What ended tasks have cost is added up from this index alone, however long their texts are.
+CREATE INDEX tasks_spent ON tasks (completed_at, status, agent, creator, session_key, started_at, usage)
+  WHERE completed_at IS NOT NULL;
 CREATE UNIQUE INDEX tasks_key ON tasks (coalesce(creator, ''), idempotency_key) WHERE idempotency_key IS NOT NULL;
 -- Tasks that came from another one.
 CREATE INDEX tasks_kin ON tasks (root_id) WHERE root_id <> id;
