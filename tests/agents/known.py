@@ -39,7 +39,7 @@ def _claude(home: Path, url: str, key: str) -> dict[str, str]:
     _write(home / ".claude.json", json.dumps({"hasCompletedOnboarding": True}))
     return {
         "ANTHROPIC_BASE_URL": url,
-        "ANTHROPIC_API_KEY": key,
+        "CLAUDE_CODE_OAUTH_TOKEN": key,
         "ANTHROPIC_MODEL": "claude-sonnet-4-5",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
@@ -152,9 +152,11 @@ class Known:
 
     def environment(self, home: Path, url: str, key: str = KEY) -> dict[str, str]:
         """A whole environment for it."""
-        home.mkdir(parents=True, exist_ok=True)
+        scratch = home / "tmp"
+        scratch.mkdir(parents=True, exist_ok=True)
         path = f"{cache() / 'bin'}{os.pathsep}{os.environ['PATH']}"
         plain = {"HOME": str(home), "PATH": path, "LANG": "C.UTF-8", "TERM": "dumb", "NO_COLOR": "1"}
+        plain["TMPDIR"] = str(scratch)  # codex makes no helpers, and so no sandbox, in a HOME below its TMPDIR
         return {**plain, **self.prepare(home, url, key)}
 
     @property

@@ -24,10 +24,14 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from fakes import anthropic, gemini, openai_chat, openai_responses
-from fakes.script import Asked, Json, Step, Text, Wish, sample, script, tool_call
+from fakes.script import Asked, Json, Step, Text, Wish, clean, sample, script, tool_call
 
 MODELS = ("fake-model", "claude-sonnet-4-5", "gemini-2.5-pro", "gpt-5")
 LONGEST_HOLD = 300.0
+EXCEEDED = {
+    "limit": "This request would exceed your account's rate limit.",
+    "quota": "You exceeded your current quota, please check your plan and billing details.",
+}
 
 
 class Refused(Exception):
@@ -58,6 +62,10 @@ class Model:
         """Let answers that hold go on, now and later."""
         self._hold(name).set()
 
+    def lift(self, name: str) -> None:
+        """End a limit now."""
+        self._limits[name] = 0.0
+
     async def until(self, look: Callable[[Model], bool], seconds: float = 60.0) -> None:
         """Return once something holds of what the fake has seen; TimeoutError if it never does."""
         async with asyncio.timeout(seconds), self._news:
@@ -73,11 +81,11 @@ class Model:
         if asked.errand:
             return
         for wish in script(asked):
-            if wish.verb == "limit":
+            if wish.verb in ("limit", "quota"):
                 seconds, name = wish.words(2)
                 reset = self._limits.setdefault(name, time.time() + float(seconds))
                 if time.time() < reset:
-                    raise Refused(429, "This request would exceed your account's rate limit.", reset)
+                    raise Refused(429, EXCEEDED[wish.verb], reset if wish.verb == "limit" else None)
             elif wish.verb == "fail":
                 status, count, name = wish.words(3)
                 self._failed[name] += 1
@@ -91,7 +99,7 @@ class Model:
             return
         wishes = script(asked)
         if asked.results:
-            yield Text(f"The tool said: {asked.results[-1][:300]} ")
+            yield Text(f"The tool said: {clean(asked.results[-1])[:300]} ")
         elif not wishes:
             yield Text(f"You said: {asked.newest}")
         for wish in wishes:
@@ -127,9 +135,9 @@ class Model:
             case "drop":
                 yield Text("This will break. ")
                 raise ConnectionAbortedError("as the script says")
-            case "shell" | "write":
+            case "shell" | "escalate" | "write":
                 yield tool_call(asked, wish)
-            case "limit" | "fail":
+            case "limit" | "quota" | "fail":
                 yield Text("It is over. ")
             case unknown:
                 yield Text(f"I do not know [[{unknown}]]. ")
@@ -254,7 +262,15 @@ def create_app(model: Model) -> Starlette:
 
 
 class _Server(uvicorn.Server):
-    """Without signal handlers: whoever runs it ends it."""
+    """Without signal handlers: whoever runs it ends it, at once."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ended = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        await self.ended.wait()
 
     @contextmanager
     def capture_signals(self) -> Any:
@@ -274,7 +290,7 @@ async def serve(port: int = 0) -> AsyncIterator[tuple[str, Model]]:
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}", model
         finally:
-            server.should_exit = True
+            server.ended.set()
             await running
 
 

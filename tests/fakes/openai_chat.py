@@ -96,6 +96,8 @@ def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str]
     """Headers and body of an error; `reset` is when a usage limit ends."""
     kinds = {401: ("invalid_request_error", "invalid_api_key"), 429: ("requests", "rate_limit_exceeded")}
     kind, code = kinds.get(status, ("server_error", None))
+    if status == 429 and reset is None:
+        kind = code = "insufficient_quota"
     error: Json = {"message": text, "type": kind, "param": None, "code": code}
     headers: dict[str, str] = {}
     if reset is not None:

@@ -7,8 +7,10 @@
     [[pause S]]             S seconds of silence in mid-answer
     [[hold NAME]]           silence in mid-answer until a test releases NAME
     [[shell COMMAND]]       calls the tool that runs commands
+    [[escalate COMMAND]]    the same, and asks to leave the agent's sandbox where the tool knows of one
     [[write PATH TEXT]]     calls the tool that writes files
     [[limit S NAME]]        429, the usage limit, until S seconds after the first request with NAME
+    [[quota S NAME]]        the same, as a provider says it who does not tell when it ends
     [[fail STATUS N NAME]]  an error of the provider: to the first N requests with NAME, or always
     [[drop]]                breaks the connection in mid-answer
 
@@ -102,7 +104,7 @@ class Wish:
         return found + [""] * (count - len(found))
 
 
-TOOL_VERBS = ("shell", "write")
+TOOL_VERBS = ("shell", "escalate", "write")
 
 
 def clean(text: str) -> str:
@@ -168,6 +170,8 @@ def tool_call(asked: Asked, wish: Wish) -> Step:
             path, text = wish.words(2)
             command = f"printf %s '{text}' > '{path}'"
         given = {"command": command, "cmd": command, "description": "Runs a command"}
+        if wish.verb == "escalate":
+            given |= {"sandbox_permissions": "require_escalated", "justification": "May I?"}
     else:
         return Text(f"No tool for {wish.verb} among: {', '.join(asked.tools)}.")
     schema = asked.tools[name]
