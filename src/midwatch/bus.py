@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from itertools import islice
 from typing import NamedTuple, Protocol
 
 from midwatch.clock import Clock
 from midwatch.errors import NotFound, StoreError, StoreUnavailable
 from midwatch.event import EVERYTHING, Event, EventFilter, EventLog, Gap, event
+from midwatch.partial import ENDS, Partials, Written, joined
+from midwatch.relay import Exchange, Relay
 from midwatch.state import State
 from midwatch.store import Commit
 from midwatch.task import TaskStore
@@ -31,10 +33,6 @@ TEXTS = {
     "tool_exec_end": "result", "task_late": "result",
 }  # fmt: skip
 """Where an event may hold a long text."""
-ENDS = frozenset({"message_update", "turn_end", "task_finished", "session_closed"})
-"""Events after which something is not being written any more."""
-LONGEST_WRITTEN = 1_000_000
-MOST_WRITTEN = 1000
 PAGE = 500
 LIVE_WAITING = 1000
 PAUSE_SECONDS = 0.5
@@ -42,15 +40,6 @@ PAUSE_SECONDS = 0.5
 
 class Log(EventLog, TaskStore, Protocol):
     """What the bus needs of the store."""
-
-
-class Written(NamedTuple):
-    """A message that is being written, as far as it is."""
-
-    message_id: str
-    task_id: str | None
-    session_key: str | None
-    text: str
 
 
 class Shown(NamedTuple):
@@ -62,9 +51,10 @@ class Shown(NamedTuple):
 
 
 class Bus:
-    """One per process. `heard` is given every commit, in order."""
+    """One per process. `heard` is given every commit, in order. By a relay it shows live events of other processes, and
+    they those of this one."""
 
-    def __init__(self, store: Log, clock: Clock) -> None:
+    def __init__(self, store: Log, clock: Clock, relay: Relay | None = None) -> None:
         self._store = store
         self._clock = clock
         self._tail: deque[Event] = deque(maxlen=TAIL)
@@ -72,7 +62,8 @@ class Bus:
         self._wanted = 0
         self._news = asyncio.Event()
         self._watchers: set[_Watcher] = set()
-        self._live = _Live()
+        self._live = Partials()
+        self._exchange = Exchange(relay, clock, self._live, self) if relay is not None else None
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         self._open: set[str] = set()
         """Tasks seen submitted and not yet finished; of others the store is asked."""
@@ -85,6 +76,8 @@ class Bus:
 
     async def stop(self) -> None:
         """Let go; followers end."""
+        if self._exchange is not None:
+            await self._exchange.stop()
         if self._pump is not None:
             self._pump.cancel()
             with suppress(asyncio.CancelledError):
@@ -111,9 +104,14 @@ class Bus:
             self._pump_on()
 
     def show(self, live: Event) -> None:
-        """Show an event that is not stored to those who watch now."""
+        """Show an event that is not stored to those who watch now, here or elsewhere."""
+        self._show(live)
+        if self._exchange is not None:
+            self._exchange.share(live)
+
+    def _show(self, live: Event, source: str | None = None) -> None:
         self._live.note(live)
-        taken = [watcher.offer(live) for watcher in self._watchers]
+        taken = [watcher.offer(live, source) for watcher in self._watchers]
         if any(taken):
             self._ring()
 
@@ -123,6 +121,8 @@ class Bus:
         for made in events:
             if made.kind in ENDS:
                 self._live.forget(made)
+                if self._exchange is not None:
+                    self._exchange.ended(made)
             if made.kind == "task_submitted" and made.task_id:
                 self._open.add(made.task_id)
             elif made.kind == "task_finished" and made.task_id:
@@ -130,6 +130,8 @@ class Bus:
                 for future in self._waiting.pop(made.task_id, ()):
                     if not future.done():
                         future.set_result(None)
+        if self._exchange is not None:
+            self._exchange.reached()
         self._ring()
 
     def _remember(self, events: Sequence[Event]) -> None:
@@ -179,6 +181,30 @@ class Bus:
             self._pump = asyncio.get_running_loop().create_task(self._fetch())
             self._pump.add_done_callback(self._fetched)
 
+    # -- what other processes show; see `midwatch.relay.Audience` ------------------------------------------------
+
+    @property
+    def shown_seq(self) -> int:
+        return self._head
+
+    @property
+    def known_seq(self) -> int:
+        return max(self._head, self._wanted)
+
+    def seek(self, seq: int) -> None:
+        if 0 <= self._head < seq:
+            self._foreign = True
+            self._pump_on()
+
+    def show_from(self, source: str, live: Event) -> None:
+        self._show(live, source)
+
+    def lost_from(self, source: str, dropped: int) -> None:
+        for watcher in self._watchers:
+            if source in watcher.sources:
+                watcher.waiting.append(event(Gap(dropped=dropped), self._clock.now()))
+        self._ring()
+
     # -- what goes out -------------------------------------------------------------------------------------------
 
     async def follow(
@@ -194,24 +220,17 @@ class Bus:
         self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False
     ) -> AsyncGenerator[Sequence[Event], None]:
         """What `follow` gives, as many at a time as there are."""
-        watcher = _Watcher(which)
-        if live:
-            self._watchers.add(watcher)
-        try:
+        with self._watching(which, live) as watcher:
             async with aclosing(self._follow(after, which, watcher)) as found:
                 async for batch in found:
                     yield batch
-        finally:
-            self._watchers.discard(watcher)
 
     async def watch(
         self, which: EventFilter, look: Callable[[], Awaitable[State]], after: int | None = None
     ) -> AsyncGenerator[Sequence[Event | Shown], None]:
         """The state `look` finds, then every event after it, live ones too. From `after` on what was missed comes
         first. When events are gone that were not seen, a `gap` and the state again. No gap, no duplicate."""
-        watcher = _Watcher(which)
-        self._watchers.add(watcher)
-        try:
+        with self._watching(which) as watcher:
             while self._head >= 0:
                 state = await look()
                 async with aclosing(self._missed(after, state.as_of_seq, which)) as missed:
@@ -219,15 +238,29 @@ class Bus:
                         yield batch
                 await self._reach(state.as_of_seq)
                 watcher.take(0)  # what it holds is part of the texts shown now
-                yield [Shown(state, self._live.texts(which), self._live.screens.get(which.session_key or ""))]
+                yield [Shown(state, self._live.texts(which), self._live.screen(which.session_key))]
                 async with aclosing(self._follow(state.as_of_seq, which, watcher)) as found:
                     async for batch in found:
                         yield batch
                         if batch[0].kind == "gap" and batch[0].payload["oldest_seq"] is not None:
                             break
                 after = None
+
+    @contextmanager
+    def _watching(self, which: EventFilter, live: bool = True) -> Iterator[_Watcher]:
+        """Somebody who is offered live events for as long as this lasts."""
+        watcher = _Watcher(which)
+        if live:
+            self._watchers.add(watcher)
+            if self._exchange is not None:
+                self._exchange.want(which)
+        try:
+            yield watcher
         finally:
-            self._watchers.discard(watcher)
+            if watcher in self._watchers:
+                self._watchers.discard(watcher)
+                if self._exchange is not None:
+                    self._exchange.unwant(which)
 
     async def _missed(self, after: int | None, upto: int, which: EventFilter) -> AsyncGenerator[list[Event], None]:
         """The stored events between what a reader saw last and a state; a `gap` when some are gone."""
@@ -316,95 +349,22 @@ def _large(made: Event) -> bool:
     return made.kind in TEXTS and len(made.payload.get(TEXTS[made.kind]) or "") > LARGE
 
 
-def _joined(waiting: Iterable[Event]) -> list[Event]:
-    """Live events in order; what was written to a message bit by bit meanwhile comes as one."""
-    made: list[Event] = []
-    for live in waiting:
-        last = made[-1] if made else None
-        if last is not None and last.kind == live.kind == "message_delta" and _continues(last, live):
-            text = last.payload["text"] + live.payload["text"]
-            made[-1] = last._replace(id="", payload={**last.payload, "text": text})
-        else:
-            made.append(live)
-    return made
-
-
-def _continues(last: Event, live: Event) -> bool:
-    """Whether a delta begins where the one before it ended."""
-    here, there = last.payload, live.payload
-    same = here["message_id"] == there["message_id"] and last.task_id == live.task_id
-    return bool(same and here["offset"] + len(here["text"]) == there["offset"])
-
-
-class _Live:
-    """What is being written now, and the screens: what live events have told so far."""
-
-    def __init__(self) -> None:
-        self.screens: dict[str, str] = {}
-        self._texts: dict[str, _Text] = {}
-
-    def note(self, live: Event) -> None:
-        """Take in a live event."""
-        if live.kind == "screen_update" and live.session_key:
-            self.screens[live.session_key] = live.payload["screen"]
-        elif live.kind == "message_delta":
-            name = live.payload["message_id"]
-            if name not in self._texts:
-                if len(self._texts) >= MOST_WRITTEN:
-                    del self._texts[next(iter(self._texts))]
-                self._texts[name] = _Text(live)
-            self._texts[name].add(live.payload["offset"], live.payload["text"])
-
-    def forget(self, made: Event) -> None:
-        """A message is whole, or its turn is over."""
-        if made.kind == "session_closed":
-            self.screens.pop(made.session_key or "", None)
-        elif made.kind == "message_update":
-            self._texts.pop(made.payload["message_id"], None)
-        elif self._texts:
-            for name in [name for name, text in self._texts.items() if text.task_id == made.task_id]:
-                del self._texts[name]
-
-    def texts(self, which: EventFilter) -> tuple[Written, ...]:
-        """Those a filter asks for."""
-        return tuple(
-            Written(name, text.task_id, text.session_key, "".join(text.parts))
-            for name, text in self._texts.items()
-            if which.task_id in (None, text.task_id) and which.session_key in (None, text.session_key)
-        )
-
-
-class _Text:
-    """A message that is being written."""
-
-    def __init__(self, first: Event) -> None:
-        self.task_id = first.task_id
-        self.session_key = first.session_key
-        self.parts: list[str] = []
-        self._length = 0
-
-    def add(self, offset: int, text: str) -> None:
-        """Write at `offset`. What would leave a hole, or be too long, is left to the whole message that follows."""
-        if offset < self._length:  # it is written anew from there
-            self.parts = ["".join(self.parts)[:offset]]
-            self._length = offset
-        if offset == self._length and offset + len(text) <= LONGEST_WRITTEN:
-            self.parts.append(text)
-            self._length += len(text)
-
-
 class _Watcher:
     """Live events one follower has not taken yet."""
 
     def __init__(self, which: EventFilter) -> None:
         self.waiting: deque[Event] = deque()
+        self.sources: set[str] = set()
+        """Other processes whose live events it was offered."""
         self._which = which
         self._dropped = 0
 
-    def offer(self, live: Event) -> bool:
+    def offer(self, live: Event, source: str | None) -> bool:
         """Whether there is something new to take."""
         if not self._which.matches(live):
             return False
+        if source is not None:
+            self.sources.add(source)
         if len(self.waiting) >= LIVE_WAITING:
             self._dropped += 1
             return False
@@ -412,7 +372,7 @@ class _Watcher:
         return True
 
     def take(self, now: int) -> list[Event]:
-        taken = _joined(self.waiting)
+        taken = joined(self.waiting)
         self.waiting.clear()
         if self._dropped:
             taken.append(event(Gap(dropped=self._dropped), now))

@@ -41,6 +41,7 @@ from midwatch.home import Home, boot_id
 from midwatch.hooks import Hooks
 from midwatch.identity import Tokens
 from midwatch.notifications import Notifications
+from midwatch.relay import Relay
 from midwatch.routines import Routines
 from midwatch.scheduler import Scheduler
 from midwatch.sessions import Sessions
@@ -121,9 +122,10 @@ class Runtime:
         self.living = living_processes(settings, home, store)
         self.approvals = Approvals(store, clock, self.living)
         self.tokens = Tokens(store, clock, home.token())
-        self.bus = Bus(store, clock)
-        self.roster = Roster(agents, settings.default_agent, self.living)
         self._id = new_id("i", now)
+        self.relay = relay_of(settings, self._id)
+        self.bus = Bus(store, clock, self.relay)
+        self.roster = Roster(agents, settings.default_agent, self.living)
         self.tasks = Tasks(
             store,
             clock,
@@ -244,6 +246,8 @@ class Runtime:
         self.routines.register("watchdog", WATCHDOG_SECONDS, self.alerts.tell)
         terms, stop, prompts = self.roster.terms_of, self.tasks.cancel, settings.goals.templates()
         self._scheduler = Scheduler(self.store, self.clock, engine.leads, terms, stop, prompts)
+        if self.relay is not None:
+            self.relay.open()
         await self._watchdog.start()
         await engine.start()
         await self._courier.start()
@@ -290,6 +294,8 @@ class Runtime:
             ]
             steps.append(self._engine.stop)
         steps += [self.hooks.stop, self.tokens.close, self.bus.stop]
+        if self.relay is not None:
+            steps.append(self.relay.close)
         failed: list[BaseException] = []
         for step in steps:
             try:
@@ -365,6 +371,15 @@ async def open_store(settings: Settings, home: Home) -> Store:
         raise
     store.set_hint(Hinter())
     return store
+
+
+def relay_of(settings: Settings, instance_id: str) -> Relay | None:
+    """What carries live events to and from other processes, where there are some."""
+    if not settings.db:
+        return None
+    from midwatch.stores.relay import PostgresRelay
+
+    return PostgresRelay(settings.db, instance_id)
 
 
 def living_processes(settings: Settings, home: Home, store: Any) -> Living:

@@ -220,7 +220,7 @@ class WatchdogAlert(Payload):
 @kind("gap", live=True)
 class Gap(Payload):
     """Something is missing here: stored events before `oldest_seq` were pruned, the log ends before where the reader
-    was, or `dropped` live ones were too many."""
+    was, or live ones, `dropped` at least, were too many or were lost between processes."""
 
     oldest_seq: int | None = None
     dropped: int = 0

@@ -1,0 +1,316 @@
+"""The relay on PostgreSQL: LISTEN and NOTIFY on a connection of its own, in a thread of its own.
+
+A notification holds less than 8 kB, so a message is cut into numbered chunks. PostgreSQL delivers in order and loses
+nothing while the connection lasts; a chunk that does not continue what came before it means that something was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import selectors
+import threading
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from midwatch.relay import EVERYBODY
+from midwatch.stores.postgres import CONNECTION_OPTIONS, Connection, explain
+
+log = logging.getLogger("midwatch.relay")
+
+CHANNEL = "midwatch.relay"
+OURS = "midwatch relay"
+OPTIONS = {
+    **CONNECTION_OPTIONS,
+    # A notification is not worth waiting for the disk, least of all while it keeps others from committing theirs.
+    "options": "-c synchronous_commit=off",
+    "connect_timeout": 2,
+    "application_name": OURS,
+}
+LONGEST_CHUNK = 7_900
+"""Bytes of a notification; PostgreSQL takes fewer than 8000."""
+MOST_PARTS = 4000
+MOST_AT_ONCE = 64
+MOST_WAITING = 1000
+MOST_SENDERS = 1000
+PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 10.0
+DESK = "SELECT oid FROM pg_namespace WHERE nspname = current_schema()"
+"""A database may hold several desks, each in a schema of its own, that must not hear each other."""
+NOTIFY = "SELECT pg_notify(channel, chunk) FROM unnest(%s::text[], %s::text[]) AS said (channel, chunk)"
+
+
+class Chunk(NamedTuple):
+    """A part of a message. `run` is one connection of its sender, `number` counts its messages to one channel."""
+
+    sender: str
+    run: str
+    number: int
+    part: int
+    parts: int
+    text: str
+
+    def line(self) -> str:
+        """As it is sent."""
+        return " ".join(map(str, self))
+
+    @classmethod
+    def read(cls, line: str) -> Chunk:
+        """As it was sent; ValueError when it is none."""
+        sender, run, number, part, parts, text = line.split(" ", 5)
+        return cls(sender, run, int(number), int(part), int(parts), text)
+
+
+def cut(sender: str, run: str, number: int, body: str) -> Iterator[Chunk]:
+    """A message as chunks that are short enough. Its text is ASCII, so that it can be cut anywhere."""
+    room = LONGEST_CHUNK - len(Chunk(sender, run, number, MOST_PARTS, MOST_PARTS, "").line())
+    parts = max(1, -(-len(body) // room))
+    for part in range(parts):
+        yield Chunk(sender, run, number, part + 1, parts, body[part * room : (part + 1) * room])
+
+
+class Assembly:
+    """Puts the messages of one sender on one channel together again."""
+
+    def __init__(self) -> None:
+        self._run: str | None = None
+        self._number = 0
+        self._parts: list[str] = []
+
+    def add(self, chunk: Chunk) -> tuple[str | None, bool]:
+        """The message this chunk completes, if it does, and whether something before it, or it itself, is lost."""
+        lost = False
+        if chunk.run != self._run:
+            lost = self._run is not None  # its sender was cut off, and what it sent then is lost
+            self._run, self._number, self._parts = chunk.run, chunk.number - 1, []
+        elif not self._parts and chunk.number == self._number:
+            return None, False  # the rest of a message that is lost already
+        if (chunk.number, chunk.part) != (self._number + 1, len(self._parts) + 1):
+            lost, self._parts = True, []
+            if chunk.part != 1:
+                self._number = chunk.number
+                return None, True
+            self._number = chunk.number - 1
+        self._parts.append(chunk.text)
+        if chunk.part < chunk.parts:
+            return None, lost
+        whole, self._parts, self._number = "".join(self._parts), [], chunk.number
+        return whole, lost
+
+
+class _Letter(NamedTuple):
+    to: str
+    topic: str
+    data: Any
+
+
+class PostgresRelay:
+    """Implements `midwatch.relay.Relay` for the process with this id."""
+
+    def __init__(self, url: str, id_: str) -> None:
+        self.id = id_
+        self._url = url
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._outbox: deque[_Letter | asyncio.Future[None]] = deque()
+        self._on_message: dict[str, Callable[[str, Any], None]] = {}
+        self._on_connect: list[Callable[[], None]] = []
+        self._on_loss: list[Callable[[str], None]] = []
+        self._cut_off = False
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._bell = self._ringer = -1
+        self._run = ""
+        self._desk: int | str = ""
+        self._numbers: Counter[str] = Counter()
+        self._assemblies: dict[tuple[str, str], Assembly] = {}
+
+    # -- the port ------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        if self._thread is None and not self._closed.is_set():
+            self._loop = asyncio.get_running_loop()
+            self._bell, self._ringer = os.pipe()
+            os.set_blocking(self._bell, False)
+            os.set_blocking(self._ringer, False)
+            self._thread = threading.Thread(target=self._live, name="midwatch-relay", daemon=True)
+            self._thread.start()
+
+    def on_message(self, topic: str, listener: Callable[[str, Any], None]) -> None:
+        self._on_message[topic] = listener
+
+    def on_connect(self, listener: Callable[[], None]) -> None:
+        self._on_connect.append(listener)
+
+    def on_loss(self, listener: Callable[[str], None]) -> None:
+        self._on_loss.append(listener)
+
+    def send(self, to: str, topic: str, data: Any) -> bool:
+        self.open()
+        if self._cut_off or self._closed.is_set() or len(self._outbox) >= MOST_WAITING:
+            return False
+        self._outbox.append(_Letter(to, topic, data))
+        self._ring()
+        return True
+
+    async def sent(self) -> None:
+        if self._thread is None or self._cut_off or self._closed.is_set():
+            return
+        left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._outbox.append(left)
+        self._ring()
+        await left
+
+    async def close(self) -> None:
+        self._closed.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._ring()
+            await asyncio.to_thread(thread.join)
+            os.close(self._bell)
+            os.close(self._ringer)
+
+    def _ring(self) -> None:
+        with suppress(BlockingIOError):  # it rings already
+            os.write(self._ringer, b"x")
+
+    # -- in the thread -------------------------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        pause, told = PAUSE_SECONDS, False
+        while not self._closed.is_set():
+            try:
+                with psycopg.connect(self._url, autocommit=True, **OPTIONS) as connection:
+                    self._begin(connection)
+                    pause, told = PAUSE_SECONDS, False
+                    self._converse(connection)
+            except Exception as problem:
+                if not told and not self._closed.is_set():
+                    why = explain(problem, self._url) if isinstance(problem, psycopg.Error) else repr(problem)
+                    log.warning("live events do not cross processes for now: %s", why)
+                told = True
+            self._cut_off = True
+            self._drop()
+            self._closed.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        self._drop()
+
+    def _begin(self, connection: Connection) -> None:
+        [self._desk] = connection.execute(DESK).fetchone() or ["none"]
+        for name in (EVERYBODY, self.id):
+            connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel(name))), prepare=False)
+        self._run = uuid.uuid4().hex[:8]
+        self._numbers.clear()
+        self._assemblies.clear()
+        self._cut_off = False
+        self._tell(self._connected)
+
+    def _converse(self, connection: Connection) -> None:
+        with selectors.DefaultSelector() as ready:
+            for file in (connection.fileno(), self._bell):
+                ready.register(file, selectors.EVENT_READ)
+            while True:
+                for heard in connection.notifies(timeout=0):
+                    self._take(heard)
+                if self._outbox:
+                    self._send_some(connection)
+                elif self._closed.is_set():
+                    return
+                else:
+                    ready.select()
+                    with suppress(BlockingIOError):
+                        os.read(self._bell, 4096)
+
+    def _send_some(self, connection: Connection) -> None:
+        said: list[tuple[str, str]] = []
+        left: list[asyncio.Future[None]] = []
+        try:
+            while self._outbox and len(said) < MOST_AT_ONCE:
+                letter = self._outbox.popleft()
+                if isinstance(letter, _Letter):
+                    said += self._chunks(letter)
+                else:
+                    left.append(letter)
+            if said:
+                channels, chunks = zip(*said, strict=True)
+                connection.execute(NOTIFY, (list(channels), list(chunks)))
+        finally:
+            if left:
+                self._tell(_resolve, left)
+
+    def _chunks(self, letter: _Letter) -> list[tuple[str, str]]:
+        try:
+            body = json.dumps([letter.topic, letter.data])
+        except (TypeError, ValueError) as problem:
+            log.error("a message about %s cannot be sent: %s", letter.topic, problem)
+            return []
+        made = list(cut(self.id, self._run, self._numbers[letter.to] + 1, body))
+        if len(made) > MOST_PARTS:
+            log.error("a message about %s cannot be sent: it has %d bytes", letter.topic, len(body))
+            return []
+        self._numbers[letter.to] += 1
+        return [(self._channel(letter.to), chunk.line()) for chunk in made]
+
+    def _channel(self, name: str) -> str:
+        return f"{CHANNEL}.{self._desk}.{name}"
+
+    def _take(self, heard: psycopg.Notify) -> None:
+        try:
+            chunk = Chunk.read(heard.payload)
+            if chunk.sender == self.id:
+                return
+            name = heard.channel, chunk.sender
+            if name not in self._assemblies and len(self._assemblies) >= MOST_SENDERS:
+                del self._assemblies[next(iter(self._assemblies))]
+            whole, lost = self._assemblies.setdefault(name, Assembly()).add(chunk)
+            if lost:
+                self._tell(self._lost, chunk.sender)
+            if whole is not None:
+                self._tell(self._arrived, chunk.sender, *json.loads(whole))
+        except (ValueError, TypeError) as problem:
+            log.warning("a message that makes no sense was left out: %s", problem)
+
+    def _drop(self) -> None:
+        """What could not be sent is lost; nobody waits for it any more."""
+        left: list[asyncio.Future[None]] = []
+        with suppress(IndexError):
+            while True:
+                letter = self._outbox.popleft()
+                if not isinstance(letter, _Letter):
+                    left.append(letter)
+        self._tell(_resolve, left)
+
+    def _tell(self, listener: Callable[..., None], *args: Any) -> None:
+        with suppress(RuntimeError):  # the loop is gone
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(listener, *args)
+
+    # -- on the loop ---------------------------------------------------------------------------------------------
+
+    def _connected(self) -> None:
+        for listener in self._on_connect:
+            listener()
+
+    def _lost(self, sender: str) -> None:
+        for listener in self._on_loss:
+            listener(sender)
+
+    def _arrived(self, sender: str, topic: str, data: Any) -> None:
+        listener = self._on_message.get(topic)
+        if listener is not None and not self._closed.is_set():
+            try:
+                listener(sender, data)
+            except (KeyError, TypeError, ValueError, AttributeError) as problem:  # perhaps of another version
+                log.warning("a message about %s from %s was left out: %r", topic, sender, problem)
+
+
+def _resolve(left: list[asyncio.Future[None]]) -> None:
+    for future in left:
+        if not future.done():
+            future.set_result(None)
