@@ -16,7 +16,8 @@ ROOT = SOURCE.parent.parent
 
 ORDER = (
     "errors", "clock", "schedule", "event", "session", "channel", "change", "notifications", "submission", "task",
-    "tasks", "state", "usage", "sessions", "agent", "approval", "identity", "automation", "goal", "automations",
+    "worktree", "tasks", "worktrees", "state", "usage", "sessions", "agent", "approval", "identity", "automation",
+    "goal", "automations",
     "snapshots", "goals", "settlement", "alert", "alerts", "engine", "store", "home", "slots", "turn", "verdict",
     "conversations", "waiting", "worker", "lookout", "courier", "watchdog", "scheduler", "routines", "hooks",
     "partial", "relay", "bus",
@@ -34,7 +35,9 @@ NOUNS = (
     "change",
     "submission",
     "task",
+    "worktree",
     "tasks",
+    "worktrees",
     "agent",
     "approval",
     "identity",

@@ -19,7 +19,8 @@ import pytest
 import typer
 
 import midwatch
-from midwatch import approval, automation, channel, goal, session, task
+from midwatch import approval, automation, channel, goal, session, task, worktree
+from midwatch.agent import YES_NO
 from midwatch.agents import KINDS as AGENT_KINDS
 from midwatch.agents.command import CommandAgent
 from midwatch.agents.demo import DemoAgent
@@ -276,6 +277,7 @@ async def started(place: Home, attempt: int = 1) -> None:
         ("Delivery", ("pending",), channel.TRANSITIONS),
         ("Automation", ("active",), automation.TRANSITIONS),
         ("Goal", ("active", "waiting_for_session"), goal.TRANSITIONS),
+        ("Worktree", ("making",), worktree.TRANSITIONS),
     ],
 )
 def test_the_diagrams_have_the_arrows_of_the_tables(
@@ -383,7 +385,7 @@ def test_sessions_approvals_and_the_envelope_list_every_field() -> None:
     for word in (*get_args(session.Role), *get_args(session.Status)):
         assert f"`{word}`" in text
     asked = approval.Approval(
-        id="a", task_id="t", attempt=1, session_key="k", agent="a", question="?", choices=("yes",)
+        id="a", task_id="t", attempt=1, session_key="k", agent="a", question="?", choices=YES_NO
     )
     assert sorted(first_cells(section(read("approvals.md"), "## Fields"))) == sorted(asked.snapshot())
     envelope = section(read("events.md"), "## The envelope")

@@ -282,7 +282,8 @@ def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Chan
     task = Task(
         id=task_id, status="pending", prompt=prompt_of(after, work, now, means.templates), agent=agent,
         session_key=session, gate_key=gate_key(session), created_at=now, due_at=now, cause="goal", cause_id=goal.id,
-        creator=goal.creator, workdir=goal.workdir, timeout_seconds=_limit(after, work, now, terms.timeout_seconds),
+        creator=goal.creator, workdir=goal.workdir, dir_key=terms.dir_key(goal.workdir),
+        timeout_seconds=_limit(after, work, now, terms.timeout_seconds),
         on_crash=terms.on_crash, max_attempts=1, root_id=task_id,
         internal_key=f"{goal.id}#{work}:{number}:{goal.revision}",
     )  # fmt: skip

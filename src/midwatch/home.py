@@ -92,6 +92,7 @@ class Home:
         self.token_file = path / "token"
         self.run = path / "run"
         self.work = path / "work"
+        self.worktrees = path / "worktrees"
         self.log_file = path / "log" / "midwatch.log"
         self.server_file = self.run / "server.json"
 

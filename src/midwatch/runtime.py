@@ -18,6 +18,7 @@ from typing import Any
 from midwatch.agent import Agent
 from midwatch.agents import build as build_agent
 from midwatch.agents.function import FunctionAgent
+from midwatch.agents.git import GitProgram
 from midwatch.agents.guard import guard
 from midwatch.agents.hook import program
 from midwatch.agents.profiles import detect
@@ -28,7 +29,7 @@ from midwatch.automations import Automations
 from midwatch.bus import Bus
 from midwatch.channel import Channel
 from midwatch.channels import build as build_channel
-from midwatch.clock import Clock, SystemClock, new_id
+from midwatch.clock import SECOND, Clock, SystemClock, new_id
 from midwatch.config import Settings
 from midwatch.conversations import Conversations
 from midwatch.courier import Courier
@@ -54,6 +55,7 @@ from midwatch.task import AgentTerms, Task
 from midwatch.tasks import Limits, Tasks
 from midwatch.watchdog import Watchdog
 from midwatch.worker import Worker
+from midwatch.worktrees import Worktrees
 
 log = logging.getLogger("midwatch.runtime")
 
@@ -62,6 +64,7 @@ Registered = Agent | Callable[..., Any] | str
 
 
 WATCHDOG_SECONDS = 60.0
+WORKTREES_SECONDS = 3600.0
 SCHEDULED = frozenset({"automation", "goal", "session"})
 """What the scheduler wants to hear of."""
 Living = Callable[[], Awaitable[list[Instance]]]
@@ -136,6 +139,9 @@ class Runtime:
             wait_finished=self.bus.finished,
             default_route=settings.notify,
             settle=lambda ended: self.settlements.after(Ended(ended)),
+        )
+        self.worktrees = Worktrees(
+            store, clock, GitProgram(), home=str(home.worktrees), host=socket.gethostname(), lock=home.lock
         )
         self.sessions = Sessions(store, clock, self.tasks, self._pause_automation)
         self.settlements = Settlements(store, clock, self.roster.terms_of, settings.goals.templates())
@@ -226,6 +232,7 @@ class Runtime:
             approval_seconds=settings.approval_expiry,
             max_waiting=settings.max_waiting,
             settle=self.settlements.after,
+            worktrees=self.worktrees,
         )
         engine = self._engine = self._build_engine(self._worker, self.instance)
         self._courier = Courier(self.store, self.clock, self.channels, engine.leads)
@@ -244,6 +251,7 @@ class Runtime:
         )
         self.routines = Routines(self.clock, engine.leads)
         self.routines.register("watchdog", WATCHDOG_SECONDS, self.alerts.tell)
+        self.routines.register("worktrees", WORKTREES_SECONDS, self._prune_worktrees)
         terms, stop, prompts = self.roster.terms_of, self.tasks.cancel, settings.goals.templates()
         self._scheduler = Scheduler(self.store, self.clock, engine.leads, terms, stop, prompts)
         if self.relay is not None:
@@ -256,6 +264,9 @@ class Runtime:
         await self.routines.start()
         if settings.completion_hook:
             await self.hooks.add("completion", program(settings.completion_hook, self._child_env), engine.leads)
+
+    async def _prune_worktrees(self) -> None:
+        await self.worktrees.prune(self.clock.now() - int(self.settings.retention.task_age * SECOND))
 
     async def _pause_automation(self, automation_id: str, actor: str | None) -> None:
         why = f"{actor or 'a person'} interrupted its run"

@@ -73,6 +73,8 @@ class Session:
     status: Status = "idle"
     thread_id: str | None = None
     workdir: str | None = None
+    worktree: str | None = None
+    """Id of its own git worktree, which its turns share."""
     created_at: int = 0
     updated_at: int = 0
     revision: int = 0
@@ -111,6 +113,7 @@ class View(NamedTuple):
             "live": session.live_owner is not None,
             "epoch": session.epoch,
             "workdir": session.workdir,
+            "worktree": session.worktree,
             "creator": session.creator,
             "created_at": iso(session.created_at),
             "updated_at": iso(session.updated_at),

@@ -13,7 +13,7 @@ from midwatch.clock import Clock, new_id
 from midwatch.errors import AlreadyFinished, Conflict, InvalidInput, KeyReused, NotFound
 from midwatch.event import SessionClosed, SessionOpened, StatusChange, event
 from midwatch.session import MAX_TITLE, Message, Session, SessionStore, View, checked_key, gate_key
-from midwatch.submission import check
+from midwatch.submission import check, check_repository
 from midwatch.task import Status, Task, TaskFilter, TaskStore
 from midwatch.tasks import Tasks
 
@@ -45,14 +45,16 @@ class Sessions:
         *,
         agent: str | None = None,
         workdir: str | None = None,
+        worktree: bool = False,
         title: str = "",
         key: str | None = None,
         idempotency_key: str | None = None,
         actor: str | None = None,
     ) -> tuple[View, bool]:
         """Open a conversation with an agent; whether it is new. One that is open with the same agent and directory is
-        returned as it is, a closed one is opened again. With an idempotency key, in place of a key, what it opened the
-        first time is returned as it is, also when it is closed; KeyReused when other things were said then."""
+        returned as it is, a closed one is opened again. With `worktree` its turns share a git worktree of its own. With
+        an idempotency key, in place of a key, what it opened the first time is returned as it is, also when it is
+        closed; KeyReused when other things were said then."""
         now = self._clock.now()
         name = await self._tasks.known_agent(agent)
         check("-", {"workdir": workdir, "idempotency_key": idempotency_key}, 1)
@@ -63,9 +65,11 @@ class Sessions:
         key = checked_key(key, "key") if key else f"chat:{new_id('s', now)}"
         if len(title) > MAX_TITLE or not (title.isprintable() or not title):
             raise InvalidInput(f"a title is up to {MAX_TITLE} printable characters.", field="title")
+        if worktree:
+            check_repository(workdir)
         made = Session(
             key=key, agent=name, gate_key=gate_key(key), title=title, creator=actor, workdir=workdir,
-            created_at=now, updated_at=now,
+            worktree=new_id("w", now) if worktree else None, created_at=now, updated_at=now,
         )  # fmt: skip
         about = {"session_key": key, "agent_id": name, "actor": actor}
         opened = event(SessionOpened(agent=name, workdir=workdir, title=title or None), now, **about)
@@ -161,11 +165,11 @@ def repeatable_key(actor: str | None, idempotency_key: str) -> str:
     return f"chat:k_{sha256(said.encode()).hexdigest()[:32]}"
 
 
-def _said_of(session: Session) -> tuple[str | None, ...]:
+def _said_of(session: Session) -> tuple[object, ...]:
     """What was said when it was opened, and who said it."""
-    return (session.creator, session.agent, session.workdir, session.title)
+    return (session.creator, session.agent, session.workdir, session.worktree is None, session.title)
 
 
 def _alike(one: Session, other: Session) -> bool:
-    """Whether they are with the same agent in the same directory."""
-    return (one.agent, one.workdir) == (other.agent, other.workdir)
+    """Whether they are with the same agent in the same directory, or both in a worktree from there."""
+    return (one.agent, one.workdir, one.worktree is None) == (other.agent, other.workdir, other.worktree is None)

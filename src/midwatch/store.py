@@ -17,6 +17,7 @@ from midwatch.session import SessionStore
 from midwatch.state import StateStore
 from midwatch.task import TaskStore
 from midwatch.usage import UsageStore
+from midwatch.worktree import WorktreeStore
 
 
 class Commit(NamedTuple):
@@ -47,6 +48,7 @@ class Store(
     AutomationStore,
     GoalStore,
     AlertStore,
+    WorktreeStore,
     Protocol,
 ):
     """Port: durable state. Kinds of stores are in `midwatch.stores`; one suite of tests holds for all of them."""

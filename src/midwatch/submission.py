@@ -32,6 +32,10 @@ class Submission(TypedDict, total=False):
     route: str | None
     """Where notices go: `channel` or `channel:target`."""
     workdir: str | None
+    share_workdir: bool
+    """Work beside others in the directory, also where its agent would have it for itself."""
+    worktree: bool
+    """Work in a git worktree of its own, made from the repository that holds the directory."""
     timeout: float | None
     """Seconds of work, from its start."""
     priority: int
@@ -152,6 +156,24 @@ def refuse_unknown(wish: Mapping[str, Any], known: frozenset[str]) -> None:
     if unknown := sorted(set(wish) - known):
         raise InvalidInput(
             f"{unknown[0]} cannot be set here; what can be: {', '.join(sorted(known))}.", field=unknown[0]
+        )
+
+
+def directory_of(workdir: str) -> str:
+    """What two tasks would both write: the repository that holds a directory, or else the directory itself."""
+    place = Path(workdir).expanduser().resolve()
+    return str(next((one for one in (place, *place.parents) if (one / ".git").exists()), place))
+
+
+def check_repository(workdir: str | None) -> None:
+    """InvalidInput for a directory that no worktree can be made from. Whether one can is seen when the work starts."""
+    if workdir is None:
+        raise InvalidInput("a worktree is made from a repository; name a working directory in one.", field="workdir")
+    if not (Path(directory_of(workdir)) / ".git").exists():
+        raise InvalidInput(
+            f"{workdir!r} is in no git repository, so no worktree can be made from it; leave the worktree out, "
+            "or make one with `git init` and a first commit.",
+            field="worktree",
         )
 
 

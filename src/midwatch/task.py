@@ -18,7 +18,7 @@ from midwatch.channel import Delivery, Route, end_text, shown_route, start_text
 from midwatch.clock import iso, new_id
 from midwatch.event import AgentFault, Event, StatusChange, TaskFinished, event
 from midwatch.session import PRIVATE, Message, Session, said
-from midwatch.submission import PRIORITY, Cause, OnCrash
+from midwatch.submission import PRIORITY, Cause, OnCrash, directory_of
 
 Status = Literal["pending", "running", "done", "failed", "cancelled"]
 Outcome = Literal["ok", "silent", "error", "timeout", "cancelled", "lost", "budget", "transferred"]
@@ -72,6 +72,8 @@ class Task(NamedTuple):
     origin_session: str | None = None
     route: str | None = None
     workdir: str | None = None
+    dir_key: str | None = None
+    """The directory it has for itself while it runs; tasks with equal ones do not run at once."""
     quiet: str | None = None
     """An answer that is just this text is not worth telling."""
     timeout_seconds: float | None = None
@@ -104,6 +106,8 @@ class Task(NamedTuple):
     budget: Mapping[str, Any] | None = None
     usage: Mapping[str, Any] | None = None
     trace: Mapping[str, Any] | None = None
+    worktree: Mapping[str, Any] | None = None
+    """Its own git worktree: `id` as soon as one is wanted, the rest once it is there; see `midwatch.worktree`."""
 
     @property
     def noun(self) -> str:
@@ -149,6 +153,7 @@ class Task(NamedTuple):
         """As JSON shows it. The lease, the hashes and the target of the route stay inside."""
         shown = {name: getattr(self, name) for name in SHOWN}
         shown["route"] = shown_route(self.route)
+        shown["worktree"] = shown_worktree(self.worktree)
         shown["status_text"] = self.status_text
         shown["tokens_used"] = self.tokens_used
         for name in ("created_at", "due_at", "started_at", "completed_at"):
@@ -167,11 +172,20 @@ WAITS = {
     "backoff": "waits before the next try",
     "limit": "waits for the provider's usage limit",
     "session": "waits for its session's running task",
+    "directory": "waits for the task that works in its directory",
     "slot": "waits for a free slot",
     "agent": "no live process has agent {agent!r}",
     "approval": "waits for an answer",
 }
 TIMED_WAITS = frozenset({"delay", "backoff", "limit"})
+WORKTREE_SHOWN = ("id", "path", "branch", "base", "files", "added", "removed", "dirty", "status")
+
+
+def shown_worktree(note: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """A task's worktree as JSON shows it; what is not known yet is null."""
+    if note is None:
+        return None
+    return {**dict.fromkeys(WORKTREE_SHOWN), "status": "planned", **{n: note[n] for n in WORKTREE_SHOWN if n in note}}
 
 
 class AgentTerms(NamedTuple):
@@ -181,6 +195,15 @@ class AgentTerms(NamedTuple):
     on_crash: OnCrash = "fail"
     max_attempts: int = 3
     slots: int = 4
+    exclusive: bool = False
+    """Whether its tasks want their directory for themselves while they run, as those that write code do."""
+    workdir: str | None = None
+    """Where a task works that names no directory."""
+
+    def dir_key(self, workdir: str | None) -> str | None:
+        """What a task in this directory must not share with a running one; None when it need not care."""
+        place = workdir or self.workdir
+        return directory_of(place) if self.exclusive and place else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,9 +294,9 @@ class TaskStore(Protocol):
         ...
 
     async def claim(self, request: ClaimRequest, now: int) -> Claims:
-        """Take due tasks in claim order, one per gate, within the request's slots: each becomes running with a new
-        attempt, owner and token, a `task_started` event and its start notice. A slot is kept for each actor who waits
-        and has none; see `midwatch.slots`."""
+        """Take due tasks in claim order, one per gate and directory, within the request's slots: each becomes running
+        with a new attempt, owner and token, a `task_started` event and its start notice. A slot is kept for each actor
+        who waits and has none; see `midwatch.slots`."""
         ...
 
     async def apply(self, changes: Changes) -> None:
@@ -310,6 +333,10 @@ class TaskStore(Protocol):
 
     async def gate_holder(self, gate: str) -> str | None:
         """Id of the task that runs in this gate, or None."""
+        ...
+
+    async def dir_holder(self, dir_key: str) -> str | None:
+        """Id of the task that has this directory for itself now, or None."""
         ...
 
     async def open_events(self, fence: Fence) -> list[Event]:
@@ -374,7 +401,8 @@ def used(task: Task, now: int, thread_id: str | None = None) -> Session:
     """The task's session as its use leaves it."""
     return Session(
         key=task.session_key, agent=task.agent, gate_key=task.gate_key, creator=task.creator, thread_id=thread_id,
-        workdir=task.workdir, created_at=now, updated_at=now,
+        workdir=task.workdir, worktree=str(task.worktree["id"]) if task.worktree else None, created_at=now,
+        updated_at=now,
     )  # fmt: skip
 
 
@@ -406,7 +434,10 @@ def end(
         completed_at=now, wait=None, lease_owner=None, pgid=None, pgid_mark=None, token_hash=None,
     )  # fmt: skip
     fields = {name: getattr(ended, name) for name in ENDED_FIELDS}
-    told = TaskFinished(status=ended.status, outcome=outcome, result=result, error=error, usage=ended.usage)
+    told = TaskFinished(
+        status=ended.status, outcome=outcome, result=result, error=error, usage=ended.usage,
+        worktree=shown_worktree(ended.worktree),
+    )  # fmt: skip
     messages = end_messages(ended, now)
     failed = trouble(task, error or outcome, "error", now) if ended.status == "failed" else ()
     return ended, Changes(
@@ -424,7 +455,7 @@ def end(
 
 ENDED_FIELDS = (
     "status", "outcome", "result", "error", "usage", "completed_at", "wait", "lease_owner", "pgid",
-    "pgid_mark", "token_hash",
+    "pgid_mark", "token_hash", "worktree",
 )  # fmt: skip
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, Unpack
+from typing import Any, Protocol, Unpack
 
 from midwatch.change import Changes, Update
 from midwatch.clock import SECOND, Clock, iso, new_id
 from midwatch.errors import AlreadyFinished, Conflict, InvalidInput, NotFinished, NotFound, UnknownAgent
 from midwatch.event import InterruptReceived, TaskSubmitted, event
-from midwatch.session import PRIVATE, checked_key, gate_key
-from midwatch.submission import MAX_PROMPT, Submission, body_hash, check
+from midwatch.session import PRIVATE, SessionStore, checked_key, gate_key
+from midwatch.submission import MAX_PROMPT, Submission, body_hash, check, check_repository
 from midwatch.task import OUTSIDE, TRIES, AgentTerms, Summary, Task, TaskFilter, TaskStore, end, meta, owned
 
 
@@ -22,6 +22,10 @@ class Limits:
     max_open: int = 1000
     max_open_per_actor: int | None = None
     max_prompt: int = MAX_PROMPT
+
+
+class Store(TaskStore, SessionStore, Protocol):
+    """What this service needs of the store."""
 
 
 class Agents(Protocol):
@@ -51,7 +55,7 @@ class Tasks:
 
     def __init__(
         self,
-        store: TaskStore,
+        store: Store,
         clock: Clock,
         agents: Agents,
         check_route: Callable[[str], str],
@@ -87,19 +91,34 @@ class Tasks:
         origin = checked_key(origin, "origin_session") if origin else None
         session = wish.get("session_key")
         session = checked_key(session) if session else f"{PRIVATE}{task_id}"
+        worktree = await self._worktree(wish, session, terms, now)
         task = Task(
             id=task_id, status="pending", prompt=prompt, agent=name, session_key=session, gate_key=gate_key(session),
             created_at=now, due_at=now + int(delay * SECOND), wait="delay" if delay else None,
             cause=wish.get("cause") or "submit", priority=wish.get("priority") or 0, creator=actor,
             origin_channel=wish.get("origin_channel"), origin_session=origin,
             route=self._check_route(route) if route else None, workdir=wish.get("workdir"),
+            dir_key=None if worktree or wish.get("share_workdir") else terms.dir_key(wish.get("workdir")),
             timeout_seconds=wish.get("timeout") or terms.timeout_seconds,
             on_crash=wish.get("on_crash") or terms.on_crash,
             max_attempts=wish.get("max_attempts") or terms.max_attempts, submitter=self._submitter,
             root_id=task_id, idempotency_key=key,
             body_hash=body_hash(prompt, wish) if key else None, budget=wish.get("budget"),
+            worktree=worktree,
         )  # fmt: skip
         return await self._insert(task, self._limits)
+
+    async def _worktree(self, wish: Submission, session: str, terms: AgentTerms, now: int) -> dict[str, Any] | None:
+        """The worktree the task is to work in: its conversation's, one of its own if it wishes so, or none."""
+        wanted = bool(wish.get("worktree"))
+        known = None if session.startswith(PRIVATE) else await self._store.get_session(session)
+        if known is not None and known.worktree is None and wanted:
+            raise InvalidInput(f"session {session} has no worktree; open another one with it.", field="worktree")
+        if known is not None and known.worktree is not None:
+            return {"id": known.worktree}
+        if wanted:
+            check_repository(wish.get("workdir") or terms.workdir)
+        return {"id": new_id("w", now)} if wanted else None
 
     async def get(self, task_id: str) -> Task:
         """The task, with what it waits for worked out, or NotFound."""
@@ -108,8 +127,11 @@ class Tasks:
             return task
         if task.agent not in await self._agents.live():
             return task._replace(wait="agent")
-        held = await self._store.gate_holder(task.gate_key)
-        return task._replace(wait="session" if held else "slot")
+        if await self._store.gate_holder(task.gate_key):
+            return task._replace(wait="session")
+        if task.dir_key is not None and await self._store.dir_holder(task.dir_key):
+            return task._replace(wait="directory")
+        return task._replace(wait="slot")
 
     status = get
     """Another name for `get`."""
@@ -246,6 +268,7 @@ async def _nothing(ended: Task) -> Changes:
 
 
 KEPT_BY_RETRY = (
-    "cause", "cause_id", "priority", "quiet", "origin_channel", "origin_session", "route", "workdir", "timeout_seconds",
-    "on_crash", "max_attempts", "root_id", "parent_id", "progress", "budget", "trace",
+    "cause", "cause_id", "priority", "quiet", "origin_channel", "origin_session", "route", "workdir", "dir_key",
+    "timeout_seconds", "on_crash", "max_attempts", "root_id", "parent_id", "progress", "budget", "trace",
+    "worktree",
 )  # fmt: skip

@@ -20,6 +20,7 @@ from midwatch.channel import cut
 from midwatch.clock import SECOND, Clock, Timer, iso
 from midwatch.conversations import Conversations
 from midwatch.errors import (
+    AgentError,
     Conflict,
     LeaseLost,
     LimitReached,
@@ -44,6 +45,7 @@ from midwatch.task import (
 from midwatch.turn import LiveTurn
 from midwatch.verdict import ERROR_SHOWN, STUCK, Reason, Verdict, contained, failed, plain, turn_status
 from midwatch.waiting import back, park, together
+from midwatch.worktrees import Worktrees
 
 log = logging.getLogger("midwatch.worker")
 
@@ -114,6 +116,7 @@ class Worker:
         approval_seconds: float = 12 * 3600.0,
         max_waiting: int = 1000,
         settle: Settle = nothing,
+        worktrees: Worktrees | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -131,6 +134,7 @@ class Worker:
         self._env = env
         self._max_waiting = max_waiting
         self.settle = settle
+        self._worktrees = worktrees
         self._questions: dict[str, asyncio.Future[Approval | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._left: set[asyncio.Task[None]] = set()
@@ -197,6 +201,8 @@ class Worker:
         try:
             verdict = await self._work(run)
             stuck = await self._close(run, verdict)
+            if self._worktrees is not None and run.task.worktree is not None and run.reason != "lost":
+                run.task = await self._worktrees.done(run.task)
             await self._conclude(run, verdict)
         except Exception as problem:
             log.exception("task %s could not be brought to its end as it should", run.task.id)
@@ -229,6 +235,8 @@ class Worker:
             run.turn = turn
             turn.begin()
             self._write_soon(turn)
+            if task.worktree is not None:
+                session = await self._apart(run, turn, session, agent)
             run.conversation = await self.conversations.take(agent, session, turn)
             if task.route is None:
                 return await self._turn(run, run.conversation, turn)
@@ -236,6 +244,15 @@ class Worker:
                 return await self._turn(run, run.conversation, turn)
         except Exception as problem:
             return failed(problem, task)
+
+    async def _apart(self, run: Run, turn: LiveTurn, session: Session, agent: Agent) -> Session:
+        """Has the task's own worktree ready; the turn works there."""
+        if self._worktrees is None:
+            raise AgentError("it wants a worktree, which this process cannot make.")
+        tree = await self._worktrees.ready(run.task, run.task.workdir or session.workdir or agent.terms.workdir)
+        run.task = run.task._replace(worktree=tree.note_of_task())
+        turn.workdir = tree.workdir
+        return replace(session, workdir=tree.workdir)
 
     async def _turn(self, run: Run, talk: Conversation, turn: LiveTurn) -> Verdict:
         run.body = asyncio.get_running_loop().create_task(contained(talk, turn))
@@ -377,7 +394,7 @@ class Worker:
                 current = await self.store.get_task(run.task.id)
                 if current is None or current.attempt != run.task.attempt:
                     return
-                run.task = current
+                run.task = current._replace(worktree=run.task.worktree)
                 if current.stop_requested == "cancel":
                     run.reason = "cancel"
             except StoreUnavailable as problem:

@@ -49,7 +49,7 @@ OWN = {
     "signed_in", "delivery_retried", "automation_created", "automation_changed", "automation_fired",
     "automation_missed", "automation_paused", "goal_created", "goal_changed", "goal_step", "goal_delayed",
     "goal_paused", "goal_completed", "goal_timed_out", "watchdog_alert",
-    "thought_update", "thought_delta", "plan_update",
+    "thought_update", "thought_delta", "plan_update", "worktree_changed",
 }  # fmt: skip
 
 EXAMPLES: dict[Any, Any] = {"str": "grüße 🎉", "int": 3, "float": 0.5, "bool": True, "Any": {"a": [1, None]}}

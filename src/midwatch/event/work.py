@@ -238,6 +238,7 @@ class TaskFinished(Payload):
     result: str | None = None
     error: str | None = None
     usage: Mapping[str, Any] | None = None
+    worktree: Mapping[str, Any] | None = None
 
 
 @kind("task_late")
@@ -247,3 +248,15 @@ class TaskLate(Payload):
     outcome: str
     result: str | None = None
     error: str | None = None
+
+
+@kind("worktree_changed")
+class WorktreeChanged(Payload):
+    """A worktree was made (`kept`), merged into a branch, or removed; the envelope names its latest task."""
+
+    worktree_id: str
+    status: str
+    branch: str
+    path: str
+    files: int | None = None
+    into: str | None = None

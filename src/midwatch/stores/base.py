@@ -22,9 +22,10 @@ from midwatch.identity import Token
 from midwatch.session import Message, Session, View
 from midwatch.state import DeskState, SessionState, TaskState
 from midwatch.store import Commit
-from midwatch.stores.verbs import alert, automation, change, event, live, look, state, task, token
+from midwatch.stores.verbs import alert, automation, change, event, live, look, state, task, token, worktree
 from midwatch.task import ClaimRequest, Claims, Submitted, Summary, Task, TaskFilter
 from midwatch.usage import Asked, Spent
+from midwatch.worktree import Worktree, WorktreeFilter
 
 T = TypeVar("T")
 
@@ -91,6 +92,9 @@ class VerbStore(ABC):
 
     async def gate_holder(self, gate: str) -> str | None:
         return await self.peek(task.gate_holder, gate)
+
+    async def dir_holder(self, dir_key: str) -> str | None:
+        return await self.peek(task.dir_holder, dir_key)
 
     async def open_events(self, fence: Fence) -> list[Event]:
         return await self.read(task.open_events, fence)
@@ -253,6 +257,15 @@ class VerbStore(ABC):
 
     async def tell_alerts(self, told: Iterable[Told], changes: Changes) -> None:
         await self.write(alert.tell, list(told), changes)
+
+    async def get_worktree(self, worktree_id: str) -> Worktree | None:
+        return await self.peek(worktree.get, worktree_id)
+
+    async def list_worktrees(self, which: WorktreeFilter) -> list[Worktree]:
+        return await self.read(worktree.list_, which)
+
+    async def prune_worktrees(self, before: int) -> int:
+        return await self.write(worktree.prune, before)
 
     async def add_instance(self, instance: Instance) -> None:
         await self.write(look.add_instance, instance)

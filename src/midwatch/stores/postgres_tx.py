@@ -52,11 +52,16 @@ def _any_of(found: re.Match[str]) -> str:
     return f"{'<> ALL' if found[1] else '= ANY'} (ARRAY({found[2]}))"
 
 
-NEXT_IN_GATE = """
-SELECT agent, due_at FROM tasks
-WHERE status = 'pending' AND gate_key = (SELECT gate_key FROM tasks WHERE id = %s)
-ORDER BY rank, due_at, id LIMIT 1
+UNBLOCKED = """
+(SELECT agent, due_at FROM tasks
+WHERE status = 'pending' AND gate_key = (SELECT gate_key FROM tasks WHERE id = %(id)s)
+ORDER BY rank, due_at, id LIMIT 1)
+UNION
+SELECT agent, min(due_at) FROM tasks
+WHERE status = 'pending' AND dir_key = (SELECT dir_key FROM tasks WHERE id = %(id)s)
+GROUP BY agent
 """
+"""What may be taken when a task has ended: the next in its gate, and somebody of each agent in its directory."""
 FIRST = {"rank": -(2**31), "due_at": 0, "id": ""}
 COLUMNS = tuple(name for name in Event._fields if name != "seq")
 NUMBERS = frozenset({"time", "version", "attempt", "iteration"})
@@ -150,7 +155,7 @@ class PostgresTx:
 
     def unblocked(self, task_id: str) -> None:
         if task_id not in self._ended_alone:
-            self._gates.append(self.connection.execute(NEXT_IN_GATE, (task_id,)))
+            self._gates.append(self.connection.execute(UNBLOCKED, {"id": task_id}))
 
     def commit(self, sender: str, hint: Hint | None) -> psycopg.Cursor[Row] | None:
         """Defer the hints, number and store the events, tell the others, commit. From the numbers on in one go, for
@@ -195,12 +200,13 @@ class PostgresTx:
         return sent.rowcount
 
     def _update_task(self, said: str, params: Params) -> int:
-        """Notes whether a task has ended that nothing can have waited for: a private session is its gate alone."""
-        sent = self.connection.execute(f"{said} RETURNING gate_key", clean(params))
+        """Notes whether a task has ended that nothing can have waited for: a private session is its gate alone, and it
+        had no directory for itself."""
+        sent = self.connection.execute(f"{said} RETURNING gate_key, dir_key", clean(params))
         self._wait()
         found = sent.fetchall()
         assert isinstance(params, Mapping)
-        if params.get("status", "pending") not in OPEN and found == [(f"bg:{params['id']}",)]:
+        if params.get("status", "pending") not in OPEN and found == [(f"bg:{params['id']}", None)]:
             self._ended_alone.add(params["id"])
         self.written += len(found)
         return len(found)

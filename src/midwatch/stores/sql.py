@@ -26,8 +26,11 @@ from midwatch.goal import Goal
 from midwatch.identity import Token
 from midwatch.session import Message, Session
 from midwatch.task import Task
+from midwatch.worktree import Worktree
 
-NOUNS = ("task", "event", "session", "channel", "approval", "token", "engine", "automation", "goal", "alert")
+NOUNS = (
+    "task", "event", "session", "channel", "approval", "token", "engine", "automation", "goal", "alert", "worktree",
+)  # fmt: skip
 TABLES = {
     "task": "tasks",
     "approval": "approvals",
@@ -37,12 +40,15 @@ TABLES = {
     "automation": "automations",
     "goal": "goals",
     "instance": "instances",
+    "worktree": "worktrees",
 }
-JSON_COLUMNS = frozenset({"progress", "budget", "usage", "trace", "choices", "agents", "terms", "schedule", "tags"})
+JSON_COLUMNS = frozenset(
+    {"progress", "budget", "usage", "trace", "worktree", "choices", "agents", "terms", "schedule", "tags"}
+)
 
 EVENT_COLUMNS = Event._fields
 DEEPEST = 50
-TASK_JSON = 4
+TASK_JSON = 5
 """The last fields of a task are JSON."""
 
 
@@ -63,6 +69,7 @@ RECORDS: Mapping[str, tuple[str, ...]] = {
     "automation": columns(Automation),
     "goal": columns(Goal),
     "instance": columns(Instance),
+    "worktree": columns(Worktree),
 }
 
 
@@ -72,6 +79,11 @@ NOT_LIVE_ELSEWHERE = """NOT EXISTS (
   )"""
 """Whether the claiming process may take a task: its session's conversation is not open in another one that lives."""
 
+DIRECTORY_FREE = """(tasks.dir_key IS NULL OR NOT EXISTS (
+    SELECT 1 FROM tasks busy WHERE busy.dir_key = tasks.dir_key AND busy.status = 'running'
+  ))"""
+"""Whether nobody has the directory for itself that a task would."""
+
 
 def _substitutions() -> dict[str, str]:
     made = {"event": ", ".join(EVENT_COLUMNS)}
@@ -80,6 +92,7 @@ def _substitutions() -> dict[str, str]:
         made[name] = ", ".join(cols)
         made[f"{name}_params"] = ", ".join(f":{col}" for col in cols)
     made["not_live_elsewhere"] = NOT_LIVE_ELSEWHERE
+    made["directory_free"] = DIRECTORY_FREE
     return made
 
 

@@ -22,7 +22,7 @@ UPDATE tasks SET stop_requested = 'yield'
 WHERE gate_key = :gate AND status = 'running' AND stop_requested IS NULL
   AND cause IN ('automation', 'goal', 'handoff') AND on_crash <> 'fail'
 
--- claimable: due tasks of these agents whose gate is free, in claim order, and whether several actors wait
+-- claimable: due tasks of these agents whose gate and directory are free, in claim order, and whether several actors wait
 SELECT {task},
   (SELECT min(coalesce(creator, '')) FROM tasks {by:tasks_actor} WHERE status = 'pending')
   < (SELECT max(coalesce(creator, '')) FROM tasks {by:tasks_actor} WHERE status = 'pending')
@@ -31,7 +31,7 @@ WHERE status = 'pending' AND (wait IS NULL OR due_at <= :now)
   AND agent IN {list:agents}
   AND (submitter = :owner OR (NOT CAST(:own_only AS BOOLEAN) AND agent NOT IN {list:leave}))
   AND NOT EXISTS (SELECT 1 FROM tasks held WHERE held.gate_key = tasks.gate_key AND held.status = 'running')
-  AND {not_live_elsewhere}
+  AND {not_live_elsewhere} AND {directory_free}
 ORDER BY rank, due_at, id
 
 -- waiting_actors: each once, found by jumping from one to the next
@@ -55,7 +55,7 @@ WITH who (actor) AS {list:actors}, what (agent) AS {list:agents}, heads (head) A
       AND (wait IS NULL OR due_at <= :now) AND (cause <> 'goal' OR agent NOT IN {list:last})
       AND (submitter = :owner OR (NOT CAST(:own_only AS BOOLEAN) AND agent NOT IN {list:leave}))
       AND NOT EXISTS (SELECT 1 FROM tasks held WHERE held.gate_key = tasks.gate_key AND held.status = 'running')
-      AND {not_live_elsewhere}
+      AND {not_live_elsewhere} AND {directory_free}
     ORDER BY rank, due_at, id LIMIT 1
   ) FROM who CROSS JOIN what
 )
@@ -95,6 +95,9 @@ SELECT {task} FROM tasks WHERE status = 'running' AND (CAST(:owner AS TEXT) IS N
 
 -- gate_holder: what runs in a gate
 SELECT id FROM tasks WHERE gate_key = :gate AND status = 'running'
+
+-- dir_holder: what has a directory for itself
+SELECT id FROM tasks WHERE dir_key = :dir_key AND status = 'running'
 
 -- prunable: ended tasks that are too old or too many
 SELECT id FROM (

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from midwatch import approval, automation, channel, goal, task
+from midwatch import approval, automation, channel, goal, task, worktree
 from midwatch.change import Changes, Fence, Record, Update
 from midwatch.channel import Delivery
 from midwatch.errors import Conflict, LeaseLost
@@ -74,6 +74,7 @@ STATES: Mapping[str, Mapping[Any, frozenset[Any]]] = {
     "approval": approval.TRANSITIONS,
     "automation": automation.TRANSITIONS,
     "goal": goal.TRANSITIONS,
+    "worktree": worktree.TRANSITIONS,
 }
 
 

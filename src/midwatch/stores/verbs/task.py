@@ -116,17 +116,18 @@ class _Search:
 
     def in_order(self) -> tuple[list[Task], Task | None]:
         """Tasks in claim order, and the one at which it does not decide any more."""
-        room, chosen, gates = self.room, list[Task](), set[str]()
+        room, chosen, gates, places = self.room, list[Task](), set[str](), set[str | None]()
         agents = room.agents()
         for row in self._tx.rows("task.claimable", {**self._terms, "agents": dumps(agents)}):
             task, several = task_of(row[:-1]), row[-1]
-            if task.gate_key in gates or task.agent not in agents:
+            if task.gate_key in gates or task.agent not in agents or (task.dir_key and task.dir_key in places):
                 continue
             if task.cause == "goal" and task.agent in room.last():
                 continue
             if room.full(task.actor) or (several and self._scarce(task.agent)):
                 return chosen, task
             gates.add(task.gate_key)
+            places.add(task.dir_key)
             room.take(task)
             chosen.append(task)
             if not (agents := room.agents()):
@@ -212,6 +213,11 @@ def running(tx: Tx, owner: str | None) -> list[Task]:
 
 def gate_holder(tx: Tx, gate: str) -> str | None:
     row = tx.row("task.gate_holder", {"gate": gate})
+    return None if row is None else str(row[0])
+
+
+def dir_holder(tx: Tx, dir_key: str) -> str | None:
+    row = tx.row("task.dir_holder", {"dir_key": dir_key})
     return None if row is None else str(row[0])
 
 

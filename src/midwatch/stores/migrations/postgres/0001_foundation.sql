@@ -21,6 +21,7 @@ CREATE TABLE tasks (
   origin_session TEXT,
   route TEXT,
   workdir TEXT,
+  dir_key TEXT,
   quiet TEXT,
   timeout_seconds DOUBLE PRECISION,
   on_crash TEXT NOT NULL CHECK (on_crash IN ('resume', 'rerun', 'fail')),
@@ -51,7 +52,8 @@ CREATE TABLE tasks (
   progress TEXT,
   budget TEXT,
   usage TEXT,
-  trace TEXT
+  trace TEXT,
+  worktree TEXT
 );
 -- The order in which tasks are taken.
 CREATE INDEX tasks_claim ON tasks (rank, due_at, id) WHERE status = 'pending';
@@ -61,6 +63,10 @@ CREATE INDEX tasks_actor ON tasks (coalesce(creator, ''), agent, rank, due_at, i
 CREATE INDEX tasks_later ON tasks (due_at) WHERE status = 'pending' AND wait IS NOT NULL;
 -- The lock: one running task per gate.
 CREATE UNIQUE INDEX tasks_gate ON tasks (gate_key) WHERE status = 'running';
+-- One running task in a directory that it wants for itself.
+CREATE UNIQUE INDEX tasks_directory ON tasks (dir_key) WHERE status = 'running' AND dir_key IS NOT NULL;
+-- What waits for it.
+CREATE INDEX tasks_waiting_directory ON tasks (dir_key) WHERE status = 'pending' AND dir_key IS NOT NULL;
 -- What waits in a gate, looked for when its running task ends.
 CREATE INDEX tasks_waiting ON tasks (gate_key) WHERE status = 'pending';
 -- Counts of ended tasks by status, and the oldest of them. Open ones are counted by the indexes above.
@@ -111,6 +117,7 @@ CREATE TABLE sessions (
   status TEXT NOT NULL CHECK (status IN ('idle', 'closed')),
   thread_id TEXT,
   workdir TEXT,
+  worktree TEXT,
   created_at BIGINT NOT NULL,
   updated_at BIGINT NOT NULL,
   revision BIGINT NOT NULL,
@@ -299,3 +306,27 @@ CREATE TABLE alerts (id TEXT PRIMARY KEY, told_at BIGINT NOT NULL);
 
 -- How far somebody has followed the log.
 CREATE TABLE cursors (name TEXT PRIMARY KEY, seq BIGINT NOT NULL);
+
+-- A directory and a branch of its own for a task or a conversation.
+CREATE TABLE worktrees (
+  id TEXT PRIMARY KEY,
+  status TEXT NOT NULL CHECK (status IN ('making', 'kept', 'merged', 'removed')),
+  host TEXT NOT NULL,
+  repository TEXT NOT NULL,
+  path TEXT NOT NULL,
+  branch TEXT NOT NULL,
+  base TEXT NOT NULL,
+  target TEXT,
+  subdir TEXT NOT NULL,
+  task_id TEXT NOT NULL,
+  session_key TEXT,
+  creator TEXT,
+  files BIGINT,
+  added BIGINT,
+  removed BIGINT,
+  dirty BIGINT,
+  note TEXT,
+  created_at BIGINT NOT NULL,
+  updated_at BIGINT NOT NULL,
+  revision BIGINT NOT NULL
+);

@@ -1,0 +1,111 @@
+"""What every kind of store promises about worktrees and directories that a task has for itself."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from midwatch.change import Changes, Update
+from midwatch.errors import Conflict, LeaseLost
+from midwatch.store import Store
+from midwatch.task import end
+from midwatch.worktree import Place, Worktree, WorktreeFilter, changed, planned, used
+from records import CLOCK, asking, fence, put, running, take
+
+
+def a_tree(number: int = 1, **fields: object) -> Worktree:
+    tree = Worktree(
+        id=f"w_{number:023x}", status="kept", host="here", repository="/src", path=f"/home/w/{number}",
+        branch=f"midwatch/{number}", base="a" * 40, target="main", subdir="", task_id="t_1", updated_at=number,
+    )  # fmt: skip
+    return replace(tree, **fields)  # type: ignore[arg-type]  # of the test's own choice
+
+
+async def test_a_worktree_is_read_back_as_it_was_and_listed_newest_first(store: Store) -> None:
+    trees = [
+        a_tree(1, status="removed", dirty=False, files=0), a_tree(2, dirty=True, files=3, note="x"),
+        a_tree(3, status="merged", target=None, session_key="chat:1", creator="ann"), a_tree(4, status="making"),
+    ]  # fmt: skip
+    await store.apply(Changes(records=tuple(trees)))
+    for tree in trees:
+        assert await store.get_worktree(tree.id) == tree
+    assert await store.get_worktree("w_none") is None
+    assert await store.list_worktrees(WorktreeFilter()) == trees[:0:-1]
+    assert await store.list_worktrees(WorktreeFilter(limit=1, before=trees[3].id)) == [trees[2]]
+    assert await store.list_worktrees(WorktreeFilter(statuses=("removed",))) == [trees[0]]
+    assert (await store.prune_worktrees(1), await store.prune_worktrees(10)) == (0, 1)
+    assert await store.get_worktree(trees[0].id) is None
+    assert await store.get_worktree(trees[1].id) is not None, "only what was removed is forgotten"
+
+
+async def test_only_what_the_table_draws_happens_to_a_worktree(store: Store) -> None:
+    tree = a_tree(1)
+    await store.apply(Changes(records=(tree,)))
+    with pytest.raises(Conflict, match="cannot become making"):
+        await store.apply(Changes(updates=(changed(tree, 5, status="making")[1],)))
+    after, update = changed(tree, 5, status="merged", files=2)
+    await store.apply(Changes(updates=(update,)))
+    assert await store.get_worktree(tree.id) == after
+    with pytest.raises(Conflict, match="changed meanwhile"):
+        await store.apply(Changes(updates=(changed(tree, 6, files=9)[1],)))
+
+
+async def test_a_task_and_its_worktree_are_written_together_and_only_by_its_attempt(store: Store) -> None:
+    task = await running(store, worktree={"id": "w_000000000000000000000001"})
+    tree = planned(task, Place("/src", "sub", "b" * 40, "main"), "/home/w", "here", 7)
+    assert (tree.branch, tree.path, tree.workdir) == (
+        "midwatch/000000000001", "/home/w/000000000001", "/home/w/000000000001/sub"
+    )  # fmt: skip
+    await store.apply(Changes(fence=fence(task), records=(tree,)))
+    kept, step = used(tree, task, 8, status="kept")
+    await store.apply(step)
+    found = await store.get_task(task.id)
+    assert found is not None
+    assert found.worktree == kept.note_of_task()
+    assert found.snapshot()["worktree"]["branch"] == tree.branch
+    assert [e.kind for e in await store.read_events(0)][-1] == "worktree_changed"
+    with pytest.raises(LeaseLost):
+        await store.apply(used(kept, task._replace(attempt=9), 9)[1])
+
+
+async def test_a_directory_is_given_to_one_task_at_a_time(store: Store) -> None:
+    first = await put(store, dir_key="/src")
+    second = await put(store, dir_key="/src", priority=-1)
+    other = await put(store, dir_key="/other")
+    free = await put(store)
+    assert {task.id for task in await take(store)} == {first.id, other.id, free.id}
+    assert await take(store) == []
+    assert await store.dir_holder("/src") == first.id
+    assert await store.dir_holder("/nowhere") is None
+    held = await store.get_task(first.id)
+    assert held is not None
+    await store.apply(end(held, CLOCK.now(), outcome="ok", result="x")[1])
+    assert [task.id for task in await take(store)] == [second.id]
+
+
+async def test_a_directory_is_kept_from_the_fairest_as_well(store: Store) -> None:
+    """Where actors share scarce slots, another way leads to a task; it obeys, too."""
+    await running(store, dir_key="/src", creator="ann")
+    await put(store, dir_key="/src", creator="bob")
+    last = await put(store, dir_key="/other", creator="bob")
+    cyd = await put(store, creator="cyd")
+    first = await take(store, 1)
+    second = await take(store, 1)
+    assert {task.id for task in (*first, *second)} == {last.id, cyd.id}
+    assert await take(store, 1) == []
+
+
+async def test_the_index_keeps_a_directory_for_one_even_when_a_step_forgets_to_look(store: Store) -> None:
+    await running(store, dir_key="/src")
+    waiting = await put(store, dir_key="/src")
+    with pytest.raises(Conflict):
+        await store.apply(Changes(updates=(Update("task", waiting.id, {"status": "running"}, {"status": "pending"}),)))
+
+
+async def test_claims_at_the_same_time_never_share_a_directory(store: Store) -> None:
+    for _ in range(20):
+        await put(store, dir_key="/src")
+    claims = await asyncio.gather(*(store.claim(asking(1, owner=f"i_{n}"), CLOCK.now()) for n in range(8)))
+    assert sum(len(one.taken) for one in claims) == 1

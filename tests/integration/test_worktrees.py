@@ -1,0 +1,390 @@
+"""Worktrees: made when work starts, told of at its end, merged and removed without harm to the user's checkout."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch import Runtime, Settings, Task
+from midwatch.agents.git import GitProgram
+from midwatch.change import Changes
+from midwatch.errors import Conflict, InvalidInput, NotFound
+from midwatch.task import TaskFilter
+from midwatch.worktree import Worktree
+from records import put, take
+from repositories import a_repository, commit, git
+
+SHELL = '[agents.sh]\nkind = "command"\nargv = ["sh", "-c", "{prompt}"]\non_crash = "rerun"\nmax_attempts = 1\n'
+WORK = "echo three >> a.txt; echo new > 'new file'; printf '\\0\\1' > bin; pwd"
+
+
+@pytest.fixture(autouse=True)
+def nobodys_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever git is told on this machine."""
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    return a_repository(tmp_path / "-project")
+
+
+@pytest.fixture
+async def desk(home: Path) -> AsyncIterator[Runtime]:
+    home.mkdir()
+    (home / "midwatch.toml").write_text(SHELL)
+    settings = Settings.load(home, shutdown_grace=0, detect_agents=False, default_agent="sh")
+    async with Runtime.open(settings=settings) as opened:
+        yield opened
+
+
+async def done(desk: Runtime, prompt: str, workdir: Path, **wish: Any) -> Task:
+    task = await desk.tasks.submit(prompt, workdir=str(workdir), worktree=True, **wish)
+    async with asyncio.timeout(30):
+        return await desk.tasks.wait(task.id)
+
+
+def noted(task: Task) -> dict[str, Any]:
+    found: dict[str, Any] | None = task.snapshot()["worktree"]
+    assert found is not None
+    return found
+
+
+def look(repo: Path) -> tuple[bytes, str, str]:
+    """The user's index, branches and files as git sees them."""
+    return (repo / ".git" / "index").read_bytes(), git(repo, "rev-parse", "main"), git(repo, "status", "--porcelain")
+
+
+# -- a task ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_task_works_beside_the_checkout_and_tells_what_it_did(desk: Runtime, repo: Path) -> None:
+    before = look(repo)
+    pending = (await desk.tasks.submit("true", workdir=str(repo), worktree=True, delay=60)).snapshot()["worktree"]
+    assert (pending["status"], pending["path"], pending["id"][:2]) == ("planned", None, "w_")
+    task = await done(desk, WORK, repo / "-sub")
+    told = noted(task)
+    place = desk.home.worktrees / told["id"][-12:]
+    assert task.result == str(place / "-sub")
+    assert (told["path"], told["branch"], told["status"]) == (str(place), f"midwatch/{told['id'][-12:]}", "kept")
+    assert (told["files"], told["added"], told["removed"], told["dirty"]) == (3, 2, 0, True)
+    assert told["base"] == git(repo, "rev-parse", "main")
+    assert look(repo) == before
+    (end,) = [e for e in await desk.store.read_events(0) if e.kind == "task_finished"]
+    assert end.payload["worktree"] == told
+    made = await desk.worktrees.get(told["id"])
+    assert made == await desk.worktrees.get(task.id)
+    assert (made.repository, made.target, made.subdir, made.note) == (str(repo), "main", "-sub", None)
+    text = (await desk.worktrees.diff(task.id)).text
+    assert "+new" in text
+    assert "+++ b/-sub/new file" in text
+    assert "Binary files" in text
+    cut = await desk.worktrees.diff(task.id, limit=50)
+    assert (len(cut.text), cut.truncated) == (50, True)
+    assert look(repo) == before
+
+
+@pytest.mark.parametrize(
+    ("prompt", "outcome"), [("echo x > x; exit 3", "error"), ("echo x > x; sleep 60", "cancelled")]
+)
+async def test_failed_and_cancelled_tasks_tell_it_as_well(desk: Runtime, repo: Path, prompt: str, outcome: str) -> None:
+    task = await desk.tasks.submit(prompt, workdir=str(repo), worktree=True)
+    if outcome == "cancelled":
+        place = desk.home.worktrees / noted(task)["id"][-12:] / "x"
+        async with asyncio.timeout(20):
+            while not place.exists():
+                await asyncio.sleep(0.01)
+        await desk.tasks.cancel(task.id)
+    ended = await desk.tasks.wait(task.id)
+    assert (ended.outcome, noted(ended)["files"], noted(ended)["dirty"]) == (outcome, 1, True)
+
+
+async def test_a_retry_goes_on_where_the_first_try_worked(desk: Runtime, repo: Path) -> None:
+    first = await done(desk, "test -e half && cat half; echo half > half; test $MIDWATCH_TASK = x", repo)
+    again = await desk.tasks.retry(first.id)
+    ended = await desk.tasks.wait(again.id)
+    assert "half" in (ended.error or "")
+    assert noted(ended)["id"] == noted(first)["id"]
+    assert len(await desk.worktrees.list()) == 1
+
+
+async def test_the_turns_of_a_session_share_one_which_is_told_of_and_made_again(desk: Runtime, repo: Path) -> None:
+    view, _ = await desk.sessions.create(workdir=str(repo), worktree=True)
+    key = view.session.key
+    other = await desk.tasks.submit("echo 0 >> log; cat log", workdir=str(repo), session_key=key)
+    await desk.tasks.wait(other.id)
+    sent = await desk.sessions.send(key, "echo 1 >> log; cat log; pwd")
+    task = await desk.tasks.wait(sent.id)
+    assert task.result == f"0\n1\n{desk.home.worktrees / (view.session.worktree or '')[-12:]}"
+    assert task.dir_key is None
+    (tree,) = await desk.worktrees.list()
+    assert (tree.id, tree.session_key, tree.task_id) == (view.session.worktree, key, task.id)
+    closed = await desk.sessions.close(key)
+    assert closed.snapshot()["worktree"] == tree.id
+    with pytest.raises(Conflict, match="exists with agent"):
+        await desk.sessions.create(workdir=str(repo), key=key)
+    await desk.sessions.create(workdir=str(repo), key=key, worktree=True)
+    await desk.worktrees.remove(tree.id, force=True)
+    again = await desk.sessions.send(key, "ls")
+    assert (await desk.tasks.wait(again.id)).result == "-sub\na.txt"
+    assert (await desk.worktrees.get(tree.id)).status == "kept"
+    plain, _ = await desk.sessions.create(workdir=str(repo))
+    with pytest.raises(InvalidInput, match="has no worktree"):
+        await desk.tasks.submit("x", session_key=plain.session.key, worktree=True, workdir=str(repo))
+
+
+# -- merge and remove --------------------------------------------------------------------------------------------
+
+
+async def test_a_merge_commits_what_is_left_and_moves_the_checkout_forward(desk: Runtime, repo: Path) -> None:
+    task = await done(desk, "echo one > c1; git add c1; git commit -qm mine; echo two > c2", repo)
+    (repo / "untracked").write_text("mine")
+    tree, merged = await desk.worktrees.merge(task.id, actor="ann")
+    assert (tree.status, tree.dirty, merged.how, merged.commit) == (
+        "merged", False, "fast-forward", git(repo, "rev-parse", "main")
+    )  # fmt: skip
+    assert (repo / "c1").exists()
+    assert (repo / "c2").read_text() == "two\n"
+    said = git(repo, "log", "-1", "--format=%an %s %b")
+    assert "Ann" in said
+    assert f"midwatch task {task.id}" in said
+    assert noted(await desk.tasks.get(task.id))["status"] == "merged"
+    told = [e for e in await desk.store.read_events(0) if e.kind == "worktree_changed"]
+    assert [(e.payload["status"], e.payload["into"]) for e in told] == [("kept", None), ("merged", "main")]
+    assert told[-1].actor == "ann"
+    assert (await desk.worktrees.merge(task.id))[1].how == "nothing"
+    removed = await desk.worktrees.remove(task.id)
+    assert removed.status == "removed"
+    assert not Path(tree.path).exists()
+    assert git(repo, "branch", "--list", "midwatch/*") == ""
+    assert noted(await desk.tasks.get(task.id))["status"] == "removed"
+    assert (await desk.worktrees.remove(task.id)).status == "removed"
+    with pytest.raises(Conflict, match="removed"):
+        await desk.worktrees.diff(task.id)
+
+
+async def test_work_after_a_merge_counts_from_there(desk: Runtime, repo: Path) -> None:
+    view, _ = await desk.sessions.create(workdir=str(repo), worktree=True)
+    first = await desk.tasks.wait((await desk.sessions.send(view.session.key, "echo 1 > one")).id)
+    await desk.worktrees.merge(first.id)
+    second = await desk.tasks.wait((await desk.sessions.send(view.session.key, "echo 2 > two")).id)
+    assert (noted(second)["files"], noted(second)["status"]) == (1, "kept")
+    assert noted(second)["base"] == git(repo, "rev-parse", "main")
+
+
+async def test_branches_that_went_apart_are_merged(desk: Runtime, repo: Path) -> None:
+    task = await done(desk, "echo new > new", repo)
+    (repo / "other").write_text("other")
+    commit(repo, "meanwhile")
+    assert (await desk.worktrees.merge(task.id))[1].how == "merge"
+    assert (repo / "new").exists()
+    assert git(repo, "log", "-1", "--format=%P").count(" ") == 1
+
+
+async def test_a_conflict_changes_nothing_and_says_what_to_do(desk: Runtime, repo: Path) -> None:
+    task = await done(desk, "echo theirs > a.txt", repo)
+    (repo / "a.txt").write_text("mine\n")
+    commit(repo, "meanwhile")
+    before = look(repo)
+    with pytest.raises(Conflict, match=r"conflicts with main in a.txt; nothing was changed. .*: git merge midwatch/"):
+        await desk.worktrees.merge(task.id)
+    assert look(repo)[1:] == before[1:]
+    assert not (repo / ".git" / "MERGE_HEAD").exists()
+    assert (await desk.worktrees.get(task.id)).status == "kept"
+
+
+async def test_a_dirty_checkout_is_not_merged_into(desk: Runtime, repo: Path) -> None:
+    task = await done(desk, "echo new > new", repo)
+    (repo / "a.txt").write_text("unsaved\n")
+    with pytest.raises(Conflict, match="uncommitted changes; commit or stash them"):
+        await desk.worktrees.merge(task.id)
+    assert (repo / "a.txt").read_text() == "unsaved\n"
+    git(repo, "checkout", "--quiet", "a.txt")
+    (repo / "new").write_text("mine, and not known to git")
+    with pytest.raises(Conflict, match=r"was not merged into main: .* would be overwritten by merge"):
+        await desk.worktrees.merge(task.id)
+    assert (repo / "new").read_text() == "mine, and not known to git"
+
+
+async def test_a_branch_that_is_not_checked_out_only_moves_forward(desk: Runtime, repo: Path) -> None:
+    first, second = await done(desk, "echo 1 > one", repo), await done(desk, "echo 2 > two", repo)
+    git(repo, "switch", "--quiet", "--create", "elsewhere")
+    assert (await desk.worktrees.merge(first.id))[1].how == "fast-forward"
+    assert git(repo, "show", "main:one") == "1"
+    assert not (repo / "one").exists()
+    with pytest.raises(Conflict, match="main has gone on meanwhile and is not checked out"):
+        await desk.worktrees.merge(second.id)
+    git(repo, "worktree", "add", "--quiet", str(repo.parent / "third"), "main")
+    with pytest.raises(Conflict, match="checked out in another worktree"):
+        await desk.worktrees.merge(second.id)
+
+
+async def test_what_would_be_lost_is_told_before_it_is_removed(desk: Runtime, repo: Path) -> None:
+    task = await done(
+        desk, "echo c > c; git add c; git commit -qm c; echo d > d; mkdir r; echo e > r/e; chmod 500 r", repo
+    )
+    with pytest.raises(Conflict, match=r"has 2 uncommitted files and 1 commit that no other branch has.*--force"):
+        await desk.worktrees.remove(task.id)
+    assert Path(noted(task)["path"], "d").exists()
+    assert (await desk.worktrees.remove(task.id, force=True)).status == "removed"
+    assert git(repo, "worktree", "list").count("\n") == 0
+    empty = await done(desk, "true", repo)
+    assert (await desk.worktrees.remove(empty.id)).status == "removed"
+
+
+async def test_nothing_is_merged_or_removed_while_a_task_works_in_it(desk: Runtime, repo: Path) -> None:
+    task = await desk.tasks.submit("touch begun; exec sleep 60", workdir=str(repo), worktree=True)
+    begun = desk.home.worktrees / noted(task)["id"][-12:] / "begun"
+    async with asyncio.timeout(20):
+        while not begun.exists():
+            await asyncio.sleep(0.01)
+    for act in (desk.worktrees.merge(task.id), desk.worktrees.remove(task.id, force=True)):
+        with pytest.raises(Conflict, match=f"task {task.id} works in midwatch/"):
+            await act
+    assert (await desk.worktrees.get(task.id)).files is None
+    await desk.tasks.cancel(task.id)
+    await desk.tasks.wait(task.id)
+
+
+async def test_an_agent_that_left_its_branch_or_made_a_repository_is_not_merged_blindly(
+    desk: Runtime, repo: Path
+) -> None:
+    away = await done(desk, "git switch -qc mine; echo x > x; git add x; git commit -qm x", repo)
+    with pytest.raises(Conflict, match="but on mine; merge that by hand"):
+        await desk.worktrees.merge(away.id)
+    await desk.worktrees.remove(away.id)
+    assert git(repo, "show", "mine:x") == "x", "its commit is on another branch, which stays"
+    inner = await done(
+        desk, "git init -q in; cd in; git -c user.name=a -c user.email=b commit -qm x --allow-empty", repo
+    )
+    with pytest.raises(Conflict, match="holds a repository of its own, in"):
+        await desk.worktrees.merge(inner.id)
+    empty = await done(desk, "git init -q in; echo x > x", repo)
+    assert noted(empty)["files"] == 1, "a repository without a commit hides nothing else"
+
+
+async def test_pruning_takes_what_holds_nothing_and_leaves_work(desk: Runtime, repo: Path) -> None:
+    empty, work = await done(desk, "true", repo), await done(desk, "echo x > x", repo)
+    assert await desk.worktrees.prune(0) == 0
+    later = desk.clock.now()
+    assert await desk.worktrees.prune(later) == 1
+    assert [(await desk.worktrees.get(one.id)).status for one in (empty, work)] == ["removed", "kept"]
+    assert await desk.worktrees.prune(desk.clock.now()) == 1, "what was removed is forgotten"
+    with pytest.raises(NotFound):
+        await desk.worktrees.get(empty.id)
+    assert Path(noted(work)["path"], "x").exists()
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------
+
+
+async def test_what_no_worktree_can_be_made_from_is_one_line(desk: Runtime, repo: Path, tmp_path: Path) -> None:
+    plain, fresh, bare = tmp_path / "plain", tmp_path / "fresh", tmp_path / "bare.git"
+    plain.mkdir()
+    git(tmp_path, "init", "--quiet", str(fresh))
+    git(tmp_path, "init", "--quiet", "--bare", str(bare))
+    git(repo, "-c", "protocol.file.allow=always", "submodule", "add", "--quiet", str(a_repository(tmp_path / "m")), "m")
+    program = GitProgram()
+    for place, why in (
+        (plain, "is in no git repository"), (fresh, "has no commit yet"), (bare, "has no checkout"),
+        (repo / "m", "is in a submodule"), (tmp_path / "none", "cannot change to"),
+    ):  # fmt: skip
+        with pytest.raises(Conflict, match=why) as told:
+            await program.locate(str(place))
+        assert "\n" not in str(told.value)
+    with pytest.raises(Conflict, match=r"git cannot be started .* install it"):
+        await GitProgram("no-such-git").locate(str(repo))
+    with pytest.raises(InvalidInput, match="in no git repository"):
+        await desk.tasks.submit("x", workdir=str(plain), worktree=True)
+    ended = await done(desk, "true", fresh)
+    assert (ended.outcome, noted(ended)["status"]) == ("error", "planned")
+    assert "has no commit yet; make a first one with `git commit`" in (ended.error or "")
+    commit(repo, "a submodule")
+    (repo / "a.txt").write_text("unsaved")
+    task = await done(desk, "cat a.txt; ls m", repo)
+    assert task.result == "one\ntwo"
+    note = (await desk.worktrees.get(task.id)).note
+    assert note == "uncommitted changes of the checkout are not in it; its submodules are empty"
+
+
+async def test_a_making_that_was_killed_is_done_again(desk: Runtime, repo: Path) -> None:
+    (repo / ".gitattributes").write_text("slow filter=slow\n")
+    (repo / "slow").write_text("slow")
+    commit(repo, "slow")
+    task = await put(desk.store, agent="nobody", worktree={"id": "w_00000000000000000000abcdef"})
+    tree = Worktree(
+        id=noted(task)["id"], status="making", host=os.uname().nodename, repository=str(repo), subdir="",
+        path=str(desk.home.worktrees / noted(task)["id"][-12:]), branch=f"midwatch/{noted(task)['id'][-12:]}",
+        base=git(repo, "rev-parse", "main"), target="main", task_id=task.id,
+    )  # fmt: skip
+    await desk.store.apply(Changes(records=(tree,)))
+    slow = ("-c", "filter.slow.smudge=sleep 60", "-c", "filter.slow.required=true")
+    child = subprocess.Popen(
+        ("git", *slow, "-C", str(repo), "worktree", "add", "-q", "-b", tree.branch, tree.path), start_new_session=True
+    )
+    async with asyncio.timeout(20):
+        while not Path(tree.path, "a.txt").exists():
+            await asyncio.sleep(0.01)
+    os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    (running,) = await take(desk.store, agents={"nobody": 1})
+    made = await desk.worktrees.ready(running, str(repo))
+    assert made.status == "kept"
+    assert Path(tree.path, "slow").read_text() == "slow"
+    assert git(tree.path, "status", "--porcelain") == ""
+
+
+async def test_a_directory_that_was_taken_away_is_made_again_from_its_branch(desk: Runtime, repo: Path) -> None:
+    view, _ = await desk.sessions.create(workdir=str(repo / "-sub"), worktree=True)
+    key = view.session.key
+    first = await desk.tasks.wait((await desk.sessions.send(key, "echo x > x; git add x; git commit -qm x")).id)
+    subprocess.run(("rm", "-rf", noted(first)["path"]), check=True)
+    second = await desk.tasks.wait((await desk.sessions.send(key, "ls")).id)
+    assert second.result == "b.txt\nx"
+    third = await desk.tasks.wait((await desk.sessions.send(key, "rm ../.git; ls")).id)
+    assert noted(third)["files"] == 1, "its repository still knows it"
+    fourth = await desk.tasks.wait((await desk.sessions.send(key, "git log --format=%s")).id)
+    assert fourth.result == "x\nfirst"
+    fifth = await desk.tasks.wait((await desk.sessions.send(key, "rm ../.git; mkdir ../.git; ls")).id)
+    assert fifth.status == "done"
+    sixth = await desk.tasks.wait((await desk.sessions.send(key, "ls")).id)
+    assert "was replaced by something else" in (sixth.error or "")
+
+
+async def test_neither_hooks_nor_what_an_agent_writes_is_run_by_us(
+    desk: Runtime, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trap = tmp_path / "trap"
+    hook = repo / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {trap}\n")
+    hook.chmod(0o755)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    evil = (
+        f"git init -q evil; git -C evil config core.fsmonitor 'touch {trap}; false'; echo gitdir: $PWD/evil/.git > .git"
+    )
+    task = await done(desk, f"unset GIT_DIR; {evil}", repo)
+    assert noted(task)["dirty"] is True
+    await desk.worktrees.diff(task.id)
+    await desk.worktrees.remove(task.id, force=True)
+    assert not trap.exists()
+
+
+async def test_one_on_another_machine_is_left_to_that(desk: Runtime, repo: Path) -> None:
+    task = await done(desk, "echo x > x", repo)
+    tree = await desk.worktrees.get(task.id)
+    await desk.store.apply(Changes(records=(replace(tree, id="w_" + "1" * 23, host="far", task_id="t_far"),)))
+    assert (await desk.worktrees.get("w_" + "1" * 23)).host == "far"
+    for act in (desk.worktrees.merge("w_" + "1" * 23), desk.worktrees.remove("w_" + "1" * 23, force=True)):
+        with pytest.raises(Conflict, match="is on far, not on this machine"):
+            await act
+    assert len(await desk.tasks.list(TaskFilter())) == 1
