@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import select
+import selectors
 import threading
 import time
 import uuid
@@ -337,12 +337,15 @@ class PostgresStore(VerbStore):
         deaf = False
         while not self._closed.is_set():
             try:
-                with connect(self.url) as connection:
+                # (a selector, since a plain `select` knows no descriptor above 1023)
+                with connect(self.url) as connection, selectors.DefaultSelector() as waits:
+                    waits.register(connection.fileno(), selectors.EVENT_READ)
+                    waits.register(self._bell, selectors.EVENT_READ)
                     connection.execute(f"LISTEN {CHANNEL}", prepare=False)
                     self._tell([], Commit(EVERY_TOPIC, (), foreign=True))
                     deaf = False
                     while not self._closed.wait(PAUSE_SECONDS):
-                        select.select([connection.fileno(), self._bell], [], [], LISTEN_SECONDS)
+                        waits.select(LISTEN_SECONDS)
                         self._pass_on([heard.payload for heard in connection.notifies(timeout=0)])
             except psycopg.Error as problem:
                 if not deaf:

@@ -12,12 +12,7 @@ const PAGE = 50;
 
 export default async function tasks(main, page) {
   page.setTitle("Tasks");
-  const wanted = {
-    status: page.search.getAll("status"),
-    agent: page.search.get("agent") ?? "",
-    session_key: page.search.get("session_key") ?? page.search.get("session") ?? "",
-    creator: page.search.get("creator") ?? "",
-  };
+  const wanted = filterOf(page.search);
   const list = h("ol.rows.task-list", { "aria-label": "Tasks" });
   const fresh = h("button.quiet", { type: "button", hidden: true });
   const more = h("button", { type: "button", hidden: true }, "Load more");
@@ -88,8 +83,19 @@ function matches(wanted, task) {
     (!wanted.session_key || wanted.session_key === task.session_key) && (!wanted.creator || wanted.creator === task.creator);
 }
 
+/** What an address asks for. */
+function filterOf(search) {
+  return {
+    status: search.getAll("status"),
+    agent: search.get("agent") ?? "",
+    session_key: search.get("session_key") ?? search.get("session") ?? "",
+    creator: search.get("creator") ?? "",
+  };
+}
+
 function filters(wanted) {
-  const change = (changes) => go(`/tasks${query({ ...wanted, ...changes })}`, { replace: true });
+  // from the address, not from what this page was drawn with: a quick hand changes twice before it is drawn again
+  const change = (changes) => go(`/tasks${query({ ...filterOf(new URLSearchParams(location.search)), ...changes })}`, { replace: true });
   const chosen = (name) => wanted.status.includes(name);
   const segments = h("div.segments", { role: "group", "aria-label": "Status" },
     h("button", { type: "button", "aria-pressed": String(!wanted.status.length), onclick: () => change({ status: [] }) }, "all"),
