@@ -1,0 +1,1 @@
+"""Kind `terminal`: an agent that lives in a terminal."""

@@ -1,0 +1,236 @@
+"""What of a terminal's text is the agent's message: without the echo of the prompt, the input box and report calls.
+
+Pure functions over text. The rules are those that clients of agentapi rely on, quirks included. Only `\\n` ends a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+BLANK = " \t\n\r\f\v"
+"""What is left out when an echo is compared with what was typed."""
+WHITE = (
+    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004"
+    "\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
+"""What a blank line consists of; unlike `str.strip` without the four separators of ASCII."""
+NAMES = {"q": "amazonq", "cursor-agent": "cursor"}
+"""Other names of agents."""
+TYPES = (
+    "claude",
+    "goose",
+    "aider",
+    "codex",
+    "gemini",
+    "copilot",
+    "amp",
+    "cursor",
+    "auggie",
+    "amazonq",
+    "opencode",
+    "custom",
+)
+
+PREFIX, WINDOW_LINES, WINDOW_CHARACTERS, REACH = 6, 6, 25, 5
+RULES = ("─" * 15, "╌" * 15)
+CLAUDE_CALL, CLAUDE_DONE = "coder - coder_report_task (MCP)", '"message": "Thanks for reporting!"'
+CODEX_CALL, CODEX_DONE = "Coder.coder_report_task", '{"message": "Thanks for reporting!"}'
+
+
+def agent_type(name: str) -> str:
+    """The type an agent's name stands for."""
+    found = NAMES.get(name, name)
+    return found if found in TYPES else "custom"
+
+
+# -- the echo of the prompt --------------------------------------------------------------------------------------
+
+
+class _Visible(NamedTuple):
+    """The characters that are not blank, and the line each is on."""
+
+    characters: str
+    lines: list[int]
+
+
+def _visible(text: str) -> _Visible:
+    found = [(char, number) for number, line in enumerate(text.split("\n")) for char in line if char not in BLANK]
+    return _Visible("".join(char for char, _ in found), [number for _, number in found])
+
+
+def remove_user_input(message: str, user_input: str, agent_type: str) -> str:
+    """The message without the echo of what the user typed, which stands near its beginning, wrapped and framed."""
+    typed, shown = _visible(user_input), _visible(message)
+    prefix = typed.characters[: min(PREFIX, typed.lines.count(0))]
+    if not prefix:
+        return message
+    window = max(sum(number < WINDOW_LINES for number in shown.lines), WINDOW_CHARACTERS)
+    start = shown.characters[:window].find(prefix)
+    if start < 0:
+        return message
+    lines = message.split("\n")
+    last = shown.lines[_end_of_echo(typed.characters, shown.characters, start)]
+    return "\n".join(lines[_after_frame(agent_type, lines, last) + 1 :])
+
+
+def _end_of_echo(typed: str, shown: str, start: int) -> int:
+    """Where in `shown` the last character that belongs to the echo is. A few may be missing or added on either side."""
+    at, told = start, 0
+    steps = [(ahead, across) for ahead in range(1, REACH + 1) for across in range(1, REACH + 1)]
+    while True:
+        for ahead, across in steps:
+            if told + ahead >= len(typed) or at + across >= len(shown):
+                return at
+            if typed[told + ahead] == shown[at + across]:
+                told, at = told + ahead, at + across
+                break
+        else:
+            return at
+
+
+def _after_frame(agent_type: str, lines: list[str], last: int) -> int:
+    """The last line of what surrounds the echo."""
+    corners = {"gemini": "╯╰", "copilot": "╯╰", "cursor": "┘└"}.get(agent_type, "")
+    if corners and last + 1 < len(lines) and all(corner in lines[last + 1] for corner in corners):
+        return last + 1
+    return last + 2 if agent_type == "opencode" and last + 2 < len(lines) else last
+
+
+# -- the input box -----------------------------------------------------------------------------------------------
+
+
+def _is_rule(line: str) -> bool:
+    return any(rule in line for rule in RULES)
+
+
+def _without_box(lines: list[str]) -> list[str]:
+    """A line with `>` near the end, with or without a rule above it, or a slim box."""
+    count = len(lines)
+    for at in range(count - 1, max(count - 6, 0) - 1, -1):
+        if ">" in lines[at]:
+            return lines[: at - 1 if at > 0 and _is_rule(lines[at - 1]) else at]
+    for at in range(count - 3, max(count - 9, 0) - 1, -1):
+        if _is_rule(lines[at]) and any(sign in lines[at + 1] for sign in "|│❯") and _is_rule(lines[at + 2]):
+            return lines[:at]
+    return lines
+
+
+def _without_codex_box(lines: list[str]) -> list[str]:
+    return lines[:-3] + lines[-1:] if len(lines) >= 3 and "›" in lines[-3] else lines
+
+
+def _without_opencode_box(lines: list[str]) -> list[str]:
+    for at in range(len(lines) - 1, 3, -1):
+        if lines[at].strip(WHITE).startswith("╹" + "▀" * 17):
+            return lines[: at - 4]
+    return lines
+
+
+def _without_amp_box(lines: list[str]) -> list[str]:
+    bare = [line.strip(WHITE) for line in lines]
+    bottom = next((at for at in range(len(bare) - 1, -1, -1) if bare[at][:1] == "╰" and bare[at][-1:] == "╯"), -1)
+    top = next((at for at in range(bottom - 1, -1, -1) if bare[at][:1] == "╭" and bare[at][-1:] == "╮"), len(lines))
+    return lines[:top]
+
+
+BOXES: dict[str, Callable[[list[str]], list[str]]] = {
+    "codex": _without_codex_box,
+    "opencode": _without_opencode_box,
+    "amp": _without_amp_box,
+}
+
+
+def _remove_box(agent_type: str, text: str) -> str:
+    return "\n".join(BOXES.get(agent_type, _without_box)(text.split("\n")))
+
+
+def _trim(text: str) -> str:
+    """Without blank lines at both ends."""
+    lines = text.split("\n")
+    filled = [at for at, line in enumerate(lines) if line.strip(WHITE)]
+    return "\n".join(lines[filled[0] : filled[-1] + 1]) if filled else ""
+
+
+def format_agent_message(agent_type: str, message: str, user_input: str) -> str:
+    """The agent's message of the text that has appeared since the user's."""
+    found = _trim(_remove_box(agent_type, remove_user_input(message, user_input, agent_type)))
+    return "Welcome to Amp" if agent_type == "amp" and not found else found
+
+
+def is_ready(agent_type: str, screen: str) -> bool:
+    """Whether the screen shows the input box, so that a first prompt can be sent."""
+    if agent_type not in TYPES:
+        return True
+    shown = _trim(screen)
+    return len(_remove_box(agent_type, shown)) != len(shown)
+
+
+# -- report calls ------------------------------------------------------------------------------------------------
+
+
+def format_tool_calls(agent_type: str, message: str) -> tuple[str, list[str]]:
+    """The message without calls that report to the agent's host, and those calls, the last one first."""
+    if agent_type == "claude":
+        return _without_claude_calls(message)
+    if agent_type == "codex":
+        return _without_codex_calls(message)
+    return message, []
+
+
+def _without_claude_calls(message: str) -> tuple[str, list[str]]:
+    lines = ["", *message.split("\n")]
+    bare = [line.strip(WHITE) for line in lines]
+    ranges: list[tuple[int, int, bool]] = []
+    start, after_blank = -1, -1
+    for at in range(1, len(lines) - 1):
+        if CLAUDE_CALL in bare[at]:
+            start = at
+        elif start >= 0 and bare[at] == CLAUDE_DONE and bare[at + 1] == "}" and bare[at - 1].endswith("{"):
+            ranges.append((start, at + 2, True))
+            start = after_blank = -1
+        elif start >= 0 and not bare[at]:
+            after_blank = at + 1
+    if start >= 0:  # half drawn
+        ranges.append((start, after_blank if after_blank >= 0 else len(lines), False))
+    kept, calls = _cut(lines, ranges)
+    return kept.lstrip("\n"), calls
+
+
+def _without_codex_calls(message: str) -> tuple[str, list[str]]:
+    lines = message.split("\n")
+    bare = [line.strip(WHITE) for line in lines]
+    ranges: list[tuple[int, int, bool]] = []
+    start = -1
+    for at, line in enumerate(bare):
+        if line.replace(" ", "") == "•Called" and at + 1 < len(bare) and CODEX_CALL in bare[at + 1]:
+            start = at
+        elif start >= 0 and line == CODEX_DONE:
+            end = next((later for later in range(at + 1, len(bare)) if bare[later]), len(bare))
+            ranges.append((start, end, True))
+            start = -1
+    kept, calls = _cut(lines, ranges)
+    return kept.rstrip("\n"), calls
+
+
+def _cut(lines: list[str], ranges: list[tuple[int, int, bool]]) -> tuple[str, list[str]]:
+    """The text without these ranges, and the whole ones of them, back to front."""
+    kept, calls = list(lines), []
+    for start, end, whole in reversed(ranges):
+        if whole:
+            calls.append("\n".join(kept[start:end]))
+        del kept[start:end]
+    return "\n".join(kept), calls
+
+
+# -- what is new on a screen -------------------------------------------------------------------------------------
+
+
+def screen_diff(old: str, new: str, agent_type: str) -> str:
+    """The lines of `new` from the first one that `old` does not have, without blank lines at both ends."""
+    known = set(old.split("\n"))
+    lines = new.split("\n")
+    looked_at = lines[3:] if agent_type == "opencode" else lines
+    first = next((at for at, line in enumerate(looked_at) if line not in known), len(looked_at))
+    fresh = lines[first:]
+    return _trim("\n".join(fresh)) if any(line.strip(WHITE) for line in fresh) else "\n".join(fresh)

@@ -1,0 +1,209 @@
+"""What of a terminal's text is the agent's message: our own tables, and recorded screens where they are at hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from midwatch.agents.terminal.format import (
+    TYPES,
+    agent_type,
+    format_agent_message,
+    format_tool_calls,
+    is_ready,
+    remove_user_input,
+    screen_diff,
+)
+
+RULE = "─" * 20
+
+
+# -- recorded screens ---------------------------------------------------------------------------------------------
+
+
+def vectors() -> Path:
+    """Where recorded screens are, if they are."""
+    given = os.environ.get("MIDWATCH_VECTORS")
+    return Path(given) if given else Path(__file__).parents[3] / "shared" / "vectors" / "terminal"
+
+
+def cases(pattern: str) -> list[Path]:
+    """The files of one set; one that is not there when there are none."""
+    return sorted(vectors().glob(pattern)) or [vectors() / "missing"]
+
+
+def read(path: Path) -> str:
+    """A file as it is, or skip."""
+    if not path.exists():
+        pytest.skip(f"{path} is not there; set MIDWATCH_VECTORS")
+    return path.read_bytes().decode()
+
+
+def name(path: Path) -> str:
+    """What a case is called."""
+    return "-".join(path.parts[-3:-1])
+
+
+def bare(text: str) -> str:
+    """Without spaces at line ends."""
+    return "\n".join(line.rstrip() for line in text.split("\n"))
+
+
+@pytest.mark.parametrize("path", cases("format/*/*/msg.txt"), ids=name)
+def test_recorded_messages_are_found(path: Path) -> None:
+    message, user = read(path), read(path.with_name("user.txt"))
+    kind = path.parts[-3]
+    text, calls = format_tool_calls(kind, format_agent_message(kind, message, user))
+    assert bare(text) == bare(read(path.with_name("expected.txt")))
+    told = path.with_name("expected_tool_calls.txt")
+    assert bare("\n---\n".join(calls)) == (bare(read(told)) if told.exists() else "")
+
+
+@pytest.mark.parametrize("path", cases("initialization/*/*/*.txt"), ids=lambda p: f"{name(p)}-{p.stem}")
+def test_recorded_screens_tell_who_is_ready(path: Path) -> None:
+    screen = read(path)
+    assert is_ready(path.parts[-3], screen) is (path.parts[-2] == "ready")
+
+
+@pytest.mark.parametrize("path", cases("remove-user-input/*/msg.txt"), ids=name)
+def test_recorded_echoes_are_removed(path: Path) -> None:
+    message, user = read(path), read(path.with_name("user.txt"))
+    assert bare(remove_user_input(message, user, "custom")) == bare(read(path.with_name("expected.txt")))
+
+
+# -- the echo -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "typed", "left"),
+    [
+        pytest.param("> write a poem\n\nRoses", "write a poem", "\nRoses", id="after a prompt sign"),
+        pytest.param("│ write a  │\n│ poem      │\nRoses", "write a poem", "Roses", id="wrapped and framed"),
+        pytest.param("Roses are red", "write a poem", "Roses are red", id="not echoed"),
+        pytest.param("> write a poem", "", "> write a poem", id="nothing typed"),
+        pytest.param("> write a poem", "\n\nwrite", "> write a poem", id="first line blank"),
+        pytest.param("a\nb\nc\nd\ne\nf\ng" + "x" * 30 + "\nwrite a poem", "write a poem",
+            "a\nb\nc\nd\ne\nf\ng" + "x" * 30 + "\nwrite a poem", id="too far below"),
+        pytest.param("> one\n  two\nreply", "one\ntwo", "reply", id="two lines"),
+        pytest.param("> héllo wörld 你好\nreply", "héllo wörld 你好", "reply", id="not ASCII"),
+        pytest.param("> ab\nreply", "ab", "reply", id="shorter than the prefix"),
+    ],
+)  # fmt: skip
+def test_the_echo_of_the_prompt_is_removed(message: str, typed: str, left: str) -> None:
+    assert remove_user_input(message, typed, "custom") == left
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "left"),
+    [
+        ("gemini", "│ > ask me │\n╰──────╯\nreply", "reply"),
+        ("copilot", "│ > ask me │\n╰──────╯\nreply", "reply"),
+        ("cursor", "│ > ask me │\n└──────┘\nreply", "reply"),
+        ("cursor", "│ > ask me │\n╰──────╯\nreply", "╰──────╯\nreply"),
+        ("opencode", "┃ ask me\n┃ you (10:00)\n\nreply", "reply"),
+        ("opencode", "┃ ask me\nreply", "reply"),
+    ],
+)
+def test_the_frame_around_the_echo_goes_with_it(kind: str, message: str, left: str) -> None:
+    assert remove_user_input(message, "ask me", kind) == left
+
+
+# -- the input box ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "screen", "message"),
+    [
+        ("claude", f"reply\n{RULE}\n> \n{RULE}\n hints", "reply"),
+        ("claude", f"reply\n{RULE}\n❯ \n{RULE}\n hints", "reply"),
+        ("claude", f"reply\n{RULE}\n│   │\n{RULE}", "reply"),
+        ("goose", "\n\nreply\n( O)>", "reply"),
+        ("aider", "reply\nwith two lines\n\n> ", "reply\nwith two lines"),
+        ("custom", "no box at all", "no box at all"),
+        ("custom", "\n".join(["> far above", *"abcdef"]), "\n".join(["> far above", *"abcdef"])),
+        ("codex", "reply\n› ask\n\n  hints", "reply\n  hints"),
+        ("opencode", "reply\n┃\n┃  ask\n┃\n┃  model\n╹" + "▀" * 20 + "\n hints", "reply"),
+        ("amp", "reply\n╭────╮\n│    │\n╰────╯", "reply"),
+        ("amp", "╭────╮\n│    │\n╰────╯", "Welcome to Amp"),
+    ],
+)
+def test_the_input_box_is_removed(kind: str, screen: str, message: str) -> None:
+    assert format_agent_message(kind, screen, "") == message
+
+
+@pytest.mark.parametrize(
+    ("kind", "screen", "ready"),
+    [
+        ("claude", f"hello\n{RULE}\n❯ \n{RULE}", True),
+        ("claude", "starting\n", False),
+        ("codex", "hello\n› ask\n\n hints\n\n\n", True),
+        ("codex", "starting\n\n", False),
+        ("a program nobody knows", "anything", True),
+        ("custom", "$ ", False),
+    ],
+)
+def test_ready_is_who_shows_an_input_box(kind: str, screen: str, ready: bool) -> None:
+    assert is_ready(kind, screen) is ready
+
+
+def test_the_separators_of_ascii_are_not_blank() -> None:
+    assert format_agent_message("custom", "\x1c\nreply\n\x1f", "") == "\x1c\nreply\n\x1f"
+
+
+# -- report calls -------------------------------------------------------------------------------------------------
+
+CLAUDE_CALL = (
+    '● coder - coder_report_task (MCP)(summary: "{}")\n  ⎿  {{\n       "message": "Thanks for reporting!"\n     }}'
+)
+CODEX_CALL = '• Called\n  └ Coder.coder_report_task({})\n    {{"message": "Thanks for reporting!"}}'
+
+
+def test_report_calls_of_claude_are_taken_out_and_told_back_to_front() -> None:
+    one, two = CLAUDE_CALL.format("one"), CLAUDE_CALL.format("two")
+    assert format_tool_calls("claude", f"{one}\n\n● Hello\n\n{two}\n\n● Bye") == ("● Hello\n\n\n● Bye", [two, one])
+
+
+def test_a_half_drawn_call_of_claude_is_taken_out_and_not_told() -> None:
+    half = '● Hello\n● coder - coder_report_task (MCP)(summary:\n  "x"\n\nafter\nthat'
+    assert format_tool_calls("claude", half) == ("● Hello\nafter\nthat", [])
+
+
+def test_report_calls_of_codex_are_taken_out() -> None:
+    one, two = CODEX_CALL.format("one"), CODEX_CALL.format("two")
+    text, calls = format_tool_calls("codex", f"• Hello\n\n{one}\n\n• More\n{two}\n")
+    assert (text, calls) == ("• Hello\n\n• More", [f"{two}\n", f"{one}\n"])
+    half = "• Hello\n• Called\n  └ Coder.coder_report_task(...)"
+    assert format_tool_calls("codex", half) == (half, [])
+
+
+def test_other_agents_have_no_report_calls() -> None:
+    text = CLAUDE_CALL.format("one")
+    assert format_tool_calls("goose", text) == (text, [])
+
+
+# -- differences --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "fresh"),
+    [
+        ("a\nb", "a\nb\nc\nd", "custom", "c\nd"),
+        ("a\nb", "a\nb", "custom", ""),
+        ("a", "a\n\n  \nc  \n\n", "custom", "c  "),
+        ("ok\nx", "ok\nnew\nok", "custom", "new\nok"),
+        ("", "  \n", "custom", "  \n"),
+        ("a\nb\nc\nd", "a\nb\nc\nd\nE", "opencode", "b\nc\nd\nE"),
+    ],
+)
+def test_what_is_new_begins_with_the_first_unknown_line(old: str, new: str, kind: str, fresh: str) -> None:
+    assert screen_diff(old, new, kind) == fresh
+
+
+OTHERS = {"q": "amazonq", "cursor-agent": "cursor", "/usr/bin/claude": "custom", "bash": "custom"}
+
+
+@pytest.mark.parametrize(("given", "kind"), [*zip(TYPES, TYPES, strict=True), *OTHERS.items()])
+def test_an_agent_has_its_type_by_its_name(given: str, kind: str) -> None:
+    assert agent_type(given) == kind
