@@ -36,8 +36,13 @@ check: lint ## Fast inner loop: style, types, unit and contract tests; under a m
 .PHONY: test
 test: lint ## Everything
 	tests/install-services
-	$(BIN)/pytest -n 2 --ignore=tests/chaos
+	$(BIN)/pytest -n 2 --ignore=tests/chaos --ignore=tests/agents
 	$(BIN)/pytest -s tests/chaos
+
+.PHONY: test-agents
+test-agents: install ## Real coding agents, pinned and kept in a cache, against a fake model
+	$(BIN)/python tests/agents/install
+	$(BIN)/pytest -n 2 tests/agents
 
 .PHONY: chaos
 chaos: install ## The chaos test for longer: make chaos SECONDS=600

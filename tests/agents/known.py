@@ -15,7 +15,6 @@ from pathlib import Path
 PINS = tomllib.loads((Path(__file__).parent / "pins.toml").read_text())
 MODEL = "fake-model"
 KEY = "fake-key"
-STREAM = ("--output-format", "stream-json")
 
 
 def cache() -> Path:
@@ -143,12 +142,18 @@ class Known:
     name: str
     prepare: Callable[[Path, str, str], dict[str, str]]
     """Writes its configuration into a HOME and returns what its environment needs."""
-    headless: tuple[str, ...]
-    resume: tuple[str, ...]
-    allow: tuple[str, ...] = ()
-    """Arguments that allow all tools."""
-    acp: tuple[str, ...] = ()
-    allow_env: dict[str, str] = field(default_factory=dict)
+    ways: tuple[str, ...]
+    """The kinds of agent it is tried as."""
+    acp: str
+    """The program that speaks ACP."""
+    options: dict[str, str] = field(default_factory=dict)
+    """What its settings need beside the kind."""
+    limit: str = "limit 4 {name}"
+    """What the fake model does for it to say that a usage limit is reached."""
+    waits: bool = False
+    """Whether it waits for the end of a usage limit by itself and tells nobody."""
+    hides_tools: bool = False
+    """Whether its program, with nobody to ask, offers the model no tool that would need asking."""
 
     def environment(self, home: Path, url: str, key: str = KEY) -> dict[str, str]:
         """A whole environment for it."""
@@ -157,7 +162,15 @@ class Known:
         path = f"{cache() / 'bin'}{os.pathsep}{os.environ['PATH']}"
         plain = {"HOME": str(home), "PATH": path, "LANG": "C.UTF-8", "TERM": "dumb", "NO_COLOR": "1"}
         plain["TMPDIR"] = str(scratch)  # codex makes no helpers, and so no sandbox, in a HOME below its TMPDIR
-        return {**plain, **self.prepare(home, url, key)}
+        return {**plain, "NO_PROXY": "127.0.0.1", **self.prepare(home, url, key)}
+
+    def settings(self, way: str) -> dict[str, str]:
+        """Its settings in midwatch."""
+        return {"kind": way, **self.options}
+
+    def program(self, way: str) -> str:
+        """What must be installed."""
+        return self.acp if way == "acp" else self.name
 
     @property
     def version(self) -> str:
@@ -166,68 +179,30 @@ class Known:
 
 
 AGENTS = (
-    Known(
-        name="claude",
-        prepare=_claude,
-        headless=(
-            "claude",
-            "-p",
-            "{prompt}",
-            "--output-format",
-            "stream-json",
-            "--verbose",
-            "--include-partial-messages",
-        ),
-        resume=("--resume", "{thread}"),
-        allow=("--permission-mode", "bypassPermissions"),
-        acp=("claude-agent-acp",),
-    ),
-    Known(
-        name="codex",
-        prepare=_codex,
-        headless=("codex", "exec", "--json", "--skip-git-repo-check", "{prompt}"),
-        resume=("codex", "exec", "resume", "--json", "--skip-git-repo-check", "{thread}", "{prompt}"),
-        allow=("--dangerously-bypass-approvals-and-sandbox",),
-        acp=("codex-acp",),
-    ),
-    Known(
-        name="opencode",
-        prepare=_opencode,
-        headless=("opencode", "run", "--format", "json", "{prompt}"),
-        resume=("--session", "{thread}"),
-        allow=("--auto",),
-        acp=("opencode", "acp"),
-    ),
+    Known(name="claude", prepare=_claude, ways=("acp", "headless"), acp="claude-agent-acp"),
+    Known(name="codex", prepare=_codex, ways=("acp", "headless"), acp="codex-acp"),
     Known(
         name="gemini",
         prepare=_gemini,
-        headless=("gemini", "-m", "gemini-2.5-pro", "-o", "stream-json", "-p", "{prompt}"),
-        resume=("--resume", "{thread}"),
-        allow=("--approval-mode", "yolo"),
-        acp=("gemini", "--acp", "-m", "gemini-2.5-pro"),
+        ways=("headless",),  # its ACP cannot load a session: version 0.61 empties it first
+        acp="gemini",
+        options={"model": "gemini-2.5-pro"},
+        hides_tools=True,
     ),
-    Known(
-        name="qwen",
-        prepare=_qwen,
-        headless=("qwen", "-o", "stream-json", "--include-partial-messages", "-p", "{prompt}"),
-        resume=("--resume", "{thread}"),
-        allow=("--approval-mode", "yolo"),
-        acp=("qwen", "--acp"),
-    ),
+    Known(name="opencode", prepare=_opencode, ways=("acp",), acp="opencode", waits=True),
+    Known(name="qwen", prepare=_qwen, ways=("acp",), acp="qwen", waits=True),
     Known(
         name="copilot",
         prepare=_copilot,
-        headless=("copilot", "--output-format", "json", "-p", "{prompt}"),
-        resume=("--resume", "{thread}"),
-        allow=("--allow-all-tools",),
-        acp=("copilot", "--acp"),
+        ways=("acp", "headless"),
+        acp="copilot",
+        limit="limit 3600 {name}",  # it waits for shorter ones by itself
     ),
     Known(
         name="goose",
         prepare=_goose,
-        headless=("goose", "run", *STREAM, "-t", "{prompt}"),
-        resume=("--resume", "--session-id", "{thread}"),
-        acp=("goose", "acp"),
-        allow_env={"GOOSE_MODE": "auto"},
+        ways=("acp",),
+        acp="goose",
+        limit="quota 3600 {name}",  # where the end is told it waits by itself, however long
     ),
 )

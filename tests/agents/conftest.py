@@ -1,0 +1,69 @@
+"""Each agent in each way; at the end a table of what holds. In CI four agents must pass everything."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+
+from agents.known import AGENTS, Known
+from agents.rig import missing
+
+FEWEST = 4
+"""Agents that must pass everything in CI, each in one way at least."""
+PAIRS = [(known, way) for known in AGENTS for way in known.ways]
+LEDGER: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+"""By agent and way, what became of each case."""
+SIGNS = {"passed": "yes", "failed": "NO", "skipped": "-"}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes `known` and `way` runs for each pair."""
+    if "known" in metafunc.fixturenames:
+        metafunc.parametrize(("known", "way"), PAIRS, ids=[f"{known.name}-{way}" for known, way in PAIRS])
+
+
+@pytest.fixture(autouse=True)
+def installed(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
+    """Whose test it is goes with its report. What is not installed is skipped."""
+    known, way = request.getfixturevalue("known"), request.getfixturevalue("way")
+    assert isinstance(known, Known)
+    record_property("case", [known.name, way, request.node.originalname.removeprefix("test_")])
+    if problem := missing(known, way):
+        pytest.skip(problem)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keep the worst of a test's phases. The report may come from another process."""
+    for name, value in report.user_properties:
+        if name == "case" and (report.when == "call" or report.outcome != "passed"):
+            agent, way, case = value
+            LEDGER[agent, way][case] = report.outcome
+
+
+def whole(agent: str) -> bool:
+    """Whether an agent passed everything in one way."""
+    ways = [cases for (name, _), cases in LEDGER.items() if name == agent]
+    return any(cases and all(state == "passed" for state in cases.values()) for cases in ways)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The table: what holds with which version of which agent."""
+    cases = sorted({case for found in LEDGER.values() for case in found})
+    line = terminalreporter.write_line
+    line(f"{'agent':<10}{'version':<10}{'way':<10}" + "".join(f"{case[:22]:<24}" for case in cases))
+    for known, way in PAIRS:
+        found = LEDGER.get((known.name, way), {})
+        signs = (SIGNS.get(found.get(case, "skipped"), "?") for case in cases)
+        line(f"{known.name:<10}{known.version:<10}{way:<10}" + "".join(f"{sign:<24}" for sign in signs))
+    good = [known.name for known in AGENTS if whole(known.name)]
+    line(f"{len(good)} agents pass everything: {', '.join(good) or 'none'}.")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In CI too few agents are a failure, also when nothing else failed."""
+    asked = os.environ.get("CI") and not hasattr(session.config, "workerinput") and not session.config.option.keyword
+    if asked and sum(whole(known.name) for known in AGENTS) < FEWEST:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

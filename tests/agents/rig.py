@@ -1,0 +1,159 @@
+"""One real agent under a real `midwatch up`, against a fake model; all of it in one folder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from agents.known import Known, program
+from fakes.model_server import Model, serve
+from midwatch.client import Client
+from servers import Server, eventually, processes_with
+
+Json = dict[str, Any]
+ENDED = ("done", "failed", "cancelled")
+PATIENCE = 60.0
+"""Seconds for one turn; the machine may be busy."""
+
+
+def toml(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(k)} = {toml(v)}" for k, v in value.items()) + " }"
+    return json.dumps(value)
+
+
+async def becomes(look: Callable[[], Awaitable[Any]], what: str, seconds: float = PATIENCE) -> Any:
+    """The first true answer of `look`."""
+    deadline = time.monotonic() + seconds
+    while not (found := await look()):
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        await asyncio.sleep(0.05)
+    return found
+
+
+class Rig:
+    """The server, a client of it, and what the agent's model has seen."""
+
+    def __init__(self, known: Known, way: str, folder: Path, url: str, model: Model, options: Json) -> None:
+        self.known, self.model = known, model
+        self.work = folder / "work"
+        self.work.mkdir()
+        self.mark = f"rig-{uuid.uuid4().hex}"
+        environment = known.environment(folder / "agent", url)
+        home = folder / "home"
+        home.mkdir()
+        env = {**environment, "AGENT_RIG": self.mark}
+        settings = {**known.settings(way), **options, "env": env}
+        lines = [f"{name} = {toml(value)}" for name, value in settings.items()]
+        config = ["detect_agents = false", f"default_agent = {toml(known.name)}", f"[agents.{known.name}]", *lines]
+        (home / "midwatch.toml").write_text("\n".join(config) + "\n")
+        self.server = Server(home)
+        self.server._env = {
+            "PATH": environment["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", "MIDWATCH_HOME": str(home)
+        }  # fmt: skip
+        self.client: Client
+
+    async def start(self) -> None:
+        """Start the server, also after it was killed."""
+        await self.server.start()
+        token = (self.server.home / "token").read_text().strip()
+        self.client = Client(self.server.url, token)
+
+    async def kill(self) -> None:
+        """SIGKILL the server, and nothing else."""
+        await self.client.close()
+        await self.server.kill()
+
+    async def stop(self) -> None:
+        """Stop the server; nothing of the agent may be left."""
+        await self.client.close()
+        assert await self.server.stop() == 0, self.log()
+        assert await self.nobody_left(), self.leftovers()
+
+    def log(self) -> str:
+        """The end of what the server has printed."""
+        return self.server._log.read_text()[-3000:]
+
+    async def nobody_left(self) -> bool:
+        """Whether all processes of the agent are gone soon."""
+        return await eventually(lambda: not processes_with(f"AGENT_RIG={self.mark}"), 15.0)
+
+    def leftovers(self) -> list[str]:
+        """The command lines of processes that are left."""
+        found = []
+        for pid in processes_with(f"AGENT_RIG={self.mark}"):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            found.append(f"{pid}: {b' '.join(words).decode(errors='replace')[:200]}")
+        return found
+
+    async def open(self) -> str:
+        """Begin a conversation; its key."""
+        return (await self.client.create_session(agent=self.known.name, workdir=str(self.work)))["key"]
+
+    async def say(self, key: str, text: str) -> str:
+        """Say something; the id of its task."""
+        return (await self.client.send(key, text))["id"]
+
+    async def ended(self, task_id: str, seconds: float = PATIENCE) -> Json:
+        """The task once it has ended."""
+
+        async def look() -> Json | None:
+            task = await self.client.get(task_id)
+            return dict(task) if task["status"] in ENDED else None
+
+        try:
+            found: Json = await becomes(look, "the task has ended", seconds)
+        except AssertionError as late:
+            raise AssertionError(
+                f"{late}\n{json.dumps(await self.client.get(task_id), indent=1)}\n{self.log()}"
+            ) from None
+        return found
+
+    async def turn(self, key: str, text: str) -> str:
+        """Say something and have it answered well; the answer."""
+        task = await self.ended(await self.say(key, text))
+        assert (task["status"], task["outcome"]) == ("done", "ok"), (task["outcome"], task["error"], self.log())
+        return task["result"] or ""
+
+    async def asked(self, task_id: str) -> Json:
+        """The question a task waits with."""
+
+        async def look() -> Json | None:
+            found = [dict(one) for one in await self.client.approvals() if one["task_id"] == task_id]
+            return found[0] if found else None
+
+        question: Json = await becomes(look, "the agent asks")
+        return question
+
+    async def holds(self, name: str) -> None:
+        """Return once the model holds an answer."""
+        await self.model.until(lambda seen: name in seen.held, PATIENCE)
+
+    def fresh(self) -> str:
+        """A name nobody has used."""
+        return uuid.uuid4().hex[:8]
+
+
+@asynccontextmanager
+async def rigged(known: Known, way: str, folder: Path, **options: Any) -> AsyncIterator[Rig]:
+    """A rig that runs. At its end nothing is left of it."""
+    async with serve() as (url, model):
+        rig = Rig(known, way, folder, url, model, options)
+        await rig.start()
+        try:
+            yield rig
+        finally:
+            await rig.stop()
+
+
+def missing(known: Known, way: str) -> str | None:
+    """What is not installed."""
+    needed = known.program(way)
+    return None if program(needed) else f"{needed} is not installed: run tests/agents/install"

@@ -1,0 +1,117 @@
+"""Real agents, run by a real midwatch, against a fake model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agents.known import Known
+from agents.rig import PATIENCE, becomes, rigged
+
+pytestmark = pytest.mark.timeout(300)
+
+
+async def test_three_turns_with_memory(known: Known, way: str, tmp_path: Path) -> None:
+    async with rigged(known, way, tmp_path) as rig:
+        key = await rig.open()
+        assert "noted" in await rig.turn(key, "My name is Ada. [[say noted]]")
+        assert "noted" in await rig.turn(key, "I live in Bonn. [[say noted]]")
+        answer = await rig.turn(key, "[[recall]]")
+        assert "Ada" in answer
+        assert "Bonn" in answer
+
+
+async def test_a_tool_that_is_allowed_runs(known: Known, way: str, tmp_path: Path) -> None:
+    made = tmp_path / "work" / "made.txt"
+    options, verb = ({"permissions": "all"}, "shell") if way == "headless" else ({}, "escalate")
+    async with rigged(known, way, tmp_path, **options) as rig:
+        key = await rig.open()
+        task_id = await rig.say(key, f"[[{verb} touch {made.name}]] [[say all done]]")
+        if way == "acp":
+            question = await rig.asked(task_id)
+            assert "touch made.txt" in (question["command"] or "") + question["question"]
+            assert not made.exists()
+            await rig.client.approve(question["id"])
+        task = await rig.ended(task_id)
+        assert (task["outcome"], made.exists()) == ("ok", True), (task, rig.log())
+        assert "all done" in task["result"]
+
+
+async def test_a_tool_that_is_denied_does_not_run(known: Known, way: str, tmp_path: Path) -> None:
+    made = tmp_path / "work" / "made.txt"
+    async with rigged(known, way, tmp_path) as rig:
+        key = await rig.open()
+        task_id = await rig.say(key, f"[[escalate touch {made.name}]] [[say all done]]")
+        if way == "acp":
+            question = await rig.asked(task_id)
+            denied = await rig.client.deny(question["id"], "not today")
+            assert denied["status"] == "denied"
+        task = await rig.ended(task_id)
+        assert not made.exists()
+        if way == "headless" and known.hides_tools:
+            assert "No tool for escalate" in task["result"]
+        elif way == "headless":
+            assert task["outcome"] == "error", task
+        assert "still here" in await rig.turn(key, "[[say still here]]")
+
+
+async def test_a_question_nobody_answers_expires(known: Known, way: str, tmp_path: Path) -> None:
+    if way == "headless":
+        pytest.skip("nobody is asked")
+    made = tmp_path / "work" / "made.txt"
+    async with rigged(known, way, tmp_path, approvals={"expires": 1.5}) as rig:
+        key = await rig.open()
+        task_id = await rig.say(key, f"[[escalate touch {made.name}]] [[say all done]]")
+        question = await rig.asked(task_id)
+        await rig.ended(task_id)
+        assert (await rig.client.approval(question["id"]))["status"] == "expired"
+        assert not made.exists()
+
+
+async def test_a_turn_is_cancelled(known: Known, way: str, tmp_path: Path) -> None:
+    async with rigged(known, way, tmp_path) as rig:
+        key, name = await rig.open(), rig.fresh()
+        await rig.turn(key, "My name is Ada. [[say noted]]")
+        task_id = await rig.say(key, f"[[hold {name}]]")
+        await rig.holds(name)
+        await rig.client.cancel(task_id)
+        task = await rig.ended(task_id, 20.0)
+        assert (task["status"], task["outcome"]) == ("cancelled", "cancelled")
+        assert "Ada" in await rig.turn(key, "[[recall]]")
+
+
+async def test_a_usage_limit_is_waited_out(known: Known, way: str, tmp_path: Path) -> None:
+    async with rigged(known, way, tmp_path) as rig:
+        key, name = await rig.open(), rig.fresh()
+        await rig.turn(key, "My name is Ada. [[say noted]]")
+        task_id = await rig.say(key, f"[[{known.limit.format(name=name)}]] [[say back again]]")
+        if known.waits:
+            assert (await rig.ended(task_id))["outcome"] == "ok"
+            pytest.skip("it waits for the end of its limit by itself")
+
+        async def parked() -> bool:
+            task = await rig.client.get(task_id)
+            assert task["status"] in ("pending", "running"), (task, rig.log())
+            return task["status"] == "pending" and task["wait"] == "limit"
+
+        await becomes(parked, "the task is parked")
+        rig.model.lift(name)
+        task = await rig.ended(task_id, 150.0)
+        assert (task["status"], task["outcome"], task["failures"]) == ("done", "ok", 0), (task, rig.log())
+        assert "Ada" in await rig.turn(key, "[[recall]]")
+
+
+async def test_the_server_is_killed_and_the_conversation_goes_on(known: Known, way: str, tmp_path: Path) -> None:
+    async with rigged(known, way, tmp_path) as rig:
+        key, name = await rig.open(), rig.fresh()
+        await rig.turn(key, "My name is Ada. [[say noted]]")
+        task_id = await rig.say(key, f"I live in Bonn. [[hold {name}]] [[say finished]]")
+        await rig.holds(name)
+        await rig.kill()
+        assert await rig.nobody_left(), rig.leftovers()
+        rig.model.release(name)
+        await rig.start()
+        task = await rig.ended(task_id, PATIENCE * 2)
+        assert (task["status"], task["outcome"], task["rescues"]) == ("done", "ok", 1), (task, rig.log())
+        assert "Ada" in await rig.turn(key, "[[recall]]")
