@@ -1,0 +1,420 @@
+"""A fake agent that speaks the Agent Client Protocol, as well or as badly as its prompt says. A plain script.
+
+What it does is written in double brackets in the prompt and done in order; see the methods `do_...` below. Without any
+it answers "you said ...". The bare prompts `fail` and `hang` do so. How it starts is said by arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import queue
+import re
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import uuid
+from pathlib import Path
+
+WISH = re.compile(r"\[\[(\w+)\s*(.*?)\]\]", re.DOTALL)
+OPTIONS = {
+    "a": {"optionId": "yes-1", "name": "Yes", "kind": "allow_once"},
+    "A": {"optionId": "yes-2", "name": "Yes, always", "kind": "allow_always"},
+    "r": {"optionId": "no-1", "name": "No", "kind": "reject_once"},
+    "R": {"optionId": "no-2", "name": "No, never", "kind": "reject_always"},
+    "x": {"optionId": "odd", "name": "Perhaps", "kind": "ask_again_tomorrow"},
+    "b": {"optionId": "yes-3", "name": "Yes, and switch mode", "kind": "allow_once"},
+}
+
+
+class Refusal(Exception):
+    """An error the agent answers with."""
+
+    def __init__(self, code, message, data=None):
+        super().__init__(message)
+        self.code, self.data = code, data
+
+
+class Cancelled(Exception):
+    """The client does not want the rest."""
+
+
+class Agent:
+    """One process, one client, any number of sessions."""
+
+    def __init__(self, options):
+        self.options = options
+        self.memory = Path(options.memory) if options.memory else None
+        self.said = {}
+        self.settings = {"mode": "auto", "model": "small"}
+        self.cancelled = threading.Event()
+        self.waiting = {}
+        self.ids = itertools.count(1)
+        self.lock = threading.Lock()
+        self.session = None
+        self.text = ""
+        self.answer = {}
+
+    # -- the wire ------------------------------------------------------------------------------------------------
+
+    def write(self, message):
+        self.raw(json.dumps({"jsonrpc": "2.0", **message}))
+
+    def raw(self, line):
+        with self.lock:
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+
+    def ask(self, method, params, session=None):
+        number, box = next(self.ids), queue.Queue()
+        self.waiting[number] = box
+        self.write({"id": number, "method": method, "params": {"sessionId": session or self.session, **params}})
+        answer = box.get()
+        if "error" in answer:
+            raise Refusal(answer["error"]["code"], answer["error"]["message"])
+        return answer["result"]
+
+    def update(self, what, session=None, /, **fields):
+        update = {"sessionUpdate": what, **fields}
+        self.write({"method": "session/update", "params": {"sessionId": session or self.session, "update": update}})
+
+    def say(self, text):
+        self.update("agent_message_chunk", content={"type": "text", "text": text})
+
+    def serve(self):
+        for line in sys.stdin:
+            message = json.loads(line)
+            if "method" not in message:
+                self.waiting.pop(message["id"]).put(message)
+            elif message["method"] == "session/cancel":
+                self.cancelled.set()
+            elif "id" in message:
+                threading.Thread(target=self.reply, args=(message,), daemon=True).start()
+
+    def reply(self, message):
+        try:
+            result = getattr(self, message["method"].replace("/", "_"))(message.get("params") or {})
+        except Refusal as problem:
+            error = {"code": problem.code, "message": str(problem), "data": problem.data}
+            self.write({"id": message["id"], "error": error})
+        except BaseException:
+            traceback.print_exc()
+            os._exit(70)
+        else:
+            self.write({"id": message["id"], "result": result})
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def initialize(self, params):
+        if self.options.start == "mute":
+            time.sleep(600)
+        if self.options.start.startswith("slow"):
+            time.sleep(float(self.options.start[4:]))
+        if self.options.start == "dies":
+            sys.stderr.write("error: unknown option '--acp'\n")
+            sys.stderr.flush()
+            os._exit(2)
+        sessions = {"resume": {}} if self.options.resumes else {}
+        can = {"loadSession": not self.options.forgets, "sessionCapabilities": sessions}
+        return {
+            "protocolVersion": self.options.version,
+            "agentCapabilities": can,
+            "agentInfo": {"name": "fake", "version": "1"},
+            "authMethods": [{"id": "login", "name": "Log in"}],
+        }
+
+    def session_new(self, params):
+        if self.options.start == "auth":
+            raise Refusal(-32000, "Authentication required")
+        name = self.options.session or f"s-{uuid.uuid4().hex[:12]}"
+        self.said[name] = []
+        self.keep(name)
+        return {"sessionId": name, **self.offers()}
+
+    def session_load(self, params):
+        name = params["sessionId"]
+        if self.memory is not None:
+            try:
+                self.said[name] = json.loads((self.memory / f"{name}.json").read_text())
+            except FileNotFoundError:
+                raise Refusal(-32002, f"session not found: {name}") from None
+        for said in self.said.setdefault(name, []):
+            self.update("user_message_chunk", name, content={"type": "text", "text": said})
+            self.update("agent_message_chunk", name, content={"type": "text", "text": f"you said {said}"})
+            self.update("tool_call", name, toolCallId="old", title="an old call", status="completed")
+        return self.offers()
+
+    def session_resume(self, params):
+        replay, self.update = self.update, lambda *_, **__: None
+        try:
+            return self.session_load(params)
+        finally:
+            self.update = replay
+
+    def offers(self):
+        modes = [{"id": name, "name": name.title()} for name in ("default", "auto")]
+        models = [{"value": "small", "name": "Small"}, {"value": "large", "name": "Large"}]
+        option = {"id": "model", "category": "model", "type": "select", "currentValue": "small", "options": models}
+        return {"modes": {"currentModeId": "auto", "availableModes": modes}, "configOptions": [option]}
+
+    def session_set_mode(self, params):
+        self.settings["mode"] = params["modeId"]
+        return {}
+
+    def session_set_config_option(self, params):
+        self.settings[params["configId"]] = params["value"]
+        return {"configOptions": []}
+
+    def session_prompt(self, params):
+        self.session, self.answer = params["sessionId"], {}
+        self.cancelled.clear()
+        self.blocks = params["prompt"]
+        self.text = "\n".join(block["text"] for block in self.blocks if block["type"] == "text")
+        self.said[self.session].append(self.text)
+        self.keep(self.session)
+        try:
+            self.perform(self.text)
+        except Cancelled:
+            return {"stopReason": "cancelled"}
+        return {"stopReason": "end_turn", **self.answer}
+
+    def keep(self, name):
+        if self.memory is not None:
+            (self.memory / f"{name}.json").write_text(json.dumps(self.said[name]))
+
+    def perform(self, text):
+        if text == "fail":
+            raise Refusal(-32603, "Internal error", {"details": "told to fail"})
+        wishes = [("say", "ready"), ("hold", "ever")] if text == "hang" else WISH.findall(text)
+        if not wishes:
+            self.say(f"you said {text}")
+        for verb, rest in wishes:
+            getattr(self, f"do_{verb}")(rest.strip())
+
+    # -- what a prompt may ask for -------------------------------------------------------------------------------
+
+    def do_say(self, rest):
+        for word in re.findall(r"\S+\s*", rest):
+            self.say(word)
+
+    def do_recall(self, rest):
+        self.say("You said: " + " | ".join(self.said[self.session][:-1]))
+
+    def do_show(self, rest):
+        """`show pid`, `show cwd`, `show settings`, `show blocks`, `show env NAME`"""
+        what, _, name = rest.partition(" ")
+        found = {"pid": os.getpid(), "cwd": str(Path.cwd()), "settings": self.settings, "blocks": self.blocks}
+        self.say(json.dumps(os.environ.get(name) if what == "env" else found[what]))
+
+    def do_think(self, rest):
+        for word in re.findall(r"\S+\s*", rest):
+            self.update("agent_thought_chunk", content={"type": "text", "text": word})
+
+    def do_plan(self, rest):
+        entries = [{"content": one, "status": "pending", "priority": "high"} for one in rest.split(",")]
+        self.update("plan", entries=entries)
+
+    def do_tool(self, rest):
+        """A command that needs no leave; named first, explained later, as some agents do."""
+        number = f"call-{next(self.ids)}"
+        self.update("tool_call", toolCallId=number, title="Shell", kind="execute", status="pending", rawInput={})
+        self.update("tool_call_update", toolCallId=number, title=rest, rawInput={"command": rest})
+        self.update("tool_call_update", toolCallId=number, status="in_progress")
+        self.update("tool_call_update", toolCallId=number, status="completed", rawOutput={"output": f"ran {rest}"})
+        self.update("tool_call_update", toolCallId=number, status="completed")
+
+    def do_open(self, rest):
+        """A tool whose end is never told."""
+        self.update("tool_call", toolCallId="open", title=rest, kind="read", status="in_progress")
+
+    def do_ask(self, rest):
+        """`ask aArRx COMMAND`: leave to run a command, with these options in this order, or `-` for none."""
+        letters, command = rest.split(None, 1)
+        number = f"call-{next(self.ids)}"
+        call = {"toolCallId": number, "title": command, "kind": "execute", "status": "pending"}
+        call["rawInput"] = {"command": ["/bin/bash", "-lc", command]}
+        self.update("tool_call", **call)
+        options = [OPTIONS[letter] for letter in letters if letter in OPTIONS]
+        outcome = self.ask("session/request_permission", {"toolCall": call, "options": options})["outcome"]
+        if self.cancelled.is_set():
+            raise Cancelled
+        if outcome.get("optionId", "no").startswith("yes"):
+            self.update("tool_call_update", toolCallId=number, status="completed", rawOutput=f"ran {command}")
+        else:
+            self.update("tool_call_update", toolCallId=number, status="failed", rawOutput="not allowed")
+        self.granted = outcome.get("optionId", outcome["outcome"])
+        if rest.endswith("?"):
+            self.say(f"chose {self.granted}")
+
+    def do_late(self, rest):
+        """Asks without having told of the call, and without its input; says nothing of how a refused one ended."""
+        call = {"toolCallId": "late", "title": rest, "kind": "execute", "status": "pending"}
+        options = [OPTIONS[letter] for letter in "Aar"]
+        outcome = self.ask("session/request_permission", {"toolCall": call, "options": options})["outcome"]
+        if outcome.get("optionId", "no").startswith("yes"):
+            self.update("tool_call_update", toolCallId="late", status="completed", title=rest, kind="execute")
+
+    def do_both(self, rest):
+        """Two questions at the same time."""
+        asking = [threading.Thread(target=self.do_ask, args=(f"ar {command}",)) for command in rest.split(",")]
+        for one in asking:
+            one.start()
+        for one in asking:
+            one.join()
+
+    def do_diff(self, rest):
+        path = str(Path.cwd() / rest)
+        change = {"type": "diff", "path": path, "oldText": "one\ntwo\nthree\n", "newText": "one\n2\nthree\nfour\n"}
+        call = {"toolCallId": "diff", "title": f"Edit {rest}", "kind": "edit", "locations": [{"path": path}]}
+        self.update("tool_call", status="pending", content=[change], **call)
+        options = [OPTIONS["r"], OPTIONS["a"]]
+        self.ask("session/request_permission", {"toolCall": {**call, "content": [change]}, "options": options})
+        self.update("tool_call_update", toolCallId="diff", status="completed", content=[change])
+
+    def do_bigdiff(self, rest):
+        lines = int(rest) * 1_000_000 // 40
+        old = "".join(f"line {number:034}\n" for number in range(lines))
+        change = {"type": "diff", "path": "/big", "oldText": old, "newText": old.replace("line", "LINE")}
+        self.update("tool_call", toolCallId="big", title="Edit big", kind="edit", content=[change], rawInput={"t": old})
+        self.update("tool_call_update", toolCallId="big", status="completed", content=[change])
+
+    def do_usage(self, rest):
+        taken, made, cost = rest.split()
+        money = {"amount": float(cost), "currency": "USD"}
+        self.update("usage_update", used=10, size=1000, cost=money)
+        self.answer["usage"] = {"inputTokens": int(taken), "outputTokens": int(made), "totalTokens": 0}
+
+    def do_malformed(self, rest):
+        """Everything that is no message of the protocol, and some that are but make no sense."""
+        for line in ("this is no JSON", '{"half": ', "[1, 2]", "null", '{"jsonrpc": "2.0"}', "\\ud800", ""):
+            self.raw(line)
+        self.raw('{"jsonrpc": "2.0", "id": 99999, "result": {}}')
+        self.raw('{"jsonrpc": "2.0", "id": [1], "error": "odd"}')
+        self.raw('{"jsonrpc": "2.0", "method": 7, "params": []}')
+        self.raw('{"jsonrpc": "2.0", "method": "session/update", "params": [1]}')
+        self.write({"method": "odd/news", "params": {}})
+        self.update("a_kind_of_tomorrow", content=7)
+        self.update("agent_message_chunk", content="not a block")
+        self.update("tool_call", title="without an id")
+        self.update("plan", entries="none")
+        self.update("agent_message_chunk", "another", content={"type": "text", "text": "of another session"})
+        for method in ("odd/request", "terminal/odd", "session/request_permission"):
+            try:
+                self.ask(method, {}, "another")
+            except Refusal as problem:
+                self.say(f"{problem.code} ")
+
+    def do_warn(self, rest):
+        self.say("Model metadata for `fake` not found. Defaulting to fallback metadata; this can cause issues.")
+
+    def do_flood(self, rest):
+        for number in range(int(rest)):
+            self.say(f"{number} ")
+
+    def do_huge(self, rest):
+        self.say("x" * int(float(rest) * 1_000_000))
+
+    def do_hold(self, rest):
+        """Until a file of this name is in the memory, or the turn is cancelled."""
+        place = self.memory / rest if self.memory is not None else Path("/nowhere")
+        while not place.exists():
+            if self.cancelled.wait(0.01):
+                raise Cancelled
+
+    def do_deaf(self, rest):
+        """Says so, and does not hear a cancel."""
+        self.say("ready")
+        time.sleep(600)
+
+    def do_silence(self, rest):
+        time.sleep(float(rest))
+
+    def do_die(self, rest):
+        sys.stderr.write("Segmentation fault, as the prompt says\n")
+        sys.stderr.flush()
+        os._exit(int(rest))
+
+    def do_stray(self, rest):
+        """A process that leaves the group and stays."""
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        self.say(f"stray {child.pid} ")
+
+    def do_error(self, rest):
+        code, _, data = rest.partition(" ")
+        raise Refusal(int(code), "Internal error", json.loads(data) if data else None)
+
+    def do_limit(self, rest):
+        """The first time a limit that is reset so many seconds later; afterwards nothing."""
+        mark = self.memory / "limit"
+        if not mark.exists():
+            reset = time.time() + float(rest)
+            mark.write_text(str(reset))
+            raise Refusal(429, "Too many requests", {"error": {"type": "rate_limit_error", "resetsAt": reset}})
+        if time.time() < float(mark.read_text()):
+            raise Refusal(429, "Too many requests", {"details": "too early"})
+
+    def do_stop(self, rest):
+        self.answer["stopReason"] = rest
+
+    # -- what the client serves ----------------------------------------------------------------------------------
+
+    def do_read(self, rest):
+        """`read PATH`, `read PATH LINE LIMIT`"""
+        path, *numbers = rest.split()
+        wish = {"path": path, **dict(zip(("line", "limit"), map(int, numbers), strict=False))}
+        self.tell(lambda: self.ask("fs/read_text_file", wish)["content"])
+
+    def do_write(self, rest):
+        path, content = rest.split(None, 1)
+        self.tell(lambda: self.ask("fs/write_text_file", {"path": path, "content": content}) or "written")
+
+    def do_run(self, rest):
+        """A command in a terminal, to its end."""
+
+        def run():
+            name = self.ask("terminal/create", {"command": rest})["terminalId"]
+            status = self.ask("terminal/wait_for_exit", {"terminalId": name})
+            output = self.ask("terminal/output", {"terminalId": name})
+            self.ask("terminal/release", {"terminalId": name})
+            return json.dumps([output["output"], status["exitCode"], output["truncated"]])
+
+        self.tell(run)
+
+    def do_terminal(self, rest):
+        """A command in a terminal that is left running; `kill` ends it."""
+        name, _, command = rest.partition(" ")
+        wish = {"command": "/bin/sh", "args": ["-c", command], "outputByteLimit": 100}
+        self.terminal = self.ask("terminal/create", wish)["terminalId"]
+        while name not in self.ask("terminal/output", {"terminalId": self.terminal})["output"]:
+            time.sleep(0.01)
+        self.say(f"{name} runs ")
+
+    def do_kill(self, rest):
+        self.ask("terminal/kill", {"terminalId": self.terminal})
+        status = self.ask("terminal/wait_for_exit", {"terminalId": self.terminal})
+        self.say(json.dumps(status))
+
+    def tell(self, attempt):
+        try:
+            self.say(str(attempt()))
+        except Refusal as problem:
+            self.say(f"refused: {problem} ")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--memory", help="a folder for sessions and marks")
+    parser.add_argument("--session", help="the id of every new session")
+    parser.add_argument("--start", default="well", help="well, mute, slowSECONDS, dies, auth")
+    parser.add_argument("--version", type=int, default=1)
+    parser.add_argument("--forgets", action="store_true", help="cannot load a session")
+    parser.add_argument("--resumes", action="store_true", help="can resume a session without telling it again")
+    Agent(parser.parse_args()).serve()
+
+
+if __name__ == "__main__":
+    main()
