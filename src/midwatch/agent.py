@@ -97,6 +97,8 @@ class Question:
     diff: str | None = None
     """What it wants to change, as a unified diff."""
     risk: Risk | None = None
+    root: str | None = None
+    """The directory it works in, where that is not the task's."""
 
     @classmethod
     def plain(cls, text: str, choices: tuple[str, ...]) -> Question:

@@ -1,18 +1,23 @@
-"""Approvals: questions an agent asks before it acts. They wait in one inbox until somebody answers or time is up."""
+"""Approvals: questions an agent asks before it acts. They wait in one inbox until somebody answers or time is up.
+
+What a rule answers is an approval, too: stored with its answer, so that every yes and no can be found.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol
 
-from midwatch.agent import Question
+from midwatch.agent import Answer, Choice, ChoiceKind, Question, QuestionKind, Risk
 from midwatch.change import Changes, Fence, Update
 from midwatch.channel import cut
 from midwatch.clock import SECOND, Clock, iso, new_id
 from midwatch.errors import Conflict, InvalidInput, NotFound
-from midwatch.event import ApprovalRequested, ApprovalResolved, TaskWaiting, event
+from midwatch.event import ApprovalRequested, ApprovalResolved, RuleAdded, TaskWaiting, event
+from midwatch.risk import hint
+from midwatch.rule import Decision, Effect, Judge, Pattern, Rule, narrow, nobody, told
 from midwatch.task import Task, TaskStore, meta, notices
 
 Status = Literal["pending", "granted", "denied", "expired"]
@@ -25,12 +30,19 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 }
 EXPIRES_SECONDS = 12 * 3600.0
 QUESTION_SHOWN = 500
+COMMAND_SHOWN = 300
 MAX_CHOICES = 20
+LONGEST = 20_000
+"""Characters of a question or a command that are kept."""
+MOST_PATHS = 200
+MOST_DIFF = 100_000
+"""Bytes of a diff that are kept."""
+ALWAYS: Mapping[ChoiceKind, Effect] = {"allow_always": "allow", "reject_always": "deny"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """One question. The first choice is the yes; any other is a no."""
+    """One question. It is granted iff the choice that was made allows."""
 
     noun: ClassVar[str] = "approval"
 
@@ -39,29 +51,55 @@ class Approval:
     attempt: int
     session_key: str
     agent: str
+    creator: str | None = None
     question: str
-    choices: tuple[str, ...]
+    kind: QuestionKind = "choice"
+    tool: str | None = None
+    command: str | None = None
+    paths: tuple[str, ...] = ()
+    diff: str | None = None
+    diff_bytes: int | None = None
+    """The size of the whole diff; at most `MOST_DIFF` of it are kept."""
+    risk: Risk | None = None
+    choices: tuple[Choice, ...]
+    always: Mapping[str, str] | None = None
+    """What an answer for always makes a rule of."""
     status: Status = "pending"
     answer: str | None = None
     why: str | None = None
     answered_by: str | None = None
+    rule: str | None = None
+    """The rule that answered, or that the answer made, in words."""
     created_at: int = 0
     expires_at: int = 0
     resolved_at: int | None = None
 
-    def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it."""
+    def snapshot(self, *, whole: bool = False) -> dict[str, Any]:
+        """As JSON shows it; the diff only when it is the `whole`."""
+        kept = len((self.diff or "").encode())
+        pattern = None if self.always is None else Pattern(**self.always)._asdict()
         return {
             "id": self.id,
             "task_id": self.task_id,
             "session_key": self.session_key,
             "agent": self.agent,
+            "creator": self.creator,
             "question": self.question,
-            "choices": list(self.choices),
+            "kind": self.kind,
+            "tool": self.tool,
+            "command": self.command,
+            "paths": list(self.paths),
+            "diff": self.diff if whole else None,
+            "diff_bytes": self.diff_bytes,
+            "diff_left_out": (self.diff_bytes or 0) - kept,
+            "risk": self.risk,
+            "choices": [choice._asdict() for choice in self.choices],
+            "always": pattern,
             "status": self.status,
             "answer": self.answer,
             "why": self.why,
             "answered_by": self.answered_by,
+            "rule": self.rule,
             "created_at": iso(self.created_at),
             "expires_at": iso(self.expires_at),
             "resolved_at": iso(self.resolved_at),
@@ -103,24 +141,118 @@ class Store(ApprovalStore, TaskStore, Protocol):
 
 def ask(task: Task, asked: Question, expires_seconds: float, now: int) -> tuple[Approval, Changes]:
     """The question, and the step that puts it in the inbox: the task waits, its route is told how to answer."""
-    question, choices = asked.text, tuple(choice.name for choice in asked.choices)
-    if not question.strip() or not 1 <= len(choices) <= MAX_CHOICES:
-        raise InvalidInput(f"ask a question with 1 to {MAX_CHOICES} choices.", field="question")
-    made = Approval(
-        id=new_id("a", now), task_id=task.id, attempt=task.attempt, session_key=task.session_key, agent=task.agent,
-        question=question, choices=choices, created_at=now, expires_at=now + int(expires_seconds * SECOND),
-    )  # fmt: skip
-    how = f"midwatch approve {made.id} | midwatch deny {made.id}"
-    text = f"{task.agent} asks: {cut(question, QUESTION_SHOWN)}\nAnswer: {how}"
-    told = ApprovalRequested(approval_id=made.id, question=question, choices=choices, expires_at=iso(made.expires_at))
+    made = replace(_written(task, asked, now), expires_at=now + int(expires_seconds * SECOND))
+    lines = [f"{task.agent} asks: {cut(made.question, QUESTION_SHOWN)}"]
+    if made.command and made.command not in made.question:
+        lines.append(f"Command: {cut(made.command, COMMAND_SHOWN)}")
+    if made.risk == "high":
+        lines.append("Risk: high")
+    lines.append(f"Answer: midwatch approve {made.id} | midwatch deny {made.id}")
     waits = TaskWaiting(wait="approval", until=iso(made.expires_at), reason=made.id)
     return made, Changes(
         fence=Fence(task.id, task.attempt),
         updates=(Update("task", task.id, {"wait": "approval"}),),
         records=(made,),
-        deliveries=notices(task, f"asked:{made.id}", text, now),
-        events=(event(told, now, **meta(task)), event(waits, now, **meta(task))),
+        deliveries=notices(task, f"asked:{made.id}", "\n".join(lines), now),
+        events=(event(_requested(made), now, **meta(task)), event(waits, now, **meta(task))),
     )
+
+
+def ruled(task: Task, asked: Question, decision: Decision, now: int) -> tuple[Approval, Changes] | None:
+    """A question that a rule answers, and the step that tells of it: nobody is asked, and nothing is silent. None when
+    the rules leave it to a person, or the agent offers no answer that says what they say."""
+    if decision.verdict == "ask":
+        return None
+    choice = chosen(asked.choices, decision.verdict == "allow")
+    if choice is None and decision.verdict == "allow":
+        return None
+    status: Status = "granted" if decision.verdict == "allow" else "denied"
+    return _at_once(task, asked, now, status, choice, decision.rule, decision.by)
+
+
+def too_late(task: Task, asked: Question, now: int, why: str) -> tuple[Approval, Changes]:
+    """A question for whose answer there is no time."""
+    return _at_once(task, asked, now, "expired", None, why, None)
+
+
+def _at_once(
+    task: Task, asked: Question, now: int, status: Status, choice: Choice | None, why: str | None, by: str | None
+) -> tuple[Approval, Changes]:
+    made = replace(
+        _written(task, asked, now), status=status, answer=choice.name if choice else None, answered_by=by,
+        rule=why if by else None, why=None if status == "granted" else why, expires_at=now, resolved_at=now,
+    )  # fmt: skip
+    about = meta(task)
+    events = (event(_requested(made), now, **about), event(_resolved(made), now, **{**about, "actor": None}))
+    return made, Changes(fence=Fence(task.id, task.attempt), records=(made,), events=events)
+
+
+def chosen(choices: Sequence[Choice], yes: bool, always: bool = False) -> Choice | None:
+    """The choice that says yes or no, by its kind and not by its place; where only the other duration is offered and
+    `always` is not insisted on, that one."""
+    told = [choice for choice in choices if choice.allows == yes]
+    wanted = [choice for choice in told if choice.kind.endswith("always") == always]
+    return next(iter(wanted if wanted or always else told), None)
+
+
+def answer_of(approval: Approval, asked: Question) -> Answer:
+    """What the agent hears: one of its own choices, also where a person chose one that midwatch added."""
+    assert approval.status != "pending"
+    own = {choice.name for choice in asked.choices}
+    if approval.answer is None or approval.answer in own or approval.status == "expired":
+        return Answer(approval.status, approval.answer, approval.why)
+    alike = chosen(asked.choices, approval.status == "granted")
+    return Answer(approval.status, alike.name if alike else approval.answer, approval.why)
+
+
+def _written(task: Task, asked: Question, now: int) -> Approval:
+    """The record, with what is too long cut."""
+    root = asked.root or task.workdir
+    pattern = None if asked.command and len(asked.command) > LONGEST else narrow(asked, root)
+    choices = _offered(asked, pattern, task.agent)
+    if not asked.text.strip() or not 1 <= len(asked.choices) <= MAX_CHOICES:
+        raise InvalidInput(f"ask a question with 1 to {MAX_CHOICES} choices.", field="question")
+    diff = None if asked.diff is None else asked.diff.encode("utf-8", "replace")
+    return Approval(
+        id=new_id("a", now), task_id=task.id, attempt=task.attempt, session_key=task.session_key, agent=task.agent,
+        creator=task.creator, question=cut(asked.text, LONGEST), kind=asked.kind, tool=asked.tool,
+        command=None if asked.command is None else cut(asked.command, LONGEST), paths=asked.paths[:MOST_PATHS],
+        diff=None if diff is None else diff[:MOST_DIFF].decode("utf-8", "ignore"),
+        diff_bytes=None if diff is None else len(diff), risk=hint(asked, root), choices=choices,
+        always=pattern.data() if pattern else None, created_at=now,
+    )  # fmt: skip
+
+
+def _offered(asked: Question, pattern: Pattern | None, agent: str) -> tuple[Choice, ...]:
+    """The agent's choices, each name once. For use of a tool midwatch itself remembers what holds always, where people
+    see it and can revoke it: the agent's own offers to do so are left out where it can also be asked again."""
+    first: dict[str, Choice] = {}
+    for choice in asked.choices:
+        first.setdefault(choice.name, choice)
+    choices = tuple(first.values())
+    if asked.kind in ("choice", "switch_mode"):
+        return choices
+    once = {choice.allows for choice in choices if choice.kind not in ALWAYS}
+    kept = tuple(choice for choice in choices if choice.kind not in ALWAYS or choice.allows not in once)
+    if pattern is None or not any(choice.allows for choice in kept):
+        return kept
+    return kept + tuple(Choice(told(effect, pattern, agent), kind) for kind, effect in ALWAYS.items())
+
+
+def _requested(made: Approval) -> ApprovalRequested:
+    return ApprovalRequested(
+        approval_id=made.id, question=made.question, choices=tuple(choice._asdict() for choice in made.choices),
+        question_kind=made.kind, tool=made.tool, command=made.command, paths=made.paths, risk=made.risk,
+        diff_bytes=made.diff_bytes, expires_at=iso(made.expires_at),
+        rule=made.rule or (None if made.status == "pending" else made.why),
+    )  # fmt: skip
+
+
+def _resolved(made: Approval) -> ApprovalResolved:
+    return ApprovalResolved(
+        approval_id=made.id, status=made.status, answer=made.answer, why=made.why, answered_by=made.answered_by,
+        rule=made.rule,
+    )  # fmt: skip
 
 
 def resolve(
@@ -131,15 +263,41 @@ def resolve(
     answer: str | None = None,
     why: str | None = None,
     actor: str | None = None,
+    rule: Rule | None = None,
 ) -> Changes:
-    """Answer or expire a pending question; a second answer fails the guard."""
-    told = ApprovalResolved(approval_id=approval.id, status=status, answer=answer, why=why)
-    about = {"task_id": approval.task_id, "session_key": approval.session_key, "agent_id": approval.agent}
-    fields = {"status": status, "answer": answer, "why": why, "answered_by": actor, "resolved_at": now}
+    """Answer or expire a pending question; a second answer fails the guard. A rule the answer makes goes with it."""
+    text = rule.text if rule else None
+    fields: dict[str, Any] = {
+        "status": status,
+        "answer": answer,
+        "why": why,
+        "answered_by": actor,
+        "rule": text,
+        "resolved_at": now,
+    }
+    about = {
+        "task_id": approval.task_id, "session_key": approval.session_key, "agent_id": approval.agent,
+        "attempt": approval.attempt, "actor": actor,
+    }  # fmt: skip
+    events = [event(_resolved(replace(approval, **fields)), now, **about)]
+    if rule is not None:
+        added = RuleAdded(rule_id=rule.id, effect=rule.effect, for_agent=rule.agent, approval_id=approval.id)
+        events.append(event(added, now, **about))
     return Changes(
         updates=(Update("approval", approval.id, fields, {"status": "pending"}),),
-        events=(event(told, now, **about, attempt=approval.attempt, actor=actor),),
+        records=(rule,) if rule else (),
+        events=tuple(events),
     )
+
+
+def rule_of(approval: Approval, choice: Choice, now: int, actor: str | None) -> Rule | None:
+    """The rule an answer makes, or None."""
+    if choice.kind not in ALWAYS or approval.always is None:
+        return None
+    return Rule(
+        id=new_id("r", now), agent=approval.agent, effect=ALWAYS[choice.kind], approval_id=approval.id,
+        created_at=now, created_by=actor, **Pattern(**approval.always)._asdict(),
+    )  # fmt: skip
 
 
 class Alive(Protocol):
@@ -157,7 +315,9 @@ Living = Callable[[], Awaitable[Sequence[Alive]]]
 class Approvals:
     """Service: the inbox."""
 
-    def __init__(self, store: Store, clock: Clock, living: Living | None = None) -> None:
+    def __init__(self, store: Store, clock: Clock, living: Living | None = None, judge: Judge = nobody) -> None:
+        self.judge = judge
+        """Who is asked before a person is."""
         self._store = store
         self._clock = clock
         self._living = living
@@ -181,24 +341,24 @@ class Approvals:
         choice: str | None = None,
         *,
         grant: bool | None = None,
+        always: bool = False,
         why: str | None = None,
         actor: str | None = None,
     ) -> Approval:
-        """Answer with one of the choices, or simply yes or no. The first answer counts; a later one is a Conflict."""
+        """Answer with one of the choices, or simply yes or no; `always` makes a rule of it. The first answer counts; a
+        later one is a Conflict."""
         found = await self.get(approval_id)
         if found.status != "pending":
             raise Conflict(f"approval {found.id} is already {found.status}; the first answer counts.")
         await self._check_asker(found)
-        if choice is None and grant is None:
-            raise InvalidInput(f"say yes or no, or one of: {', '.join(found.choices)}.", field="choice")
-        if choice is None:
-            choice = found.choices[0] if grant else next(iter(found.choices[1:]), "no")
-        elif choice not in found.choices:
-            raise InvalidInput(f"answer with one of: {', '.join(found.choices)}.", field="choice")
-        status: Status = "granted" if choice == found.choices[0] and grant is not False else "denied"
+        made = _choice(found, choice, grant, always)
         now = self._clock.now()
+        rule = rule_of(found, made, now, actor)
+        step = resolve(
+            found, "granted" if made.allows else "denied", now, answer=made.name, why=why, actor=actor, rule=rule
+        )
         try:
-            await self._store.apply(resolve(found, status, now, answer=choice, why=why, actor=actor))
+            await self._store.apply(step)
         except Conflict as conflict:
             raise Conflict(f"approval {found.id} was answered meanwhile; the first answer counts.") from conflict
         return await self.get(approval_id)
@@ -223,3 +383,23 @@ class Approvals:
                     await self._store.apply(resolve(approval, "expired", now, why="nobody answered in time"))
                     expired += 1
         return expired
+
+
+def _choice(found: Approval, name: str | None, grant: bool | None, always: bool) -> Choice:
+    """Which of its choices somebody means, or InvalidInput."""
+    names = ", ".join(choice.name for choice in found.choices)
+    if name is not None:
+        made = next((choice for choice in found.choices if choice.name == name), None)
+        if made is None:
+            raise InvalidInput(f"answer with one of: {names}.", field="choice")
+        if (grant is False and made.allows) or (always and made.kind not in ALWAYS):
+            raise InvalidInput(f"{name!r} says something else; leave the choice out, or the rest.", field="choice")
+        return made
+    if grant is None:
+        raise InvalidInput(f"say yes or no, or one of: {names}.", field="choice")
+    if always and found.always is None:
+        raise InvalidInput("no rule can be made of this; answer it once, without always.", field="always")
+    made = chosen(found.choices, grant, always)
+    if made is None and grant:
+        raise InvalidInput(f"none of the choices is a yes; answer with one of: {names}.", field="choice")
+    return made or Choice("no", "reject_once")

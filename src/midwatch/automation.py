@@ -28,6 +28,7 @@ from midwatch.event import (
     TaskSubmitted,
     event,
 )
+from midwatch.rule import Policy
 from midwatch.schedule import Schedule, missed, next_run_at
 from midwatch.session import gate_key
 from midwatch.submission import OnCrash
@@ -86,6 +87,8 @@ class Automation:
     missed_window: float = WINDOW_SECONDS
     quiet: str | None = None
     budget: Mapping[str, Any] | None = None
+    approvals: Mapping[str, Any] | None = None
+    """What its runs may do without asking; see `midwatch.rule.Policy`."""
     tags: tuple[str, ...] = ()
     created_at: int = 0
     updated_at: int = 0
@@ -125,8 +128,8 @@ class Automation:
 SHOWN = (
     "id", "title", "prompt", "agent", "fresh", "scope_kind", "scope_id", "route", "creator", "manage_mode",
     "session_key", "resume_thread_id", "source_message_id", "status", "paused_why", "max_runs", "run_count", "workdir",
-    "timeout_seconds", "on_crash", "jitter_seconds", "missed", "missed_window", "quiet", "budget", "last_result",
-    "consecutive_failures", "revision",
+    "timeout_seconds", "on_crash", "jitter_seconds", "missed", "missed_window", "quiet", "budget", "approvals",
+    "last_result", "consecutive_failures", "revision",
 )  # fmt: skip
 
 
@@ -176,6 +179,7 @@ def normalise(automation: Automation) -> Automation:
         scope_id=automation.scope_id.strip(),
         session_key=automation.session_key.strip() or f"auto:{automation.id}",
         tags=tuple(dict.fromkeys(tag.strip() for tag in automation.tags if tag.strip())),
+        approvals=Policy.from_data(automation.approvals).data() or None if automation.approvals else None,
         deleted_at=automation.deleted_at if automation.status == "deleted" else None,
         next_run_at=automation.next_run_at if automation.status == "active" else None,
     )

@@ -26,12 +26,12 @@ KEPT_SECONDS = 30 * 86400.0
 LISTED, MOST_LISTED = 20, 200
 CHANGEABLE = frozenset({
     "title", "prompt", "agent", "fresh", "route", "manage_mode", "max_runs", "workdir", "timeout_seconds", "on_crash",
-    "jitter_seconds", "missed", "missed_window", "quiet", "budget", "tags", "at", "every", "cron", "zone",
+    "jitter_seconds", "missed", "missed_window", "quiet", "budget", "approvals", "tags", "at", "every", "cron", "zone",
     "next_run_at",
 })  # fmt: skip
 TIMES = ("at", "every", "cron")
 CLEARABLE = frozenset(
-    {"route", "workdir", "timeout_seconds", "on_crash", "quiet", "budget", *TIMES, "zone", "next_run_at"}
+    {"route", "workdir", "timeout_seconds", "on_crash", "quiet", "budget", "approvals", *TIMES, "zone", "next_run_at"}
 )
 """What a patch may set to nothing."""
 

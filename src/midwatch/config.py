@@ -12,7 +12,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -26,6 +26,7 @@ from midwatch.clock import seconds
 from midwatch.errors import BadConfig, InvalidInput
 from midwatch.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Templates
 from midwatch.identity import Role
+from midwatch.rule import ASK, Policy
 
 
 def _duration(value: Any) -> Any:
@@ -83,6 +84,33 @@ GoalPrompt = Annotated[str, AfterValidator(_goal_prompt)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 
 
+class ApprovalSettings(BaseModel):
+    """What an agent may do without asking, `[agents.NAME.approvals]`; see the approvals page."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    default: Literal["ask", "deny", "allow"] = Field("ask", description="What becomes of a question no rule answers.")
+    allow: list[dict[str, Any]] = Field(
+        default_factory=list, description="Rules that allow: tables of kind, command and path."
+    )
+    deny: list[dict[str, Any]] = Field(default_factory=list, description="Rules that deny; they come first.")
+    expires: Seconds | None = Field(
+        None, gt=0, description="A question nobody answers expires after this. Default: the setting approval_expiry."
+    )
+
+    @model_validator(mode="after")
+    def _sensible(self) -> ApprovalSettings:
+        try:
+            self.policy()
+        except InvalidInput as problem:
+            raise ValueError(str(problem)) from None
+        return self
+
+    def policy(self) -> Policy:
+        """As the judge reads it."""
+        return Policy.from_data(self.model_dump())
+
+
 class AgentSettings(BaseModel):
     """One agent, `[agents.NAME]`. Other keys are options of its kind; see the agents page."""
 
@@ -100,7 +128,7 @@ class AgentSettings(BaseModel):
     silent_after: Seconds | None = Field(
         None, gt=0, description="Told of when nothing is heard for this long. Default: the setting silent_after."
     )
-    description: str = Field("", description="Shown in lists.")
+    approvals: ApprovalSettings | None = Field(None, description="What it may do without asking.")
 
     def options(self) -> dict[str, Any]:
         """The options of its kind."""
@@ -220,6 +248,11 @@ class Settings(BaseSettings):
     goals: GoalSettings = Field(default_factory=lambda: GoalSettings(), description="Defaults and prompts of goals.")
     agents: dict[Name, AgentSettings] = Field(default_factory=dict, description="Agents by name.")
     channels: dict[Name, ChannelSettings] = Field(default_factory=dict, description="Channels by name.")
+
+    def policy_of(self, agent: str) -> Policy:
+        """What an agent may do without asking."""
+        chosen = self.agents.get(agent)
+        return chosen.approvals.policy() if chosen and chosen.approvals else ASK
 
     def silence_of(self, agent: str) -> float:
         """After how many seconds without an event a task of this agent is told of."""

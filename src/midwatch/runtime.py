@@ -44,6 +44,7 @@ from midwatch.identity import Tokens
 from midwatch.notifications import Notifications
 from midwatch.relay import Relay
 from midwatch.routines import Routines
+from midwatch.rules import Policies, Rules
 from midwatch.scheduler import Scheduler
 from midwatch.sessions import Sessions
 from midwatch.settlement import Settlements
@@ -123,7 +124,8 @@ class Runtime:
         self.channels = channels
         self.notifications = Notifications(store, clock, self.channels)
         self.living = living_processes(settings, home, store)
-        self.approvals = Approvals(store, clock, self.living)
+        self.approvals = Approvals(store, clock, self.living, Policies(store, settings.policy_of))
+        self.rules = Rules(store, clock)
         self.tokens = Tokens(store, clock, home.token())
         self._id = new_id("i", now)
         self.relay = relay_of(settings, self._id)
@@ -429,7 +431,6 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
             on_crash=wanted.on_crash,
             max_attempts=wanted.max_attempts,
             slots=wanted.slots,
-            description=wanted.description,
         )
     for name, given in registered.items():
         if isinstance(given, str):

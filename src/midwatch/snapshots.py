@@ -28,7 +28,8 @@ MOST = 100_000
 """Automations that are written out at once."""
 SETTINGS = (
     "title", "prompt", "agent", "schedule", "fresh", "route", "manage_mode", "max_runs", "workdir", "timeout_seconds",
-    "on_crash", "jitter_seconds", "missed", "missed_window", "quiet", "budget", "tags",
+    "on_crash", "jitter_seconds", "missed", "missed_window", "quiet", "budget", "approvals",
+    "tags",
 )  # fmt: skip
 """What an import sets of an automation that is here already."""
 MADE_WITH = (*SETTINGS, "scope_kind", "scope_id", "session_key", "source_message_id", "run_count", "paused_why")

@@ -13,6 +13,7 @@ from midwatch.engine import InstanceStore, LiveStore
 from midwatch.event import Event, EventLog
 from midwatch.goal import GoalStore
 from midwatch.identity import TokenStore
+from midwatch.rule import RuleStore
 from midwatch.session import SessionStore
 from midwatch.state import StateStore
 from midwatch.task import TaskStore
@@ -39,6 +40,7 @@ class Store(
     SessionStore,
     DeliveryStore,
     ApprovalStore,
+    RuleStore,
     TokenStore,
     InstanceStore,
     LiveStore,

@@ -79,6 +79,8 @@ class AutomationWish(TypedDict, total=False):
     quiet: str | None
     """An answer that is just this is not delivered."""
     budget: Mapping[str, Any] | None
+    approvals: Mapping[str, Any] | None
+    """What its runs may do without asking: default, allow, deny, expires."""
     tags: Sequence[str]
 
 

@@ -6,14 +6,15 @@ Events are kept in order and written in batches while the agent goes on; what is
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
 from midwatch.agent import Answer, Question
-from midwatch.approval import Approval, ask
+from midwatch.approval import Approval, answer_of, ask, ruled, too_late
 from midwatch.change import Changes, Fence, Update
-from midwatch.clock import Clock
+from midwatch.clock import SECOND, Clock
 from midwatch.errors import AgentError, LeaseLost, StoreUnavailable, TransientError
 from midwatch.event import (
     Event,
@@ -26,6 +27,7 @@ from midwatch.event import (
     TurnStart,
     event,
 )
+from midwatch.rule import Judge
 from midwatch.session import Message, Session, said
 from midwatch.task import Claim, Task, TaskStore, changed_status, conversation, meta, used
 
@@ -40,6 +42,7 @@ class Host(Protocol):
 
     clock: Clock
     approval_seconds: float
+    judge: Judge
 
     @property
     def store(self) -> TaskStore: ...
@@ -68,6 +71,7 @@ class LiveTurn:
         self.resumed = task.on_crash != "rerun" and task.rescues + task.interruptions > 0
         self.fence = Fence(task.id, task.attempt)
         self.asked = False
+        self._asking = asyncio.Lock()
         self.tools_used = 0
         self._inbox: asyncio.Queue[str] | None = None
         self._host = host
@@ -132,10 +136,25 @@ class LiveTurn:
         self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
     ) -> Answer:
         asked = Question.plain(question, choices) if isinstance(question, str) else question
+        asked = replace(asked, root=asked.root or self.workdir)
         host = self._host
         if self._lost:
             raise LeaseLost(self.task_id, self.attempt)
-        approval, changes = ask(self.task, asked, expires or host.approval_seconds, host.clock.now())
+        ruling, now = await host.judge(self.task, asked), host.clock.now()
+        decided = ruled(self.task, asked, ruling.decision, now)
+        if decided is None and ruling.until is not None and ruling.until <= now:
+            decided = too_late(self.task, asked, now, "the goal's deadline has passed")
+        if decided is not None:
+            await self._write(decided[1])
+            return answer_of(decided[0], asked)
+        said = min((one for one in (expires, ruling.expires) if one), default=host.approval_seconds)
+        async with self._asking:  # a turn asks one thing at a time
+            left = math.inf if ruling.until is None else (ruling.until - host.clock.now()) / SECOND
+            return await self._ask_people(asked, min(said, left))
+
+    async def _ask_people(self, asked: Question, expires: float) -> Answer:
+        host = self._host
+        approval, changes = ask(self.task, asked, expires, host.clock.now())
         await host.pause(self)
         try:
             self.asked = True
@@ -149,7 +168,7 @@ class LiveTurn:
         await self._write(Changes(fence=self.fence, updates=(going_on,), events=busy))
         if resolved.status == "pending":
             raise AgentError("the question was left unanswered because the task is being stopped.")
-        return Answer(resolved.status, resolved.answer, resolved.why)
+        return answer_of(resolved, asked)
 
     async def keep_thread(self, thread_id: str) -> None:
         if thread_id != self.thread_id:

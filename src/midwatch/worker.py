@@ -124,6 +124,7 @@ class Worker:
         self.slots = slots
         self.conversations = conversations
         self.approval_seconds = approval_seconds
+        self.judge = approvals.judge
         self.running: dict[str, Run] = {}
         self.slot_freed: Callable[[], None] = lambda: None
         self._agents = agents

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any, get_args
 
 import pytest
 
-from midwatch.agent import Question
+from midwatch.agent import YES_NO, Answer, Choice, Question
 from midwatch.approval import (
+    LONGEST,
     MAX_CHOICES,
+    MOST_DIFF,
+    MOST_PATHS,
     QUESTION_SHOWN,
     TRANSITIONS,
     Approval,
     Approvals,
     Status,
+    answer_of,
     ask,
     resolve,
+    ruled,
+    too_late,
 )
 from midwatch.change import Changes
 from midwatch.clock import SECOND
 from midwatch.errors import Conflict, InvalidInput, NotFound
 from midwatch.event import EventFilter
+from midwatch.rule import Decision, decide
 from midwatch.store import Store
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.task import Task
@@ -106,7 +114,8 @@ def test_an_approval_is_frozen_and_shows_its_times() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.status = "granted"  # type: ignore[misc]
     shown = made.snapshot()
-    assert (shown["choices"], shown["expires_at"]) == (["yes", "no"], "1970-01-01T00:01:00.000000Z")
+    choices = [{"name": "yes", "kind": "allow_once"}, {"name": "no", "kind": "reject_once"}]
+    assert (shown["choices"], shown["expires_at"]) == (choices, "1970-01-01T00:01:00.000000Z")
     assert shown["resolved_at"] is None
 
 
@@ -174,6 +183,137 @@ async def test_of_many_answers_at_once_one_counts(inbox: Approvals, memory: Stor
     (first,) = [one for one in said if isinstance(one, Approval)]
     assert await inbox.get(question.id) == first
     assert len(await memory.read_events(0, EventFilter(kinds=("approval_resolved",)))) == 1
+
+
+# -- what is asked for ---------------------------------------------------------------------------------------------
+
+ALLOW, REJECT = Choice("Allow", "allow_once"), Choice("Reject", "reject_once")
+FOREVER, NEVER = Choice("Allow for ever", "allow_always"), Choice("Never", "reject_always")
+
+
+def wants(command: str | None = "git status", **fields: Any) -> Question:
+    return Question(**{"text": "May I?", "kind": "execute", "command": command, "choices": (REJECT, ALLOW), **fields})
+
+
+def drawn(asked: Question, **fields: Any) -> Approval:
+    return ask(a_task(workdir="/tmp", **fields), asked, 60, 1)[0]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations((ALLOW, REJECT, FOREVER, NEVER))))
+async def test_an_answer_is_told_by_its_kind_and_not_by_its_place(
+    inbox: Approvals, memory: Store, clock: FakeClock, order: tuple[Choice, ...]
+) -> None:
+    asked = wants("ls; ls", choices=order)
+    for grant, status, name in ((True, "granted", "Allow"), (False, "denied", "Reject")):
+        task = await running(memory)
+        question, changes = ask(task, asked, 60, clock.now())
+        await memory.apply(changes)
+        found = await inbox.answer(question.id, grant=grant)
+        assert (found.status, found.answer) == (status, name)
+        assert answer_of(found, asked) == Answer(status, name)  # type: ignore[arg-type]
+
+
+def test_a_rule_is_offered_where_one_can_be_made_and_says_what_it_would_be() -> None:
+    made = drawn(wants(choices=(ALLOW, FOREVER, REJECT)))
+    assert [choice.name for choice in made.choices] == [
+        "Allow",
+        "Reject",
+        "always allow `git status` for demo in /tmp",
+        "always deny `git status` for demo in /tmp",
+    ]
+    assert made.always == {"kind": "execute", "command": "git status", "root": "/tmp"}
+    compound = drawn(wants("git status; ls", choices=(ALLOW, FOREVER, REJECT)))
+    assert (compound.always, compound.choices) == (None, (ALLOW, REJECT))
+    assert drawn(wants(choices=(FOREVER, NEVER))).choices[:2] == (FOREVER, NEVER)
+    assert drawn(wants(kind="switch_mode", command=None, choices=(FOREVER, ALLOW))).choices == (FOREVER, ALLOW)
+    assert drawn(Question(text="Go?")).choices == YES_NO
+    assert ask(a_task(), wants(), 60, 1)[0].choices == (REJECT, ALLOW)
+    elsewhere = ask(a_task(), wants(root="/tmp"), 60, 1)[0]
+    assert elsewhere.always == made.always
+
+
+def test_one_name_is_offered_once() -> None:
+    made = drawn(wants("a; b", choices=(ALLOW, REJECT, Choice("Allow", "reject_once"), ALLOW)))
+    assert made.choices == (ALLOW, REJECT)
+
+
+@pytest.mark.parametrize(("grant", "effect", "own"), [(True, "allow", "Allow"), (False, "deny", "Reject")])
+async def test_an_answer_for_always_makes_a_rule_and_the_agent_hears_its_own_choice(
+    inbox: Approvals, memory: Store, clock: FakeClock, grant: bool, effect: str, own: str
+) -> None:
+    task = await running(memory, workdir="/tmp")
+    question, changes = ask(task, wants(), 60, clock.now())
+    await memory.apply(changes)
+    found = await inbox.answer(question.id, grant=grant, always=True, actor="ann")
+    (rule,) = await memory.list_rules("demo")
+    assert (rule.effect, rule.created_by, rule.approval_id) == (effect, "ann", question.id)
+    assert found.rule == rule.text == found.answer
+    assert answer_of(found, wants()).choice == own
+    again = decide(wants(), "/tmp", [], [rule])
+    assert again.verdict == effect
+
+
+async def test_always_where_no_rule_can_be_made_is_refused(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
+    question = await asked(memory, clock)
+    with pytest.raises(InvalidInput, match="answer it once") as caught:
+        await inbox.answer(question.id, grant=True, always=True)
+    assert caught.value.field == "always"
+    with pytest.raises(InvalidInput, match="says something else"):
+        await inbox.answer(question.id, "yes", always=True)
+    with pytest.raises(InvalidInput, match="says something else"):
+        await inbox.answer(question.id, "yes", grant=False)
+    assert (await inbox.get(question.id)).status == "pending"
+
+
+async def test_a_question_without_a_yes_is_only_granted_by_nobody(
+    inbox: Approvals, memory: Store, clock: FakeClock
+) -> None:
+    task = await running(memory)
+    question, changes = ask(task, wants(choices=(REJECT,)), 60, clock.now())
+    await memory.apply(changes)
+    with pytest.raises(InvalidInput, match="none of the choices is a yes"):
+        await inbox.answer(question.id, grant=True)
+    assert (await inbox.answer(question.id, grant=False)).status == "denied"
+    assert ruled(task, wants(choices=(REJECT,)), Decision("allow", "rule:config", "x"), 1) is None
+
+
+def test_what_is_too_long_is_cut_and_says_so() -> None:
+    made = drawn(wants("x " + "y" * 50_000, diff="ä" * 5_000_000, paths=tuple(map(str, range(500)))))
+    assert made.command is not None and len(made.command) <= LONGEST + 1 and made.command.endswith("…")
+    assert made.diff is not None and len(made.diff.encode()) == MOST_DIFF
+    shown = made.snapshot(whole=True)
+    assert (shown["diff_bytes"], shown["diff_left_out"]) == (10_000_000, 10_000_000 - MOST_DIFF)
+    assert (len(made.paths), made.always, made.snapshot()["diff"]) == (MOST_PATHS, None, None)
+    half = drawn(wants(diff="x" + "ä" * MOST_DIFF))
+    assert half.snapshot()["diff_left_out"] == 2 * MOST_DIFF + 1 - (MOST_DIFF - 1)
+
+
+def test_the_notice_tells_the_command_and_a_high_risk() -> None:
+    (told,) = ask(a_task(route="console"), wants("rm -rf /"), 60, 1)[1].deliveries
+    assert "Command: rm -rf /" in told.text and "Risk: high" in told.text
+    (mild,) = ask(a_task(route="console"), wants("ls", text="Run ls?"), 60, 1)[1].deliveries
+    assert "Command" not in mild.text and "Risk" not in mild.text
+
+
+@pytest.mark.parametrize(("verdict", "status", "answer"), [("allow", "granted", "Allow"), ("deny", "denied", "Reject")])
+def test_a_rule_answers_at_once_and_tells_nobody_but_the_log(verdict: Any, status: str, answer: str) -> None:
+    task = a_task(status="running", attempt=2, route="console", creator="ann")
+    decided = ruled(task, wants(), Decision(verdict, "rule:r_1", "the rule"), 10)
+    assert decided is not None
+    made, changes = decided
+    assert (made.status, made.answer, made.answered_by, made.rule) == (status, answer, "rule:r_1", "the rule")
+    assert (changes.fence, changes.updates, changes.deliveries) == (fence(task), (), ())
+    requested, resolved = changes.events
+    assert (requested.kind, requested.payload["rule"]) == ("approval_requested", "the rule")
+    assert (resolved.kind, resolved.payload["answered_by"], resolved.actor) == ("approval_resolved", "rule:r_1", None)
+    assert ruled(task, wants(), Decision("ask"), 10) is None
+
+
+def test_a_question_after_the_deadline_is_over_at_once() -> None:
+    made, changes = too_late(a_task(), wants(), 10, "the goal's deadline has passed")
+    assert (made.status, made.answer, made.why, made.rule) == ("expired", None, "the goal's deadline has passed", None)
+    assert [one.kind for one in changes.events] == ["approval_requested", "approval_resolved"]
+    assert not answer_of(made, wants()).granted
 
 
 # -- the inbox ---------------------------------------------------------------------------------------------------

@@ -272,7 +272,7 @@ async def test_each_field_that_can_change_does(automations: Automations, clock: 
         "title": "new", "prompt": "other", "agent": "other", "fresh": True, "route": "console:7",
         "manage_mode": "scope_all", "max_runs": 5, "workdir": "/tmp", "timeout_seconds": 9.0, "on_crash": "fail",
         "jitter_seconds": 5.0, "missed": "skip", "missed_window": 60.0, "quiet": "NOTHING", "budget": {"tokens": 1},
-        "tags": ("a",), "cron": "0 9 * * *", "zone": "Europe/Berlin", "next_run_at": clock.now() + 7,
+        "approvals": {"default": "deny", "allow": [{"command": "git log *"}]}, "tags": ("a",), "cron": "0 9 * * *", "zone": "Europe/Berlin", "next_run_at": clock.now() + 7,
     }  # fmt: skip
     assert set(wish) == CHANGEABLE - {"at", "every"}
     after = await automations.patch(made.id, wish)
@@ -280,9 +280,10 @@ async def test_each_field_that_can_change_does(automations: Automations, clock: 
         if name not in ("cron", "zone"):
             assert getattr(after, name) == value
     assert after.schedule == {"cron": "0 9 * * *", "zone": "Europe/Berlin"}
-    nothing = dict.fromkeys(("route", "workdir", "timeout_seconds", "on_crash", "quiet", "budget"))
+    nothing = dict.fromkeys(("route", "workdir", "timeout_seconds", "on_crash", "quiet", "budget", "approvals"))
     cleared = await automations.patch(made.id, nothing)
     assert (cleared.route, cleared.workdir, cleared.timeout_seconds, cleared.quiet) == (None, None, None, None)
+    assert cleared.approvals is None
     assert (cleared.schedule, cleared.next_run_at) == (after.schedule, after.next_run_at)
 
 
@@ -298,7 +299,8 @@ async def test_what_a_patch_leaves_must_make_sense(automations: Automations, clo
     made = await automations.create("x", every=60)
     for values in ({"prompt": " "}, {"max_runs": -1}, {"cron": "@every 1s"}, {"every": 60, "cron": "0 9 * * *"},
                    {"at": clock.now()}, {"zone": "Mars/Olympus"}, {"route": "pigeon"}, {"workdir": "here"},
-                   {"on_crash": "shrug"}):  # fmt: skip
+                   {"on_crash": "shrug"}, {"approvals": {"default": "maybe"}},
+                   {"approvals": {"allow": [{"command": "a; b"}]}}):  # fmt: skip
         with pytest.raises(InvalidInput):
             await automations.patch(made.id, values)
     with pytest.raises(UnknownAgent):

@@ -25,8 +25,9 @@ from midwatch.errors import InvalidInput, MidwatchError
 
 COMMANDS = [
     "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "chat", "sessions",
-    "events", "approvals", "approve", "deny", "deliveries", "redeliver", "agents", "usage", "open", "cluster",
+    "events", "approvals", "approval", "approve", "deny", "deliveries", "redeliver", "agents", "usage", "open", "cluster",
     "watchdog", "doctor", "backup", "restore", "migrate", "version", "session", "token", "automation", "goal",
+    "rules",
 ]  # fmt: skip
 GROUPS = {
     "session": ["new", "show", "send", "interrupt", "close"],

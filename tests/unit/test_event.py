@@ -45,6 +45,7 @@ SEEDS = {
 OWN = {
     "task_submitted", "task_started", "task_progress", "task_waiting", "task_interrupted", "task_rescued",
     "task_finished", "task_late", "approval_requested", "approval_resolved", "delivery_sent", "delivery_failed",
+    "rule_added", "rule_revoked",
     "message_delta", "gap", "interrupt_received", "session_opened", "session_closed", "token_created", "token_revoked",
     "signed_in", "delivery_retried", "automation_created", "automation_changed", "automation_fired",
     "automation_missed", "automation_paused", "goal_created", "goal_changed", "goal_step", "goal_delayed",

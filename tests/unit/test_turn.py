@@ -23,6 +23,7 @@ from midwatch.event import (
     ToolExecEnd,
     ToolExecStart,
 )
+from midwatch.rule import Judge, nobody
 from midwatch.store import Store
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.task import Claim, Task, owned
@@ -60,6 +61,7 @@ class Worker:
         self.store: Any = store
         self.clock = SystemClock()
         self.approval_seconds = 100.0
+        self.judge: Judge = nobody
         self.shown: list[Event] = []
         self.said: list[str] = []
         self.status: Any = "granted"

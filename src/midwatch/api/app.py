@@ -22,6 +22,7 @@ from midwatch.api import (
     goals,
     identity,
     now,
+    rules,
     sessions,
     system,
     tasks,
@@ -35,7 +36,9 @@ from midwatch.errors import InvalidInput, MidwatchError
 from midwatch.runtime import Runtime
 
 PREFIX = "/api/v1"
-NOUNS = (system, now, tasks, sessions, automations, goals, events, approvals, agents, deliveries, identity, cluster)
+NOUNS = (
+    system, now, tasks, sessions, automations, goals, events, approvals, rules, agents, deliveries, identity, cluster,
+)  # fmt: skip
 
 
 def create_app(runtime: Runtime, *, hosts: Collection[str] = ()) -> FastAPI:

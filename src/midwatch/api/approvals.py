@@ -1,4 +1,5 @@
-"""Routes of approvals: the inbox of questions and their answers."""
+"""Routes of approvals: the inbox of questions and their answers. Agents that work may not answer: the guard sees to it,
+and so do the routes."""
 
 from __future__ import annotations
 
@@ -10,6 +11,9 @@ from midwatch import wire
 from midwatch.api.bodies import AnswerBody, ApprovalQuery
 from midwatch.api.desk import Desk, Who
 from midwatch.api.reply import Json
+from midwatch.errors import Forbidden
+from midwatch.identity import Actor
+from midwatch.runtime import Runtime
 
 router = APIRouter()
 
@@ -23,22 +27,26 @@ async def list_approvals(desk: Desk, asked: Annotated[ApprovalQuery, Query()]) -
 
 @router.get("/approvals/{approval_id}", responses={200: {"model": wire.ApprovalInfo}})
 async def show(desk: Desk, approval_id: str) -> Json:
-    """One question."""
-    return Json((await desk.approvals.get(approval_id)).snapshot())
+    """One question, with its diff."""
+    return Json((await desk.approvals.get(approval_id)).snapshot(whole=True))
 
 
 @router.post("/approvals/{approval_id}/approve", responses={200: {"model": wire.ApprovalInfo}})
 async def approve(desk: Desk, who: Who, approval_id: str, body: AnswerBody | None = None) -> Json:
     """Say yes, or answer with a choice."""
-    said = body or AnswerBody()
-    grant = True if said.choice is None else None
-    answered = await desk.approvals.answer(approval_id, said.choice, grant=grant, why=said.why, actor=who.name)
-    return Json(answered.snapshot())
+    return await _answer(desk, who, approval_id, body or AnswerBody(), grant=True)
 
 
 @router.post("/approvals/{approval_id}/deny", responses={200: {"model": wire.ApprovalInfo}})
 async def deny(desk: Desk, who: Who, approval_id: str, body: AnswerBody | None = None) -> Json:
     """Say no."""
-    said = body or AnswerBody()
-    answered = await desk.approvals.answer(approval_id, said.choice, grant=False, why=said.why, actor=who.name)
-    return Json(answered.snapshot())
+    return await _answer(desk, who, approval_id, body or AnswerBody(), grant=False)
+
+
+async def _answer(desk: Runtime, who: Actor, approval_id: str, said: AnswerBody, *, grant: bool) -> Json:
+    if who.task is not None:
+        raise Forbidden("an agent does not answer questions; a person does.")
+    answered = await desk.approvals.answer(
+        approval_id, said.choice, grant=grant, always=said.always, why=said.why, actor=who.name
+    )
+    return Json(answered.snapshot(whole=True))

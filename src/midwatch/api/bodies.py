@@ -72,7 +72,8 @@ class SubmitBody(Strict):
 class AnswerBody(Strict):
     """An answer to a question."""
 
-    choice: str | None = None
+    choice: str | None = Field(None, description="The name of a choice; else the yes or no of this route.")
+    always: bool = Field(False, description="Make a rule of it, so that this is not asked again.")
     why: str | None = Field(None, max_length=2000)
 
 
@@ -146,6 +147,13 @@ class ApprovalQuery(Strict):
 
     status: approval.Status | Literal["all"] = "pending"
     limit: int = Field(50, ge=1, le=500)
+
+
+class RuleQuery(Strict):
+    """Which rules to list."""
+
+    all: bool = Field(False, description="Also those that were revoked.")
+    limit: int = Field(500, ge=1, le=1000)
 
 
 class DeliveryQuery(Strict):
@@ -230,6 +238,7 @@ class AutomationFields(Strict):
     missed_window: Seconds = WINDOW_SECONDS
     quiet: str | None = Field(None, max_length=200)
     budget: dict[str, Any] | None = None
+    approvals: dict[str, Any] | None = Field(None, description="default, allow, deny, expires; see Approvals.")
     tags: list[str] = Field(default_factory=list, max_length=100)
 
 
@@ -282,6 +291,7 @@ class AutomationShot(Strict):
     missed_window: Seconds = WINDOW_SECONDS
     quiet: str | None = Field(None, max_length=200)
     budget: dict[str, Any] | None = None
+    approvals: dict[str, Any] | None = Field(None, description="default, allow, deny, expires; see Approvals.")
     tags: list[str] = Field(default_factory=list, max_length=100)
 
 

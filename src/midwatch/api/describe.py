@@ -96,9 +96,19 @@ EXAMPLES: dict[str, Any] = STANDING | {
     },
     "ApprovalInfo": {
         "id": "a_06f2m8yq6d1k3h9s", "task_id": TASK["id"], "session_key": TASK["session_key"], "agent": "demo",
-        "question": "May it go on?", "choices": ["yes", "no"], "status": "granted", "answer": "yes",
-        "why": "looks right", "answered_by": "owner", "created_at": TASK["started_at"],
-        "expires_at": "2026-01-02T15:04:05.000000Z", "resolved_at": TASK["completed_at"],
+        "creator": "owner", "question": "Run git status?", "kind": "execute", "tool": "shell", "command": "git status",
+        "paths": [], "diff": None, "diff_bytes": None, "diff_left_out": 0, "risk": "medium",
+        "choices": [{"name": "Allow", "kind": "allow_once"}, {"name": "Reject", "kind": "reject_once"}],
+        "always": {"kind": "execute", "command": "git status", "path": None, "root": "/home/me/project"},
+        "status": "granted", "answer": "Allow", "why": "looks right", "answered_by": "owner", "rule": None,
+        "created_at": TASK["started_at"], "expires_at": "2026-01-02T15:04:05.000000Z",
+        "resolved_at": TASK["completed_at"],
+    },
+    "RuleInfo": {
+        "id": "r_06f2m8yq9d5h7k3n", "agent": "demo", "effect": "allow", "kind": "execute", "command": "git status",
+        "path": None, "root": "/home/me/project", "text": "always allow `git status` for demo in /home/me/project",
+        "approval_id": "a_06f2m8yq6d1k3h9s", "created_at": TASK["completed_at"], "created_by": "owner",
+        "revoked_at": None, "revoked_by": None,
     },
     "DeliveryInfo": {
         "id": "d_06f2m8yq7v3b5n8x", "task_id": TASK["id"], "channel": "webhook", "notice": "done",

@@ -13,9 +13,9 @@ AUTOMATION: dict[str, Any] = {
     "session_key": "auto:am_06f2m8yq3kq5r0v9x1w2", "resume_thread_id": None, "source_message_id": None,
     "status": "active", "paused_why": None, "running": False, "max_runs": 0, "run_count": 3, "workdir": None,
     "timeout_seconds": None, "on_crash": None, "jitter_seconds": 0.0, "missed": "once_within",
-    "missed_window": 43200.0, "quiet": None, "budget": None, "tags": ["daily"], "created_at": AT, "updated_at": AT,
-    "next_run_at": "2026-01-05T08:00:00.000000Z", "last_run_at": AT, "deleted_at": None, "last_result": f"ok: {AT}",
-    "consecutive_failures": 0, "revision": 6, "next_runs": NEXT,
+    "missed_window": 43200.0, "quiet": None, "budget": None, "approvals": None, "tags": ["daily"],
+    "created_at": AT, "updated_at": AT, "next_run_at": "2026-01-05T08:00:00.000000Z", "last_run_at": AT,
+    "deleted_at": None, "last_result": f"ok: {AT}", "consecutive_failures": 0, "revision": 6, "next_runs": NEXT,
 }  # fmt: skip
 RUN: dict[str, Any] = {
     "task_id": "t_06f2m8yq3kq5r0v9x1w2", "scheduled_for": AT, "status": "done", "outcome": "ok", "started_at": AT,

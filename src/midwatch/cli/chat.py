@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -22,7 +22,7 @@ from midwatch.errors import Conflict, MidwatchError, NotFound
 
 if TYPE_CHECKING:
     from midwatch.client import Client
-    from midwatch.wire import EventInfo, SessionInfo, TaskInfo
+    from midwatch.wire import ChoiceInfo, EventInfo, SessionInfo, TaskInfo
 
 INTERRUPTED = 130
 MESSAGES_SHOWN = 10
@@ -194,7 +194,7 @@ class Chat:
         told, task_id = event["payload"], event.get("task_id")
         if event["kind"] == "task_started":
             self._running = task_id
-        elif event["kind"] == "approval_requested":
+        elif event["kind"] == "approval_requested" and told["rule"] is None:
             self._ask(told["approval_id"], told["question"], told["choices"])
         elif event["kind"] == "approval_resolved":
             self._question = None
@@ -222,10 +222,11 @@ class Chat:
         if event.get("task_id") not in {*self._open, *self._ended} and not self._json:
             note(paint(clean(f"{event.get('actor') or 'somebody'} says: {text}"), "dim", sys.stderr))
 
-    def _ask(self, approval_id: str, question: str, choices: list[str]) -> None:
-        self._question = approval_id, choices
+    def _ask(self, approval_id: str, question: str, choices: Sequence[ChoiceInfo]) -> None:
+        self._question = approval_id, [one["name"] for one in choices]
         if not self._json:
-            note(f"? {clean(question)} Type {clean(' or '.join(choices))}.")
+            once = " or ".join(one["name"] for one in choices if one["kind"].endswith("once"))
+            note(f"? {clean(question)} Type {clean(once)}.")
 
     def _prompt(self) -> None:
         if self._typed and not self._open and not self._left.done():

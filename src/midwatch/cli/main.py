@@ -23,6 +23,7 @@ from midwatch.cli import (
     events,
     goal,
     open,
+    rules,
     run,
     server,
     sessions,
@@ -62,9 +63,9 @@ def start(
 
 for command in (
     server.up, server.down, worker.worker, run.run, tasks.submit, tasks.tasks, tasks.show, status.status, tasks.result,
-    tasks.cancel, tasks.retry, chat.chat, sessions.sessions, events.events, approvals.approvals, approvals.approve,
-    approvals.deny, deliveries.deliveries, deliveries.redeliver, agents.agents, usage.usage, open.open, cluster.cluster,
-    watchdog.watchdog, doctor.doctor, backup.backup, backup.restore, backup.migrate,
+    tasks.cancel, tasks.retry, chat.chat, sessions.sessions, events.events, approvals.approvals, approvals.approval,
+    approvals.approve, approvals.deny, deliveries.deliveries, deliveries.redeliver, agents.agents, usage.usage,
+    open.open, cluster.cluster, watchdog.watchdog, doctor.doctor, backup.backup, backup.restore, backup.migrate,
 ):  # fmt: skip
     app.command()(command)
 
@@ -73,6 +74,7 @@ app.add_typer(sessions.app, name="session")
 app.add_typer(token.app, name="token")
 app.add_typer(automation.app, name="automation")
 app.add_typer(goal.app, name="goal")
+app.add_typer(rules.app, name="rules")
 
 
 @app.command("version")

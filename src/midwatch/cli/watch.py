@@ -108,11 +108,13 @@ def describe(kind: str, told: dict[str, Any], event: EventInfo) -> str | None:
             how = "failed" if told.get("is_error") else "ok"
             took = f" in {span(told['duration'])}" if told.get("duration") is not None else ""
             return f"← {told['tool']} {how}{took}"
-        case "approval_requested":
+        case "approval_requested" if told["rule"] is None:
             answers = f"midwatch approve {told['approval_id']} | midwatch deny {told['approval_id']}"
-            return f"? {told['question']} [{'/'.join(told['choices'])}]\n  Answer from another terminal: {answers}"
+            once = "/".join(one["name"] for one in told["choices"] if one["kind"].endswith("once"))
+            return f"? {told['question']} [{once}]\n  Answer from another terminal: {answers}"
         case "approval_resolved":
-            return f"  answered: {told.get('answer') or told['status']}"
+            by = f" ({told['rule']})" if told.get("rule") else ""
+            return f"  answered: {told.get('answer') or told['status']}{by}"
         case "error":
             return f"! {told['message']}"
     return None

@@ -3,6 +3,7 @@ stream itself."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from midwatch.event.payload import Payload, kind
@@ -124,22 +125,50 @@ class GoalTimedOut(Payload):
 
 @kind("approval_requested")
 class ApprovalRequested(Payload):
-    """An agent asks before it acts."""
+    """An agent asks before it acts. Where `rule` says something, that rule answers at once and nobody is asked."""
 
     approval_id: str
     question: str
-    choices: tuple[str, ...]
+    choices: tuple[Mapping[str, Any], ...]
+    question_kind: str = "choice"
+    tool: str | None = None
+    command: str | None = None
+    paths: tuple[str, ...] = ()
+    risk: str | None = None
+    diff_bytes: int | None = None
     expires_at: str | None = None
+    rule: str | None = None
 
 
 @kind("approval_resolved")
 class ApprovalResolved(Payload):
-    """The question was answered, or nobody answered in time."""
+    """The question was answered, by a person or a rule, or nobody answered in time."""
 
     approval_id: str
     status: str
     answer: str | None = None
     why: str | None = None
+    answered_by: str | None = None
+    rule: str | None = None
+
+
+@kind("rule_added")
+class RuleAdded(Payload):
+    """Somebody answered a question for always; from now on a rule answers it."""
+
+    rule_id: str
+    effect: str
+    for_agent: str
+    approval_id: str | None = None
+
+
+@kind("rule_revoked")
+class RuleRevoked(Payload):
+    """A rule holds no more."""
+
+    rule_id: str
+    effect: str
+    for_agent: str
 
 
 @kind("delivery_sent")

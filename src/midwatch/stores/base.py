@@ -19,6 +19,7 @@ from midwatch.event import EVERYTHING, Event, EventFilter, LogBounds, Page
 from midwatch.goal import Goal
 from midwatch.goal import Status as GoalStatus
 from midwatch.identity import Token
+from midwatch.rule import Rule
 from midwatch.session import Message, Session, View
 from midwatch.state import DeskState, SessionState, TaskState
 from midwatch.store import Commit
@@ -189,6 +190,12 @@ class VerbStore(ABC):
 
     async def next_expiry(self) -> int | None:
         return await self.read(look.next_expiry)
+
+    async def get_rule(self, rule_id: str) -> Rule | None:
+        return await self.peek(look.rule, rule_id)
+
+    async def list_rules(self, agent: str | None = None, *, revoked: bool = False, limit: int = 500) -> list[Rule]:
+        return await self.read(look.rules, agent, revoked, limit)
 
     async def token_of(self, hashed: str, now: int) -> Token | None:
         return await self.peek(token.by_hash, hashed, now)

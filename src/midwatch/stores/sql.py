@@ -24,16 +24,19 @@ from midwatch.errors import InvalidInput
 from midwatch.event import Event
 from midwatch.goal import Goal
 from midwatch.identity import Token
+from midwatch.rule import Rule
 from midwatch.session import Message, Session
 from midwatch.task import Task
 from midwatch.worktree import Worktree
 
 NOUNS = (
     "task", "event", "session", "channel", "approval", "token", "engine", "automation", "goal", "alert", "worktree",
+    "rule",
 )  # fmt: skip
 TABLES = {
     "task": "tasks",
     "approval": "approvals",
+    "rule": "rules",
     "delivery": "deliveries",
     "session": "sessions",
     "token": "tokens",
@@ -44,6 +47,7 @@ TABLES = {
 }
 JSON_COLUMNS = frozenset(
     {"progress", "budget", "usage", "trace", "worktree", "choices", "agents", "terms", "schedule", "tags"}
+    | {"paths", "always", "approvals"}
 )
 
 EVENT_COLUMNS = Event._fields
@@ -65,6 +69,7 @@ RECORDS: Mapping[str, tuple[str, ...]] = {
     "message": columns(Message),
     "delivery": columns(Delivery),
     "approval": columns(Approval),
+    "rule": columns(Rule),
     "token": columns(Token),
     "automation": columns(Automation),
     "goal": columns(Goal),

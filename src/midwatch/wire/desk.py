@@ -1,4 +1,4 @@
-"""Tasks, sessions, events, answers, agents and the desk as the HTTP interface shows them."""
+"""Tasks, sessions, events, agents and the desk as the HTTP interface shows them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import (
 )
 
 from typing_extensions import TypedDict
+
+from midwatch.wire.approvals import ApprovalInfo
 
 
 class TaskInfo(TypedDict):
@@ -189,30 +191,6 @@ class Interrupted(TypedDict):
 
     interrupted: str | None
     resume: str | None
-
-
-class ApprovalInfo(TypedDict):
-    """A question as JSON."""
-
-    id: str
-    task_id: str
-    session_key: str
-    agent: str
-    question: str
-    choices: list[str]
-    status: str
-    answer: str | None
-    why: str | None
-    answered_by: str | None
-    created_at: str
-    expires_at: str
-    resolved_at: str | None
-
-
-class ApprovalPage(TypedDict):
-    """Questions, newest first."""
-
-    approvals: list[ApprovalInfo]
 
 
 class DeliveryInfo(TypedDict):

@@ -38,6 +38,7 @@ class AutomationInfo(TypedDict):
     missed_window: float
     quiet: str | None
     budget: dict[str, Any] | None
+    approvals: dict[str, Any] | None
     tags: list[str]
     created_at: str
     updated_at: str

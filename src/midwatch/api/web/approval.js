@@ -5,12 +5,14 @@ import { desk } from "./desk.js";
 import { firstLine, h, keyed, say } from "./dom.js";
 import { act, agoOf, taskLink, toast } from "./parts.js";
 
-/** The card of an open question. The first choice is the yes. */
+/** The card of an open question. What a choice means its kind tells. */
 export function approvalCard(approval, { withTask = true } = {}) {
   const why = h("input.why", { placeholder: "Reason (optional)", maxLength: 2000, "aria-label": "Reason for the answer" });
+  const first = approval.choices.findIndex((choice) => choice.kind.startsWith("allow"));
   const buttons = approval.choices.map((choice, index) => {
-    const button = h("button", { type: "button", class: index === 0 ? "primary" : "" }, choice);
-    button.addEventListener("click", () => act(button, () => answer(approval, choice, index === 0, why.value)));
+    const button = h("button", { type: "button", class: index === first ? "primary" : "" }, choice.name);
+    const yes = choice.kind.startsWith("allow");
+    button.addEventListener("click", () => act(button, () => answer(approval, choice.name, yes, why.value)));
     return button;
   });
   const expires = approval.expires_at ? h("span.faint", "expires ", h("mw-ago", { at: approval.expires_at })) : null;

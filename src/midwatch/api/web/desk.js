@@ -83,8 +83,8 @@ class Desk {
   }
 
   #asked(event) {
-    const { approval_id: id, question, choices, expires_at } = event.payload;
-    if (this.#resolved.has(id)) return;
+    const { approval_id: id, question, choices, expires_at, rule } = event.payload;
+    if (rule || this.#resolved.has(id)) return; // a rule has answered it
     this.approvals.set(id, {
       id, question, choices, expires_at, status: "pending", task_id: event.task_id, agent: event.agent_id ?? "",
       session_key: event.session_key, created_at: event.time, fromEvent: true,

@@ -20,6 +20,7 @@ def _automation(row: Row) -> Automation:
         "fresh": bool(values["fresh"]),
         "tags": tuple(loads(values["tags"])),
         "budget": None if values["budget"] is None else loads(values["budget"]),
+        "approvals": None if values["approvals"] is None else loads(values["approvals"]),
     }
     return Automation(**values)
 

@@ -1,14 +1,16 @@
-"""Look at sessions, deliveries, approvals and instances; they are written by `change.apply`."""
+"""Look at sessions, deliveries, approvals, rules and instances; they are written by `change.apply`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from midwatch.agent import Choice
 from midwatch.approval import Approval
 from midwatch.change import Fence
 from midwatch.channel import Delivery
 from midwatch.engine import Instance
 from midwatch.event import Event
+from midwatch.rule import Rule
 from midwatch.session import Message, Session, View
 from midwatch.stores.sql import RECORDS, loads
 from midwatch.stores.verbs.change import fields_of, insert
@@ -25,7 +27,16 @@ def _delivery(row: Row) -> Delivery:
 
 def _approval(row: Row) -> Approval:
     values = dict(zip(RECORDS["approval"], row, strict=True))
-    return Approval(**{**values, "choices": tuple(loads(values["choices"]))})
+    values |= {
+        "choices": tuple(Choice(*one) for one in loads(values["choices"])),
+        "paths": tuple(loads(values["paths"])),
+        "always": None if values["always"] is None else loads(values["always"]),
+    }
+    return Approval(**values)
+
+
+def _rule(row: Row) -> Rule:
+    return Rule(**dict(zip(RECORDS["rule"], row, strict=True)))
 
 
 def session(tx: Tx, key: str) -> Session | None:
@@ -107,6 +118,16 @@ def pending_approvals(tx: Tx, fence: Fence) -> list[Approval]:
 
 def overdue_approvals(tx: Tx, now: int, limit: int) -> list[Approval]:
     return [_approval(row) for row in tx.rows("approval.overdue", {"now": now, "limit": limit})]
+
+
+def rule(tx: Tx, rule_id: str) -> Rule | None:
+    row = tx.row("rule.get", {"id": rule_id})
+    return None if row is None else _rule(row)
+
+
+def rules(tx: Tx, agent: str | None, revoked: bool, limit: int) -> list[Rule]:
+    params = {"agent": agent, "revoked": int(revoked), "limit": limit}
+    return [_rule(row) for row in tx.rows("rule.list", params)]
 
 
 def next_expiry(tx: Tx) -> int | None:

@@ -159,18 +159,44 @@ CREATE TABLE approvals (
   attempt INTEGER NOT NULL,
   session_key TEXT NOT NULL,
   agent TEXT NOT NULL,
+  creator TEXT,
   question TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  tool TEXT,
+  command TEXT,
+  paths TEXT NOT NULL,
+  diff TEXT,
+  diff_bytes INTEGER,
+  risk TEXT,
   choices TEXT NOT NULL,
+  always TEXT,
   status TEXT NOT NULL CHECK (status IN ('pending', 'granted', 'denied', 'expired')),
   answer TEXT,
   why TEXT,
   answered_by TEXT,
+  rule TEXT,
   created_at INTEGER NOT NULL,
   expires_at INTEGER NOT NULL,
   resolved_at INTEGER
 );
 CREATE INDEX approvals_open ON approvals (expires_at) WHERE status = 'pending';
 CREATE INDEX approvals_task ON approvals (task_id);
+
+CREATE TABLE rules (
+  id TEXT PRIMARY KEY,
+  agent TEXT NOT NULL,
+  effect TEXT NOT NULL CHECK (effect IN ('allow', 'deny')),
+  kind TEXT,
+  command TEXT,
+  path TEXT,
+  root TEXT,
+  approval_id TEXT,
+  created_at INTEGER NOT NULL,
+  created_by TEXT,
+  revoked_at INTEGER,
+  revoked_by TEXT
+);
+CREATE INDEX rules_agent ON rules (agent) WHERE revoked_at IS NULL;
 
 CREATE TABLE tokens (
   id TEXT PRIMARY KEY,
@@ -227,6 +253,7 @@ CREATE TABLE automations (
   missed_window REAL NOT NULL,
   quiet TEXT,
   budget TEXT,
+  approvals TEXT,
   tags TEXT NOT NULL,
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,

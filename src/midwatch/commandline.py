@@ -1,0 +1,95 @@
+"""Command lines as agents write them: what can be read for certain, and what may be hidden in one.
+
+The two readers err to opposite sides. `argv_of` serves those who allow: it reads one plain command or nothing.
+`parts_of` serves those who deny: it finds every word that some shell could find.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from typing import NamedTuple
+
+LONGEST = 20_000
+PLAIN = re.compile(
+    r"""(?!=)(?:[A-Za-z0-9_@%+=:,./-] | '[^'\t]*' | "[^"\t$`\\!]*")+
+        (?: [ \t]+ (?!=)(?:[A-Za-z0-9_@%+=:,./-] | '[^'\t]*' | "[^"\t$`\\!]*")+ )*""",
+    re.VERBOSE,
+)
+"""Words in which every shell sees the same: no operator, redirection, substitution, glob, tilde, brace or escape."""
+SHELL = re.compile(r"(?:(?:/usr|/usr/local|/opt/homebrew)?/bin/)?(?:ba|z|da|k)?sh")
+RUNS = (("-c",), ("-lc",), ("-cl",), ("-l", "-c"))
+JOINED = re.compile(r"\\\r?\n")
+QUOTING = re.compile(r"['\"\\]")
+APART = re.compile(r"[;&|\n\r]+")
+INSIDE = re.compile(r"[\s(){}<>$`]+")
+
+
+def argv_of(command: str, depth: int = 2) -> tuple[str, ...] | None:
+    """The one program a command runs, with its arguments; None when that is not certain. A shell that is only there
+    to run one plain command, as in `bash -lc "git log"`, is looked through."""
+    text = command.strip(" \t\n")
+    if len(text) > LONGEST or not text.replace("\t", " ").isprintable() or not PLAIN.fullmatch(text):
+        return None
+    argv = tuple(shlex.split(text))
+    if not argv[0] or "=" in argv[0]:  # an assignment in front changes what the program does
+        return None
+    if not SHELL.fullmatch(argv[0]) or argv[1:-1] not in RUNS:
+        return argv
+    return argv_of(argv[-1], depth - 1) if depth else None
+
+
+def parts_of(command: str) -> list[list[str]]:
+    """The words of every command that could be in it, without quotes; rather too many than too few."""
+    bare = QUOTING.sub("", JOINED.sub("", command))
+    return [words for part in APART.split(bare) if (words := INSIDE.sub(" ", part).split())]
+
+
+class CommandPattern(NamedTuple):
+    """A command as a rule names it: its words, and what may follow them."""
+
+    words: tuple[str, ...]
+    more: str = ""
+    """Nothing may follow; `*`: arguments that are no options; `**`: any arguments."""
+
+    @classmethod
+    def parse(cls, text: str) -> CommandPattern | None:
+        """`git status`, `git log *` or `git log **`; None when it is not one plain command."""
+        found = re.fullmatch(r"(.*?)(?:\s+(\*\*?))?", text.strip(), re.DOTALL)
+        words = argv_of(found[1]) if found else None
+        return None if found is None or words is None else cls(words, found[2] or "")
+
+    def allows(self, argv: tuple[str, ...], inside: Callable[[str], bool]) -> bool:
+        """Whether it is this command, and whatever the pattern leaves open stays inside the working directory."""
+        rest = argv[len(self.words) :]
+        if argv[: len(self.words)] != self.words or (rest and not self.more):
+            return False
+        if self.more == "*" and any(one.startswith("-") for one in rest):
+            return False
+        return all(inside(place) for one in rest for place in places(one))
+
+    def may_be_in(self, command: str) -> bool:
+        """Whether some part of a command could be this one, with whatever in front, between and behind."""
+        if (argv_of(command) or ())[: len(self.words)] == self.words:
+            return True
+        wanted = [part.casefold() for one in self.words for part in INSIDE.sub(" ", QUOTING.sub("", one)).split()]
+        return bool(wanted) and any(_in_order(wanted, [one.casefold() for one in part]) for part in parts_of(command))
+
+
+def _in_order(wanted: list[str], words: list[str]) -> bool:
+    program, rest = wanted[0].rpartition("/")[2], wanted[1:]
+    for at, word in enumerate(words):
+        if word.rpartition("/")[2] == program:
+            following = iter(words[at + 1 :])
+            if all(one in following for one in rest):
+                return True
+    return False
+
+
+def places(argument: str) -> list[str]:
+    """What a program could take for a path in one of its arguments: all of it, and what follows a sign or an option."""
+    starts = [0, *(found.end() for found in re.finditer(r"[=:,@+]", argument))]
+    if argument.startswith("-"):
+        starts.append(2)
+    return [argument[start:] for start in starts if argument[start:]]

@@ -1,0 +1,88 @@
+"""Rules, and questions with all that is known of them, in every kind of store."""
+
+from __future__ import annotations
+
+import pytest
+
+from midwatch.agent import Choice, Question
+from midwatch.approval import Approvals, ask, ruled
+from midwatch.change import Changes
+from midwatch.errors import Conflict
+from midwatch.event import EventFilter
+from midwatch.rule import Decision, Rule
+from midwatch.rules import Rules
+from midwatch.store import Store
+from records import CLOCK, an_automation, running
+
+ALLOW, REJECT = Choice("Allow", "allow_once"), Choice("Reject", "reject_once")
+
+
+def wanted(command: str = "git status", **fields: object) -> Question:
+    return Question(text="May I?", kind="execute", command=command, choices=(REJECT, ALLOW), **fields)  # type: ignore[arg-type]
+
+
+async def test_a_question_is_kept_with_all_that_is_known_of_it(store: Store) -> None:
+    task = await running(store, creator="ann", workdir="/tmp")
+    asked = wanted(tool="shell", paths=("a", "b"), diff="-ä\n+b\n", risk="high")
+    made, changes = ask(task, asked, 60, CLOCK.now())
+    await store.apply(changes)
+    found = await store.get_approval(made.id)
+    assert found == made
+    assert found is not None and (found.tool, found.paths, found.diff, found.diff_bytes) == (
+        "shell",
+        ("a", "b"),
+        "-ä\n+b\n",
+        7,
+    )
+    assert (found.creator, found.risk, found.choices[:2]) == ("ann", "high", (REJECT, ALLOW))
+
+
+async def test_an_answer_for_always_makes_a_rule_in_the_same_step(store: Store) -> None:
+    task = await running(store, workdir="/tmp")
+    made, changes = ask(task, wanted(), 60, CLOCK.now())
+    await store.apply(changes)
+    answered = await Approvals(store, CLOCK).answer(made.id, grant=True, always=True, actor="ann")
+    (rule,) = await store.list_rules("demo")
+    assert await store.get_rule(rule.id) == rule
+    assert (rule.effect, rule.command, rule.approval_id, rule.created_by) == ("allow", "git status", made.id, "ann")
+    assert (answered.status, answered.rule) == ("granted", rule.text)
+    told = await store.read_events(0, EventFilter(kinds=("approval_resolved", "rule_added")))
+    assert [(one.kind, one.actor) for one in told] == [("approval_resolved", "ann"), ("rule_added", "ann")]
+    with pytest.raises(Conflict):
+        await Approvals(store, CLOCK).answer(made.id, grant=False, always=True)
+    assert await store.list_rules() == [rule]
+
+
+async def test_rules_are_listed_newest_first_by_agent_and_revoked_once(store: Store) -> None:
+    rules = [
+        Rule(id=f"r_{n}", agent="demo" if n else "other", effect="deny", kind="edit", created_at=n) for n in range(3)
+    ]
+    await store.apply(Changes(records=tuple(rules)))
+    assert [one.id for one in await store.list_rules()] == ["r_2", "r_1", "r_0"]
+    assert [one.id for one in await store.list_rules("demo", limit=1)] == ["r_2"]
+    gone = await Rules(store, CLOCK).revoke("r_2", actor="ann")
+    assert (gone.revoked_by, gone.revoked_at is not None) == ("ann", True)
+    assert [one.id for one in await store.list_rules("demo")] == ["r_1"]
+    assert [one.id for one in await store.list_rules("demo", revoked=True)] == ["r_2", "r_1"]
+    with pytest.raises(Conflict, match="revoked before"):
+        await Rules(store, CLOCK).revoke("r_2")
+    assert await store.get_rule("r_none") is None
+    assert len(await store.read_events(0, EventFilter(kinds=("rule_revoked",)))) == 1
+
+
+async def test_what_a_rule_answers_is_stored_with_its_answer_and_never_in_the_inbox(store: Store) -> None:
+    task = await running(store, route="console")
+    decided = ruled(task, wanted(), Decision("deny", "rule:config", "deny `git push`"), CLOCK.now())
+    assert decided is not None
+    await store.apply(decided[1])
+    (found,) = await store.list_approvals(None)
+    assert found == decided[0]
+    assert (found.status, found.answer, found.answered_by) == ("denied", "Reject", "rule:config")
+    assert await store.list_approvals("pending") == [] and await store.next_expiry() is None
+    assert [one.notice for one in await store.list_deliveries(task_id=task.id)] == ["started"]
+
+
+async def test_an_automation_keeps_its_approvals(store: Store) -> None:
+    made = an_automation(CLOCK.now(), approvals={"default": "deny", "allow": [{"command": "git log *"}]})
+    await store.apply(Changes(records=(made,)))
+    assert await store.get_automation(made.id) == made

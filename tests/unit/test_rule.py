@@ -1,0 +1,321 @@
+"""Rules: what they allow they allow for certain, what they deny they deny wherever it could be meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch.agent import Question
+from midwatch.errors import InvalidInput
+from midwatch.rule import Decision, Pattern, Policy, Rule, allows, decide, denies, located, narrow
+
+
+def run(command: str | None, **fields: Any) -> Question:
+    return Question(text="May I?", kind="execute", command=command, **fields)
+
+
+def edit(*paths: str, kind: Any = "edit") -> Question:
+    return Question(text="May I?", kind=kind, paths=paths)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A working directory beside another one, with links out of it and inside it."""
+    made, other = tmp_path / "root", tmp_path / "other"
+    for place in (made / "src" / "deep", other):
+        place.mkdir(parents=True)
+    (made / "src" / "a.py").write_text("")
+    (other / "secret").write_text("")
+    (made / "out").symlink_to(other)
+    (made / "leak").symlink_to(other / "secret")
+    (made / "in").symlink_to(made / "src")
+    (made / "loop").symlink_to(made / "loop")
+    return made
+
+
+def policy(**said: Any) -> list[tuple[str, Policy]]:
+    return [("config", Policy.from_data(said))]
+
+
+def decided(asked: Question, root: Path | None, *rules: Rule, **said: Any) -> str:
+    return decide(asked, None if root is None else str(root), policy(**said), rules).verdict
+
+
+# -- commands ------------------------------------------------------------------------------------------------------
+
+ATTACKS = [
+    "git log; rm -rf .", "git log && rm -rf .", "git log || x", "git log | sh", "git log > /etc/x", "git log $(x)",
+    "git log `x`", "git log &", "git log\nrm -rf .", "GIT_PAGER=x git log", "/usr/bin/git log", "./git log",
+    "git -c core.pager=x log", "git log --output=/etc/x", "git log -p", "git log ../other", "git log /etc/passwd",
+    "git log out/secret", "git log leak", "git log HEAD:leak", "git\u00a0log", "git log\u2028x", "git log ~/x",
+    "git log *",
+    "bash -lc 'git log; rm -rf .'", "bash -lc 'git log' x", "env git log", "git  logs", "git", "gitlog", "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ATTACKS)
+def test_an_allowed_command_allows_nothing_beside_it(root: Path, command: str) -> None:
+    assert decided(run(command), root, allow=[{"command": "git log *"}, {"command": "git log"}]) == "ask"
+
+
+@pytest.mark.parametrize(
+    "command", ["git log", "git  log", '"git" log', "git log src", "git log in/a.py", "bash -lc 'git log main'"]
+)
+def test_an_allowed_command_is_allowed_however_it_is_written(root: Path, command: str) -> None:
+    found = decide(run(command), str(root), policy(allow=[{"command": "git log *"}]))
+    assert found == Decision("allow", "rule:config", "allow `git log *`")
+
+
+def test_an_absolute_path_inside_the_directory_is_no_way_out(root: Path) -> None:
+    assert decided(run(f"git log {root}/src"), root, allow=[{"command": "git log *"}]) == "allow"
+    assert decided(run(f"git log {root}-x/src"), root, allow=[{"command": "git log *"}]) == "ask"
+    assert decided(run("git log src"), None, allow=[{"command": "git log *"}]) == "ask"
+    assert decided(run("git log"), None, allow=[{"command": "git log *"}]) == "allow"
+
+
+def test_a_command_that_names_files_outside_is_asked_about(root: Path) -> None:
+    said = {"allow": [{"command": "git log"}, {"kind": "execute"}]}
+    assert decided(run("git log", paths=("src/a.py",)), root, **said) == "allow"
+    assert decided(run("git log", paths=("leak",)), root, **said) == "ask"
+    assert decided(run("git log", paths=("/etc/x",)), root, **said) == "ask"
+
+
+def test_a_kind_allows_plain_commands_and_no_others(root: Path) -> None:
+    assert decided(run("make"), root, allow=[{"kind": "execute"}]) == "allow"
+    for command in ("make; make", "make > x", None):
+        assert decided(run(command), root, allow=[{"kind": "execute"}]) == "ask"
+    assert decided(run("make"), root, allow=[{"kind": "edit", "path": "**"}]) == "ask"
+    named = run("rm -rf src", paths=("src/a.py",))
+    assert decided(named, root, allow=[{"kind": "edit", "path": "**"}, {"kind": "read"}]) == "ask"
+
+
+# -- paths ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "real"),
+    [
+        ("src/a.py", "src/a.py"), ("./src/../src/a.py", "src/a.py"), ("in/a.py", "src/a.py"), ("src/b", "src/b"),
+        (".", "."), ("leak", None), ("out/secret", None), ("out/../root/src", "src"), ("..", None), ("../other", None),
+        ("/etc/passwd", None), ("src/../../other/secret", None), ("~/x", None), ("", None), ("file:///etc/x", None),
+        ("a\0b", None), ("loop", "loop"),
+    ],
+)  # fmt: skip
+def test_a_path_is_where_its_links_lead(root: Path, path: str, real: str | None) -> None:
+    assert located(path, str(root)) == real
+    assert located(path, None) is None
+
+
+@pytest.mark.parametrize(
+    ("glob", "path", "allowed"),
+    [
+        ("src/*", "src/a.py", True), ("src/*", "src/deep/b.py", False), ("src/**", "src/deep/b.py", True),
+        ("**/*.py", "src/deep/b.py", True), ("**/*.py", "b.py", True), ("src/?.py", "src/a.py", True),
+        ("src/a.py", "src/a.py", True), ("src/a.py", "in/a.py", True), ("in/*", "in/a.py", False),
+        ("**", "leak", False), ("**", "out/secret", False), ("**", "../other/secret", False),
+        ("**", "/etc/passwd", False), ("*", "src/a.py", False), ("src/a[.]py", "src/a.py", False),
+        ("src/a.py", "src/aXpy", False), ("**", "src/a.py\n", True),
+    ],
+)  # fmt: skip
+def test_a_glob_stays_inside_the_directory(root: Path, glob: str, path: str, allowed: bool) -> None:
+    assert decided(edit(path), root, allow=[{"kind": "edit", "path": glob}]) == ("allow" if allowed else "ask")
+
+
+def test_all_files_have_to_fit_and_one_has_to_be_named(root: Path) -> None:
+    said = {"allow": [{"kind": "edit", "path": "src/**"}]}
+    assert decided(edit("src/a.py", "src/b.py"), root, **said) == "allow"
+    assert decided(edit("src/a.py", "b.py"), root, **said) == "ask"
+    assert decided(edit(), root, **said) == "ask"
+    assert decided(edit(), root, allow=[{"kind": "edit"}]) == "ask"
+    assert decided(edit("src/a.py"), None, **said) == "ask"
+    assert decided(edit("src/a.py", kind="delete"), root, **said) == "ask"
+    assert decided(Question(text="?", kind="search"), root, allow=[{"kind": "search"}]) == "allow"
+
+
+# -- denying -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ({"command": "git push"}, run("git push --force")),
+        ({"command": "git push"}, run("git log; git -C . push")),
+        ({"command": "rm"}, run("bash -lc 'r\\m -rf x'")),
+        ({"kind": "delete"}, edit("src/a.py", kind="delete")),
+        ({"path": "src/**"}, edit("src/a.py", kind="read")),
+        ({"path": "src/**"}, edit("in/a.py")),
+        ({"path": "in/*"}, edit("in/a.py")),
+        ({"path": "src/**"}, edit("b.py", "src/deep/b.py")),
+        ({"path": "src/**"}, run("cat src/a.py")),
+        ({"path": "src/**"}, run("rm -rf src")),
+        ({"path": "SRC/*"}, edit("src/a.py")),
+        ({"path": "/etc/**"}, run("cat /etc/passwd")),
+        ({"path": "/etc/**"}, edit("../../../../../../../../../etc/passwd")),
+        ({"path": "~/.ssh/**"}, run("cat ~/.ssh/id")),
+        ({"path": ".env"}, edit("./.env")),
+        ({"kind": "execute", "command": "git push"}, run("git push")),
+    ],
+)
+def test_what_is_denied_is_denied_whatever_else_is_allowed(root: Path, said: Any, asked: Question) -> None:
+    everything = [{"kind": kind} for kind in ("execute", "read", "edit", "delete")]
+    found = decide(asked, str(root), policy(deny=[said], allow=everything, default="allow"))
+    assert (found.verdict, found.by) == ("deny", "rule:config") and (found.rule or "").startswith("deny ")
+
+
+def test_other_things_are_not_denied(root: Path) -> None:
+    said = {"deny": [{"command": "git push"}, {"kind": "edit", "path": "secret/**"}], "default": "allow"}
+    assert decided(run("git pull"), root, **said) == "allow"
+    assert decided(edit("src/a.py"), root, **said) == "allow"
+    assert decided(edit("secret/x", kind="read"), root, **said) == "allow"
+
+
+def test_what_could_hide_something_denied_is_asked_about(root: Path) -> None:
+    said = {"deny": [{"command": "git push"}], "allow": [{"kind": "execute"}], "default": "allow"}
+    for hidden in ("$(echo Z2l0IHB1c2g= | base64 -d)", "g?t pus?", None):
+        assert decided(run(hidden), root, **said) == "ask"
+    assert decided(edit(), root, deny=[{"path": ".env"}], default="allow") == "ask"
+    assert decided(run("a; b"), root, deny=[{"kind": "delete"}], default="allow") == "allow"
+
+
+# -- order ---------------------------------------------------------------------------------------------------------
+
+
+def rule(effect: Any, **fields: Any) -> Rule:
+    return Rule(id="r_1", agent="claude", effect=effect, **fields)
+
+
+def test_denying_comes_first_then_allowing_then_the_default(root: Path) -> None:
+    asked = run("make")
+    assert decided(asked, root) == "ask"
+    assert decided(asked, root, default="deny") == "deny"
+    assert decided(asked, root, default="allow") == "allow"
+    assert decided(asked, root, allow=[{"command": "make"}], deny=[{"command": "make"}]) == "deny"
+    assert decided(asked, root, allow=[{"command": "make"}], default="deny") == "allow"
+    assert decided(asked, root, rule("allow", command="make"), default="deny") == "allow"
+    assert decided(asked, root, rule("deny", command="make"), allow=[{"command": "make"}]) == "deny"
+    assert decided(asked, root, rule("allow", command="make"), deny=[{"command": "make"}]) == "deny"
+    assert decided(asked, root, rule("allow", command="make", revoked_at=1)) == "ask"
+    found = decide(asked, str(root), [], [rule("allow", command="make")])
+    assert found == Decision("allow", "rule:r_1", "always allow `make` for claude")
+    assert decide(asked, None, policy(default="deny")) == Decision("deny", "rule:config", "default: deny")
+
+
+def test_an_automation_adds_its_rules_and_its_default_counts(root: Path) -> None:
+    agent = Policy.from_data({"default": "deny", "allow": [{"command": "make"}], "deny": [{"command": "rm"}]})
+    own = Policy.from_data({"default": "allow", "allow": [{"command": "ls"}], "deny": [{"command": "make x"}]})
+    both = [("config", agent), ("automation", own)]
+    for command, verdict, by in (
+        ("make", "allow", "rule:config"),
+        ("ls", "allow", "rule:automation"),
+        ("rm x", "deny", "rule:config"),
+        ("make x", "deny", "rule:automation"),
+        ("pwd", "allow", "rule:automation"),
+    ):
+        found = decide(run(command), str(root), both)
+        assert (found.verdict, found.by) == (verdict, by), command
+    assert decide(run("pwd"), str(root), [("config", agent), ("automation", Policy())]).verdict == "deny"
+
+
+def test_a_plain_question_is_a_persons_unless_everything_is_denied(root: Path) -> None:
+    plain = Question(text="Deploy?", command="make", paths=("src/a.py",))
+    everything: dict[str, Any] = {"allow": [{"kind": kind} for kind in ("execute", "other")]}
+    assert decided(plain, root, default="allow", **everything) == "ask"
+    assert decided(plain, root, default="deny") == "deny"
+
+
+def test_a_rule_of_one_directory_holds_nowhere_else(root: Path) -> None:
+    kept = rule("allow", command="make", root=str(root))
+    assert decided(run("make"), root, kept) == "allow"
+    assert decided(run("make"), root.parent / "root" / "in" / "..", kept) == "allow"
+    assert decided(run("make"), root / "src", kept) == "ask"
+    assert decided(run("make"), root.parent, kept) == "ask"
+    assert decided(run("make"), None, kept) == "ask"
+
+
+# -- always --------------------------------------------------------------------------------------------------------
+
+
+def test_the_narrowest_rule_is_the_very_command_or_the_very_file(root: Path) -> None:
+    place = str(root)
+    assert narrow(run("git  status"), place) == Pattern("execute", "git status", None, place)
+    assert narrow(run("bash -lc 'git commit -m \"a b\"'"), place) == Pattern(
+        "execute", "git commit -m 'a b'", None, place
+    )
+    assert narrow(edit("in/a.py"), place) == Pattern("edit", None, "src/a.py", place)
+    assert narrow(edit(f"{place}/x", kind="delete"), place) == Pattern("delete", None, "x", place)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        run("git status; ls"), run("git log '*'"), run("ls '**'"), run(None), run("x " + "y" * 2000),
+        run("make", paths=("/etc/x",)), edit("a", "b"), edit(), edit("leak"), edit("/etc/passwd"), edit("a*b"),
+        edit("."), Question(text="?", kind="search"), Question(text="?", kind="fetch"),
+        Question(text="?", kind="choice", command="ls"),
+    ],
+)  # fmt: skip
+def test_no_rule_is_made_of_what_cannot_be_told_again_for_certain(root: Path, asked: Question) -> None:
+    assert narrow(asked, str(root)) is None
+
+
+def test_a_rule_made_of_a_question_answers_it_again_and_little_else(root: Path) -> None:
+    for asked in (run("git commit -m 'it; is $done'"), edit("src/new.py")):
+        made = narrow(asked, str(root))
+        assert made is not None
+        assert allows(made, asked, str(root)) and denies(made, asked, str(root))
+        assert narrow(asked, None) is None
+    made = narrow(run("git commit -m x"), str(root))
+    assert made is not None and not allows(made, run("git commit -m x --amend"), str(root))
+
+
+# -- as it is written ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("ask", "table of default"),
+        ({"defualt": "ask"}, "table of default"),
+        ({"default": "yes"}, "ask, deny or allow"),
+        ({"expires": 0}, "more than 0 seconds"),
+        ({"expires": True}, "duration"),
+        ({"expires": "soon"}, "duration"),
+        ({"allow": "all"}, "list of up to"),
+        ({"allow": ["git log"]}, "table of kind"),
+        ({"allow": [{}]}, "table of kind"),
+        ({"deny": [{}]}, "table of kind"),
+        ({"allow": [{"tool": "x"}]}, "table of kind"),
+        ({"allow": [{"kind": "choice"}]}, "no kind of tool"),
+        ({"allow": [{"kind": 1}]}, "texts of up to"),
+        ({"allow": [{"command": ""}]}, "texts of up to"),
+        ({"allow": [{"command": "*"}]}, "plain command"),
+        ({"allow": [{"command": "git log; ls"}]}, "plain command"),
+        ({"allow": [{"path": "src/**"}]}, "which kind of tool"),
+        ({"allow": [{"kind": "edit", "path": "/etc/x"}]}, "inside the working directory"),
+        ({"allow": [{"kind": "edit", "path": "~/x"}]}, "inside the working directory"),
+        ({"allow": [{"kind": "edit", "path": "../x"}]}, "without . and .."),
+        ({"deny": [{"path": "a/../x"}]}, "without . and .."),
+        ({"deny": [{"command": "x"}] * 201}, "list of up to 200"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_remedy(said: Any, told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        Policy.from_data(said)
+
+
+def test_a_policy_is_kept_as_it_was_said() -> None:
+    said = {"default": "deny", "allow": [{"kind": "edit", "path": "src/**"}], "deny": [{"path": "/etc/**"}]}
+    assert Policy.from_data(said).data() == said
+    assert Policy.from_data({"expires": "2h"}).data() == {"expires": 7200.0}
+    assert Policy.from_data({}).data() == {}
+
+
+def test_a_rule_tells_itself_in_words() -> None:
+    assert rule("allow", command="git status", root="/r").text == "always allow `git status` for claude in /r"
+    assert rule("deny", kind="edit", path="a.py").text == "always deny edit of a.py for claude"
+    assert Pattern(path="/etc/**").words() == "any use of /etc/**"
+    assert Pattern(kind="fetch").words() == "fetch"
+    shown = rule("deny", kind="edit").snapshot()
+    assert (shown["text"], shown["revoked_at"]) == ("always deny edit for claude", None)
