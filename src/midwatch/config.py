@@ -128,6 +128,18 @@ class AgentSettings(BaseModel):
     silent_after: Seconds | None = Field(
         None, gt=0, description="Told of when nothing is heard for this long. Default: the setting silent_after."
     )
+    share_workdir: bool | None = Field(
+        None, description="Whether its tasks work beside others in one directory. Default: coding agents do not."
+    )
+    sandbox: Literal["none", "bwrap"] | Annotated[list[str], Field(min_length=1)] = Field(
+        "none",
+        description="What keeps its programs in: none, bwrap, or the command line of a program that starts them.",
+    )
+    sandbox_paths: list[str] = Field(default_factory=list, description="What it may also write, in a sandbox of bwrap.")
+    sandbox_read: list[str] = Field(
+        default_factory=list, description="What of the hidden it may read, in a sandbox of bwrap."
+    )
+    description: str = Field("", description="Shown in lists.")
     approvals: ApprovalSettings | None = Field(None, description="What it may do without asking.")
 
     def options(self) -> dict[str, Any]:

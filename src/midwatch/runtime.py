@@ -23,6 +23,7 @@ from midwatch.agents.guard import guard
 from midwatch.agents.hook import program
 from midwatch.agents.profiles import detect
 from midwatch.agents.reaping import identify, reap
+from midwatch.agents.sandbox import sandbox_of
 from midwatch.alerts import Alerts
 from midwatch.approval import Approvals
 from midwatch.automations import Automations
@@ -431,6 +432,11 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
             on_crash=wanted.on_crash,
             max_attempts=wanted.max_attempts,
             slots=wanted.slots,
+            share_workdir=wanted.share_workdir,
+            sandbox=sandbox_of(
+                name, wanted.sandbox, str(settings.home), write=wanted.sandbox_paths, read=wanted.sandbox_read
+            ),
+            description=wanted.description,
         )
     for name, given in registered.items():
         if isinstance(given, str):

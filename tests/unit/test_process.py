@@ -36,12 +36,12 @@ def rested_guard() -> Iterator[None]:
 
 
 def shell(script: str, **fields: object) -> Program:
-    return Program(**{"agent": "x", "argv": ("sh", "-c", script), "workdir": "/", **fields})
+    return Program(**{"agent": "x", "argv": ("sh", "-c", script), "workdir": "/", "sandbox": None, **fields})
 
 
 # Not a shell: dash loses an interrupt that comes while it starts a program.
 HANG = "import time; print('ready', flush=True); time.sleep(600)"
-HANGING = Program(agent="x", argv=(sys.executable, "-c", HANG), workdir="/")
+HANGING = Program(agent="x", argv=(sys.executable, "-c", HANG), workdir="/", sandbox=None)
 
 
 class Heard:
@@ -110,7 +110,7 @@ async def test_both_streams_and_the_exit_code() -> None:
 
 async def test_stdin_after_the_gate_belongs_to_the_program() -> None:
     given = b"go\n" + b"line\n" * 200_000
-    _, out, _ = await run(Program(agent="x", argv=("cat",), workdir="/"), stdin=given)
+    _, out, _ = await run(Program(agent="x", argv=("cat",), workdir="/", sandbox=None), stdin=given)
     assert out.encode() == given
 
 
@@ -179,10 +179,10 @@ async def test_environment_ours_then_the_agents_then_the_turns(monkeypatch: pyte
 async def test_a_missing_program_is_told_before_anything_starts(tmp_path: Path) -> None:
     turn = RecordingTurn()
     with pytest.raises(AgentError, match=r"program 'no-such-x' is not installed .* change agents\.x\.argv"):
-        await Child.spawn(Program(agent="x", argv=("no-such-x",), workdir="/"), turn, Output(), Output())
+        await Child.spawn(Program(agent="x", argv=("no-such-x",), workdir="/", sandbox=None), turn, Output(), Output())
     plain = tmp_path / "plain"
     plain.write_text("not executable")
-    assert Program(agent="x", argv=(str(plain),), workdir="/").problem() is not None
+    assert Program(agent="x", argv=(str(plain),), workdir="/", sandbox=None).problem() is not None
     assert turn.groups == []
 
 
@@ -191,11 +191,11 @@ async def test_programs_are_found_as_the_child_would_find_them(tmp_path: Path) -
     tool.write_text("#!/bin/sh\necho found\n")
     tool.chmod(0o755)
     for program in (
-        Program(agent="x", argv=("./tool",), workdir=str(tmp_path)),
-        Program(agent="x", argv=("tool",), workdir="/", env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}),
+        Program(agent="x", argv=("./tool",), workdir=str(tmp_path), sandbox=None),
+        Program(agent="x", argv=("tool",), workdir="/", sandbox=None, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}),
     ):
         assert (await run(program))[1] == "found\n"
-    assert Program(agent="x", argv=("./tool",), workdir="/").problem() is not None
+    assert Program(agent="x", argv=("./tool",), workdir="/", sandbox=None).problem() is not None
 
 
 def test_a_missing_working_directory_is_told(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ if sys.argv[1:] == ["stay"]: sys.stdin.read(); import time; time.sleep(600)
 
 
 def leaver(*arguments: str) -> Program:
-    return Program(agent="x", argv=(sys.executable, "-c", LEAVER, *arguments), workdir="/")
+    return Program(agent="x", argv=(sys.executable, "-c", LEAVER, *arguments), workdir="/", sandbox=None)
 
 
 async def test_one_that_left_the_group_and_holds_the_output_does_not_hold_up_the_end() -> None:
@@ -417,7 +417,7 @@ async def test_where_the_system_has_no_pidfd(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_same_on_every_event_loop(run_loop: Callable[..., None]) -> None:
     async def scenario() -> None:
         given = b"x" * 1_000_000
-        child, out, _ = await run(Program(agent="x", argv=("cat",), workdir="/"), stdin=given)
+        child, out, _ = await run(Program(agent="x", argv=("cat",), workdir="/", sandbox=None), stdin=given)
         assert (child.returncode, len(out)) == (0, len(given))
         async with started(HANGING) as (child, heard):
             await heard.until("ready")
@@ -483,7 +483,8 @@ from midwatch.testing import RecordingTurn
 
 async def main(how):
     turn = RecordingTurn()
-    program = Program(agent="x", argv=("sh", "-c", "touch ran; sleep 600 & sleep 600"), workdir=os.getcwd())
+    argv = ("sh", "-c", "touch ran; sleep 600 & sleep 600")
+    program = Program(agent="x", argv=argv, workdir=os.getcwd(), sandbox=None)
     child = await Child.spawn(program, turn, Output(), Output())
     if how != "gate":
         await child.admit(turn)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from midwatch.agent import Agent
+from midwatch.agents.sandbox import Sandbox
 from midwatch.errors import BadConfig, MidwatchError
 from midwatch.submission import OnCrash
 from midwatch.task import AgentTerms
@@ -20,6 +22,8 @@ KINDS: dict[str, str] = {
     "function": "midwatch.agents.function:FunctionAgent",
 }
 """Where each kind lives."""
+EXCLUSIVE = frozenset({"headless", "acp"})
+"""Kinds that write code: a task of theirs has its directory for itself, unless it is said to share it."""
 
 
 class Kind(Protocol):
@@ -45,6 +49,8 @@ def build(
     on_crash: OnCrash | None = None,
     max_attempts: int | None = None,
     slots: int | None = None,
+    share_workdir: bool | None = None,
+    sandbox: Sandbox | None = None,
     description: str = "",
 ) -> Agent:
     """The agent `[agents.NAME]` asks for, or BadConfig."""
@@ -54,14 +60,21 @@ def build(
         "on_crash": on_crash,
         "max_attempts": max_attempts,
         "slots": slots,
+        "exclusive": (True if kind in EXCLUSIVE else None) if share_workdir is None else not share_workdir,
     }
     try:
+        wishes["workdir"] = str(Path(options.get("workdir") or ".").expanduser().absolute())
         terms = cls.terms_for(options)._replace(**{key: value for key, value in wishes.items() if value is not None})
-        return cls.from_options(name, options, terms, description)
+        made = cls.from_options(name, options, terms, description)
     except MidwatchError:
         raise
     except Exception as problem:  # of a class we do not know: its text may hold the value of an option
         raise BadConfig(f"agents.{name}: {kind} failed with {type(problem).__name__}; check its options.") from problem
+    if sandbox is not None:
+        if not getattr(made, "starts_programs", False):
+            raise BadConfig(f"agents.{name}.sandbox: kind {kind} starts no programs that one could keep in.")
+        made.sandbox = sandbox  # type: ignore[attr-defined]  # agents that start programs have one
+    return made
 
 
 def _find(name: str, kind: str) -> Kind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from midwatch.agent import AgentCapability, Turn
+from midwatch.agents.sandbox import Sandbox
 from midwatch.errors import AgentError, BadConfig, MidwatchError, TransientError
 from midwatch.task import AgentTerms
 
@@ -38,12 +40,21 @@ class BaseAgent:
     """Name, terms and capability of an agent."""
 
     kind: ClassVar[str]
+    starts_programs: ClassVar[bool] = False
+    """Whether its work is done by programs, which are started in `sandbox`."""
     terms = AgentTerms()
+    sandbox: Sandbox | None = None
 
     def __init__(self, name: str, *, terms: AgentTerms | None = None, description: str = "") -> None:
         self.name = name
         self.terms = terms or type(self).terms
         self.capability = AgentCapability(name=name, description=description)
+
+    def kept_in(self, program: str, place: str, env: Mapping[str, str], *more: str) -> Sandbox | None:
+        """The sandbox for a program that works in `place`, if the agent has one; `more` is what it reads."""
+        if self.sandbox is None:
+            return None
+        return self.sandbox.hosting(program, {**os.environ, **env}.get("PATH", os.defpath), place, *more)
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:

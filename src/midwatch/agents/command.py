@@ -63,6 +63,7 @@ class CommandAgent(BaseAgent):
     """Starts a program for each turn."""
 
     kind = "command"
+    starts_programs = True
     terms = AgentTerms(timeout_seconds=1800.0, on_crash="fail", slots=4)
 
     def __init__(
@@ -100,7 +101,9 @@ class CommandAgent(BaseAgent):
     def program(self, argv: tuple[str, ...], workdir: str | None) -> Program:
         """What a turn starts."""
         place = Path(workdir or self.options.workdir or os.getcwd()).expanduser().absolute()  # noqa: PTH109
-        return Program(agent=self.name, argv=argv, workdir=str(place), env=self.options.env)
+        env = self.options.env
+        inside = self.kept_in(argv[0], str(place), env)
+        return Program(agent=self.name, argv=argv, workdir=str(place), sandbox=inside, env=env)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ class FunctionAgent(BaseAgent):
     """Calls a function with the prompt, or with the prompt and the turn."""
 
     kind = "function"
+    starts_programs = True
     terms = AgentTerms(timeout_seconds=1800.0, on_crash="rerun", slots=64)
 
     def __init__(
@@ -108,6 +109,8 @@ class FunctionAgent(BaseAgent):
             where = "on the event loop" if self._on_loop else "on a thread"
             name = getattr(self.target, "__qualname__", type(self.target).__qualname__)
             return {"target": f"{name} ({where})"}
+        if self.sandbox is not None and (problem := self.program(None).problem()):
+            return {"target": self.target, "problem": problem}
         package = re.split(r"[.:]", self.target)[0]
         if package in sys.builtin_module_names or PathFinder.find_spec(package, [*self._path, *sys.path]):
             return {"target": self.target}
@@ -120,7 +123,9 @@ class FunctionAgent(BaseAgent):
         """The child that runs the function."""
         place = Path(workdir or self.workdir or os.getcwd()).expanduser().absolute()  # noqa: PTH109
         argv = (sys.executable, "-P", function_child.__file__)
-        return Program(agent=self.name, argv=argv, workdir=str(place), env=self._env)
+        reads = (*self.import_path(), sys.prefix, sys.base_prefix)
+        inside = self.kept_in(argv[0], str(place), self._env, *reads)
+        return Program(agent=self.name, argv=argv, workdir=str(place), sandbox=inside, env=self._env)
 
     def import_path(self) -> list[str]:
         """Where the child looks for modules: as we do, the configured directories first."""

@@ -23,6 +23,7 @@ from pathlib import Path
 from midwatch.agent import Interrupt, Turn, TurnResult
 from midwatch.agents.guard import guard
 from midwatch.agents.reaping import end_group, end_members, end_strays, identify, reap, signal_group
+from midwatch.agents.sandbox import Sandbox
 from midwatch.errors import AgentError, TransientError
 
 __all__ = [
@@ -61,11 +62,14 @@ class Program:
     agent: str
     argv: tuple[str, ...]
     workdir: str
+    sandbox: Sandbox | None
+    """What keeps it in. Named by whoever starts something, so that nothing is started without it by mistake."""
     env: Mapping[str, str] = field(default_factory=dict)
 
     def environment(self, turn_env: Mapping[str, str]) -> dict[str, str]:
         """The child's environment: ours, the agent's, the turn's; later ones win."""
-        return {**os.environ, **self.env, **turn_env}
+        own = os.environ if self.sandbox is None else self.sandbox.environment(os.environ)
+        return {**own, **self.env, **turn_env}
 
     def problem(self) -> str | None:
         """Why it cannot be started here, or None."""
@@ -79,18 +83,21 @@ class Program:
             found = shutil.which(name, path=self.environment({}).get("PATH", os.defpath)) is not None
         if not found:
             return f"program {name!r} is not installed or not executable; install it or change agents.{self.agent}.argv"
-        return None
+        return self.sandbox.problem(self.workdir) if self.sandbox is not None else None
 
     def spawn(self, turn_env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         """Start the shell that waits at the gate."""
         if why := self.problem():
             raise AgentError(why)
         _hear_interrupts()
+        argv, env = self.argv, self.environment(turn_env)
+        if self.sandbox is not None:
+            argv, env = self.sandbox.command(argv, self.workdir, env)
         try:
             return subprocess.Popen(
-                ("/bin/sh", "-c", GATE, "midwatch-child", *self.argv),
+                ("/bin/sh", "-c", GATE, "midwatch-child", *argv),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-                cwd=self.workdir, env=self.environment(turn_env), start_new_session=True,
+                cwd=self.workdir, env=env, start_new_session=True,
             )  # fmt: skip
         except OSError as problem:
             raise self._refused(problem) from problem

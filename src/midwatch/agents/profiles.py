@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 from midwatch.agents.command import CommandAgent, CommandOptions
 from midwatch.task import AgentTerms
 
-TERMS = AgentTerms(timeout_seconds=8 * 3600.0, on_crash="fail", slots=4)
+TERMS = AgentTerms(timeout_seconds=8 * 3600.0, on_crash="fail", slots=4, exclusive=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,12 @@ class Found:
         """It, as an agent. One that was cut off is not repeated: its thread id is not known before it ends."""
         known = self.profile
         options = CommandOptions(argv=known.argv, resume_argv=known.resume_argv)
-        return CommandAgent(known.name, options, terms=TERMS, description=f"{known.description}, found at {self.path}")
+        return CommandAgent(
+            known.name,
+            options,
+            terms=TERMS._replace(workdir=str(Path.cwd())),
+            description=f"{known.description}, found at {self.path}",
+        )
 
 
 def detect(path: str | None = None) -> list[Found]:

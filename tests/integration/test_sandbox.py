@@ -1,0 +1,339 @@
+"""Sandboxes, tried by agents that try to get out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from midwatch import Runtime, Settings, Task
+from midwatch.agents import build, sandbox
+from midwatch.agents.sandbox import Sandbox, repository_of, sandbox_of
+from midwatch.errors import BadConfig
+from repositories import a_repository, git
+from servers import processes_with
+
+REFUSED = sandbox._complaint("bwrap")
+pytestmark = pytest.mark.skipif(REFUSED is not None, reason=f"bubblewrap cannot be used here: {REFUSED}")
+
+SHELL = 'kind = "command"\nargv = ["sh", "-c", "{prompt}"]\nsandbox = "bwrap"\nmax_attempts = 1\n'
+
+
+class World(NamedTuple):
+    """A user's home with a secret, a project in it, and midwatch's home."""
+
+    user: Path
+    project: Path
+    home: Path
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    user = tmp_path / "user"
+    project = a_repository(user / "project")
+    (user / ".ssh").mkdir()
+    (user / ".ssh" / "x").write_text("a secret key")
+    monkeypatch.setenv("HOME", str(user))
+    monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
+    monkeypatch.setenv("MIDWATCH_LOG_LEVEL", "warning")
+    return World(user, project, user / ".midwatch")
+
+
+Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+
+
+@pytest.fixture
+def opened(world: World) -> Opened:
+    """A desk whose agent `sh` is kept in."""
+
+    @asynccontextmanager
+    async def make(more: str = "", options: str = SHELL) -> AsyncIterator[Runtime]:
+        world.home.mkdir(exist_ok=True)
+        (world.home / "midwatch.toml").write_text(f"[agents.sh]\n{options}{more}")
+        settings = Settings.load(world.home, shutdown_grace=0, detect_agents=False, default_agent="sh")
+        async with Runtime.open(settings=settings) as desk:
+            yield desk
+
+    return make
+
+
+async def done(desk: Runtime, prompt: str, workdir: Path, *, worktree: bool = False) -> Task:
+    task = await desk.tasks.submit(prompt, workdir=str(workdir), worktree=worktree)
+    async with asyncio.timeout(30):
+        return await desk.tasks.wait(task.id)
+
+
+async def test_what_is_hidden_cannot_be_read_and_nothing_outside_is_written(opened: Opened, world: World) -> None:
+    listening = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    tries = {
+        "key": f"cat {world.user}/.ssh/x",
+        "home": "ls ~",
+        "settings": f"cat {world.home}/midwatch.toml",
+        "token": f"cat {world.home}/token",
+        "database": f"ls {world.home}",
+        "etc": "echo x > /etc/midwatch-test",
+        "link": "ln -s /etc/midwatch-test out; echo x > out",
+        "usr": "touch /usr/midwatch-test",
+        "kill": f"kill -9 {os.getpid()}",
+        "see": f"ls -d /proc/{os.getpid()}",
+        "around": f"echo x > {world.user}/outside; ln -s {world.user}/through l; echo x > l; echo x > /tmp/outside",
+        "inside": "echo here > made; cat made",
+        "network": f"{sys.executable} -c 'import socket; socket.create_connection((\"127.0.0.1\", {port})); print(9)'",
+        "variables": "env | grep ^MIDWATCH_ | cut -d= -f1 | sort | tr '\\n' ' '",
+    }
+    script = "; ".join(f"printf '{name}: '; ({said}) 2>/dev/null && echo . || echo no" for name, said in tries.items())
+    async with opened() as desk, listening:
+        task = await done(desk, script, world.project)
+    assert task.result is not None, task.error
+    said = task.result
+    for name in ("key", "settings", "token", "etc", "link", "usr", "kill", "see"):
+        assert f"{name}: no" in said, said
+    for secret in ("secret", "[agents", (world.home / "token").read_text().strip()):
+        assert secret not in said
+    assert "home: project\n" in said, "of the home only what leads to the working directory is there"
+    assert "database: ." in said, "it is empty"
+    assert "inside: here" in said
+    assert "network: 9" in said
+    assert "variables: MIDWATCH_SESSION MIDWATCH_TASK MIDWATCH_TOKEN" in said
+    assert "LOG_LEVEL" not in said
+    assert not any(Path(place).exists() for place in ("/etc/midwatch-test", "/usr/midwatch-test", "/tmp/outside"))
+    assert not (world.user / "outside").exists()
+    assert not (world.user / "through").exists()
+    assert (world.project / "made").read_text() == "here\n"
+
+
+async def test_commits_are_made_and_what_names_programs_is_left_alone(opened: Opened, world: World) -> None:
+    (world.user / ".gitconfig").write_text("[user]\nname = Bob\nemail = b@example.org\n")
+    git(world.project, "config", "--unset", "user.name")
+    config = (world.project / ".git" / "config").read_text()
+    script = (
+        "echo $MIDWATCH_TASK > x; git add x; git commit -qm x && echo committed; "
+        "git config core.fsmonitor ./evil || echo kept; echo evil >> $G/config || echo kept; "
+        "echo evil > $G/hooks/pre-commit || echo kept; mv $G $G.away || echo kept; git log -1 --format=%an"
+    )
+    async with opened() as desk:
+        for apart in (False, True):
+            task = await done(desk, f"G=$(git rev-parse --git-common-dir); {script}", world.project, worktree=apart)
+            assert task.result == "committed\nkept\nkept\nkept\nkept\nBob", (apart, task)
+            assert (world.project / ".git" / "config").read_text() == config
+            assert not (world.project / ".git" / "hooks" / "pre-commit").exists()
+        (tree,) = await desk.worktrees.list()
+        assert git(world.project, "show", f"{tree.branch}:x") == f"{tree.task_id}/1"
+        below = await done(
+            desk, "echo y > ../y; echo y > y; git add -A; git commit -qm y; ls ..", world.project / "-sub"
+        )
+        assert below.result == "-sub\na.txt\nx", below
+        assert git(world.project, "show", "--name-status", "--format=") == "A\t-sub/y"
+        assert git(world.project, "log", "-1", "--format=%s") == "y"
+
+
+async def test_a_repository_of_the_home_itself_stays_hidden(opened: Opened, world: World) -> None:
+    git(world.user, "init", "-q")
+    (world.user / "plain").mkdir()
+    async with opened() as desk:
+        task = await done(desk, "ls -A ~; touch made", world.user / "plain")
+        assert task.result == ".midwatch\nplain"
+        assert (world.user / "plain" / "made").exists()
+
+
+async def test_a_worktree_is_the_agents_as_a_whole(opened: Opened, world: World) -> None:
+    async with opened() as desk:
+        task = await desk.tasks.submit("echo x > ../a.txt; pwd", workdir=str(world.project / "-sub"), worktree=True)
+        ended = await desk.tasks.wait(task.id)
+        told = ended.snapshot()["worktree"]
+        assert ended.result == f"{told['path']}/-sub", ended.error
+        assert (told["files"], told["added"], told["removed"]) == (1, 1, 2)
+
+
+async def test_it_is_interrupted_gently_and_ended_whole(opened: Opened, world: World) -> None:
+    script = "trap 'echo bye > bye; exit' INT; setsid sleep 600 & touch begun; sleep 600 & wait"
+    async with opened() as desk:
+        task = await desk.tasks.submit(script, workdir=str(world.project))
+        await _exists(world.project / "begun")
+        assert len(await asyncio.to_thread(processes_with, f"MIDWATCH_TASK={task.id}/1")) >= 3
+        await desk.tasks.cancel(task.id)
+        ended = await desk.tasks.wait(task.id)
+        assert ended.outcome == "cancelled"
+        assert (world.project / "bye").exists()
+        assert await asyncio.to_thread(processes_with, f"MIDWATCH_TASK={task.id}/1") == []
+        left = await done(desk, "setsid sleep 600 & echo done", world.project)
+        assert left.result == "done"
+        assert await asyncio.to_thread(processes_with, f"MIDWATCH_TASK={left.id}/1") == []
+        stubborn = await desk.tasks.submit(
+            "trap '' INT TERM; touch deaf; sleep 600; sleep 600", workdir=str(world.project), timeout=1.0
+        )
+        assert (await desk.tasks.wait(stubborn.id)).outcome == "timeout"
+        assert await asyncio.to_thread(processes_with, f"MIDWATCH_TASK={stubborn.id}/1") == []
+
+
+async def test_nothing_of_it_outlives_midwatch(opened: Opened, world: World) -> None:
+    async with opened():
+        pass
+    code = (
+        "import asyncio, midwatch\n"
+        "async def main():\n"
+        f"    async with midwatch.Runtime.open({str(world.home)!r}) as desk:\n"
+        "        script = 'setsid sleep 600 & echo $MIDWATCH_TASK > new; mv new begun; sleep 600'\n"
+        "        await desk.tasks.submit(script, agent='sh',\n"
+        f"            workdir={str(world.project)!r})\n"
+        "        await asyncio.sleep(600)\n"
+        "asyncio.run(main())\n"
+    )
+    process = subprocess.Popen((sys.executable, "-c", code))
+    try:
+        await _exists(world.project / "begun")
+        mark = f"MIDWATCH_TASK={(world.project / 'begun').read_text().strip()}"
+        assert await asyncio.to_thread(processes_with, mark)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    async with asyncio.timeout(20):
+        while await asyncio.to_thread(processes_with, mark):
+            await asyncio.sleep(0.02)
+
+
+async def test_an_agents_own_state_and_program_are_there(opened: Opened, world: World) -> None:
+    program = world.user / ".local" / "bin" / "claude"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho more >> ~/.claude/state; cat ~/.claude/state ~/notes/n; echo x > ~/notes/n\n")
+    program.chmod(0o755)
+    for name in (".claude", "notes", "shared"):
+        (world.user / name).mkdir()
+    (world.user / "notes" / "n").write_text("noted\n")
+    options = (
+        f'kind = "command"\nargv = ["{program}"]\nsandbox = "bwrap"\nsandbox_read = ["~/notes"]\n'
+        'sandbox_paths = ["~/shared"]\nok_codes = [0, 1, 2]\n'
+    )
+    async with opened(options=options) as desk:
+        task = await done(desk, "x", world.project)
+        assert task.result == "more\nnoted"
+    assert (world.user / ".claude" / "state").read_text() == "more\n"
+    assert (world.user / "notes" / "n").read_text() == "noted\n"
+
+
+async def test_a_function_is_kept_in_as_well(opened: Opened, world: World) -> None:
+    (world.user / "lib").mkdir()
+    (world.user / "lib" / "mine.py").write_text(
+        "import os\ndef work(prompt):\n    open('made', 'w').write('x')\n    return str(os.path.exists(prompt))\n"
+    )
+    options = f'kind = "function"\ntarget = "mine:work"\npath = "{world.user}/lib"\nsandbox = "bwrap"\n'
+    async with opened(options=options) as desk:
+        task = await done(desk, str(world.user / ".ssh"), world.project)
+        assert task.result == "False", task.error
+        assert (world.project / "made").exists()
+        assert "problem" not in desk.agents["sh"].describe()
+
+
+async def test_without_bubblewrap_nothing_runs_and_the_line_says_what_to_do(
+    opened: Opened, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "sh").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", str(programs))
+    async with opened() as desk:
+        missing = await done(desk, "touch ran", world.project)
+        assert missing.error == (
+            'bubblewrap is missing; install it (package bubblewrap), or write agents.sh.sandbox = "none"'
+        )
+        assert desk.agents["sh"].describe()["problem"] == missing.error
+        (programs / "bwrap").write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1\n")
+        (programs / "bwrap").chmod(0o755)
+        refused = await done(desk, "touch ran", world.project)
+        assert refused.error is not None
+        assert "(bwrap: No permissions to create new namespace); allow user namespaces" in refused.error
+        assert "\n" not in refused.error
+    assert not (world.project / "ran").exists()
+
+
+async def test_a_program_of_ones_own_starts_it(opened: Opened, world: World) -> None:
+    own = '["env", "KEPT_IN={workdir}"]'
+    async with opened(options=SHELL.replace('"bwrap"', own)) as desk:
+        task = await done(desk, "echo $KEPT_IN; env | grep ^MIDWATCH_LOG; true", world.project)
+        assert task.result == str(world.project)
+    gone = build("x", "command", {"argv": ["sh"]}, sandbox=Sandbox(agent="x", home="/h", prefix=("no-such-jail",)))
+    assert "'no-such-jail' of agents.x.sandbox is missing" in gone.describe()["problem"]
+
+
+def test_a_working_directory_that_holds_what_is_hidden_is_refused(world: World) -> None:
+    made = Sandbox(agent="x", home=str(world.home))
+    world.home.mkdir()
+    for place in (world.user, world.user.parent, Path("/"), world.home):
+        why = made.problem(str(place))
+        assert why is not None
+        assert "which a sandbox hides; choose a working directory inside of it" in why
+    assert made.problem(str(world.project)) is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "more", "why"),
+    [
+        ("none", {"write": ["/x"]}, 'need sandbox = "bwrap"'),
+        (["jail"], {"read": ["/x"]}, 'need sandbox = "bwrap"'),
+        ("bwrap", {"write": ["~"]}, "is what a sandbox hides"),
+        ("bwrap", {"read": ["~/.midwatch"]}, "is what a sandbox hides"),
+        ("bwrap", {"read": ["~/.midwatch/token"]}, "is what a sandbox hides"),
+    ],
+)
+def test_wishes_that_make_no_sense(world: World, wanted: str, more: dict[str, list[str]], why: str) -> None:
+    with pytest.raises(BadConfig, match=why):
+        sandbox_of("x", wanted, str(world.home), **{"write": [], "read": [], **more})
+
+
+def test_an_agent_without_programs_has_no_sandbox(world: World) -> None:
+    with pytest.raises(BadConfig, match="kind demo starts no programs"):
+        build("x", "demo", {}, sandbox=Sandbox(agent="x", home=str(world.home)))
+
+
+def test_a_repository_is_believed_only_where_it_says_the_same(world: World) -> None:
+    found = repository_of(world.project / "-sub")
+    assert found is not None
+    assert found.top == world.project
+    tree = world.user / "tree"
+    git(world.project, "worktree", "add", "-q", str(tree))
+    linked = repository_of(tree)
+    assert linked is not None
+    assert (linked.top, linked.common) == (tree, world.project / ".git")
+    admin = linked.admin
+    for evil in (f"gitdir: {world.user}/.ssh", "gitdir: /", "", f"gitdir: {tree}/none"):
+        (tree / ".git").write_text(evil)
+        assert repository_of(tree) is None
+    other = world.user / "other"
+    other.mkdir()
+    (other / ".git").write_text(f"gitdir: {admin}")
+    assert repository_of(other) is None, "that repository knows another directory"
+    (tree / "worktrees" / "fake").mkdir(parents=True)
+    (tree / "objects").symlink_to(world.user / ".ssh")
+    (tree / "worktrees" / "fake" / "gitdir").write_text(f"{tree}/.git")
+    (tree / ".git").write_text("gitdir: worktrees/fake")
+    fake = repository_of(tree)
+    assert fake is None or fake.common.is_relative_to(tree), "what it may name itself is its own"
+    (other / ".git").unlink()
+    (other / ".git").symlink_to(world.user / ".ssh")
+    assert repository_of(other) is None
+
+
+def test_what_a_loader_or_shell_obeys_is_for_the_program_alone(world: World) -> None:
+    kept = Sandbox(agent="x", home=str(world.home))
+    odd = {"LD_PRELOAD": "/p/evil.so", "BASH_FUNC_read%%": "() { evil; }", "PS4": "$(evil)", "PLAIN": "1", "PATH": "/p"}
+    argv, env = kept.command(("prog",), str(world.project), odd)
+    assert env == {"PLAIN": "1", "PATH": "/p"}
+    outside = argv[: argv.index("--")]
+    assert not any("evil" in word for word in outside)
+    assert {"LD_PRELOAD=/p/evil.so", "PS4=$(evil)"} <= set(argv[len(outside) :])
+    assert any(word.endswith("/bwrap") and not word.startswith("/p") for word in outside)
+
+
+async def _exists(file: Path) -> None:
+    async with asyncio.timeout(20):
+        while not file.exists():
+            await asyncio.sleep(0.01)
