@@ -449,7 +449,7 @@ async def test_a_group_is_ended_only_if_its_mark_is_right() -> None:
     async with started(shell("sleep 600 & echo ready; wait")) as (child, heard):
         await heard.until("ready")
         mark = identify(child.pgid)
-        boot, _, start = mark.rpartition(":")
+        boot, start, _ = mark.split(":")
         for wrong in ("", None, f"{boot}:{int(start) - 1}", f"another-boot:{start}"):
             assert await end_group(child.pgid, wrong) == 0
         assert not child.exited.is_set()
@@ -465,6 +465,17 @@ async def test_reap_ends_the_group_and_the_strays_and_counts_them() -> None:
         assert not alive(int(heard.text))
     assert await reap(turn.task_id, turn.attempt, child.pgid, identify(child.pgid)) == 0
     assert await reap(turn.task_id, turn.attempt, None, None) == 0
+
+
+async def test_reap_finds_strays_of_the_attempt_that_began_the_conversation() -> None:
+    first, later = RecordingTurn(), RecordingTurn()
+    async with started(leaver("stay"), first) as (child, heard):
+        await heard.until("\n")
+        mark = identify(child.pgid)
+        child.interrupt("kill")
+        await child.exited.wait()
+        assert await reap(later.task_id, later.attempt, child.pgid, mark) == 1
+        assert not alive(int(heard.text))
 
 
 async def test_where_there_is_no_proc_nothing_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from midwatch.agent import Interrupt, Turn, TurnResult
 from midwatch.agents.guard import guard
-from midwatch.agents.reaping import end_group, end_members, end_strays, identify, reap, signal_group
+from midwatch.agents.reaping import BORN, end_group, end_members, end_strays, identify, reap, signal_group
 from midwatch.agents.sandbox import Sandbox
 from midwatch.errors import AgentError, TransientError
 
@@ -138,6 +138,25 @@ class Pipe(asyncio.Protocol):
             self.transport.close()
 
 
+class Inlet(Pipe):
+    """The pipe into a child; `ready` is set while it takes more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready = asyncio.Event()
+        self.ready.set()
+
+    def pause_writing(self) -> None:
+        self.ready.clear()
+
+    def resume_writing(self) -> None:
+        self.ready.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.ready.set()
+
+
 class Output(Pipe):
     """Keeps the text of one pipe, of more than `limit` bytes the head and the tail. `tell` hears it as it comes."""
 
@@ -192,24 +211,29 @@ def _torn(data: bytearray) -> int:
 
 
 class Child:
-    """A program in its own process group."""
+    """A program in its own process group. Of a `helper` only the group is ended: beside it the turn has another child,
+    whose processes carry the same mark."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], turn: Turn, pipes: tuple[Pipe, Pipe]) -> None:
+    def __init__(
+        self, popen: subprocess.Popen[bytes], turn: Turn, pipes: tuple[Pipe, Pipe], *, helper: bool = False
+    ) -> None:
         self.pgid = popen.pid
         self.exited = asyncio.Event()
         self.interrupted = False
         self._popen = popen
         self._task = (turn.task_id, turn.attempt)
+        BORN[self.pgid] = f"{turn.task_id}/{turn.attempt}"
         self._pipes = pipes
-        self._input = Pipe()
+        self._helper = helper
+        self._input = Inlet()
         self._stdin: asyncio.WriteTransport | None = None
         self._gone = False
         self._ending: asyncio.Task[None] | None = None
 
     @classmethod
-    async def spawn(cls, program: Program, turn: Turn, out: Pipe, err: Pipe) -> Child:
+    async def spawn(cls, program: Program, turn: Turn, out: Pipe, err: Pipe, *, helper: bool = False) -> Child:
         """Start the child; it waits until `admit`."""
-        child = cls(program.spawn(turn.env), turn, (out, err))
+        child = cls(program.spawn(turn.env), turn, (out, err), helper=helper)
         try:
             guard.watch(child.pgid)
             child._watch_exit()
@@ -233,6 +257,15 @@ class Child:
         """Send to its standard input. What it does not read is lost with it."""
         if self._stdin is not None and not self._stdin.is_closing():
             self._stdin.write(data)
+
+    def admit_helper(self) -> None:
+        """Let a helper become its program. The turn owns one group, its child's: this one is found by its mark."""
+        self.write(b"go\n")
+        self.end_input()
+
+    async def drained(self) -> None:
+        """Return when its standard input takes more, or nobody reads it any more."""
+        await self._input.ready.wait()
 
     def end_input(self) -> None:
         """Nothing more will be written."""
@@ -264,7 +297,7 @@ class Child:
             await within(PATIENCE, self.exited)
         self._popen.poll()
         self._gone = await end_members(self.pgid, grace=GRACE, patience=PATIENCE)
-        if self.interrupted or not finished:
+        if not self._helper and (self.interrupted or not finished):
             await end_strays(*self._task)
         for pipe in self._pipes:
             if pipe.transport is not None:
@@ -272,6 +305,7 @@ class Child:
         self._close_pipes()
         if self._gone:
             guard.forget(self.pgid)
+            BORN.pop(self.pgid, None)
 
     def _signal(self, number: signal.Signals) -> None:
         if not self._gone:

@@ -18,12 +18,15 @@ from midwatch.home import boot_id
 
 PROC = Path("/proc")
 PATIENCE = 2.0
+BORN: dict[int, str] = {}
+"""Of the groups this process started: the attempt, as its processes carry it."""
 
 
 def identify(pgid: int) -> str:
-    """What tells this group's leader from a later process with the same number; empty where the system cannot say."""
+    """What tells this group's leader from a later process with the same number; empty where the system cannot say. Of
+    our own children it ends with the attempt they were started for: a later one may work with them now."""
     try:
-        return f"{boot_id()}:{_stat(pgid)[19].decode()}"
+        return f"{boot_id()}:{_stat(pgid)[19].decode()}:{BORN.get(pgid, '')}"
     except OSError:
         return ""
 
@@ -31,6 +34,9 @@ def identify(pgid: int) -> str:
 async def reap(task_id: str, attempt: int, pgid: int | None, mark: str | None) -> int:
     """End whatever is left of a dead attempt. Returns how many processes there were."""
     ended = await end_group(pgid, mark) if pgid else 0
+    first, _, number = (mark or "").rpartition(":")[2].partition("/")
+    if number.isdecimal() and (first, int(number)) != (task_id, attempt):
+        ended += await end_strays(first, int(number))  # of a conversation that was begun by an earlier task
     return ended + await end_strays(task_id, attempt)
 
 
@@ -47,8 +53,10 @@ async def end_group(pgid: int, mark: str | None) -> int:
 def _is_marked(pgid: int, mark: str) -> bool:
     """Whether it is the group that was marked. Without its leader the boot decides: a number that is in use as a group
     is not given to a new process."""
-    now = identify(pgid)
-    return now == mark or (not now and mark.partition(":")[0] == boot_id() and bool(members(pgid)))
+    now, boot = identify(pgid), mark.partition(":")[0]
+    if now:
+        return now.split(":")[:2] == mark.split(":")[:2]
+    return boot == boot_id() and bool(members(pgid))
 
 
 async def end_strays(task_id: str, attempt: int) -> int:
