@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from midwatch.api.reply import STATUS
-from midwatch.config import AgentSettings, ChannelSettings, GoalSettings, RetentionSettings, Settings
+from midwatch.config import AgentSettings, ApprovalSettings, ChannelSettings, GoalSettings, RetentionSettings, Settings
 from midwatch.errors import MidwatchError
 from midwatch.event import KINDS, Payload
 
@@ -66,6 +66,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "retention": RetentionSettings,
     "goals": GoalSettings,
     "agents.NAME": AgentSettings,
+    "agents.NAME.approvals": ApprovalSettings,
     "channels.NAME": ChannelSettings,
 }
 
@@ -96,6 +97,8 @@ def values(field: FieldInfo) -> str:
     if get_origin(kept) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(kept))
     base = get_args(kept)[0] if hasattr(kept, "__metadata__") else kept
+    if isinstance(base, type) and issubclass(base, BaseModel):
+        return "table"
     words = {float: "duration", int: "whole number", bool: "`true` or `false`", Path: "directory", str: "text"}
     return " ".join(filter(None, (words.get(base, "list"), *bounds(field))))
 

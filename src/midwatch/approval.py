@@ -139,9 +139,13 @@ class Store(ApprovalStore, TaskStore, Protocol):
 # -- pure steps --------------------------------------------------------------------------------------------------
 
 
-def ask(task: Task, asked: Question, expires_seconds: float, now: int) -> tuple[Approval, Changes]:
-    """The question, and the step that puts it in the inbox: the task waits, its route is told how to answer."""
-    made = replace(_written(task, asked, now), expires_at=now + int(expires_seconds * SECOND))
+def ask(
+    task: Task, asked: Question, expires_seconds: float, now: int, until: int | None = None
+) -> tuple[Approval, Changes]:
+    """The question, and the step that puts it in the inbox: the task waits, its route is told how to answer. It never
+    waits beyond `until`."""
+    expires = now + int(expires_seconds * SECOND)
+    made = replace(_written(task, asked, now), expires_at=expires if until is None else min(expires, until))
     lines = [f"{task.agent} asks: {cut(made.question, QUESTION_SHOWN)}"]
     if made.command and made.command not in made.question:
         lines.append(f"Command: {cut(made.command, COMMAND_SHOWN)}")

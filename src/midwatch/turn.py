@@ -6,7 +6,6 @@ Events are kept in order and written in batches while the agent goes on; what is
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
@@ -14,7 +13,7 @@ from typing import Any, Protocol
 from midwatch.agent import Answer, Question
 from midwatch.approval import Approval, answer_of, ask, ruled, too_late
 from midwatch.change import Changes, Fence, Update
-from midwatch.clock import SECOND, Clock
+from midwatch.clock import Clock
 from midwatch.errors import AgentError, LeaseLost, StoreUnavailable, TransientError
 from midwatch.event import (
     Event,
@@ -149,12 +148,11 @@ class LiveTurn:
             return answer_of(decided[0], asked)
         said = min((one for one in (expires, ruling.expires) if one), default=host.approval_seconds)
         async with self._asking:  # a turn asks one thing at a time
-            left = math.inf if ruling.until is None else (ruling.until - host.clock.now()) / SECOND
-            return await self._ask_people(asked, min(said, left))
+            return await self._ask_people(asked, said, ruling.until)
 
-    async def _ask_people(self, asked: Question, expires: float) -> Answer:
+    async def _ask_people(self, asked: Question, expires: float, until: int | None) -> Answer:
         host = self._host
-        approval, changes = ask(self.task, asked, expires, host.clock.now())
+        approval, changes = ask(self.task, asked, expires, host.clock.now(), until)
         await host.pause(self)
         try:
             self.asked = True

@@ -25,6 +25,19 @@ argv = ["sh", "-c", "{prompt}"]
 timeout = "10m"
 on_crash = "rerun"
 slots = 4
+
+[agents.asks]
+kind = "function"
+target = "asking:work"
+"""
+ASKING = """
+from midwatch.agent import Choice, Question
+
+
+def work(prompt, turn):
+    choices = (Choice("Reject", "reject_once"), Choice("Allow", "allow_once"))
+    asked = Question(text="May I?", kind="execute", command=prompt, diff="-old\\n+new\\n", choices=choices)
+    return turn.ask(asked).choice
 """
 PATIENCE = 60.0
 
@@ -40,7 +53,8 @@ class Desk:
 
     def prepare(self) -> "Desk":
         self.home.mkdir(parents=True)
-        (self.home / "midwatch.toml").write_text(CONFIG)
+        (self.home / "asking.py").write_text(ASKING)
+        (self.home / "midwatch.toml").write_text(f"{CONFIG}path = [{json.dumps(str(self.home))}]\n")
         return self
 
     def __call__(self, *arguments: str, **more) -> subprocess.CompletedProcess[str]:
@@ -230,9 +244,42 @@ def test_questions_are_answered(live: Desk) -> None:
     assert "No questions" in live("approvals").stdout
 
 
+def test_leave_is_given_for_always_and_taken_back(live: Desk) -> None:
+    def asked() -> dict:
+        live.json("submit", "git status", "--agent", "asks", "--workdir", str(live.work))
+        return until(lambda: live.json("approvals")["approvals"], bool)[0]
+
+    first = asked()
+    listed, shown = live("approvals").stdout, live("approval", first["id"]).stdout
+    assert "git status" in listed and "medium" in listed and "execute" in listed and "in 12h" in listed
+    assert "always allow `git status` for asks" in shown and "+new" in shown
+    assert live.json("approval", first["id"])["diff"] == "-old\n+new\n"
+    assert "always allow" in live("approve", first["id"], "--always").stdout
+    live.ended(first["task_id"])
+    again = live.json("submit", "git status", "--agent", "asks", "--workdir", str(live.work))["id"]
+    assert live.ended(again)["result"] == "Allow"
+    (rule,) = live.json("rules")["rules"]
+    assert rule["id"] in live("rules").stdout and rule["approval_id"] == first["id"]
+    assert "revoked" in live("rules", "revoke", rule["id"]).stdout
+    assert "No rules" in live("rules").stdout
+    assert "was allow" in live("rules", "--all").stdout
+    live.refused(4, "rules", "revoke", rule["id"])
+    live.refused(3, "rules", "revoke", "r_none")
+    second = asked()
+    told = live.json("deny", second["id"], "--always", "--why", "never")
+    assert (told["status"], told["why"]) == ("denied", "never")
+    assert live.ended(second["task_id"])["result"] == "Reject"
+    live.json("rules", "revoke", live.json("rules")["rules"][0]["id"])
+    plain = live.json("submit", "demo:ask", "--agent", "demo")["id"]
+    question = until(lambda: live.json("approvals")["approvals"], bool)[0]
+    assert "answer it once" in live.refused(2, "approve", question["id"], "--always")
+    live("deny", question["id"])
+    live.ended(plain)
+
+
 def test_agents_and_version_and_doctor(either: Desk) -> None:
     listed = {agent["name"]: agent for agent in either.json("agents")["agents"]}
-    assert set(listed) == {"demo", "shell"}
+    assert set(listed) == {"demo", "shell", "asks"}
     assert listed["shell"]["slots"] == 4
     assert (listed["shell"]["kind"], listed["shell"]["timeout"], listed["shell"]["on_crash"]) == (
         "command", 600.0, "rerun",

@@ -9,6 +9,7 @@ import pytest
 
 from midwatch.config import Settings
 from midwatch.errors import BadConfig
+from midwatch.rule import Policy
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +118,16 @@ def test_durations_are_numbers_or_text(home: Path, text: str, expected: float) -
     assert Settings.load(home).shutdown_grace == expected
 
 
+def test_what_an_agent_may_do_without_asking(home: Path) -> None:
+    rules = 'allow = [{kind = "edit", path = "src/**"}]\ndeny = [{command = "git push"}]'
+    write(home, f'[agents.shell.approvals]\nexpires = "2h"\n{rules}')
+    found = Settings.load(home)
+    policy = found.policy_of("shell")
+    assert (policy.default, policy.expires, len(policy.allow), len(policy.deny)) == ("ask", 7200.0, 1, 1)
+    assert found.agents["shell"].options() == {}
+    assert found.policy_of("other") == Policy()
+
+
 # -- what is wrong -----------------------------------------------------------------------------------------------
 
 WRONG = [
@@ -139,6 +150,11 @@ WRONG = [
     ('[agents.shell]\ntimeout = "-5s"', "agents.shell.timeout"),
     ('[agents.shell]\non_crash = "panic"', "agents.shell.on_crash"),
     ("[agents.shell]\nmax_attempts = 1000", "agents.shell.max_attempts"),
+    ('[agents.shell.approvals]\ndefault = "yes"', "agents.shell.approvals.default"),
+    ("[agents.shell.approvals]\nalow = []", "agents.shell.approvals.alow"),
+    ("[agents.shell.approvals]\nexpires = 0", "agents.shell.approvals.expires"),
+    ('[agents.shell.approvals]\nallow = [{command = "a; b"}]', "agents.shell.approvals"),
+    ('[agents.shell.approvals]\nallow = [{kind = "edit", path = "/etc"}]', "agents.shell.approvals"),
     ('[agents."a b"]\nkind = "demo"', "agents.a b"),
     ("agents = []", "agents"),
     ('[channels.phone]\nurl = "x"', "channels.phone.kind"),

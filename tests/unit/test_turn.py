@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from midwatch import turn as turn_module
+from midwatch.agent import Choice, Question
 from midwatch.approval import Approval, resolve
 from midwatch.change import Changes, Update
 from midwatch.clock import SECOND, SystemClock
@@ -23,7 +24,7 @@ from midwatch.event import (
     ToolExecEnd,
     ToolExecStart,
 )
-from midwatch.rule import Judge, nobody
+from midwatch.rule import Decision, Judge, Ruling, nobody
 from midwatch.store import Store
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.task import Claim, Task, owned
@@ -491,6 +492,61 @@ async def test_the_turn_goes_on_even_when_waiting_failed(turn: LiveTurn, worker:
     with pytest.raises(StoreUnavailable):
         await turn.ask("Go?")
     assert worker.said == ["pause", "go on"]
+
+
+LEAVE = Question(
+    text="Run ls?", kind="execute", command="ls", choices=(Choice("No", "reject_once"), Choice("Yes", "allow_once"))
+)
+
+
+def judging(ruling: Ruling) -> Judge:
+    async def judge(task: Task, asked: Question) -> Ruling:
+        return ruling
+
+    return judge
+
+
+@pytest.mark.parametrize(("verdict", "answer"), [("allow", ("granted", "Yes")), ("deny", ("denied", "No"))])
+async def test_what_a_rule_answers_nobody_is_asked(
+    turn: LiveTurn, worker: Worker, store: Unsteady, verdict: Any, answer: tuple[str, str]
+) -> None:
+    worker.judge = judging(Ruling(Decision(verdict, "rule:r_1", "the rule")))
+    store.applied.clear()
+    assert (await turn.ask(LEAVE))[:2] == answer
+    assert (worker.said, len(store.applied), turn.asked) == ([], 1, False)
+    (kept,) = await store.list_approvals()
+    assert (kept.status, kept.answered_by, kept.rule) == (answer[0], "rule:r_1", "the rule")
+
+
+async def test_a_rule_answers_nobody_who_lost_the_task(
+    turn: LiveTurn, worker: Worker, store: Unsteady, task: Task
+) -> None:
+    worker.judge = judging(Ruling(Decision("allow", "rule:config", "x")))
+    await store.apply(Changes(updates=(Update("task", task.id, {"attempt": 7}),)))
+    with pytest.raises(LeaseLost):
+        await turn.ask(LEAVE)
+    assert (worker.said, await store.list_approvals()) == (["lost"], [])
+
+
+async def test_the_shortest_time_counts_and_a_deadline_ends_it(turn: LiveTurn, worker: Worker, store: Unsteady) -> None:
+    worker.judge = judging(Ruling(expires=50.0))
+    await turn.ask(LEAVE)
+    await turn.ask(LEAVE, expires=2.0)
+    await turn.ask(LEAVE, expires=70.0)
+    worker.judge = judging(Ruling(until=(until := worker.clock.now() + 9 * SECOND)))
+    await turn.ask(LEAVE)
+    found = await store.list_approvals()
+    assert sorted((one.expires_at - one.created_at) // SECOND for one in found) == [2, 8, 50, 50]
+    assert until in {one.expires_at for one in found}
+
+
+async def test_when_the_deadline_has_passed_nobody_is_asked(turn: LiveTurn, worker: Worker, store: Unsteady) -> None:
+    worker.judge = judging(Ruling(until=1))
+    answer = await turn.ask(LEAVE)
+    assert (answer.status, answer.granted, answer.why) == ("expired", False, "the goal's deadline has passed")
+    assert worker.said == []
+    worker.judge = judging(Ruling(Decision("allow", "rule:config", "x"), until=1))
+    assert (await turn.ask(LEAVE)).granted
 
 
 async def test_a_senseless_question_is_not_asked(turn: LiveTurn, worker: Worker, store: Unsteady) -> None:

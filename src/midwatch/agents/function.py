@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from midwatch.agent import Conversation, Interrupt, Turn, TurnResult, Usage
+from midwatch.agent import Choice, Conversation, Interrupt, Question, Turn, TurnResult, Usage
 from midwatch.agents import function_child
 from midwatch.agents.base import BaseAgent, KindOptions, failure, last_lines
 from midwatch.agents.function_child import FACTS, TurnProxy, is_async, text_of, wants_turn
@@ -430,8 +430,9 @@ class _Serving:
             kind, data = arguments
             return await turn.emit(KINDS[kind](**data))
         if name == "ask":
-            question, choices, expires = arguments
-            return tuple(await turn.ask(question, tuple(choices), expires=expires))
+            said, choices, expires = arguments
+            asked = said if isinstance(said, str) else question_of(said)
+            return tuple(await turn.ask(asked, tuple(choices), expires=expires))
         calls: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             "load_progress": turn.load_progress,
             "save_progress": turn.save_progress,
@@ -459,3 +460,9 @@ def _checked(result: TurnResult) -> TurnResult:
             f"outcome {result.outcome!r} is not one a function may return; use one of {', '.join(OUTCOMES)}"
         )
     return result
+
+
+def question_of(said: Mapping[str, Any]) -> Question:
+    """A question as it came over the line."""
+    choices = tuple(Choice(*one) for one in said["choices"])
+    return Question(**{**said, "choices": choices, "paths": tuple(said["paths"])})

@@ -17,6 +17,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import asdict
 from typing import Any, NamedTuple, NoReturn
 
 FACTS = ("task_id", "attempt", "session_key", "prompt", "thread_id", "workdir", "env", "deadline", "resumed")
@@ -75,9 +76,10 @@ class TurnProxy:
         """Wait for a message."""
         return self._wait(self._call("receive"))
 
-    def ask(self, question: str, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None) -> Any:
-        """Ask a person and wait for the answer."""
-        return self._wait(self._call("ask", question, tuple(choices), expires))
+    def ask(self, question: Any, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None) -> Any:
+        """Ask a person and wait for the answer; a text, or a `midwatch.agent.Question`."""
+        asked = question if isinstance(question, str) else asdict(question)
+        return self._wait(self._call("ask", asked, tuple(choices), expires))
 
 
 def wants_turn(function: Callable[..., Any]) -> bool:

@@ -40,6 +40,9 @@ MissedWindow = Annotated[
 Quiet = Annotated[
     str | None, typer.Option("--quiet", metavar="TOKEN", help="An answer that is just this is not delivered.")
 ]
+Allowed = Annotated[
+    str | None, typer.Option("--approvals", metavar="JSON", help="What its runs may do without asking; see the docs.")
+]
 OwnWorkdir = Annotated[
     str | None,
     typer.Option("--workdir", help="Where the agent works. Default: as its session, else the current directory."),
@@ -76,6 +79,7 @@ def add(
     missed: MissedRule = None,
     missed_window: MissedWindow = None,
     quiet: Quiet = None,
+    approvals: Allowed = None,
     tag: Tags = None,
     session: SessionKey = None,
     on_crash: OnCrash = None,
@@ -90,9 +94,9 @@ def add(
     wish = wishes(
         cron=cron, every=every, at=at, zone=tz if tz is not None else host_zone(), agent=agent, title=title,
         workdir=workdir or (None if session else "."), timeout=timeout, route=route, max_runs=max_runs,
-        fresh=fresh or None, jitter=jitter,
-        missed=missed, missed_window=missed_window, quiet=quiet, tags=tag, session_key=session, on_crash=on_crash,
-        manage_mode=manage_mode, enabled=False if paused else None,
+        fresh=fresh or None, jitter=jitter, approvals=approvals, missed=missed, missed_window=missed_window,
+        quiet=quiet, tags=tag, session_key=session, on_crash=on_crash, manage_mode=manage_mode,
+        enabled=False if paused else None,
     )  # fmt: skip
     text = prompt_text(prompt)
 
@@ -178,6 +182,7 @@ def edit(
     missed: MissedRule = None,
     missed_window: MissedWindow = None,
     quiet: Quiet = None,
+    approvals: Allowed = None,
     tag: Tags = None,
     on_crash: OnCrash = None,
     manage_mode: Manage = None,
@@ -190,7 +195,7 @@ def edit(
     wish = wishes(
         cron=cron, every=every, at=at, zone=tz, agent=agent, title=title, workdir=workdir, timeout=timeout, route=route,
         max_runs=max_runs, fresh=fresh, jitter=jitter, missed=missed, missed_window=missed_window, quiet=quiet,
-        tags=tag, on_crash=on_crash, manage_mode=manage_mode,
+        approvals=approvals, tags=tag, on_crash=on_crash, manage_mode=manage_mode,
     )  # fmt: skip
     text = None if prompt is None else prompt_text(prompt)
     if not wish and text is None:
@@ -391,9 +396,27 @@ def read_export(file: str) -> list[Any]:
     return found
 
 
+def read_policy(text: str) -> dict[str, Any]:
+    """What may be done without asking, as JSON."""
+    import json
+
+    from midwatch.errors import InvalidInput
+
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidInput('approvals are JSON, such as {"allow": [{"command": "git log *"}]}.', field="approvals")
+    return found
+
+
 # -- words -------------------------------------------------------------------------------------------------------------
 
-EMPTY = {"route": None, "quiet": None, "workdir": None, "timeout": None, "on_crash": None, "title": "", "jitter": 0}
+EMPTY = {
+    "route": None, "quiet": None, "workdir": None, "timeout": None, "on_crash": None, "title": "", "jitter": 0,
+    "approvals": None,
+}  # fmt: skip
 """What an empty text means for those that can be taken away."""
 
 
@@ -407,6 +430,8 @@ def wishes(**said: object) -> dict[str, object]:
             wish[name] = nothing
     if wish.get("workdir"):
         wish["workdir"] = absolute(str(wish["workdir"]))
+    if wish.get("approvals"):
+        wish["approvals"] = read_policy(str(wish["approvals"]))
     if isinstance(tags := wish.get("tags"), list):
         wish["tags"] = [tag for tag in tags if tag.strip()]
     return wish
@@ -462,6 +487,7 @@ def described(found: AutomationInfo) -> list[tuple[str, object]]:
         ("jitter", span(found["jitter_seconds"]) if found["jitter_seconds"] else None),
         ("missed runs", found["missed"] + late),
         ("quiet", found["quiet"]),
+        ("approvals", json_text(found["approvals"]) if found["approvals"] else None),
         ("tags", ", ".join(found["tags"])),
         ("creator", found["creator"]),
         ("managed by", found["manage_mode"]),
@@ -489,3 +515,10 @@ def ran(one: RunInfo) -> tuple[object, ...]:
         tokens,
         line(one["error"] or one["result"], 40),
     )
+
+
+def json_text(value: Any) -> str:
+    """A value as one line of JSON."""
+    import json
+
+    return json.dumps(value, ensure_ascii=False)

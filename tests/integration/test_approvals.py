@@ -1,0 +1,333 @@
+"""Questions and rules in a runtime: what is decided without asking, what is remembered, who may say so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch import Runtime, Settings, Turn
+from midwatch.agent import Answer, Choice, Question
+from midwatch.change import Changes
+from midwatch.clock import SECOND
+from midwatch.errors import Conflict
+from midwatch.event import EventFilter
+from midwatch.task import AgentTerms
+from midwatch.testing import ScriptedAgent
+from serving import client, serving
+
+REJECT, ALLOW = Choice("Reject", "reject_once"), Choice("Allow", "allow_once")
+TERMS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", slots=16)
+
+
+async def until(look: Callable[[], Awaitable[Any]]) -> Any:
+    """The first true answer of `look`."""
+    async with asyncio.timeout(20):
+        while not (found := await look()):
+            await asyncio.sleep(0.005)
+    return found
+
+
+def wants(command: str, **fields: Any) -> Question:
+    return Question(text="May I?", kind="execute", command=command, choices=(REJECT, ALLOW), **fields)
+
+
+async def runs(turn: Turn) -> str:
+    """Asks for leave to run what the prompt says; several lines are asked at once."""
+    answers = await asyncio.gather(*(turn.ask(wants(line)) for line in turn.prompt.splitlines()))
+    return " ".join(told(one) for one in answers)
+
+
+def told(answer: Answer) -> str:
+    return f"{answer.status}:{answer.choice}"
+
+
+@asynccontextmanager
+async def desk_of(home: Path, approvals: dict[str, Any] | None = None, **settings: Any) -> AsyncIterator[Runtime]:
+    argv = {"kind": "command", "argv": ["true"], "approvals": approvals}
+    loaded = Settings.load(home, detect_agents=False, agents={"it": argv} if approvals else {}, **settings)
+    async with Runtime.open(settings=loaded, agents={"it": ScriptedAgent(runs, terms=TERMS)}) as desk:
+        yield desk
+
+
+async def done(desk: Runtime, prompt: str, **wish: Any) -> str | None:
+    task = await desk.tasks.submit(prompt, agent="it", **wish)
+    async with asyncio.timeout(20):
+        return (await desk.tasks.wait(task.id)).result
+
+
+async def inbox(desk: Runtime, count: int = 1) -> Any:
+    async def look() -> Any:
+        found = await desk.approvals.list()
+        return found if len(found) == count else None
+
+    return await until(look)
+
+
+# -- without asking ------------------------------------------------------------------------------------------------
+
+
+async def test_rules_answer_at_once_and_leave_their_trace(home: Path, tmp_path: Path) -> None:
+    said = {"allow": [{"command": "git log *"}], "deny": [{"command": "git push"}], "default": "deny"}
+    async with desk_of(home, said) as desk:
+        assert (
+            await done(desk, "git log\ngit push\nls", workdir=str(tmp_path))
+            == "granted:Allow denied:Reject denied:Reject"
+        )
+        kept = {one.command: one for one in await desk.approvals.list(None)}
+        assert [(one.status, one.answered_by, one.rule) for _, one in sorted(kept.items())] == [
+            ("granted", "rule:config", "allow `git log *`"),
+            ("denied", "rule:config", "deny `git push`"),
+            ("denied", "rule:config", "default: deny"),
+        ]
+        assert await desk.approvals.list("pending") == []
+        events = await desk.store.read_events(0, EventFilter(kinds=("approval_requested", "approval_resolved")))
+        assert len(events) == 6 and all(one.payload["rule"] for one in events)
+        assert "task_waiting" not in [one.kind for one in await desk.store.read_events(0)]
+
+
+class Counting:
+    """A store that counts what is written."""
+
+    def __init__(self, store: Any) -> None:
+        self._store, self.writes = store, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def apply(self, changes: Changes) -> None:
+        self.writes += 1
+        await self._store.apply(changes)
+
+
+async def test_a_yes_by_a_rule_costs_one_write(home: Path, tmp_path: Path) -> None:
+    async with desk_of(home, {"allow": [{"command": "ls"}]}) as desk:
+        worker: Any = desk._worker
+        worker.store = counting = Counting(worker.store)
+        await done(desk, "ls", workdir=str(tmp_path))
+        with_one, counting.writes = counting.writes, 0
+        await done(desk, "ls\nls\nls\nls\nls", workdir=str(tmp_path))
+        assert counting.writes <= with_one + 5
+
+
+async def test_of_a_plain_question_only_a_default_no_is_an_answer(home: Path) -> None:
+    async def plain(turn: Turn) -> str:
+        return told(await turn.ask("Deploy?", ("yes", "no")))
+
+    argv = {"kind": "command", "argv": ["true"]}
+    for default, expected in (("deny", "denied:no"), ("allow", None)):
+        settings = Settings.load(home, agents={"it": {**argv, "approvals": {"default": default}}})
+        async with Runtime.open(settings=settings, agents={"it": ScriptedAgent(plain, terms=TERMS)}) as desk:
+            task = await desk.tasks.submit("x", agent="it")
+            if expected is None:
+                (question,) = await inbox(desk)
+                await desk.approvals.answer(question.id, grant=True)
+                expected = "granted:yes"
+            assert (await desk.tasks.wait(task.id)).result == expected
+
+
+async def test_an_automation_has_its_own_rules(home: Path, tmp_path: Path) -> None:
+    async with desk_of(home) as desk:
+        made = await desk.automations.create(
+            "make", every=3600, agent="it", workdir=str(tmp_path), approvals={"allow": [{"command": "make"}]}
+        )
+        task = await desk.automations.run(made.id)
+        assert (await desk.tasks.wait(task.id)).result == "granted:Allow"
+        (found,) = await desk.approvals.list(None)
+        assert found.answered_by == "rule:automation"
+        (shot,) = await desk.snapshots.export()
+        assert shot.snapshot()["approvals"] == {"allow": [{"command": "make"}]}
+
+
+# -- always --------------------------------------------------------------------------------------------------------
+
+
+async def test_always_is_remembered_until_it_is_revoked(home: Path, tmp_path: Path) -> None:
+    async with desk_of(home) as desk:
+        first = await desk.tasks.submit("git status", agent="it", workdir=str(tmp_path))
+        (question,) = await inbox(desk)
+        await desk.approvals.answer(question.id, grant=True, always=True, actor="ann")
+        assert (await desk.tasks.wait(first.id)).result == "granted:Allow"
+        assert await done(desk, "git  status", workdir=str(tmp_path)) == "granted:Allow"
+        (rule,) = await desk.rules.list()
+        answered = await desk.approvals.list("granted")
+        assert [one.answered_by for one in answered] == [f"rule:{rule.id}", "ann"]
+        for other, place in (("git status -s", tmp_path), ("git status", tmp_path.parent)):
+            task = await desk.tasks.submit(other, agent="it", workdir=str(place))
+            (asked,) = await inbox(desk)
+            await desk.approvals.answer(asked.id, grant=False)
+            await desk.tasks.wait(task.id)
+        await desk.rules.revoke(rule.id, actor="bob")
+        task = await desk.tasks.submit("git status", agent="it", workdir=str(tmp_path))
+        (asked,) = await inbox(desk)
+        await desk.approvals.answer(asked.id, grant=False, always=True)
+        assert (await desk.tasks.wait(task.id)).result == "denied:Reject"
+        assert await done(desk, "git status -s", workdir=str(tmp_path)) == "denied:Reject"
+
+
+async def test_a_turn_asks_people_one_thing_at_a_time(home: Path) -> None:
+    async with desk_of(home) as desk:
+        task = await desk.tasks.submit("a\nb\nc", agent="it")
+        for grant in (True, False, True):
+            (question,) = await inbox(desk)
+            await desk.approvals.answer(question.id, grant=grant)
+            await until(lambda: answered(desk, question.id))  # noqa: B023
+        assert (await desk.tasks.wait(task.id)).result == "granted:Allow denied:Reject granted:Allow"
+
+
+async def answered(desk: Runtime, approval_id: str) -> bool:
+    return (await desk.approvals.get(approval_id)).status != "pending"
+
+
+# -- time ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_policy_says_how_long_a_question_waits_and_expiry_is_a_no(home: Path) -> None:
+    async with desk_of(home, {"expires": 0.2}) as desk:
+        assert await done(desk, "ls") == "expired:None"
+        (found,) = await desk.approvals.list("expired")
+        assert found.why == "nobody answered in time"
+        assert found.expires_at - found.created_at == SECOND // 5
+
+
+async def test_a_question_never_waits_past_the_deadline_of_its_goal(home: Path) -> None:
+    async with desk_of(home) as desk:
+        goal = await desk.goals.create("ls", agent="it", deadline_at=desk.clock.now() + 3600 * SECOND)
+        (question,) = await inbox(desk)
+        assert question.expires_at == goal.deadline_at
+        task = await desk.tasks.get(question.task_id)
+        assert task.cause == "goal"
+        await desk.tasks.cancel(task.id)
+
+
+# -- death ---------------------------------------------------------------------------------------------------------
+
+
+async def test_an_answer_that_the_agent_did_not_hear_is_asked_for_again(home: Path, tmp_path: Path) -> None:
+    """The process dies between the answer and the agent: nothing is granted by mistake, nothing waits for ever."""
+    async with desk_of(home) as desk:
+        task = await desk.tasks.submit("git status", agent="it", workdir=str(tmp_path))
+        (question,) = await inbox(desk)
+        worker = desk._worker
+        assert worker is not None
+        for lost in list(worker._tasks):  # the process is abandoned: no handler runs, nothing more is written
+            lost.cancel()
+        worker.running.clear()
+        worker._questions.clear()
+        await desk.approvals.answer(question.id, grant=True, actor="ann")
+    async with desk_of(home) as desk:
+        (again,) = await inbox(desk)
+        assert (again.id != question.id, again.attempt, again.command) == (True, 2, "git status")
+        kept = await desk.approvals.get(question.id)
+        assert (kept.status, kept.answered_by) == ("granted", "ann")
+        await desk.approvals.answer(again.id, grant=False)
+        assert (await desk.tasks.wait(task.id)).result == "denied:Reject"
+
+
+# -- who may -------------------------------------------------------------------------------------------------------
+
+
+async def test_questions_and_rules_over_http_by_role(home: Path, tmp_path: Path) -> None:
+    async with serving(home, {"it": ScriptedAgent(runs, terms=TERMS)}) as served:
+        body = {"prompt": "git status", "agent": "it", "workdir": str(tmp_path)}
+        task = await served.post("/tasks", body)
+        await served.until("approval_requested")
+        (question,) = (await served.get("/approvals"))["approvals"]
+        assert (question["kind"], question["command"], question["risk"]) == ("execute", "git status", "medium")
+        kinds = [one["kind"] for one in question["choices"]]
+        assert kinds == ["reject_once", "allow_once", "allow_always", "reject_always"]
+        path = f"/approvals/{question['id']}"
+        refused = await served.http.post(f"{path}/approve", json={"always": True, "choice": "Allow"})
+        assert (refused.status_code, refused.json()["field"]) == (422, "choice")
+        async with served.as_role("viewer") as viewer, served.as_role("operator") as operator:
+            assert (await viewer.post(f"{path}/approve")).status_code == 403
+            told = (await operator.post(f"{path}/approve", json={"always": True, "why": "fine"})).json()
+            assert (told["status"], told["answered_by"], told["why"]) == ("granted", "operator", "fine")
+            assert (await served.ended(task["id"]))["result"] == "granted:Allow"
+            (rule,) = (await viewer.get("/rules")).json()["rules"]
+            assert (rule["text"], rule["created_by"], rule["approval_id"]) == (told["rule"], "operator", question["id"])
+            assert (await viewer.delete(f"/rules/{rule['id']}")).status_code == 403
+            gone = await operator.delete(f"/rules/{rule['id']}")
+            assert (gone.status_code, gone.json()["revoked_by"]) == (200, "operator")
+            assert (await operator.delete(f"/rules/{rule['id']}")).status_code == 409
+            assert (await operator.delete("/rules/r_none")).status_code == 404
+            assert (await viewer.get("/rules")).json()["rules"] == []
+            assert len((await viewer.get("/rules", params={"all": True})).json()["rules"]) == 1
+
+
+async def test_an_agent_neither_answers_its_questions_nor_sees_rules(home: Path, tmp_path: Path) -> None:
+    tokens: list[str] = []
+
+    async def shows_its_token(turn: Turn) -> str:
+        tokens.append(turn.env["MIDWATCH_TOKEN"])
+        return await runs(turn)
+
+    async with serving(home, {"it": ScriptedAgent(shows_its_token, terms=TERMS)}) as served:
+        desk = served.runtime
+        await desk.tasks.submit("git status", agent="it", workdir=str(tmp_path))
+        (question,) = await inbox(desk)
+        async with client(served.url, tokens[0]) as agent:
+            for way in ("approve", "deny"):
+                for body in ({}, {"always": True}, {"choice": "Allow"}):
+                    reply = await agent.post(f"/approvals/{question.id}/{way}", json=body)
+                    assert reply.status_code == 403, reply.text
+            assert (await agent.get("/rules")).status_code == 403
+            assert (await agent.delete("/rules/r_1")).status_code == 403
+            assert (await agent.get(f"/approvals/{question.id}")).status_code == 200
+        assert (await desk.approvals.get(question.id)).status == "pending"
+        await desk.approvals.answer(question.id, grant=False)
+
+
+async def test_a_large_diff_is_shown_alone_and_cut(home: Path) -> None:
+    async def edits(turn: Turn) -> str:
+        asked = Question(text="Edit?", kind="edit", paths=("a",), diff="+x\n" * 3_500_000, choices=(ALLOW, REJECT))
+        return told(await turn.ask(asked))
+
+    async with serving(home, {"it": ScriptedAgent(edits, terms=TERMS)}) as served:
+        task = await served.post("/tasks", {"prompt": "x", "agent": "it"})
+        await served.until("approval_requested")
+        (listed,) = (await served.get("/approvals"))["approvals"]
+        assert (listed["diff"], listed["diff_bytes"]) == (None, 10_500_000)
+        one = await served.get(f"/approvals/{listed['id']}")
+        assert len(one["diff"]) == 100_000 and one["diff_left_out"] == 10_400_000
+        (told_,) = await served.logged(kind="approval_requested")
+        assert "+x" not in str(told_)
+        await served.post(f"/approvals/{listed['id']}/deny", {})
+        assert (await served.ended(task["id"]))["result"] == "denied:Reject"
+
+
+async def test_of_two_answers_at_once_one_makes_its_rule(home: Path, tmp_path: Path) -> None:
+    async with desk_of(home) as desk:
+        task = await desk.tasks.submit("git status", agent="it", workdir=str(tmp_path))
+        (question,) = await inbox(desk)
+        said = await asyncio.gather(
+            *(desk.approvals.answer(question.id, grant=n % 2 == 0, always=True, actor=f"p{n}") for n in range(8)),
+            return_exceptions=True,
+        )
+        assert sum(isinstance(one, Conflict) for one in said) == 7
+        (rule,) = await desk.rules.list()
+        kept = await desk.approvals.get(question.id)
+        assert (rule.created_by, rule.text) == (kept.answered_by, kept.rule)
+        await desk.tasks.wait(task.id)
+
+
+@pytest.mark.parametrize("choices", [(ALLOW, REJECT), (REJECT, ALLOW)])
+async def test_a_configured_function_asks_with_all_it_knows(home: Path, tmp_path: Path, choices: Any) -> None:
+    names = ", ".join(f"Choice({one.name!r}, {one.kind!r})" for one in choices)
+    (tmp_path / "asking.py").write_text(
+        "from midwatch.agent import Choice, Question\n\n\n"
+        "def work(prompt, turn):\n"
+        f"    asked = Question(text='May I?', kind='execute', command=prompt, paths=('a',), choices=({names}))\n"
+        "    return turn.ask(asked).choice\n"
+    )
+    agent = {"kind": "function", "target": "asking:work", "path": [str(tmp_path)], "workdir": str(tmp_path)}
+    settings = Settings.load(
+        home, detect_agents=False, agents={"fn": {**agent, "approvals": {"allow": [{"command": "ls"}]}}}
+    )
+    async with Runtime.open(settings=settings) as desk:
+        task = await desk.tasks.submit("ls", agent="fn", workdir=str(tmp_path))
+        assert (await desk.tasks.wait(task.id)).result == "Allow"
