@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,14 @@ class Rig:
         await self.client.close()
         assert await self.server.stop() == 0, self.log()
         assert await self.nobody_left(), self.leftovers()
+
+    async def time_passes(self, task_id: str) -> None:
+        """Stop the server, let a waiting task's time come, and start it again."""
+        await self.stop()
+        with closing(sqlite3.connect(self.server.home / "midwatch.db")) as database, database:
+            moved = database.execute("UPDATE tasks SET due_at = ? WHERE id = ?", (time.time_ns() // 1000, task_id))
+            assert moved.rowcount == 1
+        await self.start()
 
     def log(self) -> str:
         """The end of what the server has printed."""
