@@ -19,7 +19,9 @@ from midwatch.agents import KINDS, build, demo
 from midwatch.agents.command import CommandOptions
 from midwatch.agents.function import FunctionAgent, FunctionOptions
 from midwatch.agents.guard import guard
+from midwatch.agents.headless import HeadlessOptions
 from midwatch.agents.profiles import PROFILES
+from midwatch.agents.streams import PROFILES as STREAMS
 from midwatch.errors import AgentError, MidwatchError
 from midwatch.task import AgentTerms
 from midwatch.testing import RecordingTurn, ScriptedAgent
@@ -98,6 +100,12 @@ def demonstration(place: Path) -> Sample:
     return Sample(agent, agent, agent, keeps_thread=False, prompts=("hello", "demo:fail", "demo:hang"))
 
 
+def headless(place: Path) -> Sample:
+    fake = Path(__file__).parents[1] / "fakes" / "cli_agent.py"
+    agent = build("x", "headless", {"profile": "claude", "argv": [sys.executable, str(fake), "talk"]})
+    return Sample(agent, agent, agent)
+
+
 def scripted(place: Path) -> Sample:
     async def echo(turn: Any) -> TurnResult:
         return await _echo(turn.prompt, turn)
@@ -110,7 +118,7 @@ def scripted(place: Path) -> Sample:
 
 
 SAMPLES: tuple[Callable[[Path], Sample], ...] = (
-    command, demonstration, function_in_child, function_on_loop, function_on_thread, scripted,
+    command, demonstration, function_in_child, function_on_loop, function_on_thread, headless, scripted,
 )  # fmt: skip
 
 
@@ -174,12 +182,15 @@ def test_every_registered_kind_is_in_this_suite() -> None:
 
 def test_every_option_and_known_program_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs/agents.md").read_text()
-    for options in (CommandOptions, FunctionOptions, demo.DemoOptions):
+    for options in (CommandOptions, FunctionOptions, HeadlessOptions, demo.DemoOptions):
         for name, option in options.model_fields.items():
             assert f"| `{name}` |" in page
             assert option.description
     for known in PROFILES:
         assert f"| `{known.name}` | `{' '.join(known.argv)}` |" in page
+    for program in STREAMS.values():
+        called = (program.binary, *(part for part in program.start if part != "{options}"))
+        assert f"| `{program.name}` | `{' '.join(called)}` |" in page
     for kind in KINDS:
         assert f"## `{kind}`: " in page
 
@@ -309,7 +320,7 @@ async def test_processes_are_known_before_they_work_and_gone_after(sample: Sampl
     turn = RecordingTurn("hello")
     await run(sample.echo, turn)
     assert children() == set()
-    if sample.echo.kind == "command" or isinstance(getattr(sample.echo, "target", None), str):
+    if sample.echo.kind in ("command", "headless") or isinstance(getattr(sample.echo, "target", None), str):
         assert len(turn.groups) == 1
     else:
         assert turn.groups == []

@@ -20,6 +20,7 @@ KINDS: dict[str, str] = {
     "command": "midwatch.agents.command:CommandAgent",
     "demo": "midwatch.agents.demo:DemoAgent",
     "function": "midwatch.agents.function:FunctionAgent",
+    "headless": "midwatch.agents.headless:HeadlessAgent",
 }
 """Where each kind lives."""
 EXCLUSIVE = frozenset({"headless", "acp"})

@@ -5,16 +5,28 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from midwatch.agent import AgentCapability, Turn
 from midwatch.agents.sandbox import Sandbox
-from midwatch.errors import AgentError, BadConfig, MidwatchError, TransientError
+from midwatch.clock import seconds
+from midwatch.errors import AgentError, BadConfig, InvalidInput, MidwatchError, TransientError
 from midwatch.task import AgentTerms
 
 M = TypeVar("M", bound="KindOptions")
+
+
+def _seconds(value: Any) -> Any:
+    try:
+        return seconds(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else value
+    except InvalidInput as problem:
+        raise ValueError(str(problem)) from None
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+"""A length of time in options: a number, or a text such as 90s or 8h."""
 
 
 class KindOptions(BaseModel):
@@ -65,6 +77,17 @@ class BaseAgent:
 def message_id(turn: Turn) -> str:
     """Names the answer of a turn while it is being written."""
     return f"{turn.task_id}.{turn.attempt}"
+
+
+GO_ON = (
+    "midwatch was interrupted while you worked on the task below. Look at what you have done already and go on where "
+    "you stopped. Do not repeat what is done.\n\n"
+)
+
+
+def prompt_of(turn: Turn, *, known: bool) -> str:
+    """What to say to an agent; to one that was cut off and knows the conversation (`known`), that it should go on."""
+    return (GO_ON if turn.resumed and known else "") + turn.prompt.replace("\0", "")
 
 
 def failure(problem: BaseException) -> MidwatchError:

@@ -1,0 +1,105 @@
+"""Codex: `codex exec --json`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from midwatch.agents.streams import steps
+from midwatch.agents.streams.base import Line, Parser, Profile
+from midwatch.agents.streams.reading import part, parts, plan_of, shown_command, text_of, whole_number, words
+
+SANDBOX_WORDS = ("Read-only file system", "blocked by read-only sandbox", "rejected by user approval settings")
+TOOLS = ("command_execution", "file_change", "mcp_tool_call", "web_search", "collab_tool_call")
+
+
+class CodexStream(Parser):
+    """Items that begin, change and are completed, and how the turn went."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open: set[str] = set()
+
+    def read(self, line: Line) -> Iterator[steps.Step]:
+        match line.get("type"):
+            case "thread.started" if thread := words(line.get("thread_id")):
+                yield steps.Thread(thread)
+            case "item.started" | "item.updated" | "item.completed" as kind:
+                yield from self._item(part(line, "item"), kind.removeprefix("item."))
+            case "error":
+                said = words(line.get("message"))
+                if said.startswith("Reconnecting"):
+                    yield steps.Retry(message=f"codex tries again: {said}", fault=self.fault(said))
+            case "turn.failed":
+                said = words(part(line, "error").get("message")) or "its turn failed"
+                yield steps.Failed(self.fault(said))
+            case "turn.completed":
+                usage = part(line, "usage")
+                yield steps.Spent(
+                    input_tokens=whole_number(usage.get("input_tokens")),
+                    output_tokens=whole_number(usage.get("output_tokens")),
+                    of_thread=True,
+                )
+                yield steps.Done()
+
+    def _item(self, item: Line, phase: str) -> Iterator[steps.Step]:
+        kind = words(item.get("type"))
+        if kind in TOOLS:
+            yield from self._tool(item, kind, phase)
+        elif kind == "todo_list":
+            yield steps.Plan(plan_of(item.get("items")))
+        elif phase == "completed" and kind == "agent_message":
+            yield steps.Text(words(item.get("text")))
+        elif phase == "completed" and kind == "reasoning":
+            yield steps.Thought(words(item.get("text")))
+        elif phase == "completed" and kind == "error":
+            yield steps.Note(words(item.get("message")))
+
+    def _tool(self, item: Line, kind: str, phase: str) -> Iterator[steps.Step]:
+        number = words(item.get("id"))
+        name, given, places = _described(item, kind)
+        if number not in self._open:
+            self._open.add(number)
+            yield steps.ToolStart(id=number, name=name, arguments=given, locations=places)
+        if phase != "completed":
+            return
+        self._open.discard(number)
+        result = words(item.get("aggregated_output")) or text_of(part(item, "result").get("content"))
+        result = result or words(part(item, "error").get("message"))
+        code, status = item.get("exit_code"), item.get("status")
+        yield steps.ToolEnd(
+            id=number, result=result, is_error=status in ("failed", "declined") or code not in (None, 0)
+        )
+        if status == "declined" or any(word in result for word in SANDBOX_WORDS):
+            yield steps.Denied(name)
+
+
+def _described(item: Line, kind: str) -> tuple[str, Any, tuple[str, ...]]:
+    """Name, arguments and files of a tool."""
+    if kind == "command_execution":
+        return "shell", {"command": shown_command(words(item.get("command")))}, ()
+    if kind == "file_change":
+        changes = list(parts(item.get("changes")))
+        return "file_change", {"changes": changes}, tuple(words(one.get("path")) for one in changes if one.get("path"))
+    if kind == "mcp_tool_call":
+        return f"{words(item.get('server'))}.{words(item.get('tool'))}", item.get("arguments"), ()
+    return kind, {"query": item.get("query")} if kind == "web_search" else None, ()
+
+
+HEAD = ("--json", "--skip-git-repo-check", "{options}")
+PROFILE = Profile(
+    name="codex",
+    title="Codex CLI",
+    binary="codex",
+    start=("exec", *HEAD, "-"),
+    resume=("exec", "resume", *HEAD, "{thread}", "-"),
+    parser=CodexStream,
+    sign_in="run `codex login`, or set the API key its configuration names",
+    known_version="0.166.0",
+    permissions={  # `exec resume` has no --sandbox
+        "read": ("-c", 'sandbox_mode="read-only"'),
+        "edit": ("-c", 'sandbox_mode="workspace-write"'),
+        "all": ("--dangerously-bypass-approvals-and-sandbox",),
+    },
+    leaves_daemon=True,
+)

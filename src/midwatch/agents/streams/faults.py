@@ -1,0 +1,136 @@
+"""What an agent's error means: wait for the provider, sign in, try again, or fail. By its status or words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from midwatch.clock import SECOND
+
+FaultKind = Literal["limit", "auth", "passing", "thread", "options", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One error. `resets_at` is in microseconds, and known of a limit only."""
+
+    kind: FaultKind
+    text: str
+    resets_at: int | None = None
+
+
+PATTERNS: Mapping[FaultKind, tuple[str, ...]] = {
+    "thread": (
+        "no conversation found", "no rollout found", "no saved session", "session not found",
+        "invalid session identifier", "no session found", "no such session", "no session, task, or name matched",
+        "no previous sessions found",
+    ),
+    "options": (
+        "unknown (option|argument)", "unexpected argument", "unrecognized (option|argument)",
+        r"invalid value .* for '--", r"^opencode run \[message",
+    ),
+    "limit": (
+        r"(usage|rate|session|weekly|daily|hour|opus|spending) limit", "limit (reached|exceeded)", "rate_limit",
+        r"hit your [\w -]*limit", "quota", "too many requests", "resource.?exhausted", r"\b429\b",
+    ),
+    "auth": (
+        r"\b401\b", "unauthori[sz]ed", "invalid (x-)?api[ _-]?key", "incorrect api key", "api_key_invalid",
+        "authenticat", "not (logged|signed) in", r"/login\b", "log ?in (again|required)",
+        "missing (api key|environment variable)", r"must specify the \w*key", "no credentials", "token (has )?expired",
+    ),
+    "passing": (
+        r"\b(500|502|503|504|529)\b", "overloaded", "high demand", "server error", "temporar", "unavailable", "econn",
+        "enotfound", "etimedout", "eai_again", "connection (error|refused|reset|closed)", "network", "timed out",
+        "timeout", "fetch failed", "stream disconnected", "error sending request", "socket hang up",
+    ),
+}  # fmt: skip
+"""Words that tell what an error means. Looked for in this order, only in what a program says went wrong."""
+WORDS = {kind: re.compile("|".join(patterns), re.I) for kind, patterns in PATTERNS.items()}
+
+
+def judge(text: str, *, now: int, status: int | None = None, resets_at: int | None = None) -> Fault:
+    """What an error means; `status` is the provider's HTTP status where it is known."""
+    kind = _by_status(status) or _by_words(text)
+    if kind != "limit":
+        return Fault(kind, text)
+    return Fault(kind, text, resets_at if resets_at is not None else reset_time(text, now))
+
+
+def _by_status(status: int | None) -> FaultKind | None:
+    if status == 429:
+        return "limit"
+    if status in (401, 403):
+        return "auth"
+    return "passing" if status is not None and status >= 500 else None
+
+
+def _by_words(text: str) -> FaultKind:
+    return next((kind for kind, words in WORDS.items() if words.search(text)), "other")
+
+
+UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+EPOCH = re.compile(r"\|(\d{10})\b")
+AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([dhms])[a-z]*[\s,]*(?:and )?", re.I)
+SPAN = re.compile(rf"(?:\bin|retryDelay\W+|\bafter)\s*(?:about )?((?:{AMOUNT.pattern})+)", re.I)
+ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)")
+CLOCK = re.compile(
+    r"(?:resets?|again|until|available)\s+(?:at\s+|on\s+)?"
+    r"(?:(?P<month>[A-Z][a-z]{2})[a-z]*\.? (?P<day>\d{1,2})(?:st|nd|rd|th)?,?(?: (?P<year>\d{4}),?)?(?: at)? )?"
+    r"(?P<hour>\d{1,2})(?::(?P<minute>\d\d))?\s*(?P<half>[ap]m)\b(?:\s*\((?P<zone>[\w/+-]+)\))?",
+    re.I,
+)
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+CLOCK_ROUNDING = timedelta(minutes=1)
+"""A time told in minutes may mean any moment of that minute."""
+JUST_PAST = timedelta(minutes=10)
+
+
+def reset_time(text: str, now: int) -> int | None:
+    """When a text says that a limit ends, in microseconds; None if it does not say it."""
+    if found := EPOCH.search(text):
+        return int(found[1]) * SECOND
+    if found := ISO.search(text):
+        return _microseconds(datetime.fromisoformat(found[0].replace("Z", "+00:00")))
+    if found := CLOCK.search(text):
+        return _clock_time(found, datetime.fromtimestamp(now / SECOND, UTC))
+    if found := SPAN.search(text):
+        length = sum(float(number) * UNITS[unit.lower()] for number, unit in AMOUNT.findall(found[1]))
+        return now + int(length * SECOND)
+    return None
+
+
+def _clock_time(found: re.Match[str], now: datetime) -> int | None:
+    here = now.astimezone(_zone(found["zone"]))
+    if not 1 <= int(found["hour"]) <= 12:
+        return None
+    hour = int(found["hour"]) % 12 + (12 if found["half"].lower() == "pm" else 0)
+    try:
+        when = here.replace(hour=hour, minute=int(found["minute"] or 0), second=0, microsecond=0)
+        if found["month"]:
+            month = MONTHS.index(found["month"].lower()) + 1
+            when = when.replace(year=int(found["year"] or here.year), month=month, day=int(found["day"]))
+            if not found["year"] and when < here - timedelta(days=180):
+                when = when.replace(year=when.year + 1)
+        elif when < here - JUST_PAST:
+            when += timedelta(days=1)
+    except ValueError:
+        return None
+    return _microseconds(max(when, here) + CLOCK_ROUNDING)
+
+
+def _zone(name: str | None) -> tzinfo | None:
+    """None is the zone of this machine, which is what programs mean that name none."""
+    if not name:
+        return None
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        return UTC
+
+
+def _microseconds(when: datetime) -> int:
+    return int(when.timestamp()) * SECOND

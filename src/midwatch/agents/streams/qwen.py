@@ -1,0 +1,61 @@
+"""Qwen Code: its stream is much like that of Claude Code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from midwatch.agents.streams import steps
+from midwatch.agents.streams.base import Line, Profile
+from midwatch.agents.streams.claude import ClaudeStream
+from midwatch.agents.streams.reading import part, whole_number, words
+
+TROUBLE = "[API Error:"
+
+
+class QwenStream(ClaudeStream):
+    """A message tells what it consumed; the result counts the whole conversation."""
+
+    def read(self, line: Line) -> Iterator[steps.Step]:
+        for step in super().read(line):
+            if isinstance(step, steps.Spent):
+                yield steps.Spent(input_tokens=step.input_tokens, output_tokens=step.output_tokens, of_thread=True)
+            elif not isinstance(step, steps.Reply) and not _trouble(step):
+                yield step
+        message = part(line, "message")
+        usage = part(message, "usage")
+        if line.get("type") == "assistant" and usage.get("total_tokens"):
+            yield steps.Reply(
+                model=words(message.get("model")) or None,
+                input_tokens=whole_number(usage.get("input_tokens")),
+                output_tokens=whole_number(usage.get("output_tokens")),
+                finish_reason=words(message.get("stop_reason")) or None,
+            )
+
+    def _synthetic(self, line: Line) -> bool:
+        said = part(line, "message").get("content")
+        first = said[0] if isinstance(said, list) and said else None
+        return words(part(first).get("text")).startswith(TROUBLE)
+
+
+def _trouble(step: steps.Step) -> bool:
+    """Whether a text is an error; the result tells it, too."""
+    return isinstance(step, steps.TextPiece) and step.text.startswith(TROUBLE)
+
+
+START = ("--output-format", "stream-json", "--include-partial-messages", "{options}")
+PROFILE = Profile(
+    name="qwen",
+    title="Qwen Code",
+    binary="qwen",
+    start=START,
+    resume=(*START, "--resume", "{thread}"),
+    parser=QwenStream,
+    sign_in="run `qwen` once and sign in with /auth, or set OPENAI_API_KEY and OPENAI_BASE_URL",
+    known_version="0.24.4",
+    permissions={
+        "read": ("--approval-mode", "plan"),
+        "edit": ("--approval-mode", "auto-edit"),
+        "all": ("--approval-mode", "yolo"),
+    },
+    env={"QWEN_CODE_SUPPRESS_YOLO_WARNING": "1"},
+)

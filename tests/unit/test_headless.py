@@ -1,0 +1,405 @@
+"""Kind headless: real child processes that play recorded streams, and what becomes of their turns."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch.agent import TurnResult
+from midwatch.agents import base, build, headless
+from midwatch.agents.guard import guard
+from midwatch.agents.headless import HeadlessAgent, installed_version
+from midwatch.agents.streams import PROFILES, telling
+from midwatch.clock import SECOND, SystemClock
+from midwatch.errors import AgentError, BadConfig, TransientError, UsageLimit
+from midwatch.event import MessageUpdate, ToolExecEnd, ToolExecStart
+from midwatch.testing import RecordingTurn
+
+TESTS = Path(__file__).parents[1]
+PROGRAM = (sys.executable, str(TESTS / "fakes/cli_agent.py"))
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    yield
+    guard.close()
+    assert guard.pid is None, "a process group was left behind"
+
+
+def recording(name: str, case: str) -> str:
+    return str(TESTS / "recordings/headless" / name / f"{case}.jsonl")
+
+
+def agent(profile: str, *play: str, **options: Any) -> HeadlessAgent:
+    made = build("x", "headless", {"profile": profile, "argv": [*PROGRAM, *play], **options})
+    assert isinstance(made, HeadlessAgent)
+    return made
+
+
+def player(profile: str, case: str, code: int = 0, errors: str = "", **options: Any) -> HeadlessAgent:
+    return agent(profile, "play", recording(profile, case), str(code), *((errors,) if errors else ()), **options)
+
+
+async def run(made: HeadlessAgent, turn: RecordingTurn) -> TurnResult:
+    talk = await made.open(turn.session())
+    try:
+        return await talk.turn(turn)
+    finally:
+        await talk.close()
+
+
+def seen(turn: RecordingTurn, kind: str) -> list[Any]:
+    return [one for one in turn.events if one.kind == kind]
+
+
+def complaints(turn: RecordingTurn, stage: str) -> list[str]:
+    return [one.message for one in seen(turn, "error") if one.stage == stage]
+
+
+# -- a turn ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(PROFILES))
+async def test_a_plain_turn(name: str) -> None:
+    turn = RecordingTurn("My name is Ada.")
+    found = await run(player(name, "plain"), turn)
+    assert (found.outcome, found.text, found.error) == ("ok", "hello there", None)
+    assert found.thread_id and turn.thread_id == found.thread_id
+    assert len(turn.groups) == 1
+    if name not in ("codex", "opencode"):  # they print whole texts
+        assert turn.text().strip() == "hello there"
+    assert seen(turn, "message_update") == [], "the answer is the result's"
+
+
+@pytest.mark.parametrize("name", sorted(PROFILES))
+async def test_steps_become_events(name: str) -> None:
+    turn = RecordingTurn()
+    found = await run(player(name, "work"), turn)
+    assert found.text.endswith("all done")
+    open_tools: dict[str | None, ToolExecStart] = {}
+    for event in turn.events:
+        if isinstance(event, ToolExecStart):
+            assert event.title and event.tool_kind in ("execute", "edit")
+            open_tools[event.tool_call_id] = event
+        elif isinstance(event, ToolExecEnd):
+            assert event.tool == open_tools.pop(event.tool_call_id).tool
+            assert event.duration is not None and event.duration >= 0 and not event.is_error
+    assert open_tools == {}
+    between = [one for one in turn.events if isinstance(one, MessageUpdate)]
+    assert [one.message_id for one in between] == [f"{base.message_id(turn)}.0"]
+    assert between[0].message.startswith("The tool said")
+    if name in ("claude", "opencode", "qwen"):
+        replies = seen(turn, "llm_response")
+        assert found.iterations == len(replies) == 3
+        assert all(one.usage["input_tokens"] > 0 for one in replies)
+
+
+async def test_figures_of_a_turn() -> None:
+    found = await run(player("claude", "work"), RecordingTurn())
+    used = found.usage
+    assert used.input_tokens and used.output_tokens == 6 and used.cost_usd and used.model == "claude-sonnet-4-5"
+    assert (await run(player("copilot", "plain"), RecordingTurn())).usage.data() == {"model": "fake-model"}
+
+
+async def test_of_a_whole_conversations_figures_the_difference_counts() -> None:
+    codex = player("codex", "plain")
+    first = await run(codex, RecordingTurn())
+    codex.options = codex.options.model_copy(update={"argv": (*PROGRAM, "play", recording("codex", "resumed"), "0")})
+    second = await run(codex, RecordingTurn(thread_id=first.thread_id))
+    assert first.usage.input_tokens and second.usage.input_tokens
+    assert 0 < second.usage.input_tokens - first.usage.input_tokens < 200
+    fresh = await run(player("codex", "resumed"), RecordingTurn(thread_id=first.thread_id))
+    assert fresh.usage.data() is None, "what it had consumed before is not known"
+
+
+async def test_the_thread_is_kept_while_it_works() -> None:
+    turn = RecordingTurn()
+    talk = await agent("claude", "hold", recording("claude", "plain"), "1").open(turn.session())
+    working = asyncio.create_task(talk.turn(turn))
+    async with asyncio.timeout(20):
+        await turn.until(lambda t: t.thread_id is not None)
+    await talk.interrupt("stop")
+    with pytest.raises(AgentError, match="interrupted"):
+        await working
+    await talk.close()
+
+
+async def test_text_is_shown_some_20_times_a_second_at_most() -> None:
+    turn = RecordingTurn()
+    began = time.monotonic()
+    found = await run(agent("claude", "flood", "20000"), turn)
+    spent = time.monotonic() - began
+    assert found.text == "enough"
+    pieces = seen(turn, "message_delta")
+    assert len(pieces) <= spent / telling.PAUSE + 2
+    offset = 0
+    for one in pieces:
+        assert one.offset == offset
+        offset += len(one.text)
+    assert seen(turn, "message_update")[0].message == "word " * 20000, "it was not the answer"
+
+
+async def test_the_prompt_comes_by_standard_input_and_the_thread_is_named() -> None:
+    prompt = "x" * 300_000
+    found = await run(agent("claude", "talk"), RecordingTurn(prompt, thread_id="th-9"))
+    assert (found.text, found.thread_id) == (f"you said {prompt}", "th-9")
+
+
+async def test_one_that_was_cut_off_is_told_to_go_on() -> None:
+    talker = agent("claude", "talk")
+    found = await run(talker, RecordingTurn("count to ten", thread_id="th-9", resumed=True))
+    assert found.text == f"you said {base.GO_ON}count to ten"
+    found = await run(talker, RecordingTurn("count to ten", resumed=True))
+    assert found.text == "you said count to ten", "it knows nothing that could go on"
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "tool"), [("claude", "Bash"), ("codex", "shell"), ("copilot", "bash"), ("opencode", "bash")]
+)
+async def test_a_denied_tool_is_not_ok(name: str, tool: str) -> None:
+    turn = RecordingTurn()
+    try:
+        found = await run(player(name, "denied"), turn)
+    except AgentError as problem:  # nothing was consumed that could be counted
+        error = str(problem)
+    else:
+        assert found.outcome == "error" and found.error
+        error = found.error
+    assert error.startswith(f"{name} was not allowed to use {tool}") and "\n" not in error
+    assert "agents.x.permissions" in error and "acp" in error
+    assert complaints(turn, "permission") == [f"{tool} was not allowed"]
+
+
+async def test_a_denied_tool_may_be_told_only() -> None:
+    turn = RecordingTurn()
+    found = await run(player("claude", "denied", on_denial="tell"), turn)
+    assert found.outcome == "ok" and complaints(turn, "permission")
+
+
+@pytest.mark.parametrize(("name", "code"), [("claude", 1), ("codex", 1), ("copilot", 1), ("gemini", 173)])
+async def test_a_limit_parks(name: str, code: int) -> None:
+    errors = "Error: 429, Please retry in 3600s.\n" if name == "gemini" else ""
+    with pytest.raises(UsageLimit) as raised:
+        await run(player(name, "limit", code, errors), RecordingTurn())
+    assert "\n" not in str(raised.value)
+    if name == "copilot":
+        assert raised.value.resets_at is None
+    elif name == "gemini":
+        assert raised.value.resets_at is not None
+        assert 3500 < (raised.value.resets_at - SystemClock().now()) / SECOND < 3700
+    else:
+        assert raised.value.resets_at is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [*((name, 1) for name in sorted(PROFILES) if name != "gemini"), ("gemini", 144)]
+)
+async def test_a_refused_key_says_how_to_sign_in(name: str, code: int) -> None:
+    with pytest.raises(AgentError) as raised:
+        await run(player(name, "auth", code), RecordingTurn())
+    assert type(raised.value) is AgentError
+    assert PROFILES[name].sign_in in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("name", "code"), [("claude", 1), ("codex", 1), ("goose", 0)])
+async def test_an_overloaded_provider_is_tried_again(name: str, code: int) -> None:
+    turn = RecordingTurn()
+    with pytest.raises(TransientError):
+        await run(player(name, "overloaded", code), turn)
+    assert bool(complaints(turn, "llm")) == (name != "goose")
+
+
+async def test_a_stream_without_a_result() -> None:
+    turn = RecordingTurn()
+    with pytest.raises(AgentError, match="codex ended without a result"):
+        await run(agent("codex", "cut", recording("codex", "work"), "4"), turn)
+    (end,) = seen(turn, "tool_exec_end")
+    assert end.is_error and end.result == telling.UNTOLD, "what was open is closed"
+
+
+async def test_what_was_written_before_the_end_is_kept() -> None:
+    turn = RecordingTurn()
+    with pytest.raises(AgentError, match="without a result"):
+        await run(agent("gemini", "cut", recording("gemini", "plain"), "3"), turn)
+    assert [one.message for one in seen(turn, "message_update")] == ["hello "]
+
+
+async def test_an_exit_code_is_told_with_what_was_said() -> None:
+    with pytest.raises(AgentError, match=r"codex failed with exit code 3: first\nno such luck$"):
+        await run(agent("codex", "play", "/dev/null", "3", "first\n\x1b[31mno such luck\x1b[0m\n"), RecordingTurn())
+    with pytest.raises(AgentError, match="exit code 3 after its answer"):
+        made = player("claude", "plain", 3, "crashed\n")
+        found = await run(made, RecordingTurn())
+        assert found.error
+        raise AgentError(found.error)
+
+
+async def test_a_program_that_exits_at_once() -> None:
+    with pytest.raises(AgentError, match="claude ended without a result; look at its own logs"):
+        await run(agent("claude", "play", "/dev/null", "0"), RecordingTurn())
+
+
+async def test_an_unknown_argument_names_the_versions() -> None:
+    with pytest.raises(AgentError) as raised:
+        await run(agent("claude", "version"), RecordingTurn())
+    said = str(raised.value)
+    assert "claude 0.9.1 refuses an argument (error: unknown option" in said
+    assert PROFILES["claude"].known_version in said and "\n" not in said
+
+
+async def test_a_missing_program() -> None:
+    missing = build("x", "headless", {"profile": "claude", "argv": ["/no/such/claude"]})
+    assert "not installed" in missing.describe()["problem"]
+    with pytest.raises(AgentError, match=r"not installed or not executable; install it or change agents\.x\.argv"):
+        await run(missing, RecordingTurn())  # type: ignore[arg-type]  # it is one
+
+
+async def test_a_forgotten_conversation() -> None:
+    lost = "No conversation found with session ID: th-9\n"
+    forgetful = agent("claude", "play", "/dev/null", "1", lost)
+    with pytest.raises(AgentError, match=r"does not know the conversation th-9.*start a new session"):
+        await run(forgetful, RecordingTurn(thread_id="th-9"))
+    turn = RecordingTurn(thread_id="th-9", resumed=True)
+    with pytest.raises(AgentError):
+        await run(forgetful, turn)
+    assert len(turn.groups) == 2, "one that was cut off begins anew"
+    assert complaints(turn, "thread") == ["claude does not know th-9; it begins anew"]
+
+
+async def test_garbage_is_survived_and_told_in_one_line() -> None:
+    turn = RecordingTurn()
+    found = await run(agent("claude", "garbage", recording("claude", "plain")), turn)
+    assert found.text == "hello there"
+    (told,) = complaints(turn, "stream")
+    assert told.startswith(
+        "left out: 7 lines that were no JSON, the first: '__( O)>  a banner'; 1 lines that were too long"
+    )
+    assert seen(turn, "message_update")[0].message == "half \ufffd and nul \ufffd"
+
+
+# -- silence and the end -----------------------------------------------------------------------------------------
+
+
+async def test_silence_ends_the_turn() -> None:
+    turn = RecordingTurn()
+    with pytest.raises(AgentError, match=r"^codex printed nothing for 1s and was ended; raise agents\.x\.idle_limit"):
+        await run(agent("codex", "hold", recording("codex", "plain"), "1", idle_limit=1), turn)
+    assert turn.thread_id, "it can be taken up"
+
+
+async def test_one_that_ignores_the_interrupt_is_ended_harder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headless, "STOP_PATIENCE", 0.1)
+    with pytest.raises(AgentError, match="printed nothing"):
+        await run(agent("codex", "deaf", recording("codex", "plain"), "1", idle_limit="0.3s"), RecordingTurn())
+
+
+async def test_waiting_for_a_limit_in_silence_parks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headless, "LIMIT_PATIENCE", 0.2)
+    lines = Path(recording("copilot", "limit")).read_text().splitlines()
+    count = next(n for n, line in enumerate(lines, 1) if "model.call_failure" in line)
+    with pytest.raises(UsageLimit):
+        await run(agent("copilot", "hold", recording("copilot", "limit"), str(count)), RecordingTurn())
+
+
+async def test_one_that_does_not_exit_after_its_result_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headless, "LINGER", 0.2)
+    found = await run(agent("claude", "linger", recording("claude", "plain")), RecordingTurn())
+    assert (found.outcome, found.text) == ("ok", "hello there")
+
+
+@pytest.mark.parametrize("name", ["codex", "claude"])
+async def test_a_daemon_is_not_waited_for_and_that_of_codex_is_ended(name: str, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    began = time.monotonic()
+    found = await run(agent(name, "leave", recording(name, "plain"), str(note)), RecordingTurn())
+    assert found.text == "hello there" and time.monotonic() - began < 10
+    left = int(note.read_text())
+    try:
+        alive = "State:\tZ" not in Path(f"/proc/{left}/status").read_text()
+    except OSError:
+        alive = False
+    if alive:
+        os.kill(left, 9)
+    assert alive == (name == "claude"), "of others, what has left the group is not ours to end"
+
+
+async def test_a_refused_event_ends_the_program() -> None:
+    class Refusing(RecordingTurn):
+        async def emit(self, payload: Any) -> None:
+            raise AgentError("refused")
+
+    with pytest.raises(AgentError, match="refused"):
+        await run(agent("claude", "hold", recording("claude", "work"), "40"), Refusing())
+
+
+# -- options -----------------------------------------------------------------------------------------------------
+
+
+def test_the_profile_is_the_agents_name_by_default() -> None:
+    assert build("codex", "headless", {}).describe()["command"] == "codex exec --json --skip-git-repo-check -"
+    with pytest.raises(BadConfig, match=r"^agents.helper.profile: Input should be 'claude'"):
+        build("helper", "headless", {})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"permissions": "everything"}, "agents.goose.permissions: Input should be"),
+        (
+            {"permissions": "edit"},
+            "agents.goose.permissions: goose has no such mode; use read or all, or leave it out.",
+        ),
+        ({"idle_limit": "soon"}, "agents.goose.idle_limit: "),
+        ({"idle_limit": 0}, "agents.goose.idle_limit: "),
+        ({"prompt": "x"}, "agents.goose.prompt: there is no such option"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadConfig) as raised:
+        build("goose", "headless", options)
+    assert str(raised.value).startswith(said)
+
+
+def test_terms_of_coding_agents() -> None:
+    terms = build("claude", "headless", {}).terms
+    assert (terms.timeout_seconds, terms.on_crash, terms.slots) == (8 * 3600.0, "resume", 4)
+
+
+def test_permissions_and_model_are_arguments_and_environment() -> None:
+    made = build("gemini", "headless", {"permissions": "all", "model": "pro", "env": {"A": "b"}, "args": ["-d"]})
+    assert isinstance(made, HeadlessAgent)
+    program = made.program(made.arguments("th", resumed=True), None)
+    assert program.argv[3:] == ("--model", "pro", "--approval-mode", "yolo", "-d", "--resume", "th")
+    assert program.env == {"GEMINI_CLI_TRUST_WORKSPACE": "true", "A": "b"}
+
+
+def test_claude_as_root_is_told_that_it_may() -> None:
+    for wish, env in (({"permissions": "all"}, {"IS_SANDBOX": "1"} if os.geteuid() == 0 else {}), ({}, {})):
+        made = build("claude", "headless", wish)
+        assert isinstance(made, HeadlessAgent)
+        assert made.program((), None).env == env
+
+
+def test_the_version_is_read_of_its_package(tmp_path: Path) -> None:
+    package = tmp_path / "node_modules/agent"
+    (package / "bin").mkdir(parents=True)
+    (package / "package.json").write_text('{"version": "3.2.1"}')
+    program = package / "bin/agent.js"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    (tmp_path / "agent").symlink_to(program)
+    made = build("claude", "headless", {"argv": [str(tmp_path / "agent")]})
+    assert made.describe()["version"] == "3.2.1"
+    assert isinstance(made, HeadlessAgent)
+    (package / "package.json").write_text("[broken")
+    assert installed_version(made.program((), None)) is None

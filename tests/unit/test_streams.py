@@ -1,0 +1,417 @@
+"""Streams of agent programs: what their parsers make of recordings, what errors mean, how lines are read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from midwatch.agents.streams import PROFILES, steps
+from midwatch.agents.streams.base import Parser
+from midwatch.agents.streams.claude import ClaudeStream
+from midwatch.agents.streams.codex import CodexStream
+from midwatch.agents.streams.copilot import CopilotStream
+from midwatch.agents.streams.faults import judge, reset_time
+from midwatch.agents.streams.gemini import GeminiStream
+from midwatch.agents.streams.goose import GooseStream
+from midwatch.agents.streams.lines import LINE_LIMIT, Lines
+from midwatch.agents.streams.opencode import OpencodeStream
+from midwatch.agents.streams.reading import change_by, plan_of, shown_command, title_of, tool_kind
+from midwatch.clock import SECOND
+
+RECORDINGS = Path(__file__).parents[1] / "recordings/headless"
+NAMES = sorted(PROFILES)
+S = TypeVar("S")
+
+
+def read(name: str, case: str) -> list[steps.Step]:
+    parser = PROFILES[name].parser()
+    lines = (RECORDINGS / name / f"{case}.jsonl").read_text().splitlines()
+    told = [step for line in lines for step in parser.read(json.loads(line))]
+    return [*told, *parser.end()]
+
+
+def of(kind: type[S], told: Iterable[Any]) -> list[S]:
+    return [step for step in told if isinstance(step, kind)]
+
+
+def written(told: list[steps.Step]) -> str:
+    """The answer: of the result, or the last text."""
+    done = of(steps.Done, told)
+    if done and done[-1].text is not None:
+        return done[-1].text
+    last, pieces = "", ""
+    for step in told:
+        if isinstance(step, steps.TextPiece):
+            pieces += step.text
+        elif isinstance(step, steps.Text):
+            last, pieces = step.text, ""
+        elif isinstance(step, steps.ToolStart | steps.TextEnd):
+            last, pieces = pieces or last, ""
+    return pieces or last
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plain_answer(name: str) -> None:
+    told = read(name, "plain")
+    assert written(told).strip() == "hello there"
+    assert of(steps.Done, told) and not of(steps.Failed, told) and not of(steps.Denied, told)
+    threads = {step.id for step in of(steps.Thread, told)}
+    assert len(threads) == (0 if name == "goose" else 1)  # goose is told its own
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_conversation_that_is_taken_up(name: str) -> None:
+    told = read(name, "resumed")
+    assert "My name is Ada" in written(told)
+    if name != "goose":
+        assert of(steps.Thread, told)[0] == of(steps.Thread, read(name, "plain"))[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_work_with_tools(name: str) -> None:
+    told = read(name, "work")
+    starts, ends = of(steps.ToolStart, told), of(steps.ToolEnd, told)
+    assert [one.id for one in starts] == [one.id for one in ends]
+    assert not any(one.is_error for one in ends)
+    assert [tool_kind(one.name) for one in starts] == ["execute", "execute" if name == "codex" else "edit"]
+    assert "echo one" in title_of(starts[0].name, starts[0].arguments)
+    assert "one" in ends[0].result
+    assert written(told).rstrip().endswith("all done")
+    if name != "codex":  # it has no tool for writing
+        (change,) = ends[1].diffs
+        assert change["path"].startswith("/work/project/") and "+hello" in change["patch"]
+        assert (change["added"], change["removed"], change["cut"]) == (1, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "sent", "made"),
+    [("claude", 2832, 2), ("codex", 5242, 2), ("gemini", 146, 2), ("goose", 1171, 2), ("opencode", 2448, 2)],
+)
+def test_figures_are_those_the_program_told(name: str, sent: int, made: int) -> None:
+    (spent,) = of(steps.Spent, read(name, "plain"))
+    assert spent.input_tokens is not None and abs(spent.input_tokens - sent) < 200  # prompts hold paths and dates
+    assert spent.output_tokens == made
+    assert spent.of_thread == (name in ("codex", "goose"))
+    assert (spent.cost_usd is not None) == (name in ("claude", "opencode"))
+
+
+def test_the_cost_of_a_turn_is_not_that_of_the_conversation() -> None:
+    first, second = (of(steps.Spent, read("claude", case))[0].cost_usd for case in ("plain", "resumed"))
+    assert first and second and second < 1.5 * first
+
+
+def test_what_is_not_told_is_unknown() -> None:
+    assert of(steps.Spent, read("copilot", "plain")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "tool"), [("claude", "Bash"), ("codex", "shell"), ("copilot", "bash"), ("opencode", "bash")]
+)
+def test_a_denied_tool(name: str, tool: str) -> None:
+    told = read(name, "denied")
+    assert {one.tool for one in of(steps.Denied, told)} == {tool}
+    assert bool(of(steps.Done, told)) == (name != "opencode")  # it ends there
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "copilot", "gemini"])
+def test_a_limit(name: str) -> None:
+    told = read(name, "limit")
+    (failed,) = of(steps.Failed, told)
+    assert failed.fault.kind == "limit" and not of(steps.Done, told)
+    assert (failed.fault.resets_at is not None) == (name in ("claude", "codex"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_refused_key(name: str) -> None:
+    told = read(name, "auth")
+    (failed,) = of(steps.Failed, told)
+    assert failed.fault.kind == "auth" and not of(steps.Done, told)
+    assert not of(steps.Text, told) and not of(steps.TextPiece, told), "an error is no answer"
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "goose"])
+def test_an_overloaded_provider(name: str) -> None:
+    told = read(name, "overloaded")
+    (failed,) = of(steps.Failed, told)
+    assert failed.fault.kind == "passing" and not of(steps.Done, told)
+    assert bool(of(steps.Retry, told)) == (name != "goose")
+
+
+def test_a_limit_of_opencode_is_in_its_log() -> None:
+    line = (
+        'timestamp=2026-11-15T09:52:23.052Z level=ERROR run=cfe6f66c message="stream error" providerID=fake '
+        'error.error="AI_APICallError: This request would exceed your account\'s rate limit."'
+    )
+    (retry,) = of(steps.Retry, OpencodeStream().aside(line))
+    assert retry.fault.kind == "limit"
+    assert list(OpencodeStream().aside("timestamp=1 level=ERROR message=other")) == []
+
+
+def steps_of(parser: Parser, *lines: dict[str, Any]) -> list[steps.Step]:
+    return [step for line in lines for step in parser.read(line)]
+
+
+def test_thoughts() -> None:
+    block = {"type": "thinking", "thinking": "hm"}
+    delta = {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "h"}}
+    claude: list[dict[str, Any]] = [
+        {"type": "stream_event", "event": delta},
+        {"type": "assistant", "message": {"content": [block]}},
+    ]
+    assert steps_of(ClaudeStream(), *claude) == [steps.ThoughtPiece("h"), steps.Thought("hm")]
+    item = {"id": "i", "type": "reasoning", "text": "hm"}
+    assert steps_of(CodexStream(), {"type": "item.completed", "item": item}) == [steps.Thought("hm")]
+    part = {"type": "reasoning", "text": "hm"}
+    assert steps_of(OpencodeStream(), {"type": "reasoning", "part": part}) == [steps.Thought("hm")]
+    told = steps_of(CopilotStream(), {"type": "assistant.reasoning", "data": {"content": "hm"}})
+    assert told == [steps.Thought("hm")]
+    message = {"id": "m", "content": [{"type": "thinking", "thinking": "hm"}]}
+    assert steps.ThoughtPiece("hm") in steps_of(GooseStream(), {"type": "message", "message": message})
+
+
+def test_plans() -> None:
+    todos = [{"content": "look", "status": "completed"}, {"content": "act", "status": "in_progress"}]
+    plan = [("look", "completed"), ("act", "in_progress")]
+
+    def entries(told: list[steps.Step]) -> list[tuple[str, str]]:
+        return [(one["content"], one["status"]) for one in of(steps.Plan, told)[-1].entries]
+
+    block = {"type": "tool_use", "id": "1", "name": "TodoWrite", "input": {"todos": todos}}
+    assert entries(steps_of(ClaudeStream(), {"type": "assistant", "message": {"content": [block]}})) == plan
+    items = [{"text": "look", "completed": True}, {"text": "act", "completed": False}]
+    listed = {"type": "item.updated", "item": {"id": "1", "type": "todo_list", "items": items}}
+    assert entries(steps_of(CodexStream(), listed)) == [("look", "completed"), ("act", "pending")]
+    state = {"status": "completed", "input": {"todos": todos}}
+    used = {"type": "tool_use", "part": {"tool": "todowrite", "callID": "1", "state": state}}
+    assert entries(steps_of(OpencodeStream(), used)) == plan
+    wished = {"type": "tool_use", "tool_name": "write_todos", "tool_id": "1", "parameters": {"todos": todos}}
+    assert entries(steps_of(GeminiStream(), wished)) == plan
+    assert plan_of("none") == plan_of([1, {"status": "pending"}]) == ()
+
+
+def test_a_plan_that_claude_keeps_task_by_task() -> None:
+    parser = ClaudeStream()
+
+    def used(number: str, name: str, given: dict[str, Any], told: dict[str, Any]) -> list[steps.Step]:
+        call = {"type": "tool_use", "id": number, "name": name, "input": given}
+        back = {"type": "tool_result", "tool_use_id": number, "content": "ok"}
+        return steps_of(
+            parser,
+            {"type": "assistant", "message": {"content": [call]}},
+            {"type": "user", "message": {"content": [back]}, "tool_use_result": told},
+        )
+
+    used("a", "TaskCreate", {"subject": "look"}, {"task": {"id": "1", "subject": "look"}})
+    used("b", "TaskCreate", {"subject": "act"}, {"task": {"id": "2", "subject": "act"}})
+    told = used("c", "TaskUpdate", {"taskId": "1", "status": "completed"}, {"success": True})
+    assert [one["status"] for one in of(steps.Plan, told)[0].entries] == ["completed", "pending"]
+    told = used("d", "TaskUpdate", {"taskId": "2", "status": "deleted"}, {"success": True})
+    assert [one["content"] for one in of(steps.Plan, told)[0].entries] == ["look"]
+    assert not of(steps.Plan, used("e", "TaskUpdate", {"taskId": "9", "status": "completed"}, {}))
+
+
+def test_what_a_subagent_says_is_not_the_answer_but_its_tools_are_shown() -> None:
+    blocks = [{"type": "text", "text": "inner"}, {"type": "tool_use", "id": "1", "name": "Read", "input": {}}]
+    told = steps_of(ClaudeStream(), {"type": "assistant", "parent_tool_use_id": "t", "message": {"content": blocks}})
+    assert [type(step) for step in told] == [steps.ToolStart]
+
+
+def test_a_patch_claude_has_made() -> None:
+    hunk = {"oldStart": 3, "oldLines": 1, "newStart": 3, "newLines": 2, "lines": ["-a", "+b", "+c"]}
+    back = {"type": "tool_result", "tool_use_id": "1", "content": "ok"}
+    changed = {"filePath": "/p/x.py", "structuredPatch": [hunk]}
+    told = steps_of(ClaudeStream(), {"type": "user", "message": {"content": [back]}, "tool_use_result": changed})
+    (change,) = of(steps.ToolEnd, told)[0].diffs
+    assert change["patch"] == "--- a/p/x.py\n+++ b/p/x.py\n@@ -3,1 +3,2 @@\n-a\n+b\n+c\n"
+    assert (change["added"], change["removed"]) == (2, 1)
+
+
+def test_changes_of_files_in_codex_have_their_places() -> None:
+    item = {"id": "1", "type": "file_change", "changes": [{"path": "/p/x.py", "kind": "update"}], "status": "completed"}
+    start, end = steps_of(CodexStream(), {"type": "item.completed", "item": item})
+    assert isinstance(start, steps.ToolStart) and start.locations == ("/p/x.py",)
+    assert isinstance(end, steps.ToolEnd) and not end.is_error
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_parser_survives_anything(name: str) -> None:
+    """Every value of every line of its recordings, replaced by something odd."""
+    odd: tuple[Any, ...] = (None, 7, -1, "x", [], [1, None], {}, {"type": {}}, True)
+    for path in sorted((RECORDINGS / name).glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            for strange in spoiled(json.loads(line), odd):
+                list(PROFILES[name].parser().read(strange))
+
+
+def spoiled(value: Any, odd: tuple[Any, ...]) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for key in value:
+            yield {k: v for k, v in value.items() if k != key}
+            yield from ({**value, key: one} for one in odd)
+            yield from ({**value, key: inner} for inner in spoiled(value[key], odd))
+    elif isinstance(value, list) and value:
+        yield from ([*value[:-1], inner] for inner in spoiled(value[-1], odd))
+
+
+def test_how_the_programs_are_called() -> None:
+    claude = PROFILES["claude"].arguments("th", resumed=True, model="opus", allowed="edit", own=("--add-dir", "/x"))
+    assert claude[-2:] == ("--resume", "th")
+    assert claude[5:] == ("--model", "opus", "--permission-mode", "acceptEdits", "--add-dir", "/x", "--resume", "th")
+    codex = PROFILES["codex"].arguments("th", resumed=True, model=None, allowed="all", own=())
+    assert codex[:2] == ("exec", "resume") and codex[-2:] == ("th", "-")
+    for profile in PROFILES.values():
+        begun = profile.arguments("t-42", resumed=False, model=None, allowed=None, own=())
+        assert ("t-42" in " ".join(begun)) == profile.names_thread
+        assert not any("{" in part for part in begun)
+
+
+# -- what errors mean --------------------------------------------------------------------------------------------
+
+NOW = int(datetime(2026, 11, 15, 9, 41, 52, tzinfo=UTC).timestamp()) * SECOND
+
+
+def at(*when: int) -> int:
+    return int(datetime(*when, tzinfo=UTC).timestamp()) * SECOND  # type: ignore[arg-type]  # year, month, ...
+
+
+@pytest.mark.parametrize(
+    ("text", "resets"),
+    [
+        ("You've hit your 5-hour limit · resets 10:44am (UTC)", at(2026, 11, 15, 10, 45)),
+        ("Your limit will reset at 3pm (America/New_York)", at(2026, 11, 15, 20, 1)),
+        ("resets 9am (UTC)", at(2026, 11, 16, 9, 1)),
+        ("resets 9:41am (UTC)", NOW + 60 * SECOND),
+        ("You've hit your weekly limit · resets Nov 20, 9am (UTC)", at(2026, 11, 20, 9, 1)),
+        ("try again at Nov 20th, 2026 9:42 AM (UTC)", at(2026, 11, 20, 9, 43)),
+        ("resets Jan 2 at 5am (UTC)", at(2027, 1, 2, 5, 1)),
+        ("Claude AI usage limit reached|1794739455", 1794739455 * SECOND),
+        ("You exceeded your current quota. Please retry in 30s.", NOW + 30 * SECOND),
+        ('"retryDelay": "1.5s"', NOW + 3 * SECOND // 2),
+        ("try again in 3 days 4 hours 5 minutes.", NOW + (3 * 86400 + 4 * 3600 + 300) * SECOND),
+        ("limit resets at 2026-11-15T10:00:00Z", at(2026, 11, 15, 10)),
+        ("rate limit, retry after 1h30m", NOW + 5400 * SECOND),
+        ("resets Feb 31, 9am (UTC)", None),
+        ("resets 99pm (UTC)", None),
+        ("You've hit your limit, 5 of 5 in use", None),
+        ("quota exceeded", None),
+    ],
+)
+def test_when_a_limit_ends(text: str, resets: int | None) -> None:
+    assert reset_time(text, NOW) == resets
+
+
+def test_a_time_without_a_zone_is_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = datetime.fromtimestamp(NOW / SECOND).astimezone()
+    told = f"try again at {here.replace(hour=23, minute=59):%I:%M %p}."
+    found = reset_time(told, NOW)
+    assert found is not None and found == (int(here.replace(hour=23, minute=59, second=0).timestamp()) + 60) * SECOND
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "kind"),
+    [
+        ("You\u2019ve hit your usage limit.", None, "limit"),
+        ("anything", 429, "limit"),
+        ("[API Error: You have exhausted your daily quota on this model.]", None, "limit"),
+        ("Not logged in · Please run /login", None, "auth"),
+        ("anything", 401, "auth"),
+        ("When using Gemini API, you must specify the GEMINI_API_KEY environment variable.", None, "auth"),
+        ("API Error: 529 Overloaded", None, "passing"),
+        ("TypeError: fetch failed, cause: ECONNREFUSED", None, "passing"),
+        ("anything", 503, "passing"),
+        ("No conversation found with session ID: 0c", None, "thread"),
+        ("Error resuming session: No previous sessions found for this project.", None, "thread"),
+        ("error: unknown option '--verbose'", None, "options"),
+        ("error: unexpected argument '--json' found", None, "options"),
+        ("Unknown arguments: output-format", None, "options"),
+        ("opencode run [message..]\n\nrun opencode with a message", None, "options"),
+        ("the file was not found", None, "other"),
+        ("", None, "other"),
+    ],
+)
+def test_what_an_error_means(text: str, status: int | None, kind: str) -> None:
+    assert judge(text, now=NOW, status=status).kind == kind
+
+
+# -- small things ------------------------------------------------------------------------------------------------
+
+
+def test_commands_are_shown_without_their_shell() -> None:
+    assert shown_command("/bin/bash -lc 'echo one; echo two'") == "echo one; echo two"
+    assert shown_command("git log") == "git log"
+    assert shown_command("echo 'torn") == "echo 'torn"
+
+
+def test_titles_are_one_line() -> None:
+    assert title_of("Bash", {"command": "make\nmake test"}) == "Bash: make"
+    assert title_of("Bash", None) == "Bash"
+    assert len(title_of("Bash", {"command": "x" * 500})) == 120
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("Bash", "execute"), ("Read", "read"), ("MultiEdit", "edit"), ("Grep", "search"), ("WebFetch", "fetch"),
+        ("google_web_search", "fetch"), ("list_directory", "search"), ("TodoWrite", "think"), ("mcp.x", "other"),
+    ],
+)  # fmt: skip
+def test_kinds_of_tools(name: str, kind: str) -> None:
+    assert tool_kind(name) == kind
+
+
+def test_what_arguments_change() -> None:
+    (change,) = change_by({"file_path": "/p/x", "old_string": "a\n", "new_string": "b\n"})
+    assert (change["added"], change["removed"]) == (1, 1)
+    assert change_by({"command": "x"}) == change_by(None) == change_by({"path": "/p/x"}) == ()
+
+
+# -- lines -------------------------------------------------------------------------------------------------------
+
+
+async def fed(*data: bytes) -> tuple[list[dict[str, Any]], Lines]:
+    lines = Lines(lambda: None)
+    for one in data:
+        lines.data_received(one)
+    lines.finish()
+    found = []
+    while (line := await lines.next(1.0)) is not None:
+        found.append(line)
+    return found, lines
+
+
+async def test_lines_may_come_in_pieces_and_without_an_end() -> None:
+    found, lines = await fed(b'{"a"', b":1}\n{", b'"b":2}')
+    assert found == [{"a": 1}, {"b": 2}]
+    assert (lines.objects, lines.noise, lines.too_long) == (2, 0, 0)
+
+
+async def test_noise_is_left_out_and_counted() -> None:
+    found, lines = await fed(b"banner\n\n[1]\n{broken\n", b'{"a":1}\n\xff\xfe\n')
+    assert found == [{"a": 1}]
+    assert (lines.noise, lines.first_noise) == (4, "banner")
+
+
+async def test_a_line_that_is_too_long_is_left_out() -> None:
+    found, lines = await fed(b'{"a":"' + b"x" * LINE_LIMIT, b'y"}\n{"b":1}\n')
+    assert found == [{"b": 1}]
+    assert (lines.too_long, lines.noise) == (1, 0)
+
+
+async def test_half_characters_are_replaced() -> None:
+    found, _ = await fed(b'{"a":"\\ud83d\\ude42 \\ud83d \\u0000","b":["\\udc00"]}\n')
+    assert found == [{"a": "🙂 \ufffd \ufffd", "b": ["\ufffd"]}]
+
+
+async def test_waiting_has_an_end() -> None:
+    lines = Lines(lambda: None)
+    with pytest.raises(TimeoutError):
+        await lines.next(0.01)
+    asyncio.get_running_loop().call_soon(lines.wake)
+    with pytest.raises(TimeoutError):
+        await lines.next(600)
