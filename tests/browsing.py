@@ -43,6 +43,10 @@ argv = ["cat", "{prompt}"]
 on_crash = "rerun"
 description = "writes what comes out of a pipe"
 
+[agents.coder]
+kind = "coder:Coder"
+description = "thinks, plans, changes files and asks"
+
 [agents.screen]
 kind = "function"
 target = "screen_agent:run"

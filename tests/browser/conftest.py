@@ -43,7 +43,8 @@ async def desk(browser: Browser, settings: str, tmp_path: Path) -> AsyncIterator
     home.mkdir(mode=0o700)
     (home / "midwatch.toml").write_text(settings.replace("HOME", str(home)))
     (home / "screen_agent.py").write_text(SCREEN_AGENT)
-    server = Server(home)
+    places = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    server = Server(home, PYTHONPATH=places)  # where the agents of coder.py are found
     made = Desk(server, browser, tmp_path)
     try:
         await server.start()

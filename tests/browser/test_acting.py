@@ -77,7 +77,7 @@ async def test_a_form_says_what_is_wrong_where_it_is_wrong(desk: Desk) -> None:
     await expect(page.locator(".field-error:visible")).to_have_text("Write what is to be done.")
     await expect(page.get_by_label("Prompt", exact=True)).to_be_focused()
     await page.get_by_label("Prompt", exact=True).fill("something")
-    await page.get_by_text("More", exact=True).click()
+    await page.locator("summary", has_text="More").click()
     await page.get_by_label("Timeout").fill("a while")
     await page.get_by_role("button", name="Submit").click()
     await expect(page.locator(".field-error:visible")).to_have_count(1)

@@ -92,6 +92,37 @@ async def test_text_is_harmless_while_it_streams(desk: Desk) -> None:
     await harmless(page)
 
 
+async def test_whatever_an_agent_does_is_harmless(desk: Desk) -> None:
+    """Thoughts, plans, tools, diffs, commands, file names, questions, models: each says what it should not."""
+    session = (await desk.post("/sessions", {"agent": "coder", "key": "chat:evil"}))["key"]
+    sent = await desk.post(f"{session_path(session)}/messages", {"text": f"say:{EVIL}"})
+    await desk.until("/approvals", lambda found: found["approvals"])
+    page = await desk.open(session_path(session))
+    for path in (session_path(session), f"/tasks/{sent['id']}", "/inbox", "/", "/events"):
+        await page.goto(path)
+        await live(page)
+        await expect(page.locator("main .skeleton")).to_have_count(0)
+        await page.evaluate("() => { for (const one of document.querySelectorAll('main details')) one.open = true; }")
+        await expect(page.locator("main")).to_contain_text("<script>window.stolen = 2</script>")
+        await harmless(page)
+    await page.goto("/inbox")
+    card = page.locator(".inbox-open .approval")
+    await expect(card.locator(".diff .line.added")).to_contain_text("<script>window.stolen = 2</script>")
+    await harmless(page)
+    await card.locator(".approval-buttons button").last.click()
+    await expect(card).to_have_count(0)
+    await expect(page.locator(".answered-row")).to_contain_text("<script>")
+    await harmless(page)
+    await desk.ended(sent["id"])
+    for path in (session_path(session), f"/tasks/{sent['id']}", "/usage?by=model", "/usage?by=session"):
+        await page.goto(path)
+        await live(page)
+        await expect(page.locator("main .skeleton")).to_have_count(0)
+        await page.evaluate("() => { for (const one of document.querySelectorAll('main details')) one.open = true; }")
+        await harmless(page)
+    await expect(page.locator(".usage-table tbody tr")).to_have_count(1)
+
+
 async def test_the_policy_forbids_what_must_not_be(desk: Desk) -> None:
     desk.expect_problem(r"Content Security Policy|status of 404|net::ERR")
     page = await desk.open("/")

@@ -35,6 +35,10 @@ target = "crew:run"
 path = "HERE"
 slots = 2
 
+[agents.coder]
+kind = "coder:Coder"
+description = "thinks, plans, changes files and asks"
+
 [agents.nightly]
 kind = "command"
 argv = ["no-such-program", "{prompt}"]
@@ -72,7 +76,7 @@ async def look(desk: Desk, name: str, pages: dict[str, str], kind: str) -> None:
 
 async def test_an_empty_desk_looks_right(desk: Desk) -> None:
     pages = {"now": "/", "tasks": "/tasks", "new-task": "/tasks/new", "sessions": "/sessions", "events": "/events"}
-    pages |= {"agents": "/agents", "settings": "/settings"}
+    pages |= {"agents": "/agents", "settings": "/settings", "inbox": "/inbox", "usage": "/usage"}
     for kind in LOOKS:
         await look(desk, "empty", pages, kind)
 
@@ -86,6 +90,8 @@ async def test_a_busy_desk_looks_right(desk: Desk) -> None:
         "sessions": "/sessions",
     }
     pages |= {"new-session": "/sessions?new=1", "session": session_path(talk), "events": "/events", "agents": "/agents"}
+    pages |= {"inbox": "/inbox", "usage": "/usage?days=7", "usage-model": "/usage?by=model&days=30"}
+    pages |= {"session-work": session_path("chat:worker"), "session-held": session_path("chat:held")}
     pages |= {"event": "/events?at=20", "settings": "/settings", "no-task": "/tasks?status=cancelled&agent=nobody"}
     pages |= {f"task-{name}": f"/tasks/{id}" for name, id in tasks.items()}
     for kind in LOOKS:
@@ -133,10 +139,14 @@ async def fill(desk: Desk) -> tuple[dict[str, str], str]:
         sent = await desk.post(f"{session_path(talk)}/messages", {"text": text})
         if "review" in text:
             await desk.ended(sent["id"])
+    worked = await desk.submit("Put a ceiling on the back-off", "coder", session_key="chat:worker")
+    await desk.ended(worked)
+    await desk.submit("Now with asks, please", "coder", session_key="chat:worker")
+    held = await desk.submit("Put a ceiling on the back-off, and hold", "coder", session_key="chat:held")
     await desk.post("/sessions", {"agent": "codex", "key": "chat:ideas/harbour|2", "workdir": "/tmp"})
     await desk.post("/tokens", {"name": "phone", "role": "operator", "actor": "anna"})
     await desk.post("/tokens", {"name": "wall-display", "role": "viewer"})
-    await desk.until("/now", lambda now: now["approvals"] and len(now["running"]) == 3)
+    await desk.until("/now", lambda now: now["approvals"] and len(now["approvals"]) == 3 and len(now["running"]) == 5)
     return {
         "done": done,
         "failed": retried,
@@ -144,4 +154,6 @@ async def fill(desk: Desk) -> tuple[dict[str, str], str]:
         "running": running,
         "asking": asking,
         "delayed": delayed,
+        "worked": worked,
+        "held": held,
     }, talk

@@ -46,7 +46,8 @@ async def test_an_idle_page_says_nothing(desk: Desk) -> None:
     task = await desk.submit("demo:hang")
     session = (await desk.post("/sessions", {"agent": "demo"}))["key"]
     first = await desk.open("/")
-    for path in (f"/tasks/{task}", session_path(session), "/events"):
+    await desk.ended(await desk.submit("put a ceiling on it", "coder", session_key=session))
+    for path in (f"/tasks/{task}", session_path(session), "/events", "/inbox"):  # a browser has six connections
         await desk.tab(first.context, path)
     modules = {f"/web/{path.relative_to(FOLDER).as_posix()}" for path in FOLDER.rglob("*.js")}
     async with asyncio.timeout(30):  # a page fetches all of them ahead, so that it goes on while it is offline
@@ -98,6 +99,33 @@ async def test_nothing_moves_while_tasks_start_and_finish(desk: Desk) -> None:
         assert shifted < 0.02, (page.url, shifted, moved)
 
 
+async def test_nothing_moves_while_an_agent_thinks_works_and_asks(desk: Desk) -> None:
+    session = (await desk.post("/sessions", {"agent": "coder", "key": "chat:still"}))["key"]
+    sent = await desk.post(f"{session_path(session)}/messages", {"text": "hold it"})
+    await desk.until("/approvals", lambda found: found["approvals"])
+    talk = await desk.open(session_path(session))
+    task = await desk.tab(talk.context, f"/tasks/{sent['id']}")
+    inbox = await desk.tab(talk.context, "/inbox")
+    usage = await desk.tab(talk.context, "/usage")
+    for page in (talk, task, inbox, usage):
+        await page.add_init_script(WATCH_SHIFTS)
+        await page.reload()
+        await live(page)
+        await expect(page.locator("main .skeleton")).to_have_count(0)
+    asked = (await desk.get("/approvals"))["approvals"][0]["id"]
+    await desk.post(f"/approvals/{asked}/approve")
+    await desk.ended(sent["id"])
+    await desk.submit("with asks", "coder")
+    await expect(talk.locator(".message.agent .page-text")).to_contain_text("ceiling")
+    await expect(task.locator(".task-output .page-text")).to_contain_text("ceiling")
+    await expect(inbox.locator(".inbox-open .approval .wanted")).to_contain_text("git push")
+    await expect(inbox.locator(".answered-row")).to_have_count(1)
+    await expect(usage.locator("[data-tile=tasks] dd")).to_have_text("1")
+    for page in (talk, task, inbox, usage):
+        shifted, moved = await page.evaluate("() => [window.shifted, window.moved]")
+        assert shifted < 0.02, (page.url, shifted, moved)
+
+
 async def focused(page: Page) -> str:
     """The text of what has the focus, which must be seen to have it."""
     found = await page.evaluate(FOCUS)
@@ -107,6 +135,7 @@ async def focused(page: Page) -> str:
 
 async def test_a_task_is_handed_in_and_opened_without_a_mouse(desk: Desk) -> None:
     page = await desk.open("/")
+    await expect(page.get_by_role("heading", name="Now", level=1)).to_be_visible()
     await page.keyboard.press("Tab")
     assert await focused(page) == "Skip to the content"
     await page.keyboard.press("Enter")
@@ -172,8 +201,11 @@ async def test_the_theme_is_changed_and_kept(desk: Desk) -> None:
 
 async def test_a_phone_reaches_every_page_and_can_hand_in_a_task(desk: Desk) -> None:
     page = await desk.open("/", viewport=PHONE, has_touch=True, is_mobile=True)
-    for name in ("Tasks", "Sessions", "Events", "Agents", "Settings", "Now"):
-        link = page.get_by_role("navigation", name="Pages").get_by_role("link", name=name)
+    pages = page.get_by_role("navigation", name="Pages")
+    for name in ("Inbox", "Tasks", "Sessions", "Events", "Usage", "Agents", "Settings", "Now"):
+        link = pages.get_by_role("link", name=name)
+        if not await link.is_visible():
+            await pages.get_by_role("button", name="More").tap()
         box = await link.bounding_box()
         assert box and box["width"] >= 44 and box["height"] >= 44 and box["x"] + box["width"] <= PHONE["width"]
         await link.tap()
@@ -183,7 +215,12 @@ async def test_a_phone_reaches_every_page_and_can_hand_in_a_task(desk: Desk) -> 
     await page.get_by_role("button", name="Submit").tap()
     await expect(page.locator(".task-line .status")).to_have_text("done")
     await expect(page).to_have_url(re.compile(r"/tasks/t_"))
-    for path in (page.url, "/", "/tasks", "/events"):
+    worked = await desk.submit("put a ceiling on it", "coder", session_key="chat:phone")
+    await desk.ended(worked)
+    await desk.submit("with asks", "coder", session_key="chat:phone")
+    await desk.until("/approvals", lambda found: found["approvals"])
+    more = (f"/tasks/{worked}", session_path("chat:phone"), "/inbox", "/usage", "/usage?by=model")
+    for path in (page.url, "/", "/tasks", "/events", *more):
         await page.goto(path)
         await expect(page.locator("main .skeleton")).to_have_count(0)
         wide = await page.evaluate("() => document.scrollingElement.scrollWidth")

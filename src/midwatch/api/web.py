@@ -16,9 +16,9 @@ from starlette.responses import Response
 
 FOLDER = Path(__file__).parent / "web"
 PAGES = (
-    "/", "/tasks", "/tasks/new", "/tasks/{id}", "/sessions", "/sessions/{key:path}", "/automations",
-    "/automations/new", "/automations/{id}", "/goals", "/goals/new", "/goals/{id}", "/events", "/agents", "/settings",
-    "/sign-in",
+    "/", "/inbox", "/tasks", "/tasks/new", "/tasks/{id}", "/sessions", "/sessions/{key:path}", "/automations",
+    "/automations/new", "/automations/{id}", "/goals", "/goals/new", "/goals/{id}", "/events", "/usage", "/agents",
+    "/settings", "/sign-in",
 )  # fmt: skip
 TYPES = {
     ".html": "text/html; charset=utf-8",

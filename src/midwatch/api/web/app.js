@@ -8,9 +8,11 @@ import { shortcut, showHelp } from "./keys.js";
 import { failure, skeleton, toast } from "./parts.js";
 import { stream } from "./stream.js";
 
-// One line per page: address, module, entry of the navigation it belongs to. The first match counts.
+// One line per page: address, module, entry of the navigation it belongs to. The first match counts. Entries that are
+// rare are behind "More" on a phone.
 const PAGES = [
   ["/", () => import("./pages/now.js"), { name: "Now", icon: "now", key: "n" }],
+  ["/inbox", () => import("./pages/inbox.js"), { name: "Inbox", icon: "inbox", key: "i" }],
   ["/tasks", () => import("./pages/tasks.js"), { name: "Tasks", icon: "tasks", key: "t" }],
   ["/tasks/new", () => import("./pages/submit.js"), "/tasks"],
   ["/tasks/:id", () => import("./pages/task.js"), "/tasks"],
@@ -19,12 +21,13 @@ const PAGES = [
   ["/automations", () => import("./pages/automations.js"), { name: "Automations", short: "Auto", icon: "automations", key: "a" }],
   ["/automations/new", () => import("./pages/automation-form.js"), "/automations"],
   ["/automations/:id", () => import("./pages/automation.js"), "/automations"],
-  ["/goals", () => import("./pages/goals.js"), { name: "Goals", icon: "goals", key: "o" }],
+  ["/goals", () => import("./pages/goals.js"), { name: "Goals", icon: "goals", key: "o", rare: true }],
   ["/goals/new", () => import("./pages/goal-form.js"), "/goals"],
   ["/goals/:id", () => import("./pages/goal.js"), "/goals"],
-  ["/events", () => import("./pages/events.js"), { name: "Events", icon: "events", key: "e" }],
-  ["/agents", () => import("./pages/agents.js"), { name: "Agents", icon: "agents", key: "w" }],
-  ["/settings", () => import("./pages/settings.js"), { name: "Settings", icon: "settings", key: "," }],
+  ["/events", () => import("./pages/events.js"), { name: "Events", icon: "events", key: "e", rare: true }],
+  ["/usage", () => import("./pages/usage.js"), { name: "Usage", icon: "usage", key: "u", rare: true }],
+  ["/agents", () => import("./pages/agents.js"), { name: "Agents", icon: "agents", key: "w", rare: true }],
+  ["/settings", () => import("./pages/settings.js"), { name: "Settings", icon: "settings", key: ",", rare: true }],
   ["/sign-in", () => import("./pages/sign-in.js"), null],
 ];
 
@@ -52,6 +55,7 @@ async function show() {
     if (link.pathname === page?.entry) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  document.getElementById("nav").classList.toggle("at-rare", Boolean(document.querySelector("#nav a.rare[aria-current]")));
   document.body.classList.toggle("bare", location.pathname === "/sign-in");
   if (!page) return main.replaceChildren(failure({ status: 404, message: "There is no page at this address." }));
   if (!main.firstChild) main.replaceChildren(skeleton(6));
@@ -105,14 +109,25 @@ function drawTitle() {
 function drawNav() {
   const entries = PAGES.filter(([, , entry]) => typeof entry === "object" && entry);
   document.getElementById("nav").replaceChildren(
-    ...entries.map(([path, , { name, short = null, icon: shape, key }]) => {
+    ...entries.map(([path, , { name, short = null, icon: shape, key, rare = false }]) => {
       shortcut(`g ${key}`, `Go to ${name}`, () => go(path));
       const words = short ? [h("span.long", name), h("span.short", short)] : h("span", name);
-      return h("a", { href: path, title: `${name} (g ${key})`, "aria-label": short ? name : null }, icon(shape), words, path === "/" ? h("b.badge.num") : null);
+      return h("a", { href: path, title: `${name} (g ${key})`, "aria-label": short ? name : null, class: rare ? "rare" : "" }, icon(shape), words, path === "/inbox" ? h("b.badge.num") : null);
     }),
+    moreButton(),
   );
   document.getElementById("theme").append(icon("theme"));
   document.getElementById("help").append(icon("help"));
+}
+
+/** On a phone: shows the rare pages, until one is chosen. */
+function moreButton() {
+  const nav = document.getElementById("nav");
+  const button = h("button.more-pages", { type: "button", "aria-expanded": "false", "aria-controls": "nav" }, icon("more"), h("span", "More"));
+  const open = (wanted) => { nav.classList.toggle("open", wanted); button.setAttribute("aria-expanded", String(wanted)); };
+  button.addEventListener("click", () => open(!nav.classList.contains("open")));
+  document.addEventListener("click", (clicked) => { if (!button.contains(clicked.target)) open(false); });
+  return button;
 }
 
 let lost = false;

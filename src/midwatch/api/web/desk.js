@@ -12,7 +12,8 @@ class Desk {
   running = new Map();
   approvals = new Map();
   activity = new Map();
-  #resolved = new Set();
+  resolutions = new Map(); // how questions ended
+  mine = new Set(); // those that were answered here
   #listeners = new Map();
 
   on(part, listener) {
@@ -42,7 +43,7 @@ class Desk {
 
   async readApprovals() {
     const { approvals } = await get("/approvals?limit=500").catch(() => ({ approvals: [] }));
-    for (const one of approvals) if (!this.#resolved.has(one.id)) this.approvals.set(one.id, one);
+    for (const one of approvals) if (!this.resolutions.has(one.id)) this.approvals.set(one.id, { ...one, choices: named(one.choices) });
     const open = new Set(approvals.map((one) => one.id));
     for (const one of [...this.approvals.values()]) {
       if (!open.has(one.id) && !one.fromEvent) this.approvals.delete(one.id);
@@ -50,9 +51,9 @@ class Desk {
     this.#tell("approvals");
   }
 
-  /** An answer was given here: do not wait for its event to show it. */
-  answered(id) {
-    this.#resolved.add(id);
+  /** A question is answered; the event of an answer that was given here is not waited for. */
+  answered(id, how = {}) {
+    this.resolutions.set(id, { ...how, ...this.resolutions.get(id) });
     if (this.approvals.delete(id)) this.#tell("approvals");
   }
 
@@ -77,16 +78,20 @@ class Desk {
 
   #event(event) {
     if (event.kind === "approval_requested") this.#asked(event);
-    if (event.kind === "approval_resolved") this.answered(event.payload.approval_id);
+    if (event.kind === "approval_resolved") this.#resolved(event);
     if (TASK_KINDS.has(event.kind)) this.#task(event);
     if (event.task_id && this.running.has(event.task_id)) this.#moved(event);
   }
 
+  #resolved({ payload, actor }) {
+    this.answered(payload.approval_id, { status: payload.status, answer: payload.answer, by: payload.answered_by ?? actor });
+  }
+
   #asked(event) {
-    const { approval_id: id, question, choices, expires_at, rule } = event.payload;
-    if (rule || this.#resolved.has(id)) return; // a rule has answered it
+    const { approval_id: id, choices, question_kind: kind, ...told } = event.payload;
+    if (this.resolutions.has(id) || told.rule) return; // a standing rule has answered it
     this.approvals.set(id, {
-      id, question, choices, expires_at, status: "pending", task_id: event.task_id, agent: event.agent_id ?? "",
+      ...told, id, kind, choices: named(choices), status: "pending", task_id: event.task_id, agent: event.agent_id ?? "",
       session_key: event.session_key, created_at: event.time, fromEvent: true,
     });
     this.#tell("approvals");
@@ -137,5 +142,8 @@ class Desk {
     this.#tell("counts");
   }
 }
+
+/** Choices as { name, kind }; of plain names the first is the yes. */
+const named = (choices) => choices.map((one, at) => (typeof one === "string" ? { name: one, kind: at ? "reject_once" : "allow_once" } : one));
 
 export const desk = new Desk();

@@ -5,10 +5,12 @@ import { h } from "./dom.js";
 const actions = new Map();
 let prefix = null;
 
-/** `keys` such as "n" or "g t". The description is shown in the help. Returns how to remove it. */
+/** `keys` such as "n" or "g t". The description is shown in the help. Returns how to remove it, which gives back what
+ * the keys did before. */
 export function shortcut(keys, description, action) {
+  const before = actions.get(keys);
   actions.set(keys, { description, action });
-  return () => actions.delete(keys);
+  return () => (before ? actions.set(keys, before) : actions.delete(keys));
 }
 
 /** Move the focus along the rows of the page. */

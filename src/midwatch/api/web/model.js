@@ -6,6 +6,7 @@ const WAITS = {
   backoff: "waits before the next try",
   limit: "waits for the provider's usage limit",
   session: "waits for its session's running task",
+  directory: "waits for another task in its directory",
   slot: "waits for a free slot",
   agent: "no live process has its agent",
   approval: "waits for an answer",
@@ -70,6 +71,7 @@ export function after(task, event) {
         result: payload.result ?? task.result,
         error: payload.error ?? task.error,
         usage: payload.usage ?? task.usage,
+        worktree: payload.worktree ?? task.worktree ?? null,
         completed_at: time,
         wait: null,
       };
@@ -98,7 +100,11 @@ const quoted = (value, length = 120) => {
 const LINES = {
   turn_start: (p) => `turn began: ${quoted(p.user_message)}`,
   turn_end: (p) => `turn ended: ${p.status}`,
-  tool_exec_start: (p) => `uses ${p.tool}${p.arguments && Object.keys(p.arguments).length ? ` ${quoted(p.arguments)}` : ""}`,
+  llm_response: (p) => `the model answered${p.model ? ` (${quoted(p.model, 60)})` : ""}`,
+  thought_update: (p) => `thought: ${quoted(p.text)}`,
+  thought_delta: () => "thinks",
+  plan_update: (p) => `plan: ${(p.entries ?? []).filter((one) => one.status === "completed").length} of ${(p.entries ?? []).length} done`,
+  tool_exec_start: (p) => (p.title ? quoted(p.title) : `uses ${p.tool}${p.arguments && Object.keys(p.arguments).length ? ` ${quoted(p.arguments)}` : ""}`),
   tool_exec_end: (p) => `${p.tool} ${p.is_error ? "failed" : "returned"}${p.result ? `: ${quoted(p.result)}` : ""}`,
   interrupt_received: (p) => `asked to stop: ${p.reason}`,
   error: (p) => `${p.stage}: ${quoted(p.message)}`,
@@ -117,6 +123,9 @@ const LINES = {
   task_late: (p) => `a late ${p.outcome} was not used`,
   approval_requested: (p) => `asks: ${quoted(p.question)}`,
   approval_resolved: (p) => `${p.status}${p.answer ? `: ${quoted(p.answer)}` : ""}${p.why ? ` (${quoted(p.why)})` : ""}`,
+  rule_added: (p) => `a standing rule: ${p.effect} for ${p.for_agent}`,
+  rule_revoked: (p) => `a standing rule was taken back: ${p.effect} for ${p.for_agent}`,
+  worktree_changed: (p) => `branch ${p.branch} ${{ making: "is being made", kept: "is kept" }[p.status] ?? `was ${p.status}`}`,
   delivery_sent: (p) => `${p.notice} sent to ${p.channel}`,
   delivery_failed: (p) => `${p.notice} not sent to ${p.channel}: ${quoted(p.error)}`,
   delivery_retried: (p) => `${p.notice ?? "notice"} to ${p.channel ?? "its channel"} is tried again`,
@@ -141,7 +150,7 @@ const LINES = {
 };
 
 /** The kinds that are stored, for choosing. */
-export const KINDS = Object.keys(LINES).filter((kind) => !["message_delta", "screen_update"].includes(kind)).sort();
+export const KINDS = Object.keys(LINES).filter((kind) => !["message_delta", "screen_update", "thought_delta"].includes(kind)).sort();
 
 /** An event as one line. */
 export function line(event) {

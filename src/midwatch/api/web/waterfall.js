@@ -30,7 +30,7 @@ export function spans(events) {
     else if (kind === "task_started") { end("wait", event); begin("attempt", event, "attempt", `attempt ${event.attempt ?? 1}`, 0); }
     else if (kind === "turn_start") begin("turn", event, "turn", "turn", 1);
     else if (kind === "turn_end") end("turn", event, ["error", "timeout", "budget"].includes(p.status));
-    else if (kind === "tool_exec_start") begin(`tool ${p.tool_call_id ?? p.tool}`, event, "tool", p.tool, 2);
+    else if (kind === "tool_exec_start") begin(`tool ${p.tool_call_id ?? p.tool}`, event, "tool", p.title || p.tool, 2);
     else if (kind === "tool_exec_end") end(`tool ${p.tool_call_id ?? p.tool}`, event, p.is_error);
     else if (kind === "approval_requested") begin(`ask ${p.approval_id}`, event, "wait", "waits for an answer", 2);
     else if (kind === "approval_resolved") end(`ask ${p.approval_id}`, event);

@@ -42,6 +42,8 @@ function card(one) {
     h("p.dim.about"),
     h("p.problem", { hidden: true }),
     h("dl.facts",
+      h("div.fact", h("dt", "Driven by"), h("dd", h("b.way"), h("span.why.dim"))),
+      h("div.fact", h("dt", "Version"), h("dd.version")),
       h("div.fact", h("dt", "Runs"), h("dd.mono.target")),
       h("div.fact", h("dt", "Slots"), h("dd.num", h("span.busy", "0"), " of ", h("span.slots"), " busy")),
       h("div.fact", h("dt", "Timeout"), h("dd.timeout")),
@@ -58,6 +60,10 @@ function update(node, one) {
   set(".about", one.description || (one.kind ? "" : "another live process offers it"));
   set("p.problem", one.problem ?? "");
   node.querySelector("p.problem").hidden = !one.problem;
+  set(".way", one.way ?? one.kind ?? "another process");
+  set(".why", one.why ? ` ${one.why}` : "");
+  set(".version", one.version ?? "");
+  node.querySelector(".version").closest(".fact").hidden = !one.version;
   set(".target", one.command ?? one.target ?? "–");
   set(".slots", one.slots ?? "–");
   set(".timeout", one.timeout == null ? "none" : length(one.timeout));

@@ -5,6 +5,7 @@ import { approvalList } from "../approval.js";
 import { addressOf, attention } from "../attention.js";
 import { desk } from "../desk.js";
 import { firstLine, h, keyed, perFrame, placed, say } from "../dom.js";
+import { dollars, tokens as short } from "../figures.js";
 import { icon } from "../icons.js";
 import { after, taskFrom, waitText } from "../model.js";
 import { agoOf, attribute, command, elapsed, empty, failure, pageHead, panel, promptText, skeleton, statusMark, updateElapsed, updateStatus } from "../parts.js";
@@ -31,7 +32,7 @@ export default async function now(main, page) {
     view.waiting.none.hidden = count > 0;
   };
   page.whenLeft(attention.on(drawWaiting));
-  page.whenLeft(approvalList(view.waiting.list, { changed: (count) => { questions = count; drawWaiting(); } }));
+  page.whenLeft(approvalList(view.waiting.list, { farewell: true, changed: (count) => { questions = count; drawWaiting(); } }));
   const take = (event) => {
     if (!ready) return early.push(event);
     apply(data, event);
@@ -74,7 +75,7 @@ function build(main) {
     tiles: tiles(),
     running: make("Running", "now-running", { none: empty("Nothing runs", "Give an agent something to do; it goes on when you close this page.",
       h("a.button.primary.acts", { href: "/tasks/new" }, "New task"), command('midwatch submit "Say hello"')) }),
-    waiting: make("Waiting for me", "now-waiting", { loading: false, none: empty("Nobody asks", "When an agent asks before it acts, its question waits here for your answer.",
+    waiting: make("Waiting for me", "now-waiting", { loading: false, actions: [h("a.more", { href: "/inbox" }, "inbox")], none: empty("Nobody asks", "When an agent asks before it acts, its question waits here for your answer.",
       command('midwatch submit "demo:ask clean up"')) }),
     failed: make("Failed", "now-failed", { none: empty("Nothing failed", "What fails in the last 24 hours and was not tried again is listed here.") }),
     recent: make("Recent results", "now-recent", { none: empty("No results yet", "The newest results are listed here, newest first."),
@@ -97,7 +98,8 @@ function tiles() {
   const values = {};
   const node = h("dl.tiles", TILES.map(([name, label]) => {
     values[name] = h("dd.num", "–");
-    return h("div.tile", { data: { tile: name } }, h("dt", label), values[name]);
+    const spent = ["seconds", "tokens", "cost"].includes(name); // what it was spent on stands on its own page
+    return h("div.tile", { data: { tile: name } }, h("dt", spent ? h("a", { href: "/usage" }, label) : label), values[name]);
   }));
   return { node, values };
 }
@@ -153,10 +155,8 @@ function drawTiles(values, { usage }) {
   say(values.seconds, total.seconds == null ? "–" : duration(total.seconds));
   const tokens = total.input_tokens == null && total.output_tokens == null ? null : (total.input_tokens ?? 0) + (total.output_tokens ?? 0);
   say(values.tokens, tokens === null ? "–" : short(tokens));
-  say(values.cost, total.cost_usd == null ? "–" : `$${total.cost_usd.toFixed(2)}`);
+  say(values.cost, total.cost_usd == null ? "–" : dollars(total.cost_usd));
 }
-
-const short = (number) => (number < 10000 ? String(number) : new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(number));
 
 function runningRow(task) {
   const status = statusMark(task);

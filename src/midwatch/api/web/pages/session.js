@@ -1,19 +1,24 @@
-// One session: the conversation as it happens, what waits in its queue, and a place to write.
+// One session: the conversation as it happens, with what the agent thinks, plans and does, what waits in its queue, and a
+// place to write.
 
-import { get, part, post } from "../api.js";
+import { get, part, post, query } from "../api.js";
 import { approvalList } from "../approval.js";
 import { firstLine, h, insertSanitised, keyed, perFrame, say, wishKey } from "../dom.js";
+import { untoldText, usageText } from "../figures.js";
 import { icon } from "../icons.js";
 import { act, actButton, agoOf, attribute, confirmed, elapsed, empty, skeleton, taskLink, toast } from "../parts.js";
 import { grow, Partial } from "../partial.js";
 import { desk } from "../desk.js";
 import { after, taskFrom } from "../model.js";
+import { drawSteps } from "../steps.js";
 import { snapshot, stream } from "../stream.js";
 import { timeOfDay, dateTime } from "../time.js";
+import { Work, WORK_KINDS } from "../work.js";
 
 const READ = 1000;
 const LATELY = 500;
 const EARLIER = 100;
+const STEPS = 1000; // events of its work that are read at once
 
 export default async function session(main, page) {
   const key = page.params.key;
@@ -21,16 +26,20 @@ export default async function session(main, page) {
   main.className = "session-page";
   const stop = new AbortController();
   page.whenLeft(() => stop.abort());
-  const data = { session: null, messages: new Map(), html: new Map(), partials: new Map(), queue: new Map(), running: null, sending: [], errors: [], lately: [], seq: 0 };
+  const data = { session: null, messages: new Map(), html: new Map(), partials: new Map(), queue: new Map(), running: null, sending: [], errors: [], lately: [], seq: 0, work: new Work(), events: null };
   const view = build(main, key, data);
   const draw = perFrame(() => page.isShown() && data.session && drawAll(view, data, page));
+  const readUsed = async () => {
+    const found = await get(`/usage${query({ session_key: key, since: "1970-01-02T00:00:00Z", by: "session" })}`, { signal: stop.signal }).catch(() => null);
+    if (found) { data.used = found.total; draw(); }
+  };
   let reading = false;
   const read = async () => {
     if (reading) return;
     reading = true;
     try {
       take(data, await snapshot({ session_key: key }, stop.signal), () => read().catch(() => {}));
-      await readHtml(key, data, stop.signal).catch(() => {}); // first, so that Markdown is not seen raw
+      await Promise.all([readHtml(key, data, stop.signal).catch(() => {}), data.events ? null : readWork(key, data, stop.signal).catch(() => {})]); // first, so that Markdown is not seen raw and nothing moves
       draw();
     } finally {
       reading = false;
@@ -43,6 +52,8 @@ export default async function session(main, page) {
       if (data.lately.length > LATELY) data.lately.shift();
       if (!data.session) return;
       note(data, event);
+      if (data.events) { data.events.push(event); data.work.take(event); }
+      if (event.kind === "task_finished") readUsed();
       if (event.kind === "message_update" && event.payload.number) readHtml(key, data, stop.signal).then(draw).catch(() => {});
       draw();
     },
@@ -54,10 +65,11 @@ export default async function session(main, page) {
         if ([...data.messages.values()].some((one) => one.id === id)) return;
         if (!data.partials.has(id)) data.partials.set(id, new Partial(() => read().catch(() => {})));
         if (data.partials.get(id).add(event.payload)) draw();
-      } else if (event.kind === "screen_update") { data.screen = event.payload.screen; draw(); }
+      } else if (event.kind === "thought_delta") { if (data.events && data.work.take(event)) draw(); }
+      else if (event.kind === "screen_update") { data.screen = event.payload.screen; draw(); }
     },
     state: () => { if (data.session && (data.running || data.partials.size)) read().catch(() => {}); },
-    reset: () => read().catch(() => {}),
+    reset: () => { data.events = null; read().catch(() => {}); },
   }));
   page.whenLeft(desk.on("activity", draw));
   page.whenLeft(approvalList(view.approvals, { which: (one) => one.session_key === key, withTask: true, changed: () => stick(view) }));
@@ -70,7 +82,7 @@ export default async function session(main, page) {
   };
   const found = await get(`/sessions/${part(key)}`); // an unknown session is told as such
   page.setTitle(found.title || key);
-  await read();
+  await Promise.all([read(), readUsed()]);
   if (desk.may.act) view.input.focus({ preventScroll: true });
 }
 
@@ -127,6 +139,14 @@ async function readHtml(key, data, signal) {
   for (const one of messages) if (one.html != null && (one.role !== "user" || data.messages.get(one.number)?.cut)) data.html.set(one.number, one.html);
 }
 
+/** The newest events of its agents' work, or those before the ones that are known. */
+async function readWork(key, data, signal) {
+  const before = data.events?.[0]?.seq ?? Number.MAX_SAFE_INTEGER;
+  const { events } = await get(`/events${query({ session_key: key, kind: WORK_KINDS, before, limit: STEPS })}`, { signal });
+  data.events = [...events, ...(data.events ?? data.lately.filter((one) => one.seq > (events.at(-1)?.seq ?? 0)))];
+  data.work.reset(data.events);
+}
+
 async function readEarlier(view, key, data) {
   const first = Math.min(...data.messages.keys());
   const { messages } = await get(`/sessions/${part(key)}/messages?html=true&after=${Math.max(0, first - 1 - EARLIER)}&limit=${Math.min(EARLIER, first - 1)}`);
@@ -134,6 +154,7 @@ async function readEarlier(view, key, data) {
     data.messages.set(one.number, one);
     if (one.role !== "user") data.html.set(one.number, one.html);
   }
+  await readWork(key, data).catch(() => {});
   const height = view.scroller.scrollHeight;
   drawTalk(view, data, false);
   view.scroller.scrollTop += view.scroller.scrollHeight - height; // what is read stays where it is
@@ -197,7 +218,8 @@ function drawAll(view, data, page) {
   const closed = session.status === "closed" || session.status === "lost";
   page.setTitle(session.title || session.key);
   say(view.title, session.title || session.key);
-  say(view.sub, [session.title ? session.key : null, `with ${session.agent}`, session.workdir].filter(Boolean).join("  ·  "));
+  const used = [usageText(data.used), untoldText(data.used)].filter(Boolean).join(", ");
+  say(view.sub, [session.title ? session.key : null, `with ${session.agent}`, session.workdir, used && usageText(data.used) ? `used ${used}` : null].filter(Boolean).join("  ·  ")).title = view.sub.textContent;
   view.status.dataset.status = session.status;
   say(view.status, session.status);
   attribute(view.time, "from", running?.started_at ?? null);
@@ -221,21 +243,42 @@ function drawAll(view, data, page) {
 
 function drawTalk(view, data, closed) {
   const messages = [...data.messages.values()].sort((a, b) => a.number - b.number);
-  keyed(view.talk, messages, (one) => one.number, (one) => message(one, data.session.agent), (node, one) => {
+  keyed(view.talk, together(messages, data.work.steps), (one) => one.key ?? one.number, (one) => (one.steps ? h("li.work", h("ol.steps-list")) : message(one, data.session.agent)), (node, one) => {
+    if (one.steps) return drawSteps(node.firstChild, one.steps);
     const html = data.html.get(one.number);
     if (html != null && node.html !== html && !node.matches(".no-answer")) { node.html = html; node.text.className = "page-text"; insertSanitised(node.text, html); }
+    return undefined;
   });
   view.earlier.hidden = !messages.length || messages[0].number <= 1;
   view.talk.querySelector(".empty")?.remove();
   if (!messages.length && !data.queue.size && !data.running && !closed) view.talk.append(empty("Say something", "The agent answers here; while it works you can write on, messages wait in the queue."));
   const written = [...data.partials.values()].filter((one) => one.text);
-  const shown = written.length || !data.running ? written : [{ id: "thinking", text: "" }];
+  const shown = written.length || !data.running || data.running.wait === "approval" ? written : [{ id: "thinking", text: "" }];
   keyed(view.partials, shown, (one) => one.id, (one) => {
     const text = h("div.said");
     const node = h("li.message.agent.writing", h("p.message-head", h("b", data.session.agent), h("span.faint", one.id === "thinking" ? "works" : "writes")), text);
     node.text = text;
     return node;
   }, (node, one) => grow(node.text, one.text));
+}
+
+/** Messages, and between them what was done, each run of steps as one. */
+function together(messages, steps) {
+  const whole = !messages.length || messages[0].number <= 1;
+  const shown = steps.filter((one) => (one.kind !== "turn" || one.tools || usageText(one.usage)) && (whole || one.time >= messages[0].time));
+  const found = [];
+  let at = 0;
+  const until = (time) => {
+    const run = [];
+    while (at < shown.length && (time === null || shown[at].time < time)) run.push(shown[at++]);
+    if (run.length) found.push({ key: `work ${run[0].key}`, steps: run });
+  };
+  for (const one of messages) {
+    until(one.time);
+    found.push(one);
+  }
+  until(null);
+  return found;
 }
 
 const NAMES = { user: "you", result: "result", notice: "midwatch" };

@@ -5,12 +5,16 @@ import { go } from "../app.js";
 import { approvalList } from "../approval.js";
 import { desk } from "../desk.js";
 import { firstLine, h, insertSanitised, keyed, perFrame, say, set, wishKey } from "../dom.js";
+import { usageText } from "../figures.js";
 import { after, isOpen, line, tone, waitText } from "../model.js";
 import { actButton, agoOf, attribute, confirmed, copyButton, elapsed, empty, pageHead, panel, promptText, sessionLink, skeleton, statusMark, toast, updateElapsed, updateStatus } from "../parts.js";
 import { grow, Partial } from "../partial.js";
+import { drawSteps } from "../steps.js";
 import { snapshot, stream } from "../stream.js";
 import { dateTime, length, timeOfDay } from "../time.js";
 import "../waterfall.js";
+import { Work } from "../work.js";
+import { worktreePanel } from "../worktree.js";
 
 const EVENTS_READ = 5000;
 
@@ -20,7 +24,7 @@ export default async function task(main, page) {
   main.className = "task-page";
   const stop = new AbortController();
   page.whenLeft(() => stop.abort());
-  const data = { task: null, events: new Map(), deliveries: new Map(), lineage: [], early: [], last: null };
+  const data = { task: null, events: new Map(), deliveries: new Map(), lineage: [], early: [], last: null, work: new Work() };
   const view = build(main, data, page);
   const draw = perFrame(() => page.isShown() && data.task && drawAll(view, data, page));
   const whole = async () => {
@@ -53,6 +57,7 @@ export default async function task(main, page) {
   };
   const readAll = async () => {
     await Promise.all([readPage(), readEvents(id, data, stop.signal)]);
+    data.work.reset(inOrder(data));
     for (const event of data.early.splice(0)) note(data, event);
     draw();
     if (data.task.status === "running") await whole();
@@ -63,6 +68,7 @@ export default async function task(main, page) {
       if (event.task_id !== id || !data.task) return;
       data.last = event.time;
       if (event.kind === "message_delta" && partial.add(event.payload)) showPartial();
+      if (event.kind === "thought_delta" && data.work.take(event)) draw();
       if (event.kind === "screen_update") { data.partial = event.payload.screen; drawOutput(view, data); }
       attribute(view.last, "at", data.last);
     },
@@ -88,6 +94,7 @@ const inOrder = (data) => [...data.events.values()].sort((a, b) => a.seq - b.seq
 
 function note(data, event) {
   if (!data.events.has(event.seq)) data.events.set(event.seq, event);
+  data.work.take(event);
   data.last = event.time;
   data.task = after(data.task, event);
   if (event.kind === "task_started") data.partial = null;
@@ -119,6 +126,16 @@ function build(main, data, page) {
   const prompt = panel("Prompt", { actions: [copyButton(() => data.task?.prompt ?? "", "Copy the prompt")] });
   prompt.body.classList.add("padded");
   prompt.body.append(view.prompt, more);
+  view.tall = h("button.quiet.small", { type: "button", "aria-pressed": "false", onclick: () => view.tall.setAttribute("aria-pressed", String(view.workBody.classList.toggle("tall"))) }, "Taller");
+  const work = panel("Work", { name: "task-work", count: true, actions: [view.tall] });
+  Object.assign(view, { workPanel: work.node, workBody: work.body, workCount: work.counter, work: h("ol.steps-list"), noWork: h("p.faint", "What it thinks, plans and does is shown here.") });
+  set(work.body, { tabindex: "0", role: "log" });
+  work.body.setAttribute("aria-label", "Work");
+  work.body.classList.add("work-body");
+  work.body.append(view.work, view.noWork);
+  view.workStuck = true;
+  work.body.addEventListener("scroll", () => { view.workStuck = work.body.scrollHeight - work.body.scrollTop - work.body.clientHeight < 40; }, { passive: true });
+  view.worktree = worktreePanel(page);
   const output = panel("Output", { name: "task-output", actions: [copyButton(() => data.task?.result ?? data.partial ?? "", "Copy the output")] });
   view.outputTitle = output.node.querySelector("h2");
   output.body.classList.add("padded");
@@ -140,7 +157,7 @@ function build(main, data, page) {
   head.replaceChildren(h("nav.crumbs", { "aria-label": "Where" }, h("a", { href: "/tasks" }, "Tasks")), view.title, h("span.spacer"), view.buttons);
   view.body = h("div", { hidden: true }, head, // shown when there is something to show, so that nothing moves
     h("p.task-line", view.status, h("span", view.time), h("span.dim", "last activity ", view.last), h("span.dim", view.wait, " ", view.due), h("span.spacer"), view.id),
-    h("div.task-grid", h("div.stack", prompt.node, output.node, view.approvals), h("div.stack", timeline.node, about.node, lineage.node, deliveries.node)));
+    h("div.task-grid", h("div.stack", prompt.node, work.node, output.node, view.worktree.node, view.approvals), h("div.stack", timeline.node, about.node, lineage.node, deliveries.node)));
   view.loading = skeleton(8);
   main.append(view.loading, view.body);
   return view;
@@ -165,6 +182,8 @@ function drawAll(view, data, page) {
     data.drawnPrompt = data.prompt_html;
     view.more.hidden = view.prompt.scrollHeight <= view.prompt.clientHeight + 4;
   }
+  drawWork(view, data);
+  view.worktree.show(task);
   drawOutput(view, data);
   drawEvents(view, data);
   drawFacts(view.facts, task);
@@ -172,6 +191,21 @@ function drawAll(view, data, page) {
   view.noLineage.hidden = Boolean(view.lineage.firstChild);
   keyed(view.deliveries, [...data.deliveries.values()], (one) => one.id, notice, updateNotice);
   view.noDeliveries.hidden = Boolean(view.deliveries.firstChild);
+}
+
+/** Its steps. Whether there is a place for them is settled when the page opens, so that nothing moves later. */
+function drawWork(view, data) {
+  const steps = data.work.steps.filter((one) => one.kind !== "turn" || usageText(one.usage) || data.work.steps.length > 1);
+  const seen = steps.filter((one) => one.kind !== "turn" || steps.length > 1);
+  if (view.workPanel.dataset.open === undefined) {
+    view.workPanel.dataset.open = String(isOpen(data.task));
+    view.workPanel.hidden = !isOpen(data.task) && !seen.length;
+    view.workStuck = isOpen(data.task);
+  }
+  view.noWork.hidden = seen.length > 0;
+  say(view.workCount, seen.filter((one) => one.kind === "tool").length || "").title = "tools used";
+  drawSteps(view.work, seen);
+  if (view.workStuck) view.workBody.scrollTop = view.workBody.scrollHeight;
 }
 
 /** The one of the two that is seen. */
@@ -232,8 +266,6 @@ function causeOf({ cause, cause_id: id }) {
 }
 
 function drawFacts(list, task) {
-  const usage = task.usage ?? {};
-  const tokens = [usage.input_tokens != null ? `${usage.input_tokens} tokens in` : null, usage.output_tokens != null ? `${usage.output_tokens} out` : null].filter(Boolean).join(", ");
   const facts = [
     ["Agent", task.agent], ["Directory", task.workdir], ["Session", task.session_key && !task.session_key.startsWith("bg:") ? sessionLink(task.session_key) : null],
     ["Cause", causeOf(task)], ["Route", task.route], ["Priority", task.priority || null], ["Timeout", task.timeout_seconds ? length(task.timeout_seconds) : null],
@@ -241,7 +273,7 @@ function drawFacts(list, task) {
     ["Due", task.due_at > task.created_at && !task.started_at ? dateTime(task.due_at) : null],
     ["Started", dateTime(task.started_at)], ["Ended", dateTime(task.completed_at)], // these stand from the start, so that nothing moves
     ["Attempt", `${task.attempt || "–"}${task.failures ? `, ${task.failures} failed` : ""}`],
-    ["Usage", [tokens, usage.cost_usd != null ? `$${usage.cost_usd.toFixed(4)}` : null, usage.model].filter(Boolean).join(" · ") || "–"],
+    ["Usage", usageText(task.usage) || (isOpen(task) ? "–" : "unknown: its agent told nothing")],
   ].filter(([, value]) => value !== null && value !== undefined && value !== "");
   keyed(list, facts, ([name]) => name, ([name]) => h("div.fact", h("dt", name), h("dd")), (node, [, value]) => {
     if (value instanceof Node) { if (node.lastChild.textContent !== value.textContent) node.lastChild.replaceChildren(value); } else say(node.lastChild, value);

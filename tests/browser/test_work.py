@@ -1,0 +1,115 @@
+"""What agents do between a prompt and its answer: thoughts, plans, tools, diffs, and what it cost."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import expect
+
+from browsing import Desk, live, session_path
+from coder import PLAN, THOUGHT
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_session_shows_what_its_agent_thinks_plans_and_does(desk: Desk) -> None:
+    session = (await desk.post("/sessions", {"agent": "coder", "key": "chat:work"}))["key"]
+    page = await desk.open(session_path(session))
+    await page.get_by_label("Message").fill("put a ceiling on it")
+    await page.get_by_role("button", name="Send").click()
+    await expect(page.locator(".message.agent .page-text")).to_contain_text("The back-off has a ceiling now")
+    steps = page.locator(".steps-list > li > .step")
+    for again in (False, True):
+        if again:
+            await page.reload()
+            await live(page)
+        kinds = await steps.evaluate_all("(nodes) => nodes.map((node) => node.classList[1])")
+        assert kinds == ["thought", "plan", "tool", "tool", "tool", "tool", "turn"], "in the order they came"
+        await expect(page.locator(".plan-list li")).to_have_text(list(PLAN))
+        await expect(page.locator(".plan-head")).to_contain_text("4 of 4 done")
+        order = ["message", "work", "message", "work"]
+        assert await page.locator(".talk > li").evaluate_all("(all) => all.map((one) => one.classList[0])") == order
+        await expect(page.locator(".step.turn")).to_contain_text("4 tools")
+        await expect(page.locator(".step.turn")).to_contain_text("48.2K tokens in · 2904 out · $0.2113 · large-4")
+        await expect(page.locator(".session-sub")).to_contain_text("used 48.2K tokens in · 2904 out · $0.2113")
+
+
+async def test_thoughts_and_tools_are_folded_and_open_by_keyboard(desk: Desk) -> None:
+    task = await desk.submit("put a ceiling on it", "coder", session_key="chat:work")
+    await desk.ended(task)
+    for path in (session_path("chat:work"), f"/tasks/{task}"):
+        page = await desk.open(path)
+        thought = page.locator(".step.thought")
+        await expect(thought.locator(".said")).to_be_hidden()
+        await thought.locator("summary").focus()
+        await page.keyboard.press("Enter")
+        await expect(thought.locator(".said")).to_have_text(THOUGHT)
+        bad = page.locator(".step.tool[data-state=bad]")
+        await expect(bad).to_contain_text("failed")
+        await expect(bad.locator(".took")).to_have_text("400 ms")
+        await bad.locator("summary").focus()
+        await page.keyboard.press("Enter")
+        await expect(bad.locator(".tool-body")).to_contain_text("1 failed, 87 passed")
+        await expect(bad.locator(".tool-body")).to_contain_text("pytest")
+
+
+async def test_a_diff_is_coloured_counted_and_folded_when_it_is_long(desk: Desk) -> None:
+    task = await desk.submit("put a ceiling on it", "coder")
+    await desk.ended(task)
+    page = await desk.open(f"/tasks/{task}")
+    short, long = page.locator(".diff").first, page.locator(".diff").last
+    await expect(short.locator("summary")).to_contain_text("src/worker.py")
+    await expect(short.locator("summary .added")).to_have_text("+3")
+    await expect(short.locator("summary .removed")).to_contain_text("1")
+    await expect(short.locator(".line.removed")).to_have_text("-    return 2.0**task.failures\n")
+    await expect(short.locator(".line.added")).to_have_count(3)
+    await expect(long.locator(".patch")).to_be_hidden()
+    await long.locator("summary").click()
+    await expect(long.locator(".line.added")).to_have_count(60)
+    await expect(long.locator(".diff-left")).to_contain_text("cut")
+
+
+async def test_work_is_seen_while_it_happens(desk: Desk) -> None:
+    session = (await desk.post("/sessions", {"agent": "coder", "key": "chat:held"}))["key"]
+    page = await desk.open(session_path(session))
+    sent = await desk.post(f"{session_path(session)}/messages", {"text": "hold it"})
+    watched = await desk.tab(page.context, f"/tasks/{sent['id']}")
+    thinking = page.locator(".step.thought[data-state=open]")
+    await expect(thinking).to_contain_text("Thinks")
+    await thinking.locator("summary").click()
+    await expect(thinking.locator(".said")).to_have_text(THOUGHT)
+    for one in (page, watched):
+        await expect(one.locator(".plan-list li[data-status=in_progress]")).to_have_text(PLAN[1])
+        runs = one.locator(".step.tool[data-state=open]")
+        await expect(runs).to_contain_text("pytest tests/unit")
+        await expect(runs).to_contain_text("runs")
+    await page.locator(".approval").get_by_role("button", name="Go on").click()
+    for one in (page, watched):
+        await expect(one.locator(".step.tool[data-state=open]")).to_have_count(0)
+        await expect(one.locator(".step.thought[data-state=open]")).to_have_count(0)
+        await expect(one.locator(".plan-list")).to_have_count(1)
+        await expect(one.locator(".plan-head")).to_contain_text("4 of 4 done")
+        await expect(one.locator(".step.asked")).to_contain_text("Go on: allowed by owner")
+
+
+async def test_what_a_task_used_is_shown_and_what_it_did_not_tell_is_unknown(desk: Desk) -> None:
+    for prompt, says in (("do it", "48.2K tokens in · 2904 out · $0.2113 · large-4"), ("untold", "unknown")):
+        task = await desk.submit(prompt, "coder")
+        await desk.ended(task)
+        page = await desk.open(f"/tasks/{task}")
+        await expect(page.locator(".facts .fact", has_text="Usage")).to_contain_text(says)
+    page = await desk.open("/usage")
+    await expect(page.locator("[data-tile=tasks] dd")).to_have_text("2")
+    await expect(page.locator("[data-tile=cost] dd")).to_have_text("$0.2113")
+    await expect(page.locator(".usage-note")).to_have_text("Of 2 tasks 1 told nothing; the sums are without them.")
+    await expect(page.locator(".bar-day")).to_have_count(7)
+    await page.get_by_role("group", name="By", exact=True).get_by_role("button", name="model").click()
+    await expect(page.locator(".usage-table tbody tr")).to_have_count(2)
+    untold = page.locator(".usage-table tbody tr", has_text="not told")
+    await expect(untold.locator("td.unknown")).to_have_text(["unknown", "unknown", "unknown"])
+    await page.reload()
+    await expect(untold).to_have_count(1)
+    await desk.ended(await desk.submit("once more", "coder"))
+    await expect(page.locator("[data-tile=cost] dd")).to_have_text("$0.4226")
+    await page.get_by_role("group", name="By", exact=True).get_by_role("button", name="agent").click()
+    await page.get_by_role("link", name="coder").click()
+    await expect(page.locator(".task-list .row-title")).to_have_count(3)
