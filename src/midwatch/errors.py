@@ -79,7 +79,7 @@ class UnsupportedMediaType(InvalidInput):
 
 LISTS = {
     "task": "tasks", "session": "sessions", "approval": "approvals", "delivery": "deliveries", "agent": "agents",
-    "token": "token list", "automation": "automation list", "goal": "goal list",
+    "token": "token list", "automation": "automation list", "goal": "goal list", "worktree": "worktrees",
 }  # fmt: skip
 """The command that lists each noun."""
 

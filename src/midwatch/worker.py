@@ -45,6 +45,7 @@ from midwatch.task import (
 from midwatch.turn import LiveTurn
 from midwatch.verdict import ERROR_SHOWN, STUCK, Reason, Verdict, contained, failed, plain, turn_status
 from midwatch.waiting import back, park, together
+from midwatch.worktree import Worktree
 from midwatch.worktrees import Worktrees
 
 log = logging.getLogger("midwatch.worker")
@@ -77,6 +78,7 @@ class Run:
     """Done when the slot was given back for the first time."""
     conversation: Conversation | None = None
     turn: LiveTurn | None = None
+    making: asyncio.Task[Worktree] | None = None
     body: asyncio.Task[TurnResult] | None = None
     reason: Reason | None = None
     timer: Timer | None = None
@@ -250,7 +252,12 @@ class Worker:
         """Has the task's own worktree ready; the turn works there."""
         if self._worktrees is None:
             raise AgentError("it wants a worktree, which this process cannot make.")
-        tree = await self._worktrees.ready(run.task, run.task.workdir or session.workdir or agent.terms.workdir)
+        place = run.task.workdir or session.workdir or agent.terms.workdir
+        run.making = asyncio.get_running_loop().create_task(self._worktrees.ready(run.task, place))
+        try:
+            tree = await run.making
+        except asyncio.CancelledError:
+            raise AgentError("it was stopped while its worktree was being made.") from None
         run.task = run.task._replace(worktree=tree.note_of_task())
         turn.workdir = tree.workdir
         return replace(session, workdir=tree.workdir)
@@ -472,6 +479,8 @@ class Worker:
             run.reason = reason
             if first and run.body is not None:
                 self._climb(run)
+            elif run.making is not None:
+                run.making.cancel()
 
     def _climb(self, run: Run) -> None:
         run.ladder = asyncio.get_running_loop().create_task(self._interrupt_harder(run))

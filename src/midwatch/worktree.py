@@ -26,6 +26,7 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "merged": frozenset({"kept", "removed"}),
     "removed": frozenset({"making"}),
 }
+PRESENT: tuple[Status, ...] = ("making", "kept", "merged")
 BRANCHES = "midwatch/"
 MAX_DIFF = 10_000_000
 """Bytes of a diff that are read at most."""
@@ -178,7 +179,7 @@ class Mutex(Protocol):
 class WorktreeFilter:
     """Which to list; without statuses those that are there. `before` is the id the last page ended with."""
 
-    statuses: tuple[Status, ...] = ("making", "kept", "merged")
+    statuses: tuple[Status, ...] = PRESENT
     before: str | None = None
     limit: int = 50
 

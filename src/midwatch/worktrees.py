@@ -89,20 +89,30 @@ class Worktrees:
         if worktree_id is None:
             return task
         try:
-            tree = await self._get(worktree_id)
-            if tree.status == "making":
-                return task
-            return task._replace(worktree=(await self._write(tree, task, **await self._look(tree))).note_of_task())
+            tree = await self.find(worktree_id)
+            if tree.status != "making":
+                tree = await self._write(tree, task, **await self._look(tree))
+            return task._replace(worktree=tree.note_of_task())
         except MidwatchError as problem:
             log.warning("what task %s did in its worktree is not known: %s", task.id, problem)
             return task
 
     # -- for people ----------------------------------------------------------------------------------------------
 
+    async def find(self, key: str) -> Worktree:
+        """The worktree of that id, or of the task with that id, as it was last seen; or NotFound."""
+        worktree_id: str | None = key
+        if key.startswith("t_"):
+            task = await self._store.get_task(key)
+            worktree_id = wanted_id(task) if task is not None else None
+        found = await self._store.get_worktree(worktree_id) if worktree_id else None
+        if found is None:
+            raise NotFound("worktree", key)
+        return found
+
     async def get(self, key: str) -> Worktree:
-        """The worktree of that id, or of the task with that id. Where it is on this machine and nothing runs in it,
-        what has changed in it is looked at afresh."""
-        tree = await self._get(key)
+        """The same; where it is on this machine and nothing runs in it, what has changed in it is looked at afresh."""
+        tree = await self.find(key)
         if tree.status not in ("kept", "merged") or tree.host != self._host or await self._runner(tree):
             return tree
         try:
@@ -143,9 +153,9 @@ class Worktrees:
 
     async def remove(self, key: str, *, force: bool = False, actor: str | None = None) -> Worktree:
         """Remove its directory and branch. Conflict, with what would be lost, unless that is nothing or forced."""
-        tree = await self._get(key)
+        tree = await self.find(key)
         async with self._held(tree.id):
-            tree = await self._get(tree.id)
+            tree = await self.find(tree.id)
             if tree.status == "removed":
                 return tree
             self._check_here(tree)
@@ -205,19 +215,9 @@ class Worktrees:
     async def _look(self, tree: Worktree) -> dict[str, Any]:
         return (await self._git.stat(tree))._asdict()
 
-    async def _get(self, key: str) -> Worktree:
-        worktree_id: str | None = key
-        if key.startswith("t_"):
-            task = await self._store.get_task(key)
-            worktree_id = wanted_id(task) if task is not None else None
-        found = await self._store.get_worktree(worktree_id) if worktree_id else None
-        if found is None:
-            raise NotFound("worktree", key)
-        return found
-
     async def _present(self, key: str) -> Worktree:
         """One whose files can be looked at here."""
-        tree = await self._get(key)
+        tree = await self.find(key)
         if tree.status in ("making", "removed"):
             raise Conflict(f"worktree {tree.id} is {'being made' if tree.status == 'making' else 'removed'}.")
         self._check_here(tree)
@@ -229,13 +229,13 @@ class Worktrees:
 
     async def _check_idle(self, tree: Worktree) -> None:
         if runner := await self._runner(tree):
-            raise Conflict(f"task {runner} works in {tree.branch}; wait for it, or stop it: midwatch cancel {runner}")
+            raise Conflict(f"task {runner} works in {tree.branch}; wait for it, or stop it with `midwatch cancel`.")
 
     async def _check_closed(self, tree: Worktree) -> None:
         """An agent that waits for the next turn of its conversation would be left without its directory."""
         found = await self._store.get_session(tree.session_key) if tree.session_key else None
         if found is not None and found.live_owner is not None and found.status != "closed":
-            raise Conflict(f"session {found.key} is open in {tree.branch}; close it first: midwatch session close KEY")
+            raise Conflict(f"session {found.key} is open in {tree.branch}; close it first with `midwatch session close`.")
 
     async def _runner(self, tree: Worktree) -> str | None:
         running = await self._store.running_tasks()

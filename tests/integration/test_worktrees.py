@@ -195,7 +195,7 @@ async def test_a_conflict_changes_nothing_and_says_what_to_do(desk: Runtime, rep
     (repo / "a.txt").write_text("mine\n")
     commit(repo, "meanwhile")
     before = look(repo)
-    with pytest.raises(Conflict, match=r"conflicts with main in a.txt; nothing was changed. .*: git merge midwatch/"):
+    with pytest.raises(Conflict, match=r"conflicts with main in a.txt; nothing was changed. .* with `git merge midwatch/"):
         await desk.worktrees.merge(task.id)
     assert look(repo)[1:] == before[1:]
     assert not (repo / ".git" / "MERGE_HEAD").exists()
@@ -341,6 +341,25 @@ async def test_a_making_that_was_killed_is_done_again(desk: Runtime, repo: Path)
     assert made.status == "kept"
     assert Path(tree.path, "slow").read_text() == "slow"
     assert git(tree.path, "status", "--porcelain") == ""
+
+
+async def test_a_making_is_stopped_by_a_cancel(desk: Runtime, repo: Path) -> None:
+    (repo / ".gitattributes").write_text("slow filter=slow\n")
+    (repo / "slow").write_text("slow")
+    commit(repo, "slow")
+    git(repo, "config", "filter.slow.smudge", "sleep 600")
+    task = await desk.tasks.submit("true", workdir=str(repo), worktree=True)
+    place = desk.home.worktrees / noted(task)["id"][-12:]
+    async with asyncio.timeout(20):
+        while not (place / "a.txt").exists():
+            await asyncio.sleep(0.01)
+        await desk.tasks.cancel(task.id)
+        ended = await desk.tasks.wait(task.id)
+    assert (ended.outcome, noted(ended)["status"]) == ("cancelled", "making")
+    git(repo, "config", "--unset", "filter.slow.smudge")
+    again = await desk.tasks.retry(task.id)
+    assert (await desk.tasks.wait(again.id)).status == "done"
+    assert (place / "slow").read_text() == "slow"
 
 
 async def test_a_directory_that_was_taken_away_is_made_again_from_its_branch(desk: Runtime, repo: Path) -> None:

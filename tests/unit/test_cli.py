@@ -25,12 +25,13 @@ from midwatch.errors import InvalidInput, MidwatchError
 
 COMMANDS = [
     "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "chat", "sessions",
-    "events", "approvals", "approval", "approve", "deny", "deliveries", "redeliver", "agents", "usage", "open", "cluster",
-    "watchdog", "doctor", "backup", "restore", "migrate", "version", "session", "token", "automation", "goal",
-    "rules",
+    "worktrees", "events", "approvals", "approval", "approve", "deny", "deliveries", "redeliver", "agents", "usage",
+    "open", "cluster", "watchdog", "doctor", "backup", "restore", "migrate", "version", "session", "worktree", "token",
+    "automation", "goal", "rules",
 ]  # fmt: skip
 GROUPS = {
     "session": ["new", "show", "send", "interrupt", "close"],
+    "worktree": ["show", "diff", "merge", "remove"],
     "token": ["create", "list", "revoke"],
     "automation": [
         "add", "list", "show", "edit", "pause", "resume", "run", "history", "rm", "preview", "export", "import",

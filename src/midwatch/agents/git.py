@@ -126,9 +126,7 @@ class GitProgram:
 
     async def merge(self, tree: Worktree, message: str) -> Merged:
         if tree.target is None:
-            raise Conflict(
-                f"no branch was checked out when {tree.branch} was made; merge it by hand: git merge {tree.branch}"
-            )
+            raise Conflict(f"no branch was checked out when {tree.branch} was made; merge it by hand with `git merge`.")
         env = await self._env(tree)
         here = await self._branch(tree.path, env)
         if here != tree.branch:
@@ -230,7 +228,7 @@ class GitProgram:
         more = f" and {len(files) - SHOWN_NAMES} more" if len(files) > SHOWN_NAMES else ""
         raise Conflict(
             f"{tree.branch} conflicts with {tree.target} in {', '.join(files[:SHOWN_NAMES])}{more}; nothing was "
-            f"changed. Merge it by hand in {place}: git merge {tree.branch}"
+            f"changed. Merge it by hand in {place} with `git merge {tree.branch}`."
         )
 
     async def _abort(self, place: str) -> None:
@@ -308,14 +306,15 @@ class GitProgram:
         argv = (self._program, "--no-pager", "--no-optional-locks", *options, "-C", place, *words)
         try:
             child = await asyncio.create_subprocess_exec(
-                *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-                cwd="/", env={**environment(), **(env or {})}, start_new_session=True,
+                *argv, stdin=asyncio.subprocess.PIPE if said else asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd="/",
+                env={**environment(), **(env or {})}, start_new_session=True,
             )  # fmt: skip
         except OSError as problem:
             raise Conflict(
                 f"git cannot be started ({problem.strerror}); install it, or work without a worktree."
             ) from None
-        assert child.stdin and child.stdout and child.stderr
+        assert child.stdout and child.stderr
         try:
             async with asyncio.timeout(seconds):
                 feed = asyncio.create_task(_feed(child.stdin, said))
@@ -338,11 +337,12 @@ def environment() -> dict[str, str]:
     return {**kept, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": ":", "GIT_MERGE_AUTOEDIT": "no"}
 
 
-async def _feed(pipe: asyncio.StreamWriter, said: bytes) -> None:
-    with suppress(ConnectionError):
-        pipe.write(said)
-        await pipe.drain()
-    pipe.close()
+async def _feed(pipe: asyncio.StreamWriter | None, said: bytes) -> None:
+    if pipe is not None:
+        with suppress(ConnectionError, RuntimeError):  # one loop says the one, another the other of a closed pipe
+            pipe.write(said)
+            await pipe.drain()
+        pipe.close()
 
 
 async def _read(stream: asyncio.StreamReader, limit: int, pid: int | None = None) -> tuple[bytes, bool]:

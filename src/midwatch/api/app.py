@@ -27,6 +27,7 @@ from midwatch.api import (
     system,
     tasks,
     web,
+    worktrees,
 )  # fmt: skip
 from midwatch.api.door import Door
 from midwatch.api.guard import HEADERS, Guard
@@ -37,7 +38,8 @@ from midwatch.runtime import Runtime
 
 PREFIX = "/api/v1"
 NOUNS = (
-    system, now, tasks, sessions, automations, goals, events, approvals, rules, agents, deliveries, identity, cluster,
+    system, now, tasks, sessions, worktrees, automations, goals, events, approvals, rules, agents, deliveries, identity,
+    cluster,
 )  # fmt: skip
 
 

@@ -17,6 +17,8 @@ from midwatch.identity import Role
 from midwatch.submission import PRIORITY, OnCrash
 from midwatch.task import Status
 from midwatch.usage import By
+from midwatch.worktree import MAX_DIFF
+from midwatch.worktree import Status as WorktreeStatus
 
 Duration = Annotated[
     Seconds,
@@ -49,6 +51,8 @@ class SubmitBody(Strict):
     prompt: str
     agent: str | None = None
     workdir: str | None = None
+    worktree: bool = Field(False, strict=True)
+    share_workdir: bool = Field(False, strict=True)
     timeout: Duration | None = None
     priority: Priority = 0
     delay: Duration = 0.0
@@ -108,8 +112,29 @@ class SessionBody(Strict):
 
     agent: str | None = Field(None, max_length=200)
     workdir: str | None = Field(None, max_length=4096)
+    worktree: bool = Field(False, strict=True)
     title: str = ""
     key: str | None = Field(None, max_length=1000)
+
+
+class WorktreeQuery(Strict):
+    """Which worktrees to list; without a status those that are there."""
+
+    status: list[WorktreeStatus] = Field(default_factory=list)
+    before: str | None = None
+    limit: int = Field(50, ge=1, le=500)
+
+
+class DiffQuery(Strict):
+    """How many bytes of a diff to show at most."""
+
+    limit: int = Field(1_000_000, ge=1, le=MAX_DIFF)
+
+
+class RemoveBody(Strict):
+    """How to remove a worktree: with `force` also what would be lost."""
+
+    force: bool = Field(False, strict=True)
 
 
 class MessageBody(Strict):

@@ -35,6 +35,7 @@ MORE = {
     "GET /api/v1/schedules/day": ("404",),
     "GET /api/v1/tasks/{task_id}/result": ("409",),
     "GET /api/v1/directories": ("404",),
+    "GET /api/v1/worktrees/{key}/diff": ("409",),
     "GET /api/v1/events": ("404", "410"),
 }
 OPEN = frozenset({"GET /api/v1/health", "GET /api/v1/ready", "POST /api/v1/sign-in"})
@@ -54,7 +55,7 @@ REPLIES: dict[str, Any] = {
 TASK = {
     "id": "t_06f2m8yq3kq5r0v9x1w2", "status": "done", "status_text": "done", "outcome": "ok", "prompt": "Say hello",
     "result": "Hello.", "error": None, "agent": "demo", "session_key": "bg:t_06f2m8yq3kq5r0v9x1w2",
-    "origin_channel": None, "origin_session": None, "route": None, "workdir": None, "cause": "submit",
+    "origin_channel": None, "origin_session": None, "route": None, "workdir": None, "worktree": None, "cause": "submit",
     "cause_id": None, "priority": 0, "creator": "owner", "timeout_seconds": 1800.0, "on_crash": "rerun",
     "attempt": 1, "failures": 0, "rescues": 0, "interruptions": 0, "max_attempts": 3, "stop_requested": None,
     "wait": None, "root_id": "t_06f2m8yq3kq5r0v9x1w2", "parent_id": None, "retry_of": None, "usage": None,
@@ -64,8 +65,15 @@ TASK = {
 SESSION = {
     "key": "chat:42", "agent": "demo", "title": "Release notes", "status": "idle", "thread_id": None, "live": False,
     "epoch": 0,
-    "workdir": "/home/me/project", "creator": "owner", "created_at": "2026-01-02T03:04:05.000000Z",
+    "workdir": "/home/me/project", "worktree": None, "creator": "owner", "created_at": "2026-01-02T03:04:05.000000Z",
     "updated_at": "2026-01-02T03:04:06.000000Z", "queued": 0, "running_task": None,
+}  # fmt: skip
+WORKTREE = {
+    "id": "w_1a1deb33561a3f9a1c20b7d4", "status": "kept", "branch": "midwatch/3f9a1c20b7d4",
+    "path": "/home/me/.midwatch/worktrees/3f9a1c20b7d4", "repository": "/home/me/project", "target": "main",
+    "base": "371918cb96328f47269925f92f4a385369df101a", "host": "desk", "task_id": TASK["id"], "session_key": None,
+    "creator": "owner", "files": 3, "added": 120, "removed": 4, "dirty": True, "note": None,
+    "created_at": TASK["started_at"], "updated_at": TASK["completed_at"],
 }  # fmt: skip
 PROCESS = {
     "id": "i_06f2m8", "role": "up", "host": "desk", "pid": 4711, "agents": ["demo"], "slots": 64,
@@ -134,6 +142,9 @@ EXAMPLES: dict[str, Any] = STANDING | {
         "since": TASK["created_at"], "until": "2026-01-03T03:04:05.000000Z", "by": ["actor", "agent"], "zone": "UTC",
         "total": SPENT, "rows": [{"actor": "owner", "agent": "demo", **SPENT}], "left_off": 0,
     },
+    "WorktreeInfo": WORKTREE,
+    "WorktreeDiff": {"id": WORKTREE["id"], "diff": "diff --git a/a.txt b/a.txt\n...", "truncated": False},
+    "RemoveBody": {"force": False},
     "ResultInfo": {"id": TASK["id"], "result": "Hello."},
     "ProblemInfo": {
         "type": "about:blank", "title": "Not Found", "status": 404, "code": "not_found",

@@ -67,8 +67,8 @@ async def create(
 ) -> Json:
     """Open a conversation with an agent. One that is open already with that key, agent and directory is returned."""
     view, created = await desk.sessions.create(
-        agent=body.agent, workdir=body.workdir, title=body.title, key=body.key, idempotency_key=idempotency_key,
-        actor=who.name,
+        agent=body.agent, workdir=body.workdir, worktree=body.worktree, title=body.title, key=body.key,
+        idempotency_key=idempotency_key, actor=who.name,
     )  # fmt: skip
     return Json(view.snapshot(), 201 if created else 200)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from midwatch.cli.desk import Desk, connect, run
-from midwatch.cli.options import AgentName, AsJson, Workdir
+from midwatch.cli.options import AgentName, AsJson, Workdir, Worktree
 from midwatch.cli.output import clean, emit, note, paint
 from midwatch.cli.sessions import Title, absolute, said, written
 from midwatch.cli.watch import Watch
@@ -35,6 +35,7 @@ def chat(
     key: Annotated[str | None, typer.Argument(metavar="KEY", help="Session to go on with. Default: a new one.")] = None,
     agent: AgentName = None,
     workdir: Workdir = ".",
+    worktree: Worktree = False,
     title: Title = None,
     as_json: AsJson = False,
 ) -> None:
@@ -45,22 +46,29 @@ def chat(
 
     async def act() -> int:
         async with connect(work=True) as desk:
-            session = await opened(desk.client, key, agent, workdir, title)
+            session = await opened(desk.client, key, agent, workdir, title, worktree)
             return await Chat(desk, session, as_json).converse()
 
     raise typer.Exit(run(act()))
 
 
-async def opened(client: Client, key: str | None, agent: str | None, workdir: str, title: str | None) -> SessionInfo:
+async def opened(
+    client: Client, key: str | None, agent: str | None, workdir: str, title: str | None, worktree: bool = False
+) -> SessionInfo:
     """The session with that key as it is, open again if it was closed, or a new one."""
     found = None
     if key is not None:
         with suppress(NotFound):
             found = await client.session(key)
     if found is None:
-        return await client.create_session(agent=agent, workdir=absolute(workdir), title=title, key=key)
+        return await client.create_session(
+            agent=agent, workdir=absolute(workdir), worktree=worktree, title=title, key=key
+        )
     if found["status"] == "closed" or agent not in (None, found["agent"]):
-        return await client.create_session(agent=agent or found["agent"], workdir=found["workdir"], key=key)
+        apart = found["worktree"] is not None
+        return await client.create_session(
+            agent=agent or found["agent"], workdir=found["workdir"], worktree=apart, key=key
+        )
     return found
 
 

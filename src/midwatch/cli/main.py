@@ -33,6 +33,7 @@ from midwatch.cli import (
     usage,
     watchdog,
     worker,
+    worktrees,
 )
 from midwatch.cli.desk import home_path
 from midwatch.cli.options import AsJson
@@ -63,14 +64,16 @@ def start(
 
 for command in (
     server.up, server.down, worker.worker, run.run, tasks.submit, tasks.tasks, tasks.show, status.status, tasks.result,
-    tasks.cancel, tasks.retry, chat.chat, sessions.sessions, events.events, approvals.approvals, approvals.approval,
-    approvals.approve, approvals.deny, deliveries.deliveries, deliveries.redeliver, agents.agents, usage.usage,
-    open.open, cluster.cluster, watchdog.watchdog, doctor.doctor, backup.backup, backup.restore, backup.migrate,
+    tasks.cancel, tasks.retry, chat.chat, sessions.sessions, worktrees.worktrees, events.events, approvals.approvals,
+    approvals.approval, approvals.approve, approvals.deny, deliveries.deliveries, deliveries.redeliver, agents.agents,
+    usage.usage, open.open, cluster.cluster, watchdog.watchdog, doctor.doctor, backup.backup, backup.restore,
+    backup.migrate,
 ):  # fmt: skip
     app.command()(command)
 
 
 app.add_typer(sessions.app, name="session")
+app.add_typer(worktrees.app, name="worktree")
 app.add_typer(token.app, name="token")
 app.add_typer(automation.app, name="automation")
 app.add_typer(goal.app, name="goal")

@@ -15,6 +15,13 @@ ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="Id of the questio
 Prompt = Annotated[str, typer.Argument(metavar="PROMPT", help="What the agent should do; - reads standard input.")]
 AgentName = Annotated[str | None, typer.Option("--agent", "-a", help="Who does it. Default: the configured one.")]
 Workdir = Annotated[str, typer.Option("--workdir", help="Where the agent works. Default: the current directory.")]
+Worktree = Annotated[
+    bool,
+    typer.Option("--worktree", help="Work in a git worktree and branch of its own, made from the directory's HEAD."),
+]
+ShareWorkdir = Annotated[
+    bool, typer.Option("--share-workdir", help="Work beside other tasks in the directory, even where both may write.")
+]
 Timeout = Annotated[str | None, typer.Option("--timeout", help="Longest it may work: 90s, 10m, 1h30m.")]
 Priority = Annotated[int, typer.Option("--priority", help="-100 to 100, higher first.")]
 Delay = Annotated[str | None, typer.Option("--delay", help="Wait this long before it starts.")]

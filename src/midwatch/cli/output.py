@@ -84,6 +84,18 @@ def line(value: object, length: int = SHOWN) -> str:
     return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
 
+def changes(files: int | None, added: int | None, removed: int | None) -> str:
+    """How much was changed."""
+    if files is None:
+        return "not known"
+    return f"{files} file{'' if files == 1 else 's'} +{added} -{removed}" if files else "no changes"
+
+
+def next_steps(worktree_id: str) -> str:
+    """What a person may do with a worktree."""
+    return f"Then: midwatch worktree diff {worktree_id} | midwatch worktree merge {worktree_id}"
+
+
 def local(moment: str | None) -> str:
     """A time of the interface as local time for people."""
     if not moment:

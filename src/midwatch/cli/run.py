@@ -21,8 +21,10 @@ from midwatch.cli.options import (
     Prompt,
     Route,
     SessionKey,
+    ShareWorkdir,
     Timeout,
     Workdir,
+    Worktree,
 )
 from midwatch.cli.output import emit, note
 from midwatch.cli.tasks import prompt_text, wishes
@@ -38,6 +40,8 @@ def run(
     prompt: Prompt,
     agent: AgentName = None,
     workdir: Workdir = ".",
+    worktree: Worktree = False,
+    share_workdir: ShareWorkdir = False,
     timeout: Timeout = None,
     priority: Priority = 0,
     delay: Delay = None,
@@ -54,7 +58,8 @@ def run(
     Without a server the task runs in this process.
     """
     wish = wishes(
-        agent=agent, workdir=workdir, timeout=timeout, priority=priority, delay=delay, idempotency_key=key,
+        agent=agent, workdir=workdir, worktree=worktree or None, share_workdir=share_workdir or None,
+        timeout=timeout, priority=priority, delay=delay, idempotency_key=key,
         route=route, session_key=session, origin_channel=origin_channel, origin_session=origin_session,
         on_crash=on_crash,
     )  # fmt: skip

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os.path
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from midwatch.cli.desk import connect, run
-from midwatch.cli.options import AgentName, AsJson, Key, Priority, Workdir
-from midwatch.cli.output import age, clean, emit, fields, line, local, note, paint, say, table
+from midwatch.cli.options import AgentName, AsJson, Key, Priority, Workdir, Worktree
+from midwatch.cli.output import age, changes, clean, emit, fields, line, local, next_steps, note, paint, say, table
+from midwatch.errors import NotFound
 
 if TYPE_CHECKING:
     from midwatch.client import Client
-    from midwatch.wire import MessageInfo, SessionInfo
+    from midwatch.wire import MessageInfo, SessionInfo, WorktreeInfo
 
 PAGE = 500
 
@@ -65,6 +67,7 @@ def sessions(
 def new(
     agent: AgentName = None,
     workdir: Workdir = ".",
+    worktree: Worktree = False,
     title: Title = None,
     key: Annotated[str | None, typer.Option("--key", help="Its key, such as chat:42. Default: a new one.")] = None,
     as_json: AsJson = False,
@@ -73,7 +76,9 @@ def new(
 
     async def act() -> None:
         async with connect() as desk:
-            made = await desk.client.create_session(agent=agent, workdir=absolute(workdir), title=title, key=key)
+            made = await desk.client.create_session(
+                agent=agent, workdir=absolute(workdir), worktree=worktree, title=title, key=key
+            )
         if as_json:
             emit(made)
         else:
@@ -161,12 +166,27 @@ def close(key: SessionName, as_json: AsJson = False) -> None:
     async def act() -> None:
         async with connect() as desk:
             closed = await desk.client.close_session(key)
+            left = await kept(desk.client, closed)
         if as_json:
             emit(closed)
-        else:
-            say(f"{closed['key']} is closed")
+            return
+        say(f"{closed['key']} is closed")
+        if left is not None:
+            figures = changes(left["files"], left["added"], left["removed"])
+            say(f"Its worktree {left['id']} is kept in {left['path']}, on {left['branch']}: {figures}")
+            say(next_steps(left["id"]))
 
     run(act())
+
+
+async def kept(client: Client, session: SessionInfo) -> WorktreeInfo | None:
+    """The worktree a conversation leaves, if it has one that is there."""
+    if session["worktree"] is None:
+        return None
+    with suppress(NotFound):
+        found = await client.worktree(session["worktree"])
+        return found if found["status"] != "removed" else None
+    return None
 
 
 def absolute(workdir: str) -> str:
@@ -193,6 +213,7 @@ def described(session: SessionInfo) -> list[tuple[str, object]]:
         ("title", session["title"]),
         ("agent", session["agent"]),
         ("workdir", session["workdir"]),
+        ("worktree", session["worktree"]),
         ("thread", session["thread_id"]),
         ("runs", session["running_task"]),
         ("queued", session["queued"] or None),

@@ -21,16 +21,18 @@ from midwatch.cli.options import (
     Prompt,
     Route,
     SessionKey,
+    ShareWorkdir,
     TaskId,
     Timeout,
     Workdir,
+    Worktree,
 )
-from midwatch.cli.output import age, clean, emit, fields, line, local, note, say, span, table
+from midwatch.cli.output import age, changes, clean, emit, fields, line, local, next_steps, note, say, span, table
 from midwatch.errors import InvalidInput
 
 if TYPE_CHECKING:
     from midwatch.submission import Submission
-    from midwatch.wire import TaskInfo
+    from midwatch.wire import TaskInfo, WorktreeNote
 
 SHOW_PROMPT = 50
 
@@ -39,6 +41,8 @@ def submit(
     prompt: Prompt,
     agent: AgentName = None,
     workdir: Workdir = ".",
+    worktree: Worktree = False,
+    share_workdir: ShareWorkdir = False,
     timeout: Timeout = None,
     priority: Priority = 0,
     delay: Delay = None,
@@ -52,7 +56,8 @@ def submit(
 ) -> None:
     """Hand in a task and return at once."""
     wish = wishes(
-        agent=agent, workdir=workdir, timeout=timeout, priority=priority, delay=delay, idempotency_key=key,
+        agent=agent, workdir=workdir, worktree=worktree or None, share_workdir=share_workdir or None,
+        timeout=timeout, priority=priority, delay=delay, idempotency_key=key,
         route=route, session_key=session, origin_channel=origin_channel, origin_session=origin_session,
         on_crash=on_crash,
     )  # fmt: skip
@@ -167,6 +172,7 @@ def described(task: TaskInfo) -> list[tuple[str, object]]:
         ("origin", " ".join(filter(None, (task["origin_channel"], task["origin_session"])))),
         ("route", task["route"]),
         ("workdir", task["workdir"]),
+        ("worktree", worktree_line(task["worktree"])),
         ("attempt", task["attempt"]),
         ("timeout", span(task["timeout_seconds"])),
         ("on crash", task["on_crash"]),
@@ -178,10 +184,22 @@ def described(task: TaskInfo) -> list[tuple[str, object]]:
     ]
 
 
+def worktree_line(note: WorktreeNote | None) -> str | None:
+    """A task's worktree for people: its branch and what was changed."""
+    if note is None:
+        return None
+    if note["branch"] is None:
+        return f"{note['id']} {note['status']}"
+    figures = "" if note["files"] is None else f", {changes(note['files'], note['added'], note['removed'])}"
+    return f"{note['id']} {note['status']}, {note['branch']}{figures}"
+
+
 async def hints(desk: Desk, task: TaskInfo) -> list[str]:
     """What a person may want to do next about a task."""
     if task["status"] in ("failed", "cancelled"):
         return [f"Try again: midwatch retry {task['id']}"]
+    if task["worktree"] is not None and task["worktree"]["status"] == "kept" and task["status"] == "done":
+        return [next_steps(task["worktree"]["id"])]
     if task["wait"] == "approval":
         asked = [a for a in await desk.client.approvals() if a["task_id"] == task["id"]]
         return [

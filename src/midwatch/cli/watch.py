@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from midwatch.cli.output import clean, line, note, paint, say, span
+from midwatch.cli.output import changes, clean, line, note, paint, say, span
 
 if TYPE_CHECKING:
     from midwatch.wire import EventInfo, TaskInfo
@@ -124,7 +124,9 @@ def ending(task: TaskInfo) -> str:
     """The last line about a task."""
     if task["status"] == "done":
         tokens = f", {task['tokens_used']} tokens" if task["tokens_used"] is not None else ""
-        return f"{task['id']} done{tokens}"
+        tree = task.get("worktree")
+        changed = f", {tree['branch']} {changes(tree['files'], tree['added'], tree['removed'])}" if tree else ""
+        return f"{task['id']} done{tokens}{changed}"
     why = line(task["error"] or task["outcome"] or "", 300)
     retry = f"; try again with `midwatch retry {task['id']}`" if task["status"] in ("failed", "cancelled") else ""
     return f"{task['id']} {task['status']}: {why}{retry}"

@@ -27,10 +27,19 @@ class SessionCalls(Transport):
         return cast(SessionInfo, await self._get(f"/sessions/{quoted(key)}"))
 
     async def create_session(
-        self, *, agent: str | None = None, workdir: str | None = None, title: str | None = None, key: str | None = None
+        self,
+        *,
+        agent: str | None = None,
+        workdir: str | None = None,
+        worktree: bool = False,
+        title: str | None = None,
+        key: str | None = None,
     ) -> SessionInfo:
-        """Open a conversation with an agent; one that is open with that key, agent and directory is returned."""
-        said = without_none({"agent": agent, "workdir": workdir, "title": title, "key": key})
+        """Open a conversation with an agent; one that is open with that key, agent and directory is returned. With
+        `worktree` its turns share a git worktree of its own."""
+        said = without_none(
+            {"agent": agent, "workdir": workdir, "worktree": worktree or None, "title": title, "key": key}
+        )
         return cast(SessionInfo, await self._post("/sessions", said))
 
     async def messages(

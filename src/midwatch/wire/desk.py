@@ -10,6 +10,7 @@ from typing import (
 from typing_extensions import TypedDict
 
 from midwatch.wire.approvals import ApprovalInfo
+from midwatch.wire.worktrees import WorktreeNote
 
 
 class TaskInfo(TypedDict):
@@ -28,6 +29,7 @@ class TaskInfo(TypedDict):
     origin_session: str | None
     route: str | None
     workdir: str | None
+    worktree: WorktreeNote | None
     cause: str
     cause_id: str | None
     priority: int
@@ -113,6 +115,7 @@ class SessionInfo(TypedDict):
     live: bool
     epoch: int
     workdir: str | None
+    worktree: str | None
     creator: str | None
     created_at: str
     updated_at: str

@@ -1,0 +1,68 @@
+"""Routes of worktrees: look, compare, merge, remove. An id is that of the worktree or of a task that works in it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from midwatch import wire
+from midwatch.api.bodies import DiffQuery, RemoveBody, WorktreeQuery
+from midwatch.api.desk import Desk, Who
+from midwatch.api.reply import Json
+from midwatch.api.tasks import check_may
+from midwatch.errors import Forbidden, NotFound
+from midwatch.identity import Actor
+from midwatch.runtime import Runtime
+from midwatch.worktree import PRESENT, WorktreeFilter
+
+router = APIRouter()
+
+
+@router.get("/worktrees", responses={200: {"model": wire.WorktreePage}})
+async def list_worktrees(desk: Desk, asked: Annotated[WorktreeQuery, Query()]) -> Json:
+    """Worktrees, newest first. `next` is the `before` of the following page, or null."""
+    statuses = tuple(asked.status) or PRESENT
+    found = await desk.worktrees.list(WorktreeFilter(statuses=statuses, before=asked.before, limit=asked.limit))
+    following = found[-1].id if len(found) == asked.limit else None
+    return Json({"worktrees": [tree.snapshot() for tree in found], "next": following})
+
+
+@router.get("/worktrees/{key}", responses={200: {"model": wire.WorktreeInfo}})
+async def show(desk: Desk, key: str) -> Json:
+    """One worktree, looked at afresh where nothing runs in it."""
+    return Json((await desk.worktrees.get(key)).snapshot())
+
+
+@router.get("/worktrees/{key}/diff", responses={200: {"model": wire.WorktreeDiff}})
+async def diff(desk: Desk, who: Who, key: str, asked: Annotated[DiffQuery, Query()]) -> Json:
+    """What has changed in it, with what is not committed and new files. Not for agents that work."""
+    if who.task is not None:
+        raise Forbidden("an agent is not shown what others did; it has its own files.")
+    found = await desk.worktrees.diff(key, asked.limit)
+    return Json({"id": key, "diff": found.text, "truncated": found.truncated})
+
+
+@router.post("/worktrees/{key}/merge", responses={200: {"model": wire.WorktreeMerged}})
+async def merge(desk: Desk, who: Who, key: str) -> Json:
+    """Commit what is not committed in it, and bring its branch into the one it came from."""
+    await may(desk, who, key)
+    tree, merged = await desk.worktrees.merge(key, actor=who.name)
+    said = {"commit": merged.commit, "into": tree.target, "how": merged.how}
+    return Json({"worktree": tree.snapshot(), **said})
+
+
+@router.post("/worktrees/{key}/remove", responses={200: {"model": wire.WorktreeInfo}})
+async def remove(desk: Desk, who: Who, key: str, body: RemoveBody) -> Json:
+    """Remove its directory and branch; refused, with what would be lost, unless that is nothing or forced."""
+    await may(desk, who, key)
+    return Json((await desk.worktrees.remove(key, force=body.force, actor=who.name)).snapshot())
+
+
+async def may(desk: Runtime, who: Actor, key: str) -> None:
+    """Forbidden when its task is somebody else's to manage."""
+    tree = await desk.worktrees.find(key)
+    try:
+        await check_may(desk, who, tree.task_id)
+    except NotFound:
+        who.must_manage(tree.creator, desk.settings.manage_tasks)

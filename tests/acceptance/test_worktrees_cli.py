@@ -1,0 +1,179 @@
+"""Worktrees from the command line and over HTTP: with a server, and without one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch.client import Client
+from midwatch.errors import Conflict, InvalidInput, NotFound
+from repositories import a_repository, git
+from servers import PROGRAM, Server, environment, eventually
+
+CONFIG = """
+detect_agents = false
+default_agent = "shell"
+
+[agents.shell]
+kind = "command"
+argv = ["sh", "-c", "{prompt}"]
+
+[agents.alone]
+kind = "command"
+argv = ["sh", "-c", "{prompt}"]
+share_workdir = false
+"""
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    return a_repository(tmp_path / "project")
+
+
+@pytest.fixture
+def home(home: Path) -> Path:
+    home.mkdir()
+    (home / "midwatch.toml").write_text(CONFIG)
+    return home
+
+
+@asynccontextmanager
+async def serving(home: Path) -> AsyncIterator[Client]:
+    """A client of a live server."""
+    server = Server(home)
+    await server.start()
+    try:
+        async with Client(server.url, (home / "token").read_text().strip()) as client:
+            yield client
+    finally:
+        await server.stop()
+
+
+async def ended(client: Client, task_id: str) -> None:
+    async with asyncio.timeout(30):
+        while (await client.get(task_id))["status"] in ("pending", "running"):
+            await asyncio.sleep(0.02)
+
+
+def midwatch(home: Path, place: Path, *arguments: str, said: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROGRAM, *arguments], env=environment(home), cwd=place, capture_output=True, text=True, timeout=60,
+        check=False, input=said,
+    )  # fmt: skip
+
+
+def told(home: Path, place: Path, *arguments: str) -> Any:
+    ran = midwatch(home, place, *arguments, "--json")
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def refused(home: Path, place: Path, status: int, *arguments: str) -> str:
+    ran = midwatch(home, place, *arguments)
+    assert (ran.returncode, ran.stdout) == (status, ""), ran.stderr
+    assert ran.stderr.count("\n") == 1
+    assert ran.stderr.rstrip().endswith(".")
+    return ran.stderr
+
+
+def test_from_run_to_remove_without_a_server(home: Path, repo: Path) -> None:
+    assert "No worktrees." in midwatch(home, repo, "worktrees").stdout
+    ran = midwatch(home, repo / "-sub", "run", "--worktree", "echo new > new; pwd")
+    assert ran.returncode == 0, ran.stderr
+    (tree,) = told(home, repo, "worktrees")["worktrees"]
+    assert f"{tree['branch']} 1 file +1 -0" in ran.stderr
+    assert Path(ran.stdout.strip()) == Path(tree["path"], "-sub")
+    shown = midwatch(home, repo, "worktree", "show", tree["id"]).stdout
+    assert "1 file +1 -0" in shown
+    assert f"Then: midwatch worktree diff {tree['id']}" in midwatch(home, repo, "show", tree["task_id"]).stdout
+    assert "+new" in midwatch(home, repo, "worktree", "diff", tree["task_id"]).stdout
+    cut = midwatch(home, repo, "worktree", "diff", tree["id"], "--limit", "10")
+    assert (len(cut.stdout), "--limit 100" in cut.stderr) == (10, True)
+    why = refused(home, repo, 4, "worktree", "remove", tree["id"])
+    assert "has 1 uncommitted file, which would be lost" in why
+    merged = midwatch(home, repo, "worktree", "merge", tree["id"])
+    assert f"{tree['branch']} is merged into main (fast-forward)" in merged.stdout, merged.stderr
+    assert (repo / "-sub" / "new").exists()
+    assert "is removed" in midwatch(home, repo, "worktree", "remove", tree["id"]).stdout
+    assert git(repo, "branch", "--list", "midwatch/*") == ""
+    assert told(home, repo, "worktrees", "--status", "removed")["worktrees"][0]["id"] == tree["id"]
+    assert "midwatch worktrees" in refused(home, repo, 3, "worktree", "show", "w_none")
+    assert "is in no git repository" in refused(home, repo.parent, 2, "submit", "--worktree", "x")
+
+
+def test_a_chat_keeps_one_and_is_told_of_it_at_its_close(home: Path, repo: Path) -> None:
+    first = midwatch(home, repo, "chat", "chat:1", "--worktree", said="echo 1 > one\n")
+    assert first.returncode == 0, first.stderr
+    again = midwatch(home, repo, "chat", "chat:1", said="ls\n")
+    assert "one" in again.stdout, again.stderr
+    closed = midwatch(home, repo, "session", "close", "chat:1").stdout
+    (tree,) = told(home, repo, "worktrees")["worktrees"]
+    assert f"Its worktree {tree['id']} is kept in {tree['path']}, on {tree['branch']}: 1 file +1 -0" in closed
+    reopened = midwatch(home, repo, "chat", "chat:1", said="ls\n")
+    assert "one" in reopened.stdout, reopened.stderr
+    made = told(home, repo, "session", "new", "--worktree")
+    assert made["worktree"].startswith("w_")
+    assert not (repo / "one").exists()
+
+
+async def test_over_http(home: Path, repo: Path) -> None:
+    async with serving(home) as client:
+        begun = await client.submit("echo x > x", {"workdir": str(repo), "worktree": True})
+        assert begun["worktree"] is not None
+        assert begun["worktree"]["status"] in ("planned", "making", "kept")
+        await ended(client, begun["id"])
+        task = await client.get(begun["id"])
+        assert task["worktree"] is not None
+        assert (task["worktree"]["files"], task["worktree"]["dirty"]) == (1, True), task
+        tree = await client.worktree(task["id"])
+        assert tree == (await client.worktrees())["worktrees"][0] | {"updated_at": tree["updated_at"]}
+        assert "+x" in (await client.worktree_diff(tree["id"]))["diff"]
+        with pytest.raises(InvalidInput):
+            await client.worktree_diff(tree["id"], limit=0)
+        with pytest.raises(Conflict, match="would be lost"):
+            await client.remove_worktree(tree["id"])
+        merged = await client.merge_worktree(tree["id"])
+        assert (merged["into"], merged["how"], merged["worktree"]["status"]) == ("main", "fast-forward", "merged")
+        assert (await client.remove_worktree(tree["id"]))["status"] == "removed"
+        assert (await client.worktrees())["worktrees"] == []
+        with pytest.raises(NotFound, match="midwatch worktrees"):
+            await client.worktree("w_1")
+        with pytest.raises(InvalidInput, match="worktree"):
+            await client.submit("x", {"workdir": str(repo), "worktree": "yes"})  # type: ignore[typeddict-item]
+
+
+async def test_two_tasks_of_a_coding_agent_never_work_in_one_directory_unless_told(home: Path, repo: Path) -> None:
+    async with serving(home) as client:
+        holder = await client.submit("touch begun; sleep 600", {"agent": "alone", "workdir": str(repo)})
+        await eventually((repo / "begun").exists)
+        second = await client.submit("echo second", {"agent": "alone", "workdir": str(repo / "-sub")})
+        waiting = await client.get(second["id"])
+        assert (waiting["wait"], waiting["status"]) == ("directory", "pending")
+        assert waiting["status_text"] == "pending: waits for the task that works in its directory"
+        told_so = {"agent": "alone", "workdir": str(repo), "share_workdir": True}
+        for wish in (told_so, {"agent": "shell", "workdir": str(repo)}, {**told_so, "worktree": True}):
+            beside = await client.submit("echo beside", wish)  # type: ignore[arg-type]
+            await ended(client, beside["id"])
+        assert (await client.get(second["id"]))["status"] == "pending"
+        await client.cancel(holder["id"])
+        await ended(client, second["id"])
+        assert (await client.get(second["id"]))["result"] == "second"
+
+
+async def test_an_agent_is_not_shown_what_others_did(home: Path, repo: Path) -> None:
+    async with serving(home) as client:
+        first = await client.submit("echo x > x", {"workdir": str(repo), "worktree": True})
+        await ended(client, first["id"])
+        script = f"midwatch worktree diff {first['id']}; midwatch worktree merge {first['id']}"
+        task = await client.submit(script.replace("midwatch", str(PROGRAM)), {"workdir": str(repo)})
+        await ended(client, task["id"])
+        said = (await client.get(task["id"]))["error"] or ""
+        assert "not shown what others did" in said
+        assert "may only look" in said
