@@ -35,6 +35,17 @@ log_level = "warning"
 [agents.quick]
 kind = "demo"
 slots = 500
+[agents.asks]
+kind = "function"
+target = "asking:work"
+path = ["{home}"]
+"""
+ASKING = """
+from midwatch.agent import Question
+
+
+def work(prompt, turn):
+    return turn.ask(Question(text="May I?", kind="execute", command=prompt)).status
 """
 
 Document = dict[str, Any]
@@ -44,7 +55,8 @@ Document = dict[str, Any]
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
     home = tmp_path / "home"
     home.mkdir()
-    (home / "midwatch.toml").write_text(SETTINGS)
+    (home / "midwatch.toml").write_text(SETTINGS.replace("{home}", str(home)))
+    (home / "asking.py").write_text(ASKING)
     made = Server(home)
     await made.start()
     yield made
@@ -149,11 +161,19 @@ async def things(http: httpx2.AsyncClient) -> dict[str, list[str]]:
         await made(f"/goals/{goal}/pause")
     await until(http, "/approvals?limit=500", "approvals", len(asks))
     await until(http, "/deliveries?status=failed&limit=500", "deliveries", 2 * len(failed))
+    leave = [await made("/tasks", prompt=f"ls {n}", agent="asks", workdir=str(Path.cwd())) for n in range(10)]
+    await until(http, "/approvals?limit=500", "approvals", len(asks) + len(leave))
+    for one in (await http.get("/approvals?limit=500")).json()["approvals"]:
+        if one["agent"] == "asks":
+            await made(f"/approvals/{one['id']}/approve", always=True)
+    rules = [rule["id"] for rule in (await http.get("/rules")).json()["rules"]]
+    assert len(rules) == len(leave)
     approvals = (await http.get("/approvals?limit=500")).json()["approvals"]
     deliveries = (await http.get("/deliveries?limit=500")).json()["deliveries"]
     return {
         "path.task_id": [done["id"], hangs["id"], *(task["id"] for task in (*failed, *waits, *asks))],
         "path.approval_id": [one["id"] for one in approvals],
+        "path.rule_id": rules,
         "path.delivery_id": [one["id"] for one in deliveries],
         "path.automation_id": automations,
         "path.goal_id": goals,

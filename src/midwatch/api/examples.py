@@ -1,4 +1,4 @@
-"""Examples of automations, goals and what stands around them, for the description of the interface."""
+"""Examples of automations, goals, rules and what stands around them, for the description of the interface."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ GOAL: dict[str, Any] = {
 }  # fmt: skip
 SHOT = {"id": "am_1", "prompt": "Look around", "agent": "demo", "schedule": {"cron": "@daily", "zone": "UTC"}}
 STANDING: dict[str, Any] = {
+    "ChoiceInfo": {"name": "Allow", "kind": "allow_once"},
+    "PatternInfo": {"kind": "edit", "command": None, "path": "src/a.py", "root": "/srv/project"},
     "AutomationInfo": AUTOMATION,
     "AutomationBody": {
         "prompt": "Brief me for {{date}}", "cron": "0 9 * * 1-5", "zone": "Europe/Berlin", "agent": "demo",
