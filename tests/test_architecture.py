@@ -20,7 +20,7 @@ ORDER = (
     "identity", "automation", "goal", "rules", "automations",
     "snapshots", "goals", "settlement", "alert", "alerts", "engine", "store", "home", "slots", "turn", "verdict",
     "conversations", "waiting", "worker", "lookout", "courier", "watchdog", "scheduler", "routines", "hooks",
-    "partial", "relay", "bus",
+    "partial", "relay", "terminals", "bus",
     "stores", "engines", "agents", "channels", "config", "runtime", "backup", "testing", "wire", "api", "client", "cli",
 )  # fmt: skip
 """Reading order. A module imports only from names that stand before its own."""
@@ -56,7 +56,7 @@ PURE = ("cronsim",)
 LOOPS = ("courier", "watchdog", "scheduler", "routines", "hooks")
 EDGES = ("stores", "engines", "agents", "channels")
 MEETING_PLACES = ("runtime", "testing", "wire", "api", "client", "cli")
-NAMELESS = (*NOUNS, "store", "slots", "turn", "worker", "partial", "relay", "bus", *LOOPS)
+NAMELESS = (*NOUNS, "store", "slots", "turn", "worker", "partial", "relay", "terminals", "bus", *LOOPS)
 """These work with any store and any engine, so they name none."""
 FORBIDDEN_WORDS = ("sqlite", "postgres", "psycopg", "procrastinate", "embedded")
 

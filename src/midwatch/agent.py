@@ -5,7 +5,7 @@ An agent opens a conversation for a session; the worker gives it turns. All kind
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -198,6 +198,51 @@ class Lasting(Conversation, Protocol):
     @property
     def alive(self) -> bool:
         """Whether it can take another turn as it is; one that cannot is closed after its turn."""
+        ...
+
+
+class Screenshot(NamedTuple):
+    """What a terminal shows, and what the agent in it does."""
+
+    text: str
+    """Its rows, without blanks at their ends."""
+    columns: int
+    rows: int
+    cursor: tuple[int, int]
+    """Column and row, from 0."""
+    title: str
+    status: str
+    """starting, idle, busy, asking or exited."""
+    evidence: str
+    """What tells so: program, title, mode, progress, text, prompt, silence, process or reaction."""
+    certain: bool
+    """False when it is no more than silence."""
+    styled: str = ""
+    """Escape sequences that paint it, when they were asked for."""
+
+
+@runtime_checkable
+class Terminal(Lasting, Protocol):
+    """A conversation with a program in a terminal, which people may look at and type into."""
+
+    def screenshot(self, *, styled: bool = False) -> Screenshot:
+        """What it shows now; Conflict when no program runs in it."""
+        ...
+
+    def send_keys(self, data: bytes) -> None:
+        """Type, whatever goes on. Conflict when no program runs in it."""
+        ...
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Give it another size. Conflict when no program runs in it."""
+        ...
+
+    def listen(self, listener: Callable[[str], None] | None) -> None:
+        """Have `listener` called with the text of the screen soon after it has changed, not too often."""
+        ...
+
+    async def start(self, turn: Turn) -> None:
+        """Have the program running, before there is a prompt. Harmless when it is."""
         ...
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from midwatch.agent import Agent, Conversation, Lasting
+from midwatch.agent import Agent, Conversation, Lasting, Terminal, Turn
+from midwatch.change import Fence
 from midwatch.clock import Clock, Timer
 from midwatch.engine import LiveStore
-from midwatch.errors import StoreError
+from midwatch.errors import Conflict, StoreError
+from midwatch.event import Event, ScreenUpdate, event
 from midwatch.session import Session
 from midwatch.task import conversation
 from midwatch.turn import LiveTurn
@@ -45,12 +48,17 @@ class Conversations:
         *,
         idle_seconds: float = 1800.0,
         most: int = 50,
+        show: Callable[[Event], None] = lambda _: None,
     ) -> None:
+        """`show` is told what the terminals of conversations show."""
         self._store = store
         self._clock = clock
         self._owner = owner
         self._idle_seconds = idle_seconds
         self._most = most
+        self._show = show
+        self._open: dict[str, Conversation] = {}
+        """All that are open here, by session: they wait, or have a turn."""
         self._kept: dict[str, Kept] = {}
         self._held: set[str] = set()
         """Sessions the store knows to be live here; their turns may be running."""
@@ -72,14 +80,34 @@ class Conversations:
             if kept.agent is agent and isinstance(kept.talk, Lasting) and kept.talk.alive:
                 return kept.talk
             await self._end(kept.talk, session.key)
-        talk = await opened(agent, session)
+        talk = await self._opened(agent, session)
         if isinstance(talk, Lasting) and conversation(turn.task):
-            try:
-                await self._store.hold_session(session.key, self._owner, turn.fence)
-            except BaseException:
-                await self._end(talk, session.key)
-                raise
-            self._held.add(session.key)
+            await self._hold(talk, session.key, turn.fence)
+        return talk
+
+    def find(self, key: str) -> Conversation | None:
+        """The session's conversation, if it is open here."""
+        return self._open.get(key)
+
+    async def begin(self, agent: Agent, session: Session, turn: Turn) -> Conversation:
+        """Have the terminal of a conversation open before it is spoken to. Conflict when it is open elsewhere, or is
+        none that can be opened so."""
+        if (known := self._open.get(session.key)) is not None:
+            return known
+        if session.live_owner not in (None, self._owner):
+            raise Conflict(f"the conversation of session {session.key} is open in another process.")
+        talk = await self._opened(agent, session)
+        if not isinstance(talk, Terminal):
+            await self._end(talk, session.key)
+            raise Conflict(f"agent {agent.name} has no terminal; use an agent of kind terminal.")
+        await self._hold(talk, session.key, None)
+        try:
+            await talk.start(turn)
+        except BaseException:
+            await self._end(talk, session.key)
+            await self.let_go(session.key)
+            raise
+        self._wait(session.key, agent, talk)
         return talk
 
     def keep(self, agent: Agent | None, turn: LiveTurn, talk: Conversation) -> bool:
@@ -87,14 +115,12 @@ class Conversations:
         key = turn.session_key
         if self._stopping or agent is None or key not in self._held or not (isinstance(talk, Lasting) and talk.alive):
             return False
-        timer = self._clock.call_later(self._idle_seconds, lambda: self._close_soon(key))
-        self._kept[key] = Kept(agent, talk, timer)
-        if len(self._kept) > self._most:
-            self._close_soon(next(iter(self._kept)))  # the one that has waited longest
+        self._wait(key, agent, talk)
         return True
 
     async def let_go(self, key: str) -> None:
         """The conversation is closed: any process may take the session's next task."""
+        self._open.pop(key, None)
         if key in self._held:
             self._held.discard(key)
             try:
@@ -121,6 +147,28 @@ class Conversations:
             await asyncio.wait(set(self._closing))
 
     # -- inside --------------------------------------------------------------------------------------------------
+
+    async def _opened(self, agent: Agent, session: Session) -> Conversation:
+        talk = await opened(agent, session)
+        self._open[session.key] = talk
+        if isinstance(talk, Terminal):
+            about = {"session_key": session.key, "agent_id": agent.name}
+            talk.listen(lambda text: self._show(event(ScreenUpdate(screen=text), self._clock.now(), **about)))
+        return talk
+
+    async def _hold(self, talk: Conversation, key: str, fence: Fence | None) -> None:
+        try:
+            await self._store.hold_session(key, self._owner, fence)
+        except BaseException:
+            await self._end(talk, key)
+            raise
+        self._held.add(key)
+
+    def _wait(self, key: str, agent: Agent, talk: Conversation) -> None:
+        timer = self._clock.call_later(self._idle_seconds, lambda: self._close_soon(key))
+        self._kept[key] = Kept(agent, talk, timer)
+        if len(self._kept) > self._most:
+            self._close_soon(next(iter(self._kept)))  # the one that has waited longest
 
     async def _close_closed(self) -> None:
         mine = await self._store.live_sessions(self._owner)
@@ -150,6 +198,8 @@ class Conversations:
             await self.let_go(key)
 
     async def _end(self, talk: Conversation, key: str) -> None:
+        if self._open.get(key) is talk:
+            del self._open[key]
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await talk.close()

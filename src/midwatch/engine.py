@@ -98,9 +98,9 @@ class Pulse(Protocol):
 class LiveStore(Protocol):
     """Port: sessions whose conversation is open in a process."""
 
-    async def hold_session(self, key: str, owner: str, fence: Fence) -> int:
-        """Its conversation was opened in process `owner`, for the attempt that `fence` names; its new epoch. From now
-        on only that process takes its tasks, until it lets go or is dead."""
+    async def hold_session(self, key: str, owner: str, fence: Fence | None) -> int:
+        """Its conversation was opened in process `owner`, for the attempt that `fence` names, or before there is one;
+        its new epoch. From now on only that process takes its tasks, until it lets go or is dead."""
         ...
 
     async def release_session(self, key: str, owner: str) -> None:

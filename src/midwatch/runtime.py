@@ -55,6 +55,7 @@ from midwatch.store import Commit, Store
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.task import AgentTerms, Task
 from midwatch.tasks import Limits, Tasks
+from midwatch.terminals import Terminals
 from midwatch.watchdog import Watchdog
 from midwatch.worker import Worker
 from midwatch.worktrees import Worktrees
@@ -147,6 +148,7 @@ class Runtime:
             store, clock, GitProgram(), home=str(home.worktrees), host=socket.gethostname(), lock=home.lock
         )
         self.sessions = Sessions(store, clock, self.tasks, self._pause_automation)
+        self.terminals = Terminals(store, agents, self.relay, self._child_env)
         self.settlements = Settlements(store, clock, self.roster.terms_of, settings.goals.templates())
         about = (self.roster.terms_of, self.notifications.check_route, settings.notify)
         self.automations = Automations(store, clock, self.tasks, *about, submitter=self._id)
@@ -227,7 +229,7 @@ class Runtime:
             self.notifications,
             self.approvals,
             Slots(settings.slots, per_agent, settings.max_running_per_actor),
-            Conversations(self.store, self.clock, self._id, idle_seconds=settings.keep_open, most=settings.max_live),
+            self._conversations(),
             owner=self._id,
             show=self.bus.show,
             identify=identify,
@@ -267,6 +269,12 @@ class Runtime:
         await self.routines.start()
         if settings.completion_hook:
             await self.hooks.add("completion", program(settings.completion_hook, self._child_env), engine.leads)
+
+    def _conversations(self) -> Conversations:
+        idle, most = self.settings.keep_open, self.settings.max_live
+        made = Conversations(self.store, self.clock, self._id, idle_seconds=idle, most=most, show=self.bus.show)
+        self.terminals.serve(made)
+        return made
 
     async def _prune_worktrees(self) -> None:
         await self.worktrees.prune(self.clock.now() - int(self.settings.retention.task_age * SECOND))

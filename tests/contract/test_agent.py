@@ -47,6 +47,16 @@ if said == "hang": time.sleep(600)
 """
 
 
+LISTENER = """
+import sys, time
+while True:
+    said = input("> ")
+    if said == "fail": sys.exit("told to fail")
+    print("you said", said, "ready" if said == "hang" else "", flush=True)
+    if said == "hang": time.sleep(600)
+"""
+
+
 @dataclass(frozen=True)
 class Sample:
     """One kind: agents that echo, fail and hang, and whether they keep a thread and can be stopped politely."""
@@ -117,8 +127,14 @@ def scripted(place: Path) -> Sample:
     )
 
 
+def terminal(place: Path) -> Sample:
+    agent = build("x", "terminal", {"argv": [sys.executable, "-c", LISTENER], "prompt": "^> $"})
+    return Sample(agent, agent, agent, keeps_thread=False)
+
+
 SAMPLES: tuple[Callable[[Path], Sample], ...] = (
     command, demonstration, function_in_child, function_on_loop, function_on_thread, headless, scripted,
+    terminal,
 )  # fmt: skip
 
 
@@ -320,7 +336,7 @@ async def test_processes_are_known_before_they_work_and_gone_after(sample: Sampl
     turn = RecordingTurn("hello")
     await run(sample.echo, turn)
     assert children() == set()
-    if sample.echo.kind in ("command", "headless") or isinstance(getattr(sample.echo, "target", None), str):
+    if sample.echo.kind in ("command", "headless", "terminal") or isinstance(getattr(sample.echo, "target", None), str):
         assert len(turn.groups) == 1
     else:
         assert turn.groups == []

@@ -21,9 +21,10 @@ KINDS: dict[str, str] = {
     "demo": "midwatch.agents.demo:DemoAgent",
     "function": "midwatch.agents.function:FunctionAgent",
     "headless": "midwatch.agents.headless:HeadlessAgent",
+    "terminal": "midwatch.agents.terminal.kind:TerminalAgent",
 }
 """Where each kind lives."""
-EXCLUSIVE = frozenset({"headless", "acp"})
+EXCLUSIVE = frozenset({"headless", "acp", "terminal"})
 """Kinds that write code: a task of theirs has its directory for itself, unless it is said to share it."""
 
 

@@ -65,6 +65,8 @@ class Program:
     sandbox: Sandbox | None
     """What keeps it in. Named by whoever starts something, so that nothing is started without it by mistake."""
     env: Mapping[str, str] = field(default_factory=dict)
+    enter: tuple[str, ...] = ()
+    """What is run before it, outside of the sandbox, and becomes it."""
 
     def environment(self, turn_env: Mapping[str, str]) -> dict[str, str]:
         """The child's environment: ours, the agent's, the turn's; later ones win."""
@@ -95,7 +97,7 @@ class Program:
             argv, env = self.sandbox.command(argv, self.workdir, env)
         try:
             return subprocess.Popen(
-                ("/bin/sh", "-c", GATE, "midwatch-child", *argv),
+                ("/bin/sh", "-c", GATE, "midwatch-child", *self.enter, *argv),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
                 cwd=self.workdir, env=env, start_new_session=True,
             )  # fmt: skip

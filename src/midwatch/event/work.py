@@ -156,6 +156,14 @@ class AgentFault(Payload):
     level: str
 
 
+@kind("agent_exited", agents=True)
+class AgentExited(Payload):
+    """The program of a conversation has ended by itself: its exit code, or minus the signal, and its last screen."""
+
+    code: int | None
+    screen: str | None = None
+
+
 @kind("session_opened")
 class SessionOpened(Payload):
     """A conversation was opened, or opened again."""

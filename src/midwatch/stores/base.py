@@ -133,7 +133,7 @@ class VerbStore(ABC):
     async def open_session(self, session: Session, events: tuple[Event, ...]) -> bool:
         return await self.write(look.open_session, session, events)
 
-    async def hold_session(self, key: str, owner: str, fence: Fence) -> int:
+    async def hold_session(self, key: str, owner: str, fence: Fence | None) -> int:
         return await self.write(live.hold, key, owner, fence)
 
     async def release_session(self, key: str, owner: str) -> None:

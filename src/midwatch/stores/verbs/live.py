@@ -7,8 +7,9 @@ from midwatch.stores.verbs.change import hold as hold_fence
 from midwatch.stores.verbs.tx import Tx
 
 
-def hold(tx: Tx, key: str, owner: str, fence: Fence) -> int:
-    hold_fence(tx, fence)
+def hold(tx: Tx, key: str, owner: str, fence: Fence | None) -> int:
+    if fence is not None:
+        hold_fence(tx, fence)
     row = tx.row("session.hold", {"key": key, "owner": owner})
     tx.topics.add("session")
     assert row is not None, "a conversation's session is made when its first task is submitted"

@@ -1,0 +1,305 @@
+"""A conversation with a terminal agent: many turns with one program, which stays open between them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from midwatch.agent import Interrupt, Screenshot, Turn, TurnResult
+from midwatch.agents.base import last_lines, message_id, prompt_of
+from midwatch.agents.process import within
+from midwatch.agents.reaping import members
+from midwatch.agents.terminal.dialog import dialog
+from midwatch.agents.terminal.extract import reply
+from midwatch.agents.terminal.live import Live
+from midwatch.agents.terminal.sending import clean, send
+from midwatch.agents.terminal.status import Reading
+from midwatch.errors import AgentError, Conflict
+from midwatch.event import AgentExited, MessageDelta
+from midwatch.session import Session
+
+if TYPE_CHECKING:
+    from midwatch.agents.terminal.kind import TerminalAgent
+
+START_SECONDS = 120.0
+QUIT_SECONDS = 0.5
+STOP_SECONDS = 2.0
+"""After which what did not stop at the agent's own key gets SIGINT."""
+ANSWER_SECONDS = 5.0
+TOLD_EVERY = 0.1
+TOLD_SHARE = 10
+"""Reading a long reply takes time: at most one part in so many is spent on it."""
+
+
+class TerminalConversation:
+    """One session with a program in a terminal."""
+
+    def __init__(self, agent: TerminalAgent, session: Session) -> None:
+        self._agent = agent
+        self._session = session
+        self._thread = session.thread_id
+        self._live: Live | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._listener: Callable[[str], None] | None = None
+        self._turn: Turn | None = None
+        self._interrupted: Interrupt | None = None
+        self._closed = False
+
+    # -- the port ------------------------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> bool:
+        """Whether the program runs and waits for a prompt, as far as one can see."""
+        return self._live is not None and self._live.running
+
+    async def turn(self, turn: Turn) -> TurnResult:
+        """Send the prompt, wait until the agent waits again, and read its reply off the terminal."""
+        self._turn, self._interrupted = turn, None
+        try:
+            await self.start(turn)
+            await self._settled(turn, START_SECONDS)
+            assert self._live is not None
+            return await self._work(turn, self._live)
+        finally:
+            self._turn = None
+            if self._closed:
+                self._forget()
+
+    async def start(self, turn: Turn) -> None:
+        """Have the program running."""
+        if left := self._agent.exits.pop(self._session.key, None):
+            await turn.emit(left)
+        if self._live is None or not self._live.running:
+            await self._open(turn)
+        else:
+            await turn.own_group(self._live.child.pgid)
+
+    async def interrupt(self, mode: Interrupt) -> None:
+        """The agent's own key, then SIGINT; or the signal that ends the program."""
+        live = self._live
+        if self._turn is None:
+            return
+        self._interrupted = mode
+        if live is None or not live.running:
+            return
+        live.news.set()
+        if mode != "stop":
+            live.child.interrupt(mode)
+            return
+        live.type(live.profile.interrupt)
+        await live.until(lambda reading: reading.state == "idle" or self._turn is None, STOP_SECONDS)
+        if self._turn is not None and live.running and live.read().state != "idle":
+            live.child.signal_foreground()
+
+    async def close(self) -> None:
+        """Let the agent quit if it waits, and end it in any case."""
+        self._closed = True
+        live = self._live
+        if live is None:
+            return
+        if live.running and live.profile.quit and live.read().state == "idle":
+            live.type(live.profile.quit)
+            await within(QUIT_SECONDS, live.child.exited)
+        await live.end()
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._turn is None:
+            self._forget()
+
+    # -- what people may do at any time --------------------------------------------------------------------------
+
+    def screenshot(self, *, styled: bool = False) -> Screenshot:
+        """See the port."""
+        return self._running().screenshot(styled=styled)
+
+    def send_keys(self, data: bytes) -> None:
+        """See the port."""
+        self._running().type(data)
+
+    def resize(self, columns: int, rows: int) -> None:
+        """See the port."""
+        self._running().resize(columns, rows)
+
+    def listen(self, listener: Callable[[str], None] | None) -> None:
+        """See the port."""
+        self._listener = listener
+        if self._live is not None:
+            self._live.listener = listener
+
+    # -- start and end -------------------------------------------------------------------------------------------
+
+    def _running(self) -> Live:
+        if self._live is None or not self._live.running:
+            raise Conflict(f"session {self._session.key} has no open terminal; send it a message to open one.")
+        return self._live
+
+    async def _open(self, turn: Turn) -> None:
+        agent, profile = self._agent, self._agent.profile
+        self._forget()
+        thread = turn.thread_id or self._thread
+        if thread is None and turn.resumed and profile.resume_argv:
+            raise AgentError("it was cut off before its thread id was known; look at what it did, then retry it")
+        if thread is None or not profile.resume_argv:
+            argv, thread = profile.argv, str(uuid.uuid4()) if profile.thread == "uuid" else None
+        else:
+            argv = profile.resume_argv
+        filled = tuple(part.replace("{thread}", thread or "") for part in argv)
+        live = Live(profile, (profile.columns, profile.rows))
+        live.listener = self._listener
+        try:
+            await live.start(agent.program(filled, turn.workdir or self._session.workdir), turn)
+        except BaseException:
+            await live.end()
+            live.free()
+            raise
+        self._live, self._thread = live, thread
+        self._watching = asyncio.create_task(self._watch(live))
+
+    def _forget(self) -> None:
+        if self._live is not None:
+            self._live.free()
+            self._live = None
+
+    async def _watch(self, live: Live) -> None:
+        """When the program ends by itself between turns, the next turn tells of it."""
+        code = await live.ended()
+        if self._turn is None and not self._closed:
+            self._agent.exits[self._session.key] = AgentExited(code=code, screen=live.screen.text())
+
+    async def _gone(self, turn: Turn, live: Live) -> AgentError:
+        """The program has ended in the middle of a turn: told with its last screen and code."""
+        code = await live.ended()
+        shown = live.screen.text()
+        await turn.emit(AgentExited(code=code, screen=shown))
+        how = f"was ended by signal {-code}" if code is not None and code < 0 else f"exited with code {code}"
+        said = last_lines(live.screen.read())
+        return AgentError(f"{Path(self._agent.profile.argv[0]).name} {how}" + (f": {said}" if said else ""))
+
+    # -- one turn ------------------------------------------------------------------------------------------------
+
+    async def _work(self, turn: Turn, live: Live) -> TurnResult:
+        prompt = clean(prompt_of(turn, known=self._thread is not None))
+        live.screen.forget_history()
+        first = 0 if live.profile.echo else live.screen.cursor_row
+
+        def written() -> str:
+            text = live.screen.read(first if first < live.screen.height else 0)
+            if not live.profile.box:
+                text = text.removesuffix(live.watch.prompt_line.rstrip())
+            return reply(text, prompt, live.profile)
+
+        async with self._telling(turn, live, written):
+            await send(live, prompt)
+            await self._keep_thread(turn, live)
+            await self._settled(turn, None)
+            await self._keep_thread(turn, live)
+        return TurnResult(text=written(), thread_id=self._thread)
+
+    async def _settled(self, turn: Turn, seconds: float | None) -> None:
+        """Return when the agent waits for a prompt; questions are asked meanwhile."""
+        live = self._live
+        assert live is not None
+
+        def over(reading: Reading) -> bool:
+            return reading.state == "idle" or (reading.state == "asking" and reading.certain) or self._broken_off
+
+        while True:
+            reading = await live.until(over, seconds)
+            if reading.state == "exited":
+                raise await self._gone(turn, live)
+            if self._broken_off or (self._interrupted and reading.state == "idle"):
+                raise AgentError("it was interrupted.")
+            if reading.state == "idle":
+                return
+            if reading.state != "asking":
+                shown = last_lines(live.screen.text())
+                raise AgentError(f"the program was not ready for a prompt in {seconds:g} s: {shown}")
+            await self._ask(turn, live)
+
+    @property
+    def _broken_off(self) -> bool:
+        """Whether a turn is to be given up that has not begun to work."""
+        return self._interrupted is not None and self._live is not None and self._live.read().state == "starting"
+
+    async def _ask(self, turn: Turn, live: Live) -> None:
+        """Have a person answer the question on the screen, here or at the terminal itself."""
+        found = dialog(live.profile, live.watch.shown)
+        asked = asyncio.create_task(turn.ask(found.question()))
+        gone = asyncio.create_task(live.until(lambda reading: reading.state != "asking"))
+        try:
+            await asyncio.wait({asked, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                return
+            answer = asked.result()
+            keys = found.keys(answer)
+            if keys is not None:
+                live.type(keys)
+            elif not answer.granted:
+                raise AgentError(f"it asked something that was not answered: {found.text}")
+            await asyncio.wait({gone}, timeout=ANSWER_SECONDS if keys else None)
+        finally:
+            for task in (asked, gone):
+                task.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    await task
+
+    async def _keep_thread(self, turn: Turn, live: Live) -> None:
+        """Have it known by what id the agent can take up this conversation."""
+        pattern = live.profile.thread
+        if self._thread is None and pattern not in ("", "uuid"):
+            self._thread = await asyncio.to_thread(_open_file, live.child.pgid, pattern)
+        if self._thread is not None:
+            await turn.keep_thread(self._thread)
+
+    @asynccontextmanager
+    async def _telling(self, turn: Turn, live: Live, written: Callable[[], str]) -> AsyncIterator[None]:
+        """Show the reply while it is written."""
+        telling = asyncio.create_task(self._tell(turn, live, written))
+        try:
+            yield
+        finally:
+            telling.cancel()
+            with suppress(asyncio.CancelledError):
+                await telling
+
+    async def _tell(self, turn: Turn, live: Live, written: Callable[[], str]) -> None:
+        told, seen = "", 0
+        loop = asyncio.get_running_loop()
+        while True:
+            if live.screen.version == seen:
+                await live.news.wait()
+            began, seen = loop.time(), live.screen.version
+            if live.watch.reacted:
+                text = written()
+                if text != told:
+                    same = _common(told, text)
+                    await turn.emit(MessageDelta(message_id=message_id(turn), offset=same, text=text[same:]))
+                    told = text
+            await asyncio.sleep(max(TOLD_EVERY, TOLD_SHARE * (loop.time() - began)))
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    if other.startswith(one):
+        return len(one)
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
+    return low
+
+
+def _open_file(pgid: int, pattern: str) -> str | None:
+    """What `pattern` finds in the names of the files that a group keeps open."""
+    for pid in members(pgid):
+        with suppress(OSError):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    if found := re.search(pattern, str(link.readlink())):
+                        return found[1]
+    return None

@@ -1,0 +1,157 @@
+"""A program that runs in a terminal: its process, its screen, what it does now. Things happen when it writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from midwatch.agent import Screenshot, Turn
+from midwatch.agents.process import Program, within
+from midwatch.agents.terminal.process import TerminalChild
+from midwatch.agents.terminal.profiles import Profile
+from midwatch.agents.terminal.screen import Screen
+from midwatch.agents.terminal.status import Reading, Watch
+
+BURST = 0.01
+"""Seconds in which what belongs together usually arrives."""
+SHOWN_EVERY = 0.05
+
+
+class Live:
+    """A terminal with a program in it."""
+
+    def __init__(self, profile: Profile, size: tuple[int, int]) -> None:
+        self.profile = profile
+        self.screen = Screen(*size, reply=self._answer, signal=self._signalled)
+        self.watch = Watch(profile, self.screen)
+        self.listener: Callable[[str], None] | None = None
+        self.news = asyncio.Event()
+        """Set when it has written, or somebody wants everybody to look again."""
+        self._child: TerminalChild | None = None
+        self._showing: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def start(self, program: Program, turn: Turn) -> None:
+        """Start the program once the store knows its group."""
+        self.watch.output(self._now())
+        self._child = await TerminalChild.begin(program, turn, self.screen.size, self._heard)
+        await self._child.admit(turn)
+
+    @property
+    def child(self) -> TerminalChild:
+        """Its process; it was started."""
+        assert self._child is not None
+        return self._child
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a program to type to."""
+        return self._child is not None and not self._child.exited.is_set()
+
+    def type(self, keys: str | bytes) -> None:
+        """Press keys."""
+        if self._child is not None and keys:
+            self._child.type(keys.encode() if isinstance(keys, str) else keys)
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Give it another size."""
+        if self._child is not None:
+            self._child.resize(columns, rows)
+        self.screen.resize(columns, rows)
+        self._show_soon()
+
+    # -- what it does --------------------------------------------------------------------------------------------
+
+    def read(self) -> Reading:
+        """What it does now."""
+        if self._child is not None and self._child.exited.is_set():
+            return Reading("exited", "process")
+        return self.watch.read(self._now())
+
+    async def until(self, reached: Callable[[Reading], bool], seconds: float | None = None) -> Reading:
+        """Wait until what it does is what is waited for, it has ended, or the time is over. The last reading."""
+        end = None if seconds is None else self._now() + seconds
+        while True:
+            self.news.clear()
+            reading = self.read()
+            if reached(reading) or reading.state == "exited":
+                return reading
+            left = None if end is None else end - self._now()
+            if left is not None and left <= 0:
+                return reading
+            waits = [wait for wait in (left, reading.again) if wait is not None]
+            if not waits:
+                await self.news.wait()
+            elif not await within(min(waits) + 0.001, self.news):
+                continue
+            await asyncio.sleep(BURST)
+
+    def screenshot(self, *, styled: bool = False) -> Screenshot:
+        """What it shows now."""
+        reading, screen = self.read(), self.screen
+        columns, rows = screen.size
+        return Screenshot(
+            text=screen.text(),
+            columns=columns,
+            rows=rows,
+            cursor=screen.cursor,
+            title=screen.title,
+            status=reading.state,
+            evidence=reading.evidence,
+            certain=reading.certain,
+            styled=screen.styled() if styled else "",
+        )
+
+    # -- its end -------------------------------------------------------------------------------------------------
+
+    async def ended(self) -> int | None:
+        """Return when it has ended and nothing of it runs any more: its exit code."""
+        await self.child.exited.wait()
+        self.child.drain()
+        await self.child.end()
+        self.news.set()
+        return self.child.returncode
+
+    async def end(self) -> None:
+        """End it."""
+        if self._child is not None:
+            self._child.interrupt("terminate")
+            await self._child.end()
+        self.news.set()
+
+    def free(self) -> None:
+        """Forget its screen."""
+        if self._showing is not None:
+            self._showing.cancel()
+        if not self._closed:
+            self._closed = True
+            self.screen.close()
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _heard(self, data: bytes) -> None:
+        if self._closed:
+            return
+        self.screen.feed(data)
+        self.watch.output(self._now())
+        self.news.set()
+        self._show_soon()
+
+    def _answer(self, data: bytes) -> None:
+        self.type(data)
+
+    def _signalled(self, signal: object) -> None:
+        self.watch.heard(signal)  # type: ignore[arg-type]  # the screen is made before the watch that reads it
+
+    def _show_soon(self) -> None:
+        if self.listener is not None and self._showing is None:
+            self._showing = asyncio.get_running_loop().call_later(SHOWN_EVERY, self._show)
+
+    def _show(self) -> None:
+        self._showing = None
+        if self.listener is not None and not self._closed:
+            self.listener(self.screen.text())
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,263 @@
+"""Profiles: what is known of each terminal agent, as data. A configured agent takes one and changes what differs.
+
+A sign is a regular expression that is searched in the last rows of the screen, line by line (`^` and `$` are ends of
+lines). Keys are the characters a terminal sends for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from midwatch.agents.base import KindOptions
+
+
+def _regex(text: str) -> str:
+    try:
+        re.compile(text, re.MULTILINE)
+    except re.error as problem:
+        raise ValueError(f"not a regular expression: {problem}") from None
+    return text
+
+
+Regex = Annotated[str, AfterValidator(_regex)]
+ESCAPE, CONTROL_C, CONTROL_D, CONTROL_U = "\x1b", "\x03", "\x04", "\x15"
+RIGHT = "\x1b[C"
+BRAILLE = "^[\u2801-\u28ff]"
+NUMBERED = r"^\W{0,6}(\d)[.)] +(\S.*?)[ │|]*$"
+
+
+class Profile(KindOptions):
+    """One terminal agent."""
+
+    argv: tuple[str, ...] = Field((), description="Program and arguments; {thread} is the conversation's id.")
+    resume_argv: tuple[str, ...] = Field((), description="The same for a conversation whose {thread} is known.")
+    thread: Regex = Field(
+        "",
+        description="How its {thread} is known: `uuid`, midwatch makes one; or a regular expression whose group finds "
+        "it in the name of a file that the program keeps open.",
+    )
+    columns: int = Field(120, ge=20, le=1000, description="Width of the terminal.")
+    rows: int = Field(40, ge=10, le=1000, description="Height of the terminal.")
+    # -- status
+    ready: Regex = Field("", description="Sign of the input box.")
+    prompt: Regex = Field("", description="The line of the cursor, as far as the cursor, when it waits for input.")
+    busy: Regex = Field("", description="Sign that it works.")
+    asking: Regex = Field("", description="Sign of a question that waits for a key.")
+    busy_title: Regex = Field("", description="Title of the terminal while it works.")
+    idle_title: Regex = Field("", description="Title while it waits for input.")
+    asking_title: Regex = Field("", description="Title while it waits for an answer.")
+    explicit: bool = Field(False, description="Whether it is idle only when it says so by title or program status.")
+    paste_tells: bool = Field(False, description="Whether it takes pasted text only while it waits (mode 2004).")
+    settle: float = Field(0.12, ge=0, le=60, description="Seconds of silence after which a sign counts.")
+    quiet: float = Field(30.0, gt=0, description="Seconds of silence after which it is taken for idle without a sign.")
+    # -- input
+    enter_delay: float = Field(0.03, ge=0, le=10, description="Seconds between a prompt and the key Enter.")
+    clear: str = Field(CONTROL_U, description="Keys that empty the input box.")
+    interrupt: str = Field(CONTROL_C, description="Keys that stop it.")
+    quit: str = Field("", description="Keys that end it when it is idle.")
+    choice: Regex = Field(NUMBERED, description="A line with a choice: its groups are the key and the words.")
+    choice_keys: str = Field("{key}", description="Keys that make a choice.")
+    answers: dict[str, str] = Field(
+        default_factory=dict, description="Choices and their keys, where they are not in lines of their own."
+    )
+    # -- output
+    echo: Regex = Field("", description="What stands before the echo of a prompt, at the beginning of its line.")
+    pasted: Regex = Field("", description="What is shown in place of a long prompt.")
+    box: Regex = Field("", description="Where what follows the reply begins: the input box.")
+    noise: Regex = Field("", description="Lines around a reply that are none of it, such as a spinner.")
+    marker: Regex = Field("", description="What stands before the first line of a part of the reply.")
+    report_calls: Literal["", "claude", "codex"] = Field("", description="Whose calls to a task reporter are left out.")
+
+    def find(self, sign: str, text: str) -> re.Match[str] | None:
+        """The first place of a sign."""
+        return re.search(sign, text, re.MULTILINE) if sign else None
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing tells that it works."""
+        return not (self.busy or self.busy_title or self.paste_tells or self.explicit)
+
+
+PROFILES: Mapping[str, Profile] = {
+    "claude": Profile(
+        argv=("claude", "--settings", '{"tui":"default"}', "--session-id", "{thread}"),
+        resume_argv=("claude", "--settings", '{"tui":"default"}', "--resume", "{thread}"),
+        thread="uuid",
+        ready=r"^❯",
+        busy=r"esc to interrupt",
+        asking=r"(Esc to cancel|Enter to confirm|Enter to select)",
+        busy_title=BRAILLE,
+        idle_title=r"^✳",
+        explicit=True,
+        clear=CONTROL_C,
+        interrupt=ESCAPE,
+        quit=CONTROL_D + CONTROL_D,
+        echo=r"❯ ",
+        pasted=r"\[Pasted text",
+        box=r"^─{10,}[^\n]*\n❯",
+        noise=r"^\s*([✻✽✶✢·*✳] .*|⎿ +Tip:.*|.*esc to interrupt.*)$",
+        marker=r"^[●⏺] ",
+        report_calls="claude",
+    ),
+    "codex": Profile(
+        argv=("codex", "--no-alt-screen"),
+        resume_argv=("codex", "resume", "--no-alt-screen", "{thread}"),
+        thread=r"rollout-.*-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.jsonl",
+        ready=r"^›",
+        busy=r"esc to interrupt",
+        asking=r"(Press enter to (confirm|continue))",
+        busy_title=BRAILLE,
+        asking_title=r"Action Required",
+        explicit=True,
+        clear=CONTROL_C,
+        interrupt=ESCAPE,
+        quit=CONTROL_C + CONTROL_C,
+        echo=r"› ",
+        pasted=r"\[Pasted Content",
+        box=r"^›",
+        noise=r"^(─ Worked for .*|─+|• Working .*|.*esc to interrupt.*)$",
+        marker=r"^• ",
+        report_calls="codex",
+    ),
+    "gemini": Profile(
+        argv=("gemini", "--session-id", "{thread}"),
+        resume_argv=("gemini", "--resume", "{thread}"),
+        thread="uuid",
+        ready=r"Type your message",
+        busy=r"esc to cancel",
+        asking=r"(Allow execution of|Apply this change|Do you trust|● 1\. )",
+        busy_title=r"^✦",
+        idle_title=r"^◇",
+        asking_title=r"^✋",
+        explicit=True,
+        enter_delay=0.1,
+        clear=CONTROL_C,
+        interrupt=ESCAPE,
+        quit=CONTROL_C + CONTROL_C,
+        echo=r"[ │]*> ",
+        pasted=r"\[Pasted Text",
+        box=r"^(▀{10,}|[ ╭]*─{10,}[^\n]*\n[ │]*[>*!] |.*\? for shortcuts)",
+        noise=r"^( *[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|[▀▄─]{10,})$",
+        marker=r"^✦ ",
+    ),
+    "qwen": Profile(
+        argv=("qwen", "--session-id", "{thread}"),
+        resume_argv=("qwen", "--resume", "{thread}"),
+        thread="uuid",
+        ready=r"Type your message",
+        busy=r"esc to cancel",
+        asking=r"(Allow execution of|Apply this change|● 1\. )",
+        enter_delay=0.1,
+        settle=0.3,
+        clear=CONTROL_C,
+        interrupt=ESCAPE,
+        quit=CONTROL_C + CONTROL_C,
+        echo=r"[ │]*> ",
+        pasted=r"\[Pasted ",
+        box=r"^([ ╭]*─{10,}[^\n]*\n[ │]*[>*!] )",
+        noise=r"^( *[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|[▀▄─]{10,})$",
+        marker=r"^✦ ",
+    ),
+    "opencode": Profile(
+        argv=("opencode",),
+        resume_argv=("opencode", "--session", "{thread}"),
+        ready=r"(Ask anything|▣ |ctrl\+p commands)",
+        busy=r"esc (again to )?interrupt",
+        asking=r"△ Permission required",
+        settle=0.3,
+        clear=CONTROL_C,
+        interrupt=ESCAPE + ESCAPE,
+        quit=CONTROL_C + CONTROL_C,
+        answers={"Allow once": "\r", "Allow always": RIGHT + "\r", "Reject": RIGHT + RIGHT + "\r"},
+        echo=r" *┃ +",
+        pasted=r"\[Pasted ",
+        box=r"^ *┃ *\n.*\n *╹",
+        noise=r"^( *▣ .*|.*esc (again to )?interrupt.*|.*ctrl\+p commands.*| *[┃╹▀]+ *)$",
+    ),
+    "aider": Profile(
+        argv=("aider",),
+        ready=r"^\S*> ?$",
+        asking=r"\(Y\)es/\(N\)o.*: *$",
+        paste_tells=True,
+        settle=0.05,
+        interrupt=CONTROL_C,
+        quit=CONTROL_D,
+        answers={"yes": "y\r", "no": "n\r"},
+        echo=r"\S*> ",
+        box=r"^─{10,}\n\S*> ?$|^\S*> ?$",
+        noise=r"^(─{10,}|Tokens: .*|[░█ ]+ .*|.*Waiting for .*)$",
+    ),
+    "goose": Profile(
+        argv=("goose", "session", "--name", "{thread}"),
+        resume_argv=("goose", "session", "--resume", "--name", "{thread}"),
+        thread="uuid",
+        ready=r"^\( ?O\)>",
+        paste_tells=True,
+        settle=0.1,
+        interrupt=CONTROL_C,
+        quit=CONTROL_D,
+        asking=r"(Allow|Do you allow|Goose would like to call)",
+        echo=r"\( ?O\)> ",
+        box=r"^.*\( ?O\)>",
+        noise=r"^( *[◐◓◑◒⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|─{10,}.*|.*[○●]{8,}.*)$",
+    ),
+    "copilot": Profile(
+        argv=("copilot", "--session-id", "{thread}"),
+        resume_argv=("copilot", "--resume", "{thread}"),
+        thread="uuid",
+        ready=r"^[❯>]",
+        busy=r"(Esc to (cancel|interrupt)|Thinking)",
+        asking=r"(Do you want to|Enter to (select|confirm)|Confirm with)",
+        settle=0.3,
+        interrupt=ESCAPE,
+        clear=CONTROL_C,
+        quit=CONTROL_C + CONTROL_C,
+        echo=r"[❯>] ",
+        pasted=r"\[Paste",
+        box=r"^─{10,}[^\n]*\n[❯>]",
+        noise=r"^([◎◉○] .*|─{10,})$",
+        marker=r"^● ",
+    ),
+    "cursor": Profile(
+        argv=("cursor-agent",),
+        ready=r"^ *[│┃]? *→",
+        busy=r"(ctrl\+c to stop|esc to stop)",
+        asking=r"(Run this command\?|\(y\) )",
+        settle=0.5,
+        interrupt=CONTROL_C,
+        box=r"^ *┌─{10,}",
+    ),
+    "amp": Profile(
+        argv=("amp",),
+        ready=r"^╰─+",
+        busy=r"(Esc to cancel|Waiting for response|Running tools)",
+        asking=r"(Run this command\?|Allow .*\?)",
+        settle=0.5,
+        interrupt=ESCAPE + ESCAPE,
+        box=r"^╭─{10,}",
+    ),
+    "auggie": Profile(
+        argv=("auggie",),
+        ready=r"^ *[│|]? *[›>]",
+        busy=r"(esc to interrupt|Processing response)",
+        settle=0.5,
+        interrupt=ESCAPE,
+        box=r"^[ ╭]*─{10,}",
+    ),
+    "amazonq": Profile(
+        argv=("q", "chat"),
+        ready=r"^.*> ?$",
+        busy=r"Thinking\.\.\.",
+        asking=r"Allow this action\?",
+        settle=0.3,
+        interrupt=CONTROL_C,
+        answers={"yes": "y\r", "no": "n\r"},
+        box=r"^.*> ?$",
+    ),
+    "custom": Profile(quiet=2.0, settle=0.05),
+}
+"""What is known, by name."""

@@ -1,0 +1,228 @@
+"""The screen of a terminal: what a program's bytes look like, what it says beside the text, and what it is answered.
+
+The emulator is libghostty through pyghostty, named only here. A line that scrolls off is kept, so that a reply of any
+reasonable length can be read whole. Nothing is compared: each feed raises `version`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from midwatch.errors import BadConfig
+
+MOST_LINES = 200_000
+MOST_BYTES = 256 << 20
+LONGEST_TITLE = 500
+LONGEST_SIGNAL = 4096
+STATUS = b"7501"
+"""The OSC by which a program tells its status."""
+PASTE_OFF = b"\x1b[?2004l"
+CLEAR_HISTORY = b"\x1b[3J"
+PALETTE = re.compile(r"\x1b\]4;\d+;[^\x1b]*\x1b\\")
+"""The emulator's own colours, which a viewer has, too."""
+
+SignalKind = Literal["program", "title", "bell", "progress", "paste_off"]
+
+
+class Signal(NamedTuple):
+    """What a program says beside its text: its status, its title, a bell, progress, that nothing may be pasted now."""
+
+    kind: SignalKind
+    value: str = ""
+
+
+class Screen:
+    """One terminal's emulator. It belongs to one event loop."""
+
+    def __init__(
+        self,
+        columns: int,
+        rows: int,
+        *,
+        reply: Callable[[bytes], None] = lambda _: None,
+        signal: Callable[[Signal], None] = lambda _: None,
+    ) -> None:
+        """`reply` gets what the terminal answers to the program's questions; `signal` hears its signals in order."""
+        self.version = 0
+        self.title = ""
+        self._signal, self._reply = signal, reply
+        self._terminal, self._lib, self._ffi = _emulator(columns, rows)
+        self._kept: list[Any] = []
+        self._connect()
+
+    # -- in ------------------------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> None:
+        """Take in what the program wrote, half characters and half sequences included."""
+        self.version += 1
+        self._terminal.feed(data)
+        if PASTE_OFF in data:
+            self._signal(Signal("paste_off"))  # it may be on again by the end of the same piece
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Give it another size; lines are wrapped anew."""
+        self.version += 1
+        self._terminal.resize(columns, rows)
+
+    def forget_history(self) -> None:
+        """Let go of the lines that have scrolled off."""
+        if self._number("vt_ground", "bool"):
+            self._terminal.feed(CLEAR_HISTORY)
+
+    def close(self) -> None:
+        """Free its memory."""
+        self._terminal.close()
+        self._kept.clear()
+
+    # -- out -----------------------------------------------------------------------------------------------------
+
+    def text(self) -> str:
+        """The rows that are visible, without blanks at their ends."""
+        return _bare(self._format(self._rows(0, self.size[1] - 1, "active")))
+
+    def styled(self) -> str:
+        """The visible rows as escape sequences that paint them."""
+        vt = self._lib.GHOSTTY_FORMATTER_FORMAT_VT
+        return PALETTE.sub("", self._format(self._rows(0, self.size[1] - 1, "active"), emit=vt))
+
+    def read(self, first: int = 0) -> str:
+        """Everything from row `first`, counted from the oldest line kept, with wrapped lines joined."""
+        last = self.height - 1
+        return _bare(self._format(self._rows(first, last, "screen"), unwrap=True)) if first <= last else ""
+
+    def line_to_cursor(self) -> str:
+        """The row of the cursor, as far as the cursor."""
+        column, row = self.cursor
+        if column == 0:
+            return ""
+        return self._format(self._rows(row, row, "active", column - 1), trim=False)
+
+    @property
+    def height(self) -> int:
+        """How many rows there are with those that have scrolled off."""
+        return self._number("total_rows", "size_t")
+
+    @property
+    def full(self) -> bool:
+        """Whether lines may have been lost at the top."""
+        return self._number("scrollback_rows", "size_t") >= MOST_LINES
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and rows."""
+        return self._number("cols"), self._number("rows")
+
+    @property
+    def cursor(self) -> tuple[int, int]:
+        """Column and row, from 0."""
+        return self._number("cursor_x"), self._number("cursor_y")
+
+    @property
+    def cursor_row(self) -> int:
+        """The cursor's row, counted from the oldest line kept."""
+        return self.height - self.size[1] + self.cursor[1]
+
+    @property
+    def alternate(self) -> bool:
+        """Whether the program uses the screen that keeps no history."""
+        return self._number("active_screen", "GhosttyTerminalScreen") != 0
+
+    @property
+    def takes_paste(self) -> bool:
+        """Whether the program wants pasted text marked."""
+        return bool(self._terminal.mode(2004))
+
+    @property
+    def wants_application_keys(self) -> bool:
+        """Whether arrow keys are to be sent in their application form."""
+        return bool(self._terminal.mode(1))
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _number(self, name: str, ctype: str = "uint16_t") -> int:
+        return int(self._terminal.get(name, ctype))
+
+    def _rows(self, first: int, last: int, area: str, last_column: int | None = None) -> Any:
+        from pyghostty.core import init_sized
+
+        chosen = init_sized("GhosttySelection")
+        chosen.start = self._terminal.ref(0, first, area)[0]
+        chosen.end = self._terminal.ref(self.size[0] - 1 if last_column is None else last_column, last, area)[0]
+        return chosen
+
+    def _format(self, rows: Any, *, unwrap: bool = False, trim: bool = True, emit: int | None = None) -> str:
+        from pyghostty.core import init_sized, read_buf
+
+        lib = self._lib
+        options = init_sized("GhosttyTerminalSelectionFormatOptions")
+        options.emit = lib.GHOSTTY_FORMATTER_FORMAT_PLAIN if emit is None else emit
+        options.unwrap, options.trim, options.selection = unwrap, trim, rows
+        terminal = self._terminal._t[0]
+        return str(
+            read_buf(lambda b, n, out: lib.ghostty_terminal_selection_format_buf(terminal, options[0], b, n, out))
+        )
+
+    def _connect(self) -> None:
+        """Hear titles, bells and the rest; answer questions."""
+        terminal, lib, ffi = self._terminal, self._lib, self._ffi
+        terminal.on_reply(self._reply)
+        terminal.on_unknown_sequence(self._unknown, LONGEST_SIGNAL)
+        bell = lambda *_: self._signal(Signal("bell"))  # noqa: E731
+        for option, ctype, called in (
+            (lib.GHOSTTY_TERMINAL_OPT_TITLE_CHANGED, "GhosttyTerminalTitleChangedFn", self._retitled),
+            (lib.GHOSTTY_TERMINAL_OPT_BELL, "GhosttyTerminalBellFn", bell),
+            (lib.GHOSTTY_TERMINAL_OPT_PROGRESS_REPORT, "GhosttyTerminalProgressReportFn", self._progress),
+            (lib.GHOSTTY_TERMINAL_OPT_COLOR_SCHEME, "GhosttyTerminalColorSchemeFn", self._scheme),
+            (lib.GHOSTTY_TERMINAL_OPT_SIZE, "GhosttyTerminalSizeFn", self._measured),
+        ):
+            made = ffi.callback(ctype, called, onerror=terminal._on_cb_err)
+            self._kept.append(made)  # the library keeps no reference of its own
+            lib.ghostty_terminal_set(terminal._t[0], option, made)
+
+    def _retitled(self, *_: Any) -> None:
+        found = self._terminal.get("title", "GhosttyString")
+        text = bytes(self._ffi.buffer(found.ptr, min(found.len, LONGEST_TITLE)))
+        self.title = text.decode("utf-8", "replace")
+        self._signal(Signal("title", self.title))
+
+    def _progress(self, _: Any, __: Any, report: Any) -> None:
+        self._signal(Signal("progress", str(int(report.state))))
+
+    def _scheme(self, _: Any, __: Any, out: Any) -> bool:
+        out[0] = self._lib.GHOSTTY_COLOR_SCHEME_DARK
+        return True
+
+    def _measured(self, _: Any, __: Any, out: Any) -> bool:
+        out.columns, out.rows = self.size
+        out.cell_width, out.cell_height = 8, 16
+        return True
+
+    def _unknown(self, sequence: Any) -> None:
+        command, _, rest = sequence.content.partition(b";")
+        if sequence.kind != "osc" or command != STATUS:
+            return
+        if rest == b"?":
+            self._reply(b"\x1b]7501;?\x1b\\")
+        else:
+            self._signal(Signal("program", rest.decode("utf-8", "replace")))
+
+
+def _bare(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.split("\n"))
+
+
+def _emulator(columns: int, rows: int) -> tuple[Any, Any, Any]:
+    try:
+        from pyghostty import Terminal, ffi, lib
+    except ImportError as problem:
+        raise BadConfig(f"{problem.name} is missing; install it with `pip install 'midwatch[terminal]'`.") from None
+    made = Terminal(columns, rows, MOST_LINES, fg=(220, 220, 220), bg=(0, 0, 0))
+    # Without this the history is 10 000 bytes, whatever the number of lines.
+    for option, value in (
+        (lib.GHOSTTY_TERMINAL_OPT_SCROLLBACK_MAX_BYTES, MOST_BYTES),
+        (lib.GHOSTTY_TERMINAL_OPT_APC_MAX_BYTES, LONGEST_SIGNAL),
+    ):
+        lib.ghostty_terminal_set(made._t[0], option, ffi.new("size_t*", value))
+    return made, lib, ffi

@@ -1,0 +1,104 @@
+"""Sending a prompt: typed whole, seen on the screen, then Enter, then a reaction. What is not taken is taken back."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from midwatch.agents.terminal.dialog import FRAME
+from midwatch.agents.terminal.live import Live
+from midwatch.agents.terminal.status import Reading
+from midwatch.errors import AgentError
+
+PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""All but tab and newline: what could end a paste, press a key or interrupt."""
+HIDDEN = re.compile(f"[{re.escape(FRAME)}\\s]+")
+LONGEST_LINE = 4000
+"""Bytes of a line that the kernel collects for a program; of a longer one it would lose the end."""
+RECOGNISED = 24
+ECHO_SECONDS = 3.0
+REACTION_SECONDS = 2.0
+LAST_REACTION_SECONDS = 5.0
+
+
+def clean(prompt: str) -> str:
+    """A prompt as it may be typed: without control characters, without blanks at its ends."""
+    return CONTROLS.sub("", prompt.replace("\r\n", "\n").replace("\r", "\n")).strip()
+
+
+async def send(live: Live, text: str) -> None:
+    """Type a prompt and press Enter. AgentError when the program does not take it; then its input box is empty."""
+    keys = _keys(live, text)
+    tail = _visible(text)[-RECOGNISED:]
+    before, tags = _visible(live.screen.text()).count(tail), _tags(live)
+    began = live.screen.version
+    live.type(keys)
+
+    def echoed(_: Reading) -> bool:
+        shown = _visible(live.screen.text())
+        return live.screen.version > began and (shown.count(tail) > before or _tags(live) > tags)
+
+    await live.until(echoed, ECHO_SECONDS)
+    seen = live.running and (echoed(live.read()) or tail in _visible(live.screen.text()))
+    if not seen and not live.profile.silent:
+        _take_back(live)
+        raise AgentError("the program did not take the prompt into its input box; look at its terminal and try again")
+    await asyncio.sleep(live.profile.enter_delay)
+    await _enter(live, tail)
+
+
+async def _enter(live: Live, tail: str) -> None:
+    watch = live.watch
+
+    def reacted(reading: Reading) -> bool:
+        return watch.reacted or reading.state == "asking"
+
+    watch.submitted(asyncio.get_running_loop().time())
+    live.type("\r")
+    await live.until(reacted, REACTION_SECONDS)
+    if reacted(live.read()) or not _in_box(live, tail):
+        return
+    live.type("\r")  # once more and never again: it may have been taken for a part of the text
+    await live.until(reacted, LAST_REACTION_SECONDS)
+    if not reacted(live.read()) and _in_box(live, tail):
+        _take_back(live)
+        raise AgentError("the program does not begin to work on the prompt; look at its terminal and try again")
+
+
+def _keys(live: Live, text: str) -> str:
+    if not text:
+        raise AgentError("the prompt has nothing that can be typed")
+    line_mode = live.child.line_mode
+    if live.screen.takes_paste and not line_mode:
+        return f"{PASTE_START}{text}{PASTE_END}"
+    if "\n" in text:
+        raise AgentError("this program takes one line at a time; write the prompt in one line")
+    if line_mode and len(text.encode()) > LONGEST_LINE:
+        raise AgentError(f"this program takes lines of up to {LONGEST_LINE} bytes; write a shorter prompt")
+    return text
+
+
+def _take_back(live: Live) -> None:
+    """Leave nothing half typed behind."""
+    if live.running:
+        live.type(live.profile.clear)
+
+
+def _in_box(live: Live, tail: str) -> bool:
+    """Whether the prompt still stands in the input box."""
+    shown = live.screen.text()
+    places = [found.start() for found in re.finditer(live.profile.box or r"(?!)", shown, re.MULTILINE)]
+    if not places:
+        return False
+    box = shown[places[-1] :]
+    return tail in _visible(box) or bool(live.profile.pasted and re.search(live.profile.pasted, box))
+
+
+def _tags(live: Live) -> int:
+    """How many long prompts are shown by a tag."""
+    return len(re.findall(live.profile.pasted, live.screen.text())) if live.profile.pasted else 0
+
+
+def _visible(text: str) -> str:
+    return HIDDEN.sub("", text)

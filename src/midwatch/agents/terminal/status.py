@@ -1,0 +1,174 @@
+"""What a terminal agent does now: idle, busy or asking, and what tells so.
+
+What a program says of itself comes first: its status (OSC 7501), its title, its modes. Then text on the screen. Silence
+is the last resort, and is not certain. Nothing runs while a terminal is silent: a reading says after how much more
+silence it would be another one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from midwatch.agents.terminal.profiles import Profile
+from midwatch.agents.terminal.screen import Screen, Signal
+
+State = Literal["starting", "idle", "busy", "asking", "exited"]
+Evidence = Literal["program", "title", "mode", "progress", "text", "prompt", "silence", "process", "reaction"]
+
+LAST_ROWS = 25
+GRACE = 5.0
+"""Seconds after Enter in which idle is believed only of one that was seen busy."""
+ASKING_SETTLE = 0.15
+PROMPT_QUIET = 0.7
+
+
+class Reading(NamedTuple):
+    """What it does, what tells so, and whether that is certain."""
+
+    state: State
+    evidence: Evidence
+    certain: bool = True
+    again: float | None = None
+    """Seconds of silence after which the reading changes, if it would."""
+
+
+class Watch:
+    """Reads the status of one terminal."""
+
+    def __init__(self, profile: Profile, screen: Screen) -> None:
+        self._profile = profile
+        self._screen = screen
+        self._program = ""
+        self._progress = ""
+        self._paste_tells = profile.paste_tells
+        self._prompt: str | None = None
+        """The line of the cursor before the first prompt, where nothing else tells."""
+        self._last_output = 0.0
+        self._submitted: float | None = None
+        self._place = (0, "")
+        self._busy_seen = False
+        self._was_idle = False
+        self.shown = ""
+        """The last rows, as of the last reading."""
+
+    # -- what happens --------------------------------------------------------------------------------------------
+
+    def heard(self, signal: Signal) -> None:
+        """The program said something beside its text. What it was for a moment only counts, too."""
+        profile = self._profile
+        if signal.kind == "program":
+            self._program = _state(signal.value)
+            self._busy_seen |= self._program == "working"
+        elif signal.kind == "progress":
+            self._progress = signal.value
+            self._busy_seen |= signal.value in ("1", "3")
+        elif signal.kind == "title":
+            self._busy_seen |= profile.find(profile.busy_title, signal.value) is not None
+        elif signal.kind == "paste_off":
+            if self._submitted is not None and profile.silent:
+                self._paste_tells = True  # as shells do: it goes off with Enter and on with the next prompt
+            self._busy_seen |= self._paste_tells
+
+    def output(self, now: float) -> None:
+        """The program wrote something."""
+        self._last_output = now
+
+    def submitted(self, now: float) -> None:
+        """Enter is being pressed."""
+        self._submitted = now
+        self._busy_seen = False
+        self._place = self._where()
+
+    @property
+    def reacted(self) -> bool:
+        """Whether it was seen to work since Enter."""
+        if self._profile.silent and not self._busy_seen:
+            return self._where() != self._place
+        return self._busy_seen
+
+    @property
+    def prompt_line(self) -> str:
+        """The line of the cursor, if it is where such a program waits for input."""
+        line = self._screen.line_to_cursor()
+        told = self._paste_tells and self._screen.takes_paste
+        return line if told or self._profile.find(self._profile.prompt, line) or line == self._prompt else ""
+
+    # -- what is so ----------------------------------------------------------------------------------------------
+
+    def read(self, now: float) -> Reading:
+        """What it does now."""
+        self.shown = "\n".join(self._screen.text().split("\n")[-LAST_ROWS:])
+        silent = now - self._last_output
+        if asking := self._asking():
+            self._busy_seen = True
+            settled = silent >= ASKING_SETTLE
+            return Reading("asking", asking, settled, again=None if settled else ASKING_SETTLE - silent)
+        if busy := self._busy():
+            self._busy_seen = True
+            return Reading("busy", busy)
+        if self._submitted is not None and not self.reacted and now - self._submitted < GRACE:
+            return Reading("busy", "reaction", False, again=GRACE - (now - self._submitted))
+        found, needed = self._idle()
+        return self._after(found, needed, silent)
+
+    def _after(self, found: Reading, needed: float, silent: float) -> Reading:
+        """What was found, or busy until it has been silent long enough."""
+        if silent < needed:
+            return Reading("busy" if self._was_idle else "starting", found.evidence, False, again=needed - silent)
+        if found.state == "idle":
+            self._was_idle = True
+            if self._prompt is None and self._submitted is None:
+                self._prompt = self._screen.line_to_cursor()
+        return found
+
+    def _asking(self) -> Evidence | None:
+        profile = self._profile
+        if self._program == "blocked":
+            return "program"
+        if profile.find(profile.asking_title, self._screen.title):
+            return "title"
+        return "text" if profile.find(profile.asking, self.shown) else None
+
+    def _busy(self) -> Evidence | None:
+        profile = self._profile
+        if self._program:
+            return "program" if self._program == "working" else None
+        if profile.find(profile.busy_title, self._screen.title):
+            return "title"
+        if self._progress in ("1", "3"):
+            return "progress"
+        if self._paste_tells and not self._screen.takes_paste:
+            return "mode"
+        return "text" if profile.find(profile.busy, self.shown) else None
+
+    def _idle(self) -> tuple[Reading, float]:
+        """The best sign that it waits, and how long a silence makes it count."""
+        profile, screen = self._profile, self._screen
+        visible = not profile.ready or profile.find(profile.ready, self.shown) is not None
+        if visible:
+            if self._program in ("idle", "done"):
+                return Reading("idle", "program"), profile.settle
+            if profile.find(profile.idle_title, screen.title):
+                return Reading("idle", "title"), profile.settle
+            if self._paste_tells and screen.takes_paste:
+                return Reading("idle", "mode"), profile.settle
+            if profile.ready and not profile.explicit:
+                return Reading("idle", "text"), profile.settle
+        line = screen.line_to_cursor()
+        if profile.find(profile.prompt, line):
+            return Reading("idle", "text"), profile.settle
+        if self._prompt and line == self._prompt:
+            return Reading("idle", "prompt", False), min(PROMPT_QUIET, profile.quiet)
+        return Reading("idle", "silence", False), profile.quiet
+
+    def _where(self) -> tuple[int, str]:
+        return self._screen.cursor_row, self._screen.line_to_cursor()
+
+
+def _state(told: str) -> str:
+    """The state in what OSC 7501 says, such as `state=blocked:kind=permission`; empty when it takes it back."""
+    for part in told.split(":"):
+        name, _, value = part.partition("=")
+        if name == "state":
+            return "" if value == "clear" else value
+    return ""

@@ -1,0 +1,147 @@
+"""Terminals of sessions: shown, typed into and opened, from the process they are in and from another one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch import Runtime, Settings
+from midwatch.agents.guard import guard
+from midwatch.errors import Conflict, InvalidInput, NotFound
+from midwatch.event import EventFilter
+from midwatch.testing import ScriptedAgent, result, settle
+
+LISTENER = """
+import os, sys
+while True:
+    said = input("> ")
+    if said == "leave": sys.exit(3)
+    if said == "who": print("I am", os.getpid())
+    elif said == "wait": print("waiting"); print("got", input())
+    else: print("you said", said)
+"""
+KEY = "chat:1"
+
+
+def desk(folder: Path, *, env: dict[str, str] | None = None, **wish: Any) -> Any:
+    listener = {"kind": "terminal", "argv": [sys.executable, "-c", LISTENER], "prompt": "^> $"}
+    known = {"listener": listener}
+    settings = Settings.load(
+        folder, detect_agents=False, shutdown_grace=0, agents=known, default_agent="listener", **wish
+    )
+    return Runtime.open(settings=settings, agents={"scripted": ScriptedAgent(result("x"))})
+
+
+async def said(open_desk: Runtime, text: str) -> str:
+    task = await open_desk.tasks.wait((await open_desk.sessions.send(KEY, text)).id)
+    assert task.status == "done", task.error
+    return task.result or ""
+
+
+async def shows(open_desk: Runtime, text: str) -> None:
+    async with asyncio.timeout(10):
+        while text not in (await open_desk.terminals.screenshot(KEY)).text:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_session_is_one_terminal(tmp_path: Path) -> None:
+    async with desk(tmp_path) as here:
+        await here.sessions.create(key=KEY)
+        with pytest.raises(Conflict, match="no open terminal"):
+            await here.terminals.screenshot(KEY)
+        assert len({await said(here, "who") for _ in range(3)}) == 1
+        await here.terminals.send_keys(KEY, b"typed by hand\r")
+        await shows(here, "you said typed by hand")
+        await here.terminals.resize(KEY, 60, 20)
+        async with asyncio.timeout(10):
+            while (picture := await here.terminals.screenshot(KEY, styled=True)).status != "idle":
+                await asyncio.sleep(0.01)
+        assert (picture.columns, picture.rows, picture.evidence, picture.certain) == (60, 20, "text", True)
+        assert "typed by hand" in picture.styled
+        for columns, rows in ((5, 20), (60, 5), (60, 5000)):
+            with pytest.raises(InvalidInput):
+                await here.terminals.resize(KEY, columns, rows)
+        with pytest.raises(NotFound):
+            await here.terminals.screenshot("chat:nobody")
+        await here.sessions.close(KEY)
+        async with asyncio.timeout(10):
+            while (await here.sessions.get(KEY)).session.live_owner is not None:
+                await asyncio.sleep(0.01)
+        with pytest.raises(Conflict):
+            await here.terminals.send_keys(KEY, b"x")
+    assert guard.pid is None, "a process group was left behind"
+
+
+async def test_a_terminal_can_be_opened_before_it_is_spoken_to(tmp_path: Path) -> None:
+    async with desk(tmp_path) as here:
+        await here.sessions.create(key=KEY)
+        await here.terminals.open(KEY)
+        await shows(here, ">")
+        await here.terminals.send_keys(KEY, b"who\r")
+        await shows(here, "I am")
+        picture = await here.terminals.screenshot(KEY)
+        await here.terminals.open(KEY)
+        assert await said(here, "who") in picture.text
+        assert (await here.sessions.get(KEY)).session.epoch == 1
+        await here.sessions.create(key="chat:2", agent="scripted")
+        with pytest.raises(Conflict, match="has no terminal"):
+            await here.terminals.open("chat:2")
+
+
+async def test_the_screen_is_told_also_between_turns(tmp_path: Path) -> None:
+    async with desk(tmp_path) as here:
+        await here.sessions.create(key=KEY)
+        await said(here, "hello")
+        which = EventFilter(session_key=KEY, kinds=("screen_update",))
+
+        async def seen() -> None:
+            async with aclosing(here.bus.follow(0, which, live=True)) as following:
+                async for shown in following:
+                    if "you said by hand" in shown.payload["screen"]:
+                        return
+
+        watching = asyncio.create_task(seen())
+        await settle()
+        await here.terminals.send_keys(KEY, b"by hand\r")
+        async with asyncio.timeout(10):
+            await watching
+
+
+async def test_a_program_that_left_is_told_and_started_again(tmp_path: Path) -> None:
+    async with desk(tmp_path) as here:
+        await here.sessions.create(key=KEY)
+        task = await here.tasks.wait((await here.sessions.send(KEY, "leave")).id)
+        assert task.status == "failed" and "exited with code 3" in (task.error or "")
+        assert await said(here, "hello") == "you said hello"
+        exits = await here.store.read_events(0, EventFilter(kinds=("agent_exited",)))
+        assert [(e.payload["code"], e.session_key) for e in exits] == [(3, KEY)]
+        assert "leave" in exits[0].payload["screen"]
+
+
+async def test_keys_and_screens_reach_another_process(tmp_path: Path, database: str) -> None:
+    async with desk(tmp_path / "a", db=database) as here, desk(tmp_path / "b", db=database) as there:
+        await here.sessions.create(key=KEY)
+        await said(here, "hello")
+        owner = (await here.sessions.get(KEY)).session.live_owner
+        near, far = (here, there) if owner == here.instance.id else (there, here)
+        assert "you said hello" in (await far.terminals.screenshot(KEY)).text
+        task = await far.sessions.send(KEY, "wait")
+        await shows(far, "waiting")
+        await far.terminals.send_keys(KEY, b"keys from afar\r")
+        assert (await far.tasks.wait(task.id)).result == "waiting\nkeys from afar\ngot keys from afar"
+        await far.terminals.resize(KEY, 70, 25)
+        picture = await near.terminals.screenshot(KEY)
+        assert (picture.columns, picture.rows) == (70, 25)
+        with pytest.raises(Conflict, match="another process"):
+            await far.terminals.open(KEY)
+        near.terminals._opened.find(KEY)._live.child.interrupt("kill")
+        async with asyncio.timeout(10):
+            with pytest.raises(Conflict, match="no open terminal"):
+                while True:
+                    await far.terminals.screenshot(KEY)
+                    await asyncio.sleep(0.01)

@@ -1,0 +1,311 @@
+"""Terminal agents with small programs in place of real ones: turns, odd programs, broken ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch.agent import Terminal, TurnResult
+from midwatch.agents import build
+from midwatch.agents.guard import guard
+from midwatch.errors import AgentError, BadConfig, Conflict
+from midwatch.event import AgentExited
+from midwatch.testing import RecordingTurn
+
+ECHO = """
+import sys
+print("hello, I echo")
+while True:
+    try: said = input("> ")
+    except EOFError: break
+    exec(said[1:]) if said.startswith("!") else print("you said", said)
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    yield
+    guard.close()
+    assert guard.pid is None, "a process group was left behind"
+
+
+def agent(program: str | list[str] = ECHO, **options: Any) -> Any:
+    argv = [sys.executable, "-c", program] if isinstance(program, str) else program
+    given = {"prompt": "^> $", **options} if program == ECHO else options
+    return build("x", "terminal", {"argv": argv, **given})
+
+
+@asynccontextmanager
+async def talking(made: Any) -> AsyncIterator[Any]:
+    talk = await made.open(RecordingTurn().session())
+    try:
+        yield talk
+    finally:
+        await talk.close()
+
+
+async def say(talk: Any, text: str, **wishes: Any) -> TurnResult:
+    async with asyncio.timeout(30):
+        result: TurnResult = await talk.turn(RecordingTurn(text, **wishes))
+        return result
+
+
+# -- turns --------------------------------------------------------------------------------------------------------
+
+
+async def test_many_turns_have_one_program() -> None:
+    async with talking(agent()) as talk:
+        assert isinstance(talk, Terminal)
+        pids = set()
+        for number in range(4):
+            assert (await say(talk, f"number {number}")).text == f"you said number {number}"
+            pids.add((await say(talk, "!import os; print(os.getpid())")).text)
+        assert len(pids) == 1
+        assert talk.alive
+    assert not talk.alive
+
+
+async def test_the_same_reply_twice_and_the_same_prompt_twice() -> None:
+    async with talking(agent()) as talk:
+        for prompt in ("!print('ok')", "!print('o' + 'k')", "!print('ok')", "!print('ok')"):
+            assert (await say(talk, prompt)).text == "ok"
+
+
+async def test_a_reply_that_quotes_the_prompt_and_its_sign_is_whole() -> None:
+    async with talking(agent()) as talk:
+        assert (await say(talk, "!print('a > b\\n> !print\\n=> c')")).text == "a > b\n> !print\n=> c"
+
+
+async def test_lines_are_joined_where_only_the_terminal_broke_them() -> None:
+    async with talking(agent(columns=40)) as talk:
+        assert (await say(talk, "!print('x' * 300)")).text == "x" * 300
+        long = "a prompt that is much longer than the terminal is wide, " * 3
+        assert (await say(talk, long)).text == f"you said {long.strip()}"
+
+
+async def test_wide_characters_keep_their_columns() -> None:
+    async with talking(agent()) as talk:
+        text = "你好 | 👩🏽‍🚀 | é | 全角"
+        assert (await say(talk, text)).text == f"you said {text}"
+        assert (await say(talk, "!print('你好\\x1b[10Gx\\n🙂\\x1b[10Gx')")).text == "你好     x\n🙂       x"
+
+
+async def test_a_reply_of_fifty_thousand_lines_is_whole() -> None:
+    async with talking(agent()) as talk:
+        found = await say(talk, "!print('\\n'.join(f'line {n}' for n in range(50000)))")
+        assert found.text.split("\n") == [f"line {n}" for n in range(50_000)]
+        assert (await say(talk, "and now?")).text == "you said and now?"
+
+
+async def test_a_reply_is_shown_while_it_is_written() -> None:
+    async with talking(agent()) as talk:
+        turn = RecordingTurn("!import time; print('one', flush=True); input(); print('two')")
+        working = asyncio.create_task(talk.turn(turn))
+        async with asyncio.timeout(10):
+            await turn.until(lambda t: "one" in t.text())
+            talk.send_keys(b"\r")
+            assert (await working).text.split() == ["one", "two"]
+
+
+async def test_the_screen_is_told_and_its_size_can_be_changed() -> None:
+    shown: list[str] = []
+    async with talking(agent()) as talk:
+        talk.listen(shown.append)
+        await say(talk, "hello")
+        talk.resize(50, 20)
+        found = await say(talk, "!import shutil; print(*shutil.get_terminal_size())")
+        assert found.text == "50 20"
+        picture = talk.screenshot(styled=True)
+        assert (picture.columns, picture.rows, picture.status, picture.certain) == (50, 20, "idle", True)
+        assert picture.text.endswith("50 20\n>")
+        assert picture.cursor[0] == 2
+        assert "\x1b]4;" not in picture.styled and "50 20" in picture.styled
+    assert any("you said hello" in text for text in shown)
+
+
+async def test_control_characters_in_a_prompt_press_no_key() -> None:
+    async with talking(agent()) as talk:
+        assert (await say(talk, "a\x03b\x04c\x1b[201~d\x15e\x9bf\x7f")).text == "you said abc[201~def"
+
+
+async def test_what_a_line_program_cannot_take_is_refused_and_nothing_is_left_behind() -> None:
+    async with talking(agent()) as talk:
+        with pytest.raises(AgentError, match="one line at a time"):
+            await say(talk, "two\nlines")
+        with pytest.raises(AgentError, match="4000 bytes"):
+            await say(talk, "x" * 5000)
+        with pytest.raises(AgentError, match="nothing that can be typed"):
+            await say(talk, "\x00\x01")
+        assert (await say(talk, "fine")).text == "you said fine"
+
+
+# -- shells and other programs that have no profile -----------------------------------------------------------------
+
+
+async def test_a_shell_needs_no_settings(tmp_path: Path) -> None:
+    async with talking(agent(["bash", "--norc", "-i"], env={"HOME": str(tmp_path), "HISTFILE": ""})) as talk:
+        assert (await say(talk, "echo one; echo two")).text == "one\ntwo"
+        assert (await say(talk, "sleep 1.2; echo late")).text == "late"
+        picture = talk.screenshot()
+        assert (picture.status, picture.evidence) == ("idle", "mode")
+        assert (await say(talk, "for n in 1 2\ndo echo $n\ndone")).text.endswith("1\n2")
+
+
+async def test_a_shell_without_paste_is_read_by_its_prompt_or_by_silence() -> None:
+    async with talking(agent(["sh", "-i"], env={"PS1": "$ "})) as talk:
+        assert (await say(talk, "echo one; sleep 0.2; echo two")).text == "one\ntwo"
+        picture = talk.screenshot()
+        assert (picture.evidence, picture.certain) == ("prompt", False)
+
+
+async def test_python_is_an_agent(tmp_path: Path) -> None:
+    async with talking(agent([sys.executable, "-i", "-q"], prompt="^>>> $", env={"HOME": str(tmp_path)})) as talk:
+        assert (await say(talk, "6 * 7")).text == "42"
+        assert (await say(talk, "print('>>> ' * 3)")).text == ">>> >>> >>>"
+
+
+async def test_a_program_without_a_prompt_is_idle_when_it_is_quiet() -> None:
+    async with talking(agent(["cat"], quiet=0.4)) as talk:
+        assert (await say(talk, "hello")).text == "hello"
+        assert talk.screenshot().evidence == "silence"
+
+
+# -- programs that behave badly -------------------------------------------------------------------------------------
+
+
+async def test_a_missing_program_is_told() -> None:
+    made = agent(["no-such-program-here"])
+    assert "not installed" in made.describe()["problem"]
+    async with talking(made) as talk:
+        with pytest.raises(AgentError, match="not installed"):
+            await say(talk, "hello")
+
+
+async def test_a_program_that_exits_at_once_is_told_with_its_screen_and_code() -> None:
+    async with talking(agent("print('no licence'); raise SystemExit(3)")) as talk:
+        turn = RecordingTurn("hello")
+        with pytest.raises(AgentError, match="exited with code 3: no licence"):
+            await talk.turn(turn)
+        (told,) = [e for e in turn.events if isinstance(e, AgentExited)]
+        assert (told.code, told.screen) == (3, "no licence")
+        with pytest.raises(Conflict, match="no open terminal"):
+            talk.send_keys(b"x")
+
+
+async def test_a_program_that_exits_in_a_turn_is_started_again_for_the_next() -> None:
+    async with talking(agent()) as talk:
+        with pytest.raises(AgentError, match="exited with code 7"):
+            await say(talk, "!print('bye'); sys.exit(7)")
+        assert not talk.alive
+        assert (await say(talk, "again")).text == "you said again"
+
+
+async def test_a_program_that_exits_between_turns_is_told_with_the_next() -> None:
+    made = agent()
+    async with talking(made) as talk:
+        await say(talk, "hello")
+        talk.send_keys(b"!sys.exit(5)\r")
+        async with asyncio.timeout(10):
+            while not made.exits:
+                await asyncio.sleep(0.01)
+    async with talking(made) as talk:
+        turn = RecordingTurn("hello again")
+        turn.session_key = talk._session.key
+        made.exits[talk._session.key] = made.exits.popitem()[1]
+        assert (await talk.turn(turn)).text == "you said hello again"
+        assert [e.code for e in turn.events if isinstance(e, AgentExited)] == [5]
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        pytest.param(b"\xff\xfe\xc3(\xe2\x82", id="invalid UTF-8"),
+        pytest.param(b"\x1b]0;" + b"x" * 3_000_000 + b"\x07", id="endless title"),
+        pytest.param(b"\x1b]7501;" + b"x" * 3_000_000 + b"\x1b\\", id="endless status"),
+        pytest.param(b"\x1bP" + b"q" * 3_000_000 + b"\x1b\\", id="endless device string"),
+        pytest.param(b"\x1b[" + b"1;" * 500_000 + b"m", id="endless parameters"),
+        pytest.param(b"\x1b_G" + b"f=100;" * 300_000 + b"\x1b\\", id="endless picture"),
+        pytest.param(bytes(range(256)) * 2000 + b"\x1bc\x1b[!p\x1b[?1049l", id="all bytes"),
+    ],
+)
+async def test_noise_is_harmless(noise: bytes, tmp_path: Path) -> None:
+    (tmp_path / "noise").write_bytes(noise)
+    shout = f"!sys.stdout.buffer.write(open({str(tmp_path / 'noise')!r}, 'rb').read()); sys.stdout.flush()"
+    async with talking(agent(columns=200)) as talk:
+        turn = RecordingTurn(shout)
+        working = asyncio.create_task(talk.turn(turn))
+        await asyncio.wait({working}, timeout=10)
+        if not working.done():  # its prompt stands beside what the noise left
+            talk.send_keys(b"\r")
+        async with asyncio.timeout(10):
+            await working
+            assert "you said after" in (await say(talk, "after")).text
+
+
+async def test_a_program_that_ignores_signals_is_ended() -> None:
+    deaf = "import signal, time\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\n"
+    async with talking(agent(deaf + ECHO, prompt="^> $")) as talk:
+        turn = RecordingTurn("!print('ready', flush=True); time.sleep(600)")
+        working = asyncio.create_task(talk.turn(turn))
+        async with asyncio.timeout(20):
+            await turn.until(lambda t: "ready" in t.text())
+            await talk.interrupt("stop")
+            await talk.interrupt("terminate")
+            assert not working.done()
+            await talk.interrupt("kill")
+            with pytest.raises(AgentError, match="ended by signal 9"):
+                await working
+
+
+async def test_an_interrupt_stops_the_turn_and_the_program_goes_on(tmp_path: Path) -> None:
+    async with talking(agent(["bash", "--norc", "-i"], env={"HOME": str(tmp_path)})) as talk:
+        await say(talk, "echo warm")
+        turn = RecordingTurn("echo ready; sleep 600")
+        working = asyncio.create_task(talk.turn(turn))
+        async with asyncio.timeout(10):
+            await turn.until(lambda t: "ready" in t.text())
+            await talk.interrupt("stop")
+            with pytest.raises(AgentError, match="interrupted"):
+                await working
+        assert (await say(talk, "echo still here")).text == "still here"
+
+
+async def test_closing_leaves_no_process_of_the_session(tmp_path: Path) -> None:
+    async with talking(agent(["bash", "--norc", "-i"], env={"HOME": str(tmp_path)})) as talk:
+        found = await say(talk, "sleep 600 & sleep 601 & jobs -p")
+        pids = [int(word) for word in found.text.split() if word.isdigit()]
+        assert len(pids) >= 2
+    for pid in pids:
+        assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]
+
+
+# -- settings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"profile": "nobody"}, "there is no profile 'nobody'"),
+        ({}, "name the program"),
+        ({"argv": ["x"], "prompt": "("}, "not a regular expression"),
+        ({"argv": ["x"], "columns": 5}, "greater than or equal to 20"),
+        ({"argv": ["x"], "promt": "x"}, "there is no such option"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadConfig, match=why):
+        build("x", "terminal", options)
+
+
+def test_a_profile_can_be_changed_in_the_settings() -> None:
+    made = build("x", "terminal", {"profile": "claude", "busy": "at work", "argv": ["my-claude"]})
+    assert made.profile.busy == "at work" and made.profile.echo == "❯ "
+    assert (made.profile.argv, made.profile.resume_argv, made.profile.thread) == (("my-claude",), (), "")
+    assert os.environ.get("TERM") != "x"
