@@ -16,6 +16,7 @@ import pytest
 from midwatch import testing
 from midwatch.agent import Agent, Interrupt, TurnResult
 from midwatch.agents import KINDS, build, demo
+from midwatch.agents.acp import AcpOptions
 from midwatch.agents.command import CommandOptions
 from midwatch.agents.function import FunctionAgent, FunctionOptions
 from midwatch.agents.guard import guard
@@ -66,6 +67,12 @@ class Sample:
     hang: Agent
     keeps_thread: bool = True
     prompts: tuple[str, str, str] = ("hello", "fail", "hang")
+
+
+def acp(place: Path) -> Sample:
+    fake = Path(__file__).parents[1] / "fakes" / "acp_agent.py"
+    agent = build("x", "acp", {"argv": [sys.executable, str(fake), "--session", "th-1"]})
+    return Sample(agent, agent, agent)
 
 
 def command(place: Path) -> Sample:
@@ -133,7 +140,7 @@ def terminal(place: Path) -> Sample:
 
 
 SAMPLES: tuple[Callable[[Path], Sample], ...] = (
-    command, demonstration, function_in_child, function_on_loop, function_on_thread, headless, scripted,
+    acp, command, demonstration, function_in_child, function_on_loop, function_on_thread, headless, scripted,
     terminal,
 )  # fmt: skip
 
@@ -198,7 +205,7 @@ def test_every_registered_kind_is_in_this_suite() -> None:
 
 def test_every_option_and_known_program_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs/agents.md").read_text()
-    for options in (CommandOptions, FunctionOptions, HeadlessOptions, demo.DemoOptions):
+    for options in (AcpOptions, CommandOptions, FunctionOptions, HeadlessOptions, demo.DemoOptions):
         for name, option in options.model_fields.items():
             assert f"| `{name}` |" in page
             assert option.description
@@ -336,7 +343,8 @@ async def test_processes_are_known_before_they_work_and_gone_after(sample: Sampl
     turn = RecordingTurn("hello")
     await run(sample.echo, turn)
     assert children() == set()
-    if sample.echo.kind in ("command", "headless", "terminal") or isinstance(getattr(sample.echo, "target", None), str):
+    programs = ("acp", "command", "headless", "terminal")
+    if sample.echo.kind in programs or isinstance(getattr(sample.echo, "target", None), str):
         assert len(turn.groups) == 1
     else:
         assert turn.groups == []

@@ -380,7 +380,7 @@ class Agent:
             status = self.ask("terminal/wait_for_exit", {"terminalId": name})
             output = self.ask("terminal/output", {"terminalId": name})
             self.ask("terminal/release", {"terminalId": name})
-            return json.dumps([output["output"], status["exitCode"], output["truncated"]])
+            return json.dumps([output["output"][-100:], status["exitCode"], output["truncated"]])
 
         self.tell(run)
 

@@ -285,7 +285,7 @@ def test_resume_needs_a_way_to_resume() -> None:
 
 def test_kinds_are_names_or_dotted_paths() -> None:
     assert build("x", "midwatch.agents.command:CommandAgent", {"argv": [sys.executable]}).kind == "command"
-    with pytest.raises(BadConfig, match=r"agents\.x\.kind: there is no kind 'nope'; use command, demo, function"):
+    with pytest.raises(BadConfig, match=r"agents\.x\.kind: there is no kind 'nope'; use acp, command, demo, function"):
         build("x", "nope", {})
     for path in ("no.such.module:Thing", "midwatch.agents.command:Nope", ":x"):
         with pytest.raises(BadConfig, match=r"agents\.x\.kind: .* cannot be loaded"):

@@ -17,6 +17,7 @@ from midwatch.submission import OnCrash
 from midwatch.task import AgentTerms
 
 KINDS: dict[str, str] = {
+    "acp": "midwatch.agents.acp:AcpAgent",
     "command": "midwatch.agents.command:CommandAgent",
     "demo": "midwatch.agents.demo:DemoAgent",
     "function": "midwatch.agents.function:FunctionAgent",

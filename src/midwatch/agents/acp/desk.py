@@ -1,0 +1,59 @@
+"""What an agent may have us do: read and write files, run commands. Everything is fenced to the session's root."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from midwatch.agent import Turn
+from midwatch.agents.acp.files import Files, Refused
+from midwatch.agents.acp.terminals import Terminals
+from midwatch.agents.process import Program
+
+
+class Desk:
+    """Serves one running agent."""
+
+    def __init__(self, program: Program) -> None:
+        self.files = Files(program.workdir)
+        self.terminals = Terminals(program, self.files)
+
+    async def serve(self, turn: Turn, method: str, params: Mapping[str, Any]) -> Any:
+        """Answer a request about files or terminals; RequestError tells why not."""
+        from acp import RequestError, schema
+
+        try:
+            match method:
+                case "fs/read_text_file":
+                    read = schema.ReadTextFileRequest.model_validate(params)
+                    text = await asyncio.to_thread(self.files.read, read.path, read.line, read.limit)
+                    return {"content": text}
+                case "fs/write_text_file":
+                    write = schema.WriteTextFileRequest.model_validate(params)
+                    await asyncio.to_thread(self.files.write, write.path, write.content)
+                    return {}
+                case "terminal/create":
+                    create = schema.CreateTerminalRequest.model_validate(params)
+                    wish = create.model_dump(mode="json", by_alias=True, exclude_none=True)
+                    return {"terminalId": await self.terminals.create(turn, wish)}
+            name = str(params.get("terminalId"))
+            match method:
+                case "terminal/output":
+                    return self.terminals.output(name)
+                case "terminal/wait_for_exit":
+                    return await self.terminals.wait(name)
+                case "terminal/kill":
+                    await self.terminals.kill(name)
+                    return {}
+                case "terminal/release":
+                    await self.terminals.release(name)
+                    return {}
+        except Refused as problem:
+            raise RequestError(-32602, f"{problem}.") from problem
+        except FileNotFoundError as problem:
+            path = str(params.get("path"))
+            raise RequestError(-32002, f"Resource not found: {path}", {"uri": path}) from problem  # agents look for it
+        except OSError as problem:
+            raise RequestError(-32603, f"{params.get('path')}: {problem.strerror}.") from problem
+        raise RequestError.method_not_found(method)

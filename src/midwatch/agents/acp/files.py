@@ -1,0 +1,97 @@
+"""Files an agent reads and writes through us: only those in its root, by their real place, of a bearable size."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+LONGEST_FILE = 10_000_000
+"""Bytes that are read or written at once."""
+
+
+class Refused(Exception):
+    """The agent may not have that; the text says why."""
+
+
+class Files:
+    """The files below one root. Its methods block: call them in a thread."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.realpath(root)
+
+    def place(self, path: str) -> str:
+        """Where a path really leads, which is in the root."""
+        if "\0" in path:
+            raise Refused("a path has no NUL character")
+        real = os.path.realpath(os.path.join(self.root, path))  # noqa: PTH118 - an absolute path must win
+        if real != self.root and not real.startswith(self.root.rstrip("/") + "/"):
+            raise Refused(f"{path} is outside of {self.root}, the directory of this session")
+        return real
+
+    def read(self, path: str, line: int | None = None, limit: int | None = None) -> str:
+        """The text, or `limit` lines of it from `line` on, which counts from 1."""
+        real = self.place(path)
+        with self._parent(real) as (folder, name):
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with os.fdopen(self._open(name, flags, folder, path), "rb") as file:
+                if line is None and limit is None:
+                    data = file.read(LONGEST_FILE + 1)
+                else:
+                    data = b"".join(_some(file, max(line or 1, 1), limit))
+        if len(data) > LONGEST_FILE:
+            raise Refused(f"{path} is larger than {LONGEST_FILE} bytes; ask for some of its lines")
+        return data.decode("utf-8", "replace")
+
+    def write(self, path: str, content: str) -> None:
+        """Make or replace a file; its folders are made, too."""
+        data = content.encode("utf-8", "replace")
+        if len(data) > LONGEST_FILE:
+            raise Refused(f"{path} would be larger than {LONGEST_FILE} bytes")
+        real = self.place(path)
+        with self._parent(real, make=True) as (folder, name):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = self._open(name, flags, folder, path)
+            with os.fdopen(descriptor, "wb") as file:
+                os.ftruncate(descriptor, 0)
+                file.write(data)
+
+    def _open(self, name: str, flags: int, folder: int, path: str) -> int:
+        descriptor = os.open(name, flags, 0o666, dir_fd=folder)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise Refused(f"{path} is no regular file")
+        return descriptor
+
+    @contextmanager
+    def _parent(self, real: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """The open folder of a real path, reached step by step from the root without following links: what was put
+        there since the path was looked at is not followed."""
+        *folders, name = os.path.relpath(real, self.root).split("/")
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        here = os.open(self.root, flags)
+        try:
+            for folder in folders:
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(folder, 0o777, dir_fd=here)
+                below = os.open(folder, flags, dir_fd=here)
+                os.close(here)
+                here = below
+            yield here, name
+        finally:
+            os.close(here)
+
+
+def _some(file: Iterator[bytes], first: int, limit: int | None) -> Iterator[bytes]:
+    size = 0
+    for number, text in enumerate(file, 1):
+        if number < first:
+            continue
+        if limit is not None and number >= first + limit:
+            return
+        size += len(text)
+        yield text
+        if size > LONGEST_FILE:
+            return

@@ -1,0 +1,211 @@
+"""The line to a running agent: one JSON message in a line, both ways, over a child's standard input and output.
+
+Updates are handed on in order, and no further line is read before one is dealt with: an agent that tells more than can
+be written down has to wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+
+from midwatch.agent import Turn
+from midwatch.agents.acp.faults import last_words
+from midwatch.agents.process import DRAIN, Child, Output, Program, within
+from midwatch.agents.streams.lines import Lines
+from midwatch.errors import AgentError
+
+if TYPE_CHECKING:
+    from acp.connection import Connection
+
+LONGEST_LINE = 64_000_000
+ERROR_LIMIT = 100_000
+MOST_REQUESTS = 64
+"""Requests of an agent that are being answered at the same time."""
+FOREVER = 10.0**9
+UPDATE = "session/update"
+
+
+class Host(Protocol):
+    """Who answers the agent."""
+
+    async def update(self, params: Mapping[str, Any], *, more: bool) -> None:
+        """It tells something; with `more`, the next line has come already."""
+        ...
+
+    async def serve(self, method: str, params: Mapping[str, Any]) -> Any:
+        """It asks for something. Refused by raising RequestError."""
+        ...
+
+
+class Gone(Exception):
+    """Nobody is at the other end any more."""
+
+
+class Messages(Lines):
+    """The agent's messages."""
+
+    @property
+    def more(self) -> bool:
+        """Whether another one has come already."""
+        return bool(self._waiting)
+
+    async def message(self) -> dict[str, Any] | None:
+        """The next one, whenever it comes; None at the end."""
+        return await self.next(FOREVER)
+
+
+class Wire:
+    """Moves messages for the library's connection, and keeps what it could not bear away from it."""
+
+    def __init__(self, child: Child, lines: Messages, host: Host) -> None:
+        self.room = asyncio.Semaphore(MOST_REQUESTS)
+        self.failure: Exception | None = None
+        """What went wrong with an update; nothing is read after it."""
+        self._child = child
+        self._lines = lines
+        self._host = host
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Write a message; waits while the agent does not read."""
+        self._child.write(orjson.dumps(message, default=str) + b"\n")
+        await self._child.drained()
+
+    async def receive(self) -> dict[str, Any] | None:
+        """The next message that is no update; None at the end."""
+        while (message := await self._lines.message()) is not None:
+            method = message.get("method")
+            params = message.get("params")
+            if method == UPDATE:
+                try:
+                    await self._host.update(params if isinstance(params, dict) else {}, more=self._lines.more)
+                except Exception as problem:
+                    self.failure = problem
+                    return None
+            elif isinstance(method, str):
+                if "id" in message:
+                    await self.room.acquire()
+                return message
+            elif isinstance(message.get("id"), int | str):
+                if "error" in message and not isinstance(message["error"], dict):
+                    message["error"] = {"code": -32603, "message": str(message["error"])}
+                return message
+        return None
+
+    async def close(self) -> None:
+        """The child's pipes are closed with the child."""
+
+
+class Link:
+    """A running agent that can be asked."""
+
+    def __init__(self, program: Program, host: Host, heard: Callable[[], None]) -> None:
+        self.program = program
+        self.lines = Messages(self._heard, LONGEST_LINE)
+        self.errors = Output(ERROR_LIMIT)
+        self.over = asyncio.Event()
+        self._tell = heard
+        self._host = host
+        self._child: Child | None = None
+        self._connection: Connection | None = None
+        self._wire: Wire | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    async def open(self, turn: Turn) -> None:
+        """Start the program, once the store knows its group."""
+        library = await asyncio.to_thread(import_module, "acp.connection")  # it takes a while
+        self._child = await Child.spawn(self.program, turn, self.lines, self.errors)
+        await self._child.admit(turn, more=True)
+        self._wire = Wire(self._child, self.lines, self._host)
+        self._connection = library.Connection(self._serve, self._wire)
+        self._watching = asyncio.create_task(self._watch())
+
+    @property
+    def pgid(self) -> int:
+        """Its process group."""
+        assert self._child is not None
+        return self._child.pgid
+
+    @property
+    def child(self) -> Child | None:
+        """Its process, once there is one."""
+        return self._child
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked."""
+        return self._child is not None and not self._child.exited.is_set() and not self.over.is_set()
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Its answer. RequestError is its refusal; Gone when there will be none."""
+        assert self._connection is not None
+        try:
+            answer = await self._connection.send_request(method, dict(params))
+        except ConnectionError as problem:
+            raise Gone from problem
+        return answer if isinstance(answer, dict) else {}
+
+    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """A notification; nobody cares if it is not heard."""
+        if self._connection is not None and self.alive:
+            try:
+                await self._connection.send_notification(method, dict(params))
+            except ConnectionError:
+                return
+
+    async def close(self) -> None:
+        """Return when nothing of it runs any more."""
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._connection is not None:
+            await self._connection.close()
+        if self._child is not None:
+            await self._child.end()
+        self.over.set()
+
+    async def obituary(self, when: str) -> AgentError:
+        """Why it is gone, in one line. Ends what is left of it."""
+        failure = self._wire.failure if self._wire else None
+        await self.close()
+        if isinstance(failure, AgentError):
+            return failure
+        name = self.program.argv[0].rpartition("/")[2]
+        if self.lines.too_long:
+            return AgentError(f"{name} sent a message of more than {LONGEST_LINE} bytes and was ended; retry the task.")
+        code = self._child.returncode if self._child else None
+        how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        said = last_words(self.errors.text()) or self.lines.first_noise
+        why = f"it broke: {failure!r}" if failure is not None else said
+        return AgentError(f"{name} {how} {when}" + (f": {why}" if why else ""))
+
+    def _heard(self) -> None:
+        self._tell()
+        if self.lines.too_long:
+            self.lines.finish()
+
+    async def _watch(self) -> None:
+        """Hear of the end even when somebody else holds the pipe, and of a pipe that is closed while it lives."""
+        assert self._child is not None
+        ends = [asyncio.create_task(one.wait()) for one in (self._child.exited, self.lines.closed)]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in ends:
+                one.cancel()
+        self.lines.hurry()
+        await within(DRAIN, self.lines.closed)
+        self.lines.finish()
+        self.over.set()
+
+    async def _serve(self, method: str, params: Any, notification: bool) -> Any:
+        if notification:
+            return None  # none that we do not know can matter to us
+        assert self._wire is not None
+        try:
+            return await self._host.serve(method, params if isinstance(params, dict) else {})
+        finally:
+            self._wire.room.release()

@@ -1,0 +1,152 @@
+"""What a turn came to: prompt in, answer out, what it consumed, and whether it is one to be content with."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from midwatch.agent import Usage
+from midwatch.agents.acp.faults import fault
+from midwatch.agents.acp.questions import inside
+from midwatch.agents.acp.updates import Transcript, tokens
+from midwatch.errors import AgentError
+from midwatch.event import LlmResponse, MessageUpdate, Payload
+from midwatch.task import Outcome
+
+if TYPE_CHECKING:
+    from midwatch.agents.acp import AcpAgent
+
+NAMED_FILE = re.compile(r"^@(/.+?)\s*$", re.MULTILINE)
+MOST_FILES = 50
+EARLY = {
+    "max_tokens": "its model's limit of tokens was reached",
+    "max_turn_requests": "it asked its model as often as it may in one turn",
+    "refusal": "its model refused to go on",
+}
+
+
+def blocks(prompt: str, root: str) -> list[dict[str, Any]]:
+    """The prompt, and the files in the root that lines of the form `@/path` name."""
+    plain = prompt.replace("\0", "").encode("utf-8", "replace").decode()
+    made: list[dict[str, Any]] = [{"type": "text", "text": plain}]
+    real = os.path.realpath(root)
+    named = map(Path, dict.fromkeys(NAMED_FILE.findall(plain)[:MOST_FILES]))
+    files = (path for path in named if inside(str(path), real) and path.is_file())
+    return made + [{"type": "resource_link", "uri": path.as_uri(), "name": path.name} for path in files]
+
+
+class Ledger:
+    """Tokens and money of a session's turns. What nobody told stays unknown."""
+
+    def __init__(self, *, running_total: bool) -> None:
+        self.model: str | None = None
+        self.loaded = False
+        """Whether the session is older than this process, so that what it had cost before is not known."""
+        self._running_total = running_total
+        self._totals: dict[str, int] = {}
+        self._cost: float | None = None
+        self._cost_before: float | None = None
+        self._cost_told = False
+        self._used: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """A turn begins."""
+        self._used = {}
+        known = self._cost is not None or not self.loaded
+        self._cost_before = (self._cost or 0.0) if known else None
+        self._cost_told = False
+
+    def note(self, told: Mapping[str, Any]) -> None:
+        """Take in an update, whenever it comes."""
+        meta = told.get("_meta")
+        if isinstance(meta, dict) and isinstance(meta.get("_claude/model"), str):
+            self.model = meta["_claude/model"]
+        cost = told.get("cost")
+        if told.get("sessionUpdate") == "usage_update" and isinstance(cost, dict):
+            amount = cost.get("amount")
+            if isinstance(amount, int | float) and cost.get("currency", "USD") == "USD":
+                self._cost, self._cost_told = float(amount), True
+
+    def finish(self, told: Mapping[str, Any], transcript: Transcript) -> list[Payload]:
+        """The turn's answer has come: what it took, as an event, if it was not told before."""
+        meta = told.get("_meta")
+        quota = meta.get("quota") if isinstance(meta, dict) else None
+        quota = quota if isinstance(quota, dict) else {}
+        models = quota.get("model_usage")
+        if isinstance(models, list) and models and isinstance(models[0], dict):
+            self.model = models[0].get("model") or self.model
+        if transcript.usage:
+            self._used = dict(transcript.usage)
+            return []
+        self._used = tokens(_mapping(told.get("usage"))) or tokens(_mapping(quota.get("token_count")))
+        if self._running_total:
+            totals, self._totals = self._totals, dict(self._used)
+            self._used = {name: count - totals.get(name, 0) for name, count in self._used.items()}
+            if min(self._used.values(), default=0) < 0 or not any(self._used.values()):
+                self._used = {}
+        elif told.get("stopReason") == "cancelled":
+            self._used = {}  # some tell that of an earlier turn then
+        if not self._used:
+            return []
+        reason = told.get("stopReason")
+        return [
+            LlmResponse(model=self.model, usage=self._used, finish_reason=reason if isinstance(reason, str) else None)
+        ]
+
+    def usage(self) -> Usage:
+        """What the turn consumed."""
+        cost = None
+        now, before = self._cost if self._cost_told else None, self._cost_before
+        if now is not None and before is not None and now >= before:
+            cost = round(now - before, 9)
+        known = bool(self._used) or cost is not None
+        return Usage(
+            input_tokens=self._used.get("input_tokens"), output_tokens=self._used.get("output_tokens"), cost_usd=cost,
+            model=self.model if known else None,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a turn ended."""
+
+    text: str = ""
+    outcome: Outcome = "ok"
+    error: str | None = None
+    events: list[Payload]
+
+
+def outcome(
+    agent: AcpAgent, told: Mapping[str, Any], transcript: Transcript, ledger: Ledger, *, stopped: bool, now: int
+) -> Ending:
+    """What the agent's last word means. What it said is kept also where that is no answer."""
+    text, reason = transcript.text, str(told.get("stopReason"))
+    spoken: list[Payload] = []
+    if transcript.spoke_last:
+        spoken = [MessageUpdate(message_id=transcript.last_id, role="agent", message=text)]
+    wishes = ", ".join(f"{tool.label!r} ({tool.denied})" for tool in transcript.denied[:3])
+    if reason == "cancelled":
+        why = "it was interrupted." if stopped else f"{agent.name} cancelled its work by itself; retry the task."
+        if wishes and not stopped:
+            why = f"denied: {wishes}; {agent.name} then stopped."
+        return Ending(outcome="error", error=why, events=spoken)
+    if reason in EARLY:
+        return Ending(outcome="error", error=f"{agent.name} stopped early: {EARLY[reason]}.", events=spoken)
+    sure = any(one.fullmatch(text) for one in agent.profile.faults)
+    if sure or any(one.fullmatch(text) for one in agent.profile.doubtful):
+        problem = fault(agent.name, 0, text, None, now, login=agent.profile.login)
+        if sure or type(problem) is not AgentError:
+            raise problem
+    if wishes and not transcript.spoke_last:
+        return Ending(
+            outcome="error", error=f"denied: {wishes}; {agent.name} then stopped without an answer.", events=[]
+        )
+    return Ending(text=text, events=[])
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,165 @@
+"""Commands an agent has us run: in its root, in groups of their own, ended with the conversation at the latest."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from midwatch.agent import Turn
+from midwatch.agents.acp.files import Files, Refused
+from midwatch.agents.process import DRAIN, Child, Pipe, Program, within
+from midwatch.errors import AgentError
+
+OUTPUT_LIMIT = 1_000_000
+MOST_TERMINALS = 50
+
+
+class Tail(Pipe):
+    """Keeps the end of what a command writes; both of its pipes may write here."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = max(1, min(limit, 10 * OUTPUT_LIMIT))
+        self.truncated = False
+        self._kept = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        self._kept += data
+        if len(self._kept) > 2 * self.limit:
+            del self._kept[: -self.limit]
+            self.truncated = True
+
+    def text(self) -> str:
+        """What is kept, from the beginning of a character."""
+        if len(self._kept) > self.limit:
+            self.truncated = True
+        kept = bytes(self._kept[-self.limit :])
+        torn = next((n for n, byte in enumerate(kept[:4]) if byte & 0xC0 != 0x80), 0) if self.truncated else 0
+        return kept[torn:].decode("utf-8", "replace")
+
+
+class Also(Pipe):
+    """A second pipe into a tail."""
+
+    def __init__(self, tail: Tail) -> None:
+        super().__init__()
+        self._tail = tail
+
+    def data_received(self, data: bytes) -> None:
+        self._tail.data_received(data)
+
+
+class Terminal:
+    """One command."""
+
+    def __init__(self, child: Child, tail: Tail, also: Also) -> None:
+        self.child = child
+        self.tail = tail
+        self._also = also
+
+    def status(self) -> dict[str, Any] | None:
+        """Its exit code or the signal that ended it; None while it runs."""
+        if not self.child.exited.is_set():
+            return None
+        code = self.child.returncode
+        if code is None:
+            code = _peek(self.child.pgid)
+        if code is None or code >= 0:
+            return {"exitCode": code or 0, "signal": None}
+        return {"exitCode": None, "signal": signal.Signals(-code).name if -code in _SIGNALS else str(-code)}
+
+    async def wait(self) -> None:
+        """Return when it has ended and what it wrote is here."""
+        await self.child.exited.wait()
+        for pipe in (self.tail, self._also):
+            await within(DRAIN, pipe.closed)
+
+
+_SIGNALS = frozenset(int(number) for number in signal.Signals)
+
+
+class Terminals:
+    """The commands of one conversation."""
+
+    def __init__(self, program: Program, files: Files) -> None:
+        self._program = program
+        self._files = files
+        self._open: dict[str, Terminal] = {}
+        self._count = 0
+
+    async def create(self, turn: Turn, told: Mapping[str, Any]) -> str:
+        """Start a command; returns its id."""
+        if len(self._open) >= MOST_TERMINALS:
+            raise Refused(f"{MOST_TERMINALS} terminals are open already; release some")
+        command, args = told["command"], told.get("args") or []
+        cwd = self._files.place(told.get("cwd") or self._files.root)
+        # Some agents send a whole line: that is for a shell.
+        argv = ("/bin/sh", "-c", command) if not args and re.search(r"\s", command) else (command, *args)
+        env = {one["name"]: one["value"] for one in told.get("env") or ()}
+        program = replace(self._program, argv=argv, workdir=cwd, env={**self._program.env, **env})
+        if program.problem():
+            raise Refused(f"there is no program {argv[0]!r}, or no directory {cwd}")
+        limit = told.get("outputByteLimit")
+        tail = Tail(OUTPUT_LIMIT if limit is None else limit)
+        also = Also(tail)
+        try:
+            child = await Child.spawn(program, turn, tail, also, helper=True)
+        except AgentError as problem:
+            raise Refused(str(problem)) from problem
+        child.admit_helper()
+        self._count += 1
+        name = f"term-{self._count}"
+        self._open[name] = Terminal(child, tail, also)
+        return name
+
+    def get(self, name: str) -> Terminal:
+        """The terminal, or Refused."""
+        if name not in self._open:
+            raise Refused(f"there is no terminal {name!r}")
+        return self._open[name]
+
+    def output(self, name: str) -> dict[str, Any]:
+        """What it wrote, and how it ended if it did."""
+        one = self.get(name)
+        text = one.tail.text()
+        found = {"output": text, "truncated": one.tail.truncated}
+        status = one.status()
+        return found if status is None else {**found, "exitStatus": status}
+
+    async def wait(self, name: str) -> dict[str, Any]:
+        """How it ended, when it has."""
+        one = self.get(name)
+        await one.wait()
+        return one.status() or {}
+
+    async def kill(self, name: str) -> None:
+        """End it; what it wrote can still be read."""
+        one = self.get(name)
+        one.child.interrupt("terminate")
+        await one.child.end()
+
+    async def release(self, name: str) -> None:
+        """End it and forget it."""
+        one = self._open.pop(name, None)
+        if one is not None:
+            await one.child.end()
+
+    async def close(self) -> None:
+        """End them all."""
+        await asyncio.gather(*(self.release(name) for name in list(self._open)))
+
+
+def _peek(pid: int) -> int | None:
+    """How a child ended, without collecting it: until the group is gone its number must not be another's."""
+    try:
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status

@@ -1,0 +1,211 @@
+"""Kind `acp` under a real desk: memory, questions, stops, limits, crashes. The agent is a fake in a real process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch.agents.guard import guard
+from midwatch.approval import Approval
+from midwatch.event import EventFilter
+from midwatch.runtime import Runtime
+from midwatch.task import Task
+from servers import Server, eventually, processes_with
+
+FAKE = Path(__file__).parents[1] / "fakes" / "acp_agent.py"
+KEY = "web:chat"
+
+
+def configure(home: Path, memory: Path, settings: str = "") -> None:
+    home.mkdir()
+    memory.mkdir()
+    argv = [sys.executable, str(FAKE), "--memory", str(memory)]
+    agent = f'[agents.fake]\nkind = "acp"\nargv = {argv}\nworkdir = "{memory}"\n'
+    (home / "midwatch.toml").write_text(f"detect_agents = false\n{settings}\n{agent}")
+
+
+@asynccontextmanager
+async def desk_at(tmp_path: Path, settings: str = "") -> AsyncIterator[Runtime]:
+    configure(tmp_path / "home", tmp_path / "memory", settings)
+    async with Runtime.open(tmp_path / "home") as desk:
+        yield desk
+    assert guard.pid is None, "a process group was left behind"
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Runtime]:
+    async with desk_at(tmp_path) as made:
+        yield made
+
+
+async def until(look: Callable[[], Awaitable[Any]]) -> Any:
+    """What `look` finds, once it finds something."""
+    async with asyncio.timeout(20):
+        while not (found := await look()):
+            await asyncio.sleep(0.01)
+    return found
+
+
+async def said(desk: Runtime, prompt: str) -> Task:
+    """A message in the conversation, to its end."""
+    task = await desk.sessions.send(KEY, prompt)
+    return await desk.tasks.wait(task.id)
+
+
+async def asked(desk: Runtime) -> Approval:
+    """The question that is open."""
+    found: list[Approval] = await until(desk.approvals.list)
+    return found[0]
+
+
+async def kinds(desk: Runtime, task: Task) -> list[str]:
+    return [seen.kind for seen in await desk.store.read_events(0, EventFilter(task_id=task.id))]
+
+
+async def test_three_turns_with_memory_in_one_process(desk: Runtime) -> None:
+    await desk.sessions.create(agent="fake", key=KEY)
+    pids = set()
+    for prompt in ("one", "two"):
+        assert (await said(desk, prompt)).result == f"you said {prompt}"
+        pids.add((await said(desk, "[[show pid]]")).result)
+    last = await said(desk, "[[recall]]")
+    assert last.result == "You said: one | [[show pid]] | two | [[show pid]]"
+    assert len(pids) == 1
+    session = await desk.sessions.get(KEY)
+    assert session.session.thread_id is not None
+    texts = [message.text for message in await desk.sessions.messages(KEY)]
+    assert texts[:2] == ["one", "you said one"]
+
+
+async def test_leave_is_granted(desk: Runtime) -> None:
+    task = await desk.tasks.submit("[[ask RAar touch x]] [[say so I did]]", agent="fake")
+    question = await asked(desk)
+    assert (question.task_id, question.agent) == (task.id, "fake")
+    assert "touch x" in question.question
+    await desk.approvals.answer(question.id, grant=True)
+    ended = await desk.tasks.wait(task.id)
+    assert (ended.status, ended.result) == ("done", "so I did")
+    told = await kinds(desk, task)
+    assert told.count("tool_exec_start") == told.count("tool_exec_end") == 1
+
+
+async def test_leave_is_denied(desk: Runtime) -> None:
+    task = await desk.tasks.submit("[[ask ar touch x]]", agent="fake")
+    await desk.approvals.answer((await asked(desk)).id, grant=False, why="not today")
+    ended = await desk.tasks.wait(task.id)
+    assert (ended.status, ended.outcome) == ("failed", "error")
+    assert "denied: 'touch x' (not today)" in (ended.error or "")
+
+
+async def test_nobody_answers(tmp_path: Path) -> None:
+    async with desk_at(tmp_path, 'approval_expiry = "1s"') as desk:
+        task = await desk.tasks.submit("[[ask ar touch x]] [[say I could not]]", agent="fake")
+        ended = await desk.tasks.wait(task.id)
+        assert (ended.status, ended.result) == ("done", "I could not")
+        (question,) = await desk.approvals.list(None)
+        assert question.status == "expired"
+
+
+@pytest.mark.parametrize("prompt", ["[[open x]] [[hold ever]]", "[[say half]] [[ask ar touch x]]"])
+async def test_a_cancel_in_mid_turn(desk: Runtime, prompt: str) -> None:
+    await desk.sessions.create(agent="fake", key=KEY)
+    pid = (await said(desk, "[[show pid]]")).result
+    task = await desk.sessions.send(KEY, prompt)
+    if "ask" in prompt:
+        await asked(desk)
+    else:
+        await until(lambda: _uses_tool(desk, task))
+    await desk.tasks.cancel(task.id)
+    ended = await desk.tasks.wait(task.id)
+    assert ended.status == "cancelled"
+    assert await desk.approvals.list() == []
+    assert (await said(desk, "[[show pid]]")).result == pid, "the agent itself stopped and is still there"
+
+
+async def _uses_tool(desk: Runtime, task: Task) -> bool:
+    return "tool_exec_start" in await kinds(desk, task)
+
+
+async def test_a_limit_parks_the_task_and_it_goes_on(desk: Runtime) -> None:
+    task = await desk.tasks.submit("[[limit 2]] [[recall]]", agent="fake")
+
+    async def parked() -> bool:
+        now = await desk.tasks.get(task.id)
+        return now.status == "pending" and now.wait == "limit"
+
+    await until(parked)
+    ended = await desk.tasks.wait(task.id)
+    assert (ended.status, ended.failures, ended.attempt) == ("done", 0, 2)
+    assert "You said: [[limit 2]] [[recall]]" in (ended.result or ""), "it is the same conversation"
+    assert "task_waiting" in await kinds(desk, task)
+
+
+async def test_a_closed_conversation_leaves_no_process(desk: Runtime) -> None:
+    await desk.sessions.create(agent="fake", key=KEY)
+    pid = int((await said(desk, "[[show pid]]")).result or 0)
+    stray = int((await said(desk, "[[stray]]")).result.split()[1])  # type: ignore[union-attr]
+    await desk.sessions.close(KEY)
+    assert await eventually(lambda: not runs(pid) and not runs(stray))
+
+
+def runs(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+async def test_midwatch_is_killed_in_mid_turn_and_the_conversation_goes_on(tmp_path: Path) -> None:
+    memory = tmp_path / "memory"
+    configure(tmp_path / "home", memory)
+    server = Server(tmp_path / "home")
+    await server.start()
+    try:
+        async with server.client() as http:
+            first = (
+                await http.post("/tasks", json={"prompt": "remember me", "agent": "fake", "session_key": KEY})
+            ).json()
+            await _ended(http, first["id"])
+            prompt = "[[stray]] [[recall]] [[hold go]]"
+            task = (await http.post("/tasks", json={"prompt": prompt, "agent": "fake", "session_key": KEY})).json()
+            await until(lambda: _working(memory))
+        before = _agents(first["id"])
+        assert len(before) == 2, "the agent and what left its group carry the task that began the conversation"
+        await server.kill()
+        assert await eventually(lambda: all(not runs(pid) for pid in before[:1]))
+        (memory / "go").touch()
+        await server.start()
+        async with server.client() as http:
+            ended = await _ended(http, task["id"])
+            assert (ended["status"], ended["attempt"]) == ("done", 2), ended
+            assert "remember me" in ended["result"]
+            assert "midwatch was interrupted" in "".join(file.read_text() for file in memory.glob("s-*.json"))
+            assert len(list(memory.glob("s-*.json"))) == 1, "it is the same conversation"
+        assert not any(runs(pid) for pid in before), "nothing of the first process is left"
+    finally:
+        await server.stop()
+    for task_id in (first["id"], task["id"]):
+        assert await eventually(lambda task_id=task_id: not _agents(task_id))
+
+
+def _agents(task_id: str) -> list[int]:
+    return [pid for attempt in (1, 2) for pid in processes_with(f"MIDWATCH_TASK={task_id}/{attempt}")]
+
+
+async def _working(memory: Path) -> bool:
+    return any("[[hold go]]" in file.read_text() for file in memory.glob("s-*.json"))
+
+
+async def _ended(http: Any, task_id: str) -> dict[str, Any]:
+    async with asyncio.timeout(30):
+        while True:
+            found: dict[str, Any] = (await http.get(f"/tasks/{task_id}")).json()
+            if found["status"] in ("done", "failed", "cancelled"):
+                return found
+            await asyncio.sleep(0.02)

@@ -1,0 +1,750 @@
+"""Kind `acp` against a fake agent, a real process that behaves as its prompt says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch.agent import Answer, Choice, Lasting, TurnResult
+from midwatch.agents import build
+from midwatch.agents.acp import AcpAgent
+from midwatch.agents.acp import conversation as talking
+from midwatch.agents.acp.faults import NotSignedIn, fault
+from midwatch.agents.acp.files import Files, Refused
+from midwatch.agents.acp.link import Link
+from midwatch.agents.acp.outcome import blocks
+from midwatch.agents.acp.questions import Option, chosen, command_of, options, question
+from midwatch.agents.acp.settings import call, offer
+from midwatch.agents.acp.updates import Tool, Transcript
+from midwatch.agents.guard import guard
+from midwatch.agents.patch import patch
+from midwatch.clock import SECOND
+from midwatch.errors import AgentError, BadConfig, TransientError, UsageLimit
+from midwatch.event import AgentFault, LlmResponse, MessageUpdate, Payload, PlanUpdate, ThoughtUpdate
+from midwatch.testing import RecordingTurn
+
+FAKE = Path(__file__).parents[1] / "fakes" / "acp_agent.py"
+Talk = Callable[..., Awaitable[talking.AcpConversation]]
+
+
+def fake(place: Path, *arguments: str, **more: Any) -> AcpAgent:
+    argv = [sys.executable, str(FAKE), "--memory", str(place), *arguments]
+    made = build("fake", "acp", {"argv": argv, "workdir": str(place), **more})
+    assert isinstance(made, AcpAgent)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    yield
+    guard.close()
+    assert guard.pid is None, "a process group was left behind"
+
+
+@pytest.fixture
+async def talk(tmp_path: Path) -> AsyncIterator[Talk]:
+    opened: list[talking.AcpConversation] = []
+
+    async def open_one(*arguments: str, thread_id: str | None = None, **more: Any) -> talking.AcpConversation:
+        agent = fake(tmp_path, *arguments, **more)
+        opened.append(await agent.open(RecordingTurn(thread_id=thread_id).session()))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        await one.close()
+
+
+async def turned(talk: Talk, prompt: str, *answers: str | Answer, **more: Any) -> tuple[TurnResult, RecordingTurn]:
+    turn = RecordingTurn(prompt, answers=answers)
+    return await (await talk(**more)).turn(turn), turn
+
+
+def of(turn: RecordingTurn, kind: type[Payload]) -> list[Any]:
+    return [seen for seen in turn.events if isinstance(seen, kind)]
+
+
+def tools(turn: RecordingTurn) -> list[tuple[str, str]]:
+    """Starts and ends of tools, in order."""
+    told = [seen for seen in turn.events if seen.kind.startswith("tool_exec")]
+    return [(seen.kind.removeprefix("tool_exec_"), seen.tool_call_id) for seen in told]  # type: ignore[attr-defined]
+
+
+def runs(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+# -- turns ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_process_stays_for_the_next_turn_and_every_turn_owns_its_group(talk: Talk) -> None:
+    one = await talk()
+    assert isinstance(one, Lasting)
+    assert not one.alive
+    groups = set()
+    for prompt in ("first", "second", "[[recall]]"):
+        turn = RecordingTurn(prompt)
+        found = await one.turn(turn)
+        assert one.alive
+        groups.add(tuple(turn.groups))
+        assert turn.thread_id == found.thread_id is not None
+    assert len(groups) == 1
+    assert found.text == "You said: first | second"
+
+
+async def test_a_dead_process_is_started_again_and_the_session_taken_up(talk: Talk) -> None:
+    one = await talk()
+    first = RecordingTurn("remember me")
+    await one.turn(first)
+    os.killpg(first.groups[0], 9)
+    later = RecordingTurn("[[recall]]", thread_id=first.thread_id)
+    assert (await one.turn(later)).text == "You said: remember me"
+    assert later.groups != first.groups
+    assert tools(later) == [], "what was told before is not told again"
+    assert [seen.text for seen in later.events if seen.kind == "message_delta"] == ["You said: remember me"]
+
+
+@pytest.mark.parametrize("how", [(), ("--resumes",)], ids=["load", "resume"])
+async def test_a_session_of_another_process_is_taken_up(talk: Talk, how: tuple[str, ...]) -> None:
+    first = RecordingTurn("remember me")
+    await (await talk(*how)).turn(first)
+    other = await talk(*how, thread_id=first.thread_id)
+    found = await other.turn(RecordingTurn("[[recall]]"))
+    assert (found.text, found.thread_id) == ("You said: remember me", first.thread_id)
+
+
+async def test_one_that_cannot_take_up_its_session_says_so_and_begins_anew(talk: Talk) -> None:
+    turn = RecordingTurn("hello", thread_id="old")
+    found = await (await talk("--forgets")).turn(turn)
+    assert found.text == "you said hello"
+    assert found.thread_id not in (None, "old")
+    assert turn.thread_id == found.thread_id
+    (warning,) = of(turn, AgentFault)
+    assert "cannot take up its conversation" in warning.message
+    unknown = RecordingTurn("hello", thread_id="never-was")
+    await (await talk()).turn(unknown)
+    assert "session not found" in of(unknown, AgentFault)[0].message
+
+
+async def test_one_that_was_cut_off_is_told_to_go_on(talk: Talk) -> None:
+    one = await talk()
+    first = RecordingTurn("work")
+    await one.turn(first)
+    resumed = RecordingTurn("work", thread_id=first.thread_id, resumed=True)
+    said = (await one.turn(resumed)).text
+    assert "midwatch was interrupted" in said
+    assert said.endswith("work")
+
+
+async def test_another_directory_needs_another_process(talk: Talk, tmp_path: Path) -> None:
+    one = await talk()
+    first = RecordingTurn("[[show cwd]]")
+    assert json.loads((await one.turn(first)).text) == str(tmp_path)
+    (tmp_path / "sub").mkdir()
+    other = RecordingTurn("[[show cwd]] [[recall]]", workdir=str(tmp_path / "sub"), thread_id=first.thread_id)
+    assert (await one.turn(other)).text == f'"{tmp_path}/sub"You said: [[show cwd]]'
+
+
+async def test_files_that_are_named_go_along(talk: Talk, tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("x")
+    prompt = f"Read\n@{tmp_path}/notes.md\n@/etc/passwd\n@{tmp_path}/none\n[[show blocks]]"
+    found, _ = await turned(talk, prompt)
+    linked = [block for block in json.loads(found.text) if block["type"] == "resource_link"]
+    assert [block["uri"] for block in linked] == [f"file://{tmp_path}/notes.md"]
+    assert blocks("a\0b", "/") == [{"type": "text", "text": "ab"}]
+
+
+async def test_mode_and_model(talk: Talk) -> None:
+    assert json.loads((await turned(talk, "[[show settings]]"))[0].text) == {"mode": "auto", "model": "small"}
+    found, _ = await turned(talk, "[[show settings]]", mode="Default", model="large")
+    assert json.loads(found.text) == {"mode": "default", "model": "large"}
+    with pytest.raises(AgentError, match=r"has no model 'giant'; change agents\.fake\.model .*: small, large"):
+        await turned(talk, "x", model="giant")
+    with pytest.raises(AgentError, match=r"has no mode 'wild'.*: default, auto"):
+        await turned(talk, "x", mode="wild")
+
+
+async def test_an_agent_that_would_not_ask_is_put_into_the_mode_that_asks(talk: Talk) -> None:
+    found, _ = await turned(talk, "[[show settings]]", profile="claude")
+    assert json.loads(found.text)["mode"] == "default"
+
+
+async def test_usage_is_what_was_told_and_cost_is_the_turns_own(talk: Talk) -> None:
+    one = await talk()
+    first = RecordingTurn("[[usage 100 20 0.5]]")
+    used = (await one.turn(first)).usage
+    assert (used.input_tokens, used.output_tokens, used.cost_usd, used.model) == (100, 20, 0.5, "small")
+    assert of(first, LlmResponse)[0].usage == {"input_tokens": 100, "output_tokens": 20}
+    assert (await one.turn(RecordingTurn("[[usage 150 30 0.75]]"))).usage.cost_usd == 0.25
+    assert (await one.turn(RecordingTurn("hello"))).usage.data() is None
+    other = await talk(thread_id=first.thread_id)
+    assert (await other.turn(RecordingTurn("[[usage 1 2 0.9]]"))).usage.cost_usd is None, (
+        "what it cost before is unknown"
+    )
+    total = await talk(profile="copilot")
+    assert (await total.turn(RecordingTurn("[[usage 100 20 0]]"))).usage.input_tokens == 100
+    assert (await total.turn(RecordingTurn("[[usage 150 30 0]]"))).usage.input_tokens == 50
+
+
+# -- what it tells ---------------------------------------------------------------------------------------------------
+
+
+async def test_steps_in_order(talk: Talk) -> None:
+    found, turn = await turned(talk, "[[think hm well]] [[plan a,b]] [[say I look]] [[tool ls -l]] [[say all done]]")
+    assert found.text == "all done"
+    stored = [kind for kind in turn.kinds() if not kind.endswith("delta")]
+    assert stored == ["plan_update", "thought_update", "message_update", "tool_exec_start", "tool_exec_end"]
+    assert of(turn, ThoughtUpdate)[0].text == "hm well"
+    assert [entry["content"] for entry in of(turn, PlanUpdate)[0].entries] == ["a", "b"]
+    assert of(turn, MessageUpdate)[0].message == "I look"
+    start, end = (seen for seen in turn.events if seen.kind.startswith("tool_exec"))
+    assert (start.title, start.tool_kind, start.arguments) == ("ls -l", "execute", {"command": "ls -l"})  # type: ignore[attr-defined]
+    assert (end.result, end.is_error) == ("ran ls -l", False)  # type: ignore[attr-defined]
+
+
+async def test_a_tool_whose_end_is_not_told_is_closed_with_the_turn(talk: Talk) -> None:
+    _, turn = await turned(talk, "[[open something]] [[say bye]]")
+    assert tools(turn) == [("start", "open"), ("end", "open")]
+
+
+async def test_a_warning_is_no_answer(talk: Talk) -> None:
+    found, turn = await turned(talk, "[[warn]] [[say the answer]]", profile="codex")
+    assert found.text == "the answer"
+    assert "Model metadata" in of(turn, AgentFault)[0].message
+
+
+async def test_what_makes_no_sense_is_left_out(talk: Talk) -> None:
+    found, turn = await turned(talk, "[[say so:]] [[malformed]] [[say fine]]")
+    assert found.text == "so:-32602 -32602 -32602 fine"
+    (warning,) = of(turn, AgentFault)
+    assert "lines that are no messages" in warning.message
+    found, _ = await turned(talk, "still there")
+    assert found.text == "you said still there"
+
+
+async def test_a_diff_as_a_patch(talk: Talk, tmp_path: Path) -> None:
+    _, turn = await turned(talk, "[[diff a.txt]]", "Yes")
+    end = next(seen for seen in turn.events if seen.kind == "tool_exec_end")
+    (change,) = end.diffs  # type: ignore[attr-defined]
+    assert (change["path"], change["added"], change["removed"], change["cut"]) == (f"{tmp_path}/a.txt", 2, 1, False)
+    assert "@@ -1,3 +1,4 @@\n one\n-two\n+2\n three\n+four\n" in change["patch"]
+    assert turn.asked[0].diff == change["patch"]
+    assert (turn.asked[0].kind, turn.asked[0].paths) == ("edit", (f"{tmp_path}/a.txt",))
+
+
+async def test_a_diff_of_ten_megabytes_is_cut_and_does_not_hold_up_others(talk: Talk) -> None:
+    longest = 0.0
+
+    async def tick() -> None:
+        nonlocal longest
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            longest = max(longest, time.monotonic() - before)
+
+    ticking = asyncio.create_task(tick())
+    _, turn = await turned(talk, "[[bigdiff 10]]")
+    ticking.cancel()
+    (end,) = (seen for seen in turn.events if seen.kind == "tool_exec_end")
+    (change,) = end.diffs  # type: ignore[attr-defined]
+    assert (change["added"], change["removed"], change["cut"]) == (250_000, 250_000, True)
+    assert len(change["patch"]) <= 20_000
+    assert sum(len(repr(seen)) for seen in turn.events) < 100_000
+    assert longest < 2.0
+
+
+async def test_a_flood_is_written_down_in_few_pieces_and_cut(talk: Talk) -> None:
+    found, turn = await turned(talk, "[[flood 20000]]")
+    assert found.text.split() == [str(number) for number in range(20000)]
+    assert turn.text() == found.text + " "
+    assert len(turn.events) < 10_000
+    found, _ = await turned(talk, "[[huge 3]]")
+    assert len(found.text) < 1_000_100
+    assert "2000000 characters left out" in found.text
+
+
+async def test_a_flood_waits_for_those_who_write_it_down(talk: Talk) -> None:
+    class Slow(RecordingTurn):
+        gate = asyncio.Event()
+
+        async def emit(self, payload: Payload) -> None:
+            await super().emit(payload)
+            await self.gate.wait()
+
+    one, turn = await talk(), Slow("[[flood 100000]]")
+    working = asyncio.create_task(one.turn(turn))
+    await turn.until(lambda t: bool(t.events))
+    link = one._link
+    assert link is not None
+    async with asyncio.timeout(20):
+        while not link.lines._paused:  # there is no event for a program that has to wait
+            await asyncio.sleep(0.01)
+    assert link.lines._size < 8_000_000
+    turn.gate.set()
+    assert (await working).text.endswith("99999")
+
+
+# -- questions -------------------------------------------------------------------------------------------------------
+
+ONCE = ("Yes", "allow_once")
+DENIED = Answer("denied", None, "not today")
+
+
+@pytest.mark.parametrize(
+    ("letters", "answer", "choice"),
+    [
+        ("ar", "Yes", "yes-1"),
+        ("rRAa", "Yes", "yes-1"),
+        ("Aar", "Yes, always", "yes-1"),  # always is midwatch's own to remember
+        ("A", "Yes, always", "yes-2"),
+        ("abr", "Yes, and switch mode", "yes-3"),
+        ("xAr", Answer("granted", None), "yes-2"),
+        ("arR", DENIED, "no-1"),
+        ("aR", DENIED, "no-2"),
+        ("aA", DENIED, "cancelled"),
+        ("ra", Answer("expired", None, "nobody answered in time"), "no-1"),
+    ],
+)
+async def test_options_are_chosen_by_what_they_mean(
+    talk: Talk, letters: str, answer: str | Answer, choice: str
+) -> None:
+    found, turn = await turned(talk, f"[[ask {letters} make all?]]", answer)
+    assert found.text == f"chose {choice}"
+    (asked,) = turn.asked
+    assert asked.choices[0].allows
+    assert not asked.choices[-1].allows
+    assert (asked.kind, asked.command, asked.text) == ("execute", "make all?", "Run make all??")
+
+
+@pytest.mark.parametrize(("letters", "choice"), [("-", "cancelled"), ("r", "no-1"), ("xR", "no-2")])
+async def test_what_cannot_be_allowed_is_not_asked(talk: Talk, letters: str, choice: str) -> None:
+    found, turn = await turned(talk, f"[[ask {letters} make all?]]")
+    assert (found.text, turn.asked) == (f"chose {choice}", [])
+
+
+async def test_a_call_that_is_first_told_in_its_question(talk: Talk) -> None:
+    found, turn = await turned(talk, "[[late rm -r build]] [[say done]]", "Yes, always")
+    assert (found.outcome, found.text) == ("ok", "done")
+    assert tools(turn) == [("start", "late"), ("end", "late")]
+    assert (turn.asked[0].command, turn.asked[0].risk) == ("rm -r build", "high")
+    _, refused = await turned(talk, "[[late rm -r build]] [[say done]]", DENIED)
+    assert tools(refused) == [("start", "late"), ("end", "late")]
+    end = next(seen for seen in refused.events if seen.kind == "tool_exec_end")
+    assert (end.is_error, end.result) == (True, "denied: not today")  # type: ignore[attr-defined]
+
+
+async def test_a_turn_whose_work_was_refused_is_not_well(talk: Talk) -> None:
+    found, _ = await turned(talk, "[[ask ar make all]]", DENIED)
+    assert found.outcome == "error"
+    assert found.error == "denied: 'make all' (not today); fake then stopped without an answer."
+    found, _ = await turned(talk, "[[ask ar make all]] [[say I may not]]", DENIED)
+    assert (found.outcome, found.text) == ("ok", "I may not")
+    found, _ = await turned(talk, "[[ask ar make all]] [[stop cancelled]]", DENIED)
+    assert (found.outcome, found.error) == ("error", "denied: 'make all' (not today); fake then stopped.")
+
+
+async def test_questions_come_one_after_the_other(talk: Talk) -> None:
+    class Asked(RecordingTurn):
+        open = most = 0
+
+        async def ask(self, *args: Any, **more: Any) -> Answer:
+            self.open += 1
+            self.most = max(self.most, self.open)
+            await asyncio.sleep(0)
+            try:
+                return await super().ask(*args, **more)
+            finally:
+                self.open -= 1
+
+    turn = Asked("[[both one,two]] [[say done]]", answers=["Yes", "No"])
+    assert (await (await talk()).turn(turn)).text == "done"
+    assert sorted(asked.command or "" for asked in turn.asked) == ["one", "two"]
+    assert turn.most == 1
+
+
+async def test_a_stop_answers_an_open_question(talk: Talk) -> None:
+    class Waiting(RecordingTurn):
+        async def ask(self, *args: Any, **more: Any) -> Answer:
+            await self.emit(AgentFault(message="asked", level="warning"))
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    one, turn = await talk(), Waiting("[[say before]] [[ask ar make all]]")
+    working = asyncio.create_task(one.turn(turn))
+    await turn.until(lambda t: "agent_error" in t.kinds())
+    await one.interrupt("stop")
+    found = await working
+    assert (found.outcome, found.error) == ("error", "it was interrupted.")
+    assert one.alive
+    assert (await one.turn(RecordingTurn("go on"))).text == "you said go on"
+
+
+async def test_a_stop_ends_the_turn_with_what_was_said(talk: Talk) -> None:
+    one, turn = await talk(), RecordingTurn("[[say half of it]] [[hold ever]]")
+    working = asyncio.create_task(one.turn(turn))
+    await turn.until(lambda t: "of it" in t.text())
+    await one.interrupt("stop")
+    assert (await working).outcome == "error"
+    assert of(turn, MessageUpdate)[0].message == "half of it"
+    assert one.alive
+
+
+async def test_one_that_does_not_hear_a_stop_is_ended_by_the_next(talk: Talk) -> None:
+    one, turn = await talk(), RecordingTurn("[[deaf]]")
+    working = asyncio.create_task(one.turn(turn))
+    await turn.until(lambda t: "ready" in t.text())
+    await one.interrupt("stop")
+    await asyncio.wait({working}, timeout=0.1)
+    assert not working.done()
+    await one.interrupt("terminate")
+    with pytest.raises(AgentError, match="interrupted"):
+        await working
+    assert not one.alive
+
+
+# -- what it may have ------------------------------------------------------------------------------------------------
+
+
+async def test_files_of_the_root_only(talk: Talk, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("one\ntwo\nthree\n")
+    (tmp_path / "out").symlink_to("/etc")
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    (tmp_path / "dangling").symlink_to(tmp_path.parent / "made-outside")
+    (tmp_path / "within").symlink_to("in.txt")
+    os.mkfifo(tmp_path / "pipe")
+    assert (await turned(talk, f"[[read {tmp_path}/in.txt]]"))[0].text == "one\ntwo\nthree"
+    assert (await turned(talk, f"[[read {tmp_path}/within 2 1]]"))[0].text == "two"
+    for path in ("/etc/passwd", "link", "out/passwd", "../x", f"{tmp_path}-other/x"):
+        assert "is outside of" in (await turned(talk, f"[[read {path}]]"))[0].text
+    assert "no regular file" in (await turned(talk, "[[read pipe]]"))[0].text
+    assert "Resource not found" in (await turned(talk, "[[read none]]"))[0].text
+    assert (await turned(talk, f"[[write {tmp_path}/new/deep.txt text]]"))[0].text == "written"
+    assert (tmp_path / "new/deep.txt").read_text() == "text"
+    for path in ("/tmp/mw-never", "dangling", "out/mw-never", "../mw-never"):
+        assert "is outside of" in (await turned(talk, f"[[write {path} text]]"))[0].text
+    assert not (tmp_path.parent / "made-outside").exists()
+
+
+def test_a_link_that_appears_after_the_look_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "root"
+    (root / "sub").mkdir(parents=True)
+    (tmp_path / "secret").write_text("secret")
+    files = Files(str(root))
+    where = str(root / "sub/secret")
+    monkeypatch.setattr(files, "place", lambda path: where)
+    (root / "sub").rmdir()
+    (root / "sub").symlink_to(tmp_path)
+    with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
+        files.read(where)
+    with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
+        files.write(where, "changed")
+    assert (tmp_path / "secret").read_text() == "secret"
+
+
+def test_files_have_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midwatch.agents.acp.files.LONGEST_FILE", 10)
+    files = Files(str(tmp_path))
+    (tmp_path / "long").write_text("12345\n" * 10)
+    with pytest.raises(Refused, match="larger than 10 bytes; ask for some of its lines"):
+        files.read("long")
+    assert files.read("long", 2, 1) == "12345\n"
+    with pytest.raises(Refused, match="larger"):
+        files.write("x", "12345678901")
+    with pytest.raises(Refused, match="NUL"):
+        files.read("a\0b")
+
+
+async def test_terminals(talk: Talk, tmp_path: Path) -> None:
+    found, _ = await turned(talk, "[[run echo hi; exit 3]]")
+    assert json.loads(found.text) == ["hi\n", 3, False]
+    found, _ = await turned(talk, "[[run printenv MIDWATCH_TASK; pwd]]")
+    task, place = json.loads(found.text)[0].split()
+    assert "/1" in task
+    assert place == str(tmp_path)
+    assert "there is no program" in (await turned(talk, "[[run no-such-program]]"))[0].text
+    found, _ = await turned(talk, "[[run seq 1 300000]]")
+    output, code, cut = json.loads(found.text)
+    assert (code, cut) == (0, True)
+    assert output.endswith("300000\n")
+
+
+async def test_a_terminal_is_killed_or_ended_with_the_conversation(talk: Talk, tmp_path: Path) -> None:
+    one = await talk()
+    found = await one.turn(RecordingTurn("[[terminal here echo here; sleep 600]] [[kill]] [[say alive]]"))
+    assert '"signal": "SIGTERM"' in found.text
+    assert found.text.endswith("alive")
+    left = RecordingTurn(f"[[terminal here echo here; echo $$ > {tmp_path}/pid; sleep 600]]")
+    await one.turn(left)
+    pid = int((tmp_path / "pid").read_text())
+    assert runs(pid)
+    await one.close()
+    assert not runs(pid)
+
+
+async def test_what_left_the_group_is_ended_with_the_conversation(talk: Talk) -> None:
+    one = await talk()
+    await one.turn(RecordingTurn("hello"))
+    pid = int((await one.turn(RecordingTurn("[[stray]]"))).text.split()[1])
+    assert runs(pid)
+    await one.close()
+    assert not runs(pid)
+
+
+# -- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more", "words"),
+    [
+        (("--start", "mute"), {"start_timeout": 0.6}, r"did not answer within 1s; .* agents\.fake\.start_timeout"),
+        (("--start", "dies"), {}, r"exit code 2 before it could work: error: unknown option .*; see that it is new"),
+        (("--start", "auth"), {"profile": "claude"}, r"is not signed in .*; run `claude` once and sign in"),
+        (("--version", "7"), {"profile": "gemini"}, r"speaks version 7 .* midwatch speaks 1; .*@google/gemini-cli"),
+    ],
+)
+async def test_one_that_does_not_start_says_why_in_one_line(
+    talk: Talk, arguments: tuple[str, ...], more: dict[str, Any], words: str
+) -> None:
+    one = await talk(*arguments, **more)
+    with pytest.raises(AgentError, match=words) as told:
+        await one.turn(RecordingTurn("hello"))
+    assert "\n" not in str(told.value)
+    assert not one.alive
+
+
+async def test_a_slow_start_is_waited_for_and_can_be_stopped(talk: Talk) -> None:
+    found, _ = await turned(talk, "hello")
+    assert found.text == "you said hello"
+    one, turn = await talk("--start", "slow600"), RecordingTurn("hello")
+    working = asyncio.create_task(one.turn(turn))
+    await turn.until(lambda t: bool(t.groups))
+    await one.interrupt("stop")
+    with pytest.raises(AgentError, match="stopped before the agent had its prompt"):
+        await working
+
+
+async def test_a_missing_program_is_told_with_its_remedy(tmp_path: Path) -> None:
+    agent = build("claude", "acp", {"env": {"PATH": str(tmp_path)}})
+    described = agent.describe()
+    assert described["command"] == "claude-agent-acp"
+    assert "npm install -g @agentclientprotocol/claude-agent-acp" in described["problem"]
+    one = await agent.open(RecordingTurn().session())
+    with pytest.raises(AgentError, match=r"claude-agent-acp.* is not installed"):
+        await one.turn(RecordingTurn())
+    await one.close()
+
+
+async def test_silence_has_a_limit_but_not_while_a_person_thinks(talk: Talk) -> None:
+    one = await talk(idle_limit=0.4)
+    with pytest.raises(AgentError, match=r"said nothing for 0s and was ended; .* agents\.fake\.idle_limit"):
+        await one.turn(RecordingTurn("[[silence 600]]"))
+    assert not one.alive
+
+    class Thoughtful(RecordingTurn):
+        async def ask(self, *args: Any, **more: Any) -> Answer:
+            await asyncio.sleep(1.0)
+            return await super().ask(*args, **more)
+
+    turn = Thoughtful("[[ask ar make all?]]", answers=["Yes"])
+    assert (await one.turn(turn)).text == "chose yes-1"
+
+
+async def test_a_death_in_mid_turn_is_told_with_its_last_words(talk: Talk) -> None:
+    one = await talk()
+    with pytest.raises(AgentError, match="exit code 3 in the middle of its work: Segmentation fault"):
+        await one.turn(RecordingTurn("[[say hm]] [[die 3]]"))
+    assert (await one.turn(RecordingTurn("again"))).text == "you said again"
+
+
+async def test_a_message_without_end_is_not_borne(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midwatch.agents.acp.link.LONGEST_LINE", 1_000_000)
+    with pytest.raises(AgentError, match="a message of more than 1000000 bytes"):
+        await turned(talk, "[[huge 3]]")
+
+
+async def test_a_refused_event_ends_the_turn(talk: Talk) -> None:
+    class Lost(RecordingTurn):
+        async def emit(self, payload: Payload) -> None:
+            raise AgentError("no more events")
+
+    one = await talk()
+    with pytest.raises(AgentError, match="no more events"):
+        await one.turn(Lost("hello"))
+
+
+@pytest.mark.parametrize(
+    ("wish", "kind", "words"),
+    [
+        ('429 {"error": {"resetsAt": 1900000000}}', UsageLimit, "fake: Internal error"),
+        ('-32603 {"message": "You\'ve hit your usage limit."}', UsageLimit, "hit your usage limit"),
+        ('-32603 {"details": "Overloaded", "status": 529}', TransientError, "Overloaded"),
+        ('-32603 {"message": "fetch failed: ECONNREFUSED"}', TransientError, "ECONNREFUSED"),
+        ("-32000", NotSignedIn, "is not signed in"),
+        ('-32603 {"details": "the cat ate it"}', AgentError, "fake failed: the cat ate it"),
+    ],
+)
+async def test_what_an_error_means(talk: Talk, wish: str, kind: type[AgentError], words: str) -> None:
+    one = await talk()
+    with pytest.raises(AgentError, match=words) as told:
+        await one.turn(RecordingTurn(f"[[error {wish}]]"))
+    assert type(told.value) is kind
+    if isinstance(told.value, UsageLimit) and "1900000000" in wish:
+        assert told.value.resets_at == 1900000000 * SECOND
+    assert one.alive
+
+
+async def test_an_error_told_as_an_answer_is_one(talk: Talk) -> None:
+    with pytest.raises(UsageLimit, match="429"):
+        await turned(talk, "[[say Error: 429 This request would exceed your rate limit.]]", profile="copilot")
+    with pytest.raises(TransientError, match=r"529.*Overloaded"):
+        await turned(talk, "[[say Ran into this error: Server error (529): Overloaded.]]", profile="goose")
+    found, _ = await turned(talk, "[[say Error: there is no such file.]]", profile="copilot")
+    assert found.text == "Error: there is no such file."
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [("max_tokens", "limit of tokens"), ("refusal", "refused to go on"), ("cancelled", "cancelled its work by itself")],
+)
+async def test_a_turn_that_stopped_early_is_not_well(talk: Talk, reason: str, words: str) -> None:
+    found, turn = await turned(talk, f"[[say so far]] [[stop {reason}]]")
+    assert found.outcome == "error"
+    assert words in (found.error or "")
+    assert of(turn, MessageUpdate)[0].message == "so far"
+
+
+# -- pure parts ------------------------------------------------------------------------------------------------------
+
+
+def test_options_of_the_kind() -> None:
+    assert build("codex", "acp", {}).describe()["command"] == "codex-acp"
+    assert (
+        build("x", "acp", {"profile": "gemini", "model": "m", "args": ["-d"]}).describe()["command"]
+        == "gemini --acp -m m -d"
+    )
+    for options_, words in (
+        ({}, "write profile"),
+        ({"profile": "x"}, "agents.y.profile"),
+        ({"profile": "codex", "mcp_servers": [{"name": "a"}]}, "either command or url"),
+    ):
+        with pytest.raises(BadConfig, match=words):
+            build("y", "acp", options_)
+    servers = [{"name": "a", "command": "b", "env": {"K": "v"}}, {"name": "c", "url": "http://d"}]
+    agent = build("y", "acp", {"profile": "codex", "mcp_servers": servers})
+    assert isinstance(agent, AcpAgent)
+    assert agent.mcp_servers == [
+        {"name": "a", "command": "b", "args": [], "env": [{"name": "K", "value": "v"}]},
+        {"type": "http", "name": "c", "url": "http://d", "headers": []},
+    ]
+    assert (agent.terms.timeout_seconds, agent.terms.on_crash, agent.terms.slots) == (8 * 3600.0, "resume", 4)
+
+
+@pytest.mark.parametrize(
+    ("call_", "command"),
+    [
+        ({"rawInput": {"command": "git log; rm -rf ."}}, "git log; rm -rf ."),
+        ({"rawInput": {"command": ["git", "log", "a b"]}}, "git log 'a b'"),
+        ({"rawInput": {"command": ["/bin/zsh", "-lc", "git log"]}}, "git log"),
+        ({"rawInput": {"command": ["bash", "-c", "git log", "x"]}}, "bash -c 'git log' x"),
+        ({"title": "git log"}, "git log"),
+        ({"title": "git log …"}, None),  # what a title leaves out must not slip through a rule
+        ({"title": "git log..."}, None),
+        ({"title": "x" * 600}, None),
+        ({}, None),
+    ],
+)
+def test_the_command_of_a_question(call_: dict[str, Any], command: str | None) -> None:
+    assert command_of(Tool("1", kind="execute"), call_) == command
+    assert command_of(Tool("1", kind="edit"), {"title": "git log"}) is None
+
+
+def test_a_question_and_its_risk(tmp_path: Path) -> None:
+    offered = options([{"optionId": "1", "name": "Go", "kind": "allow_always"}, {"optionId": 7}, "odd", {"kind": "x"}])
+    assert offered == (Option("1", "Go", "allow_always"),)
+    root = str(tmp_path)
+    asked = question(Tool("1", kind="edit", title="Edit a", locations=(f"{root}/a",)), {}, offered, root)
+    assert asked.choices == (Choice("Go", "allow_always"), Choice("no", "reject_once"))
+    assert (asked.text, asked.risk, asked.root) == ("Change Edit a?", "medium", root)
+    assert question(Tool("1", kind="edit", locations=("/etc/x",)), {}, offered, root).risk == "high"
+    assert question(Tool("1", kind="read", locations=("/etc/x",)), {}, offered, root).risk == "medium"
+    assert question(Tool("1", kind="read"), {}, offered, root).risk == "low"
+    assert chosen(Answer("granted", "Go"), offered) == offered[0]
+    assert chosen(Answer("denied"), offered) is None
+
+
+def test_settings_as_modes_models_or_options() -> None:
+    told = {"models": {"currentModelId": "a", "availableModels": [{"modelId": "a"}, {"modelId": "b", "name": "Big"}]}}
+    found = offer("model", told)
+    assert found is not None
+    assert call("model", found, "s", "a") is None
+    assert call("model", found, "s", "big") == ("session/set_model", {"sessionId": "s", "modelId": "b"})
+    group = {"group": "g", "options": [{"value": "http://x#plan", "name": "Plan it"}]}
+    found = offer("mode", {"configOptions": [{"id": "m", "category": "mode", "options": [group]}]})
+    assert found is not None
+    wish = call("mode", found, "s", "plan")
+    assert wish == ("session/set_config_option", {"sessionId": "s", "configId": "m", "value": "http://x#plan"})
+    with pytest.raises(KeyError):
+        call("mode", found, "s", "other")
+    assert offer("mode", {"modes": 7, "configOptions": [7]}) is None
+
+
+def test_messages_with_names_are_kept_apart() -> None:
+    heard = Transcript("t.1")
+    for name, text in (("a", "one"), ("a", " two"), ("b", "three")):
+        heard.update(
+            {"sessionUpdate": "agent_message_chunk", "messageId": name, "content": {"type": "text", "text": text}}
+        )
+    assert heard.text == "one two\n\nthree"
+
+
+def test_tokens_that_come_with_empty_text_add_up() -> None:
+    heard = Transcript("t.1")
+    piece = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": ""}}
+    for count in (3, 4):
+        used = {"inputTokens": count, "outputTokens": 1}
+        (told,) = heard.update({**piece, "_meta": {"usage": used}})
+        assert isinstance(told, LlmResponse)
+    assert heard.usage == {"input_tokens": 7, "output_tokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "counts"),
+    [
+        (None, "a\nb\n", (2, 0)),
+        ("a\nb\n", "", (0, 2)),
+        ("a\nb\n", "a\nb\n", (0, 0)),
+        ("x\n" * 10 + "a\n" + "x\n" * 10, "x\n" * 10 + "b\n" + "x\n" * 10, (1, 1)),
+        ("a" * 100_000, "b" * 100_000, (1, 1)),
+    ],
+)
+def test_patches(old: str | None, new: str, counts: tuple[int, int]) -> None:
+    made = patch("/a/b", old, new)
+    assert (made["added"], made["removed"]) == counts
+    assert made["cut"] == (len(new) > 20_000)
+    assert made["patch"].startswith("--- /dev/null\n" if old is None else "--- a/a/b\n")
+
+
+def test_an_error_is_told_by_its_most_telling_text() -> None:
+    nested = {"error": json.dumps({"error": {"message": "the real reason"}})}
+    assert "the real reason" in str(fault("x", -32603, "Internal error", nested, 0, login="sign in"))
+    assert str(fault("x", -32603, "", None, 0, login="sign in")) == "x failed: it did not say why"
+
+
+async def test_closing_without_a_process_is_harmless(tmp_path: Path) -> None:
+    link = Link(
+        fake(tmp_path).program(None), talking.AcpConversation(fake(tmp_path), RecordingTurn().session()), lambda: None
+    )
+    assert not link.alive
+    await link.tell("session/cancel", {})
+    await link.close()
