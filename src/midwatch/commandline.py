@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 LONGEST = 20_000
@@ -41,8 +42,9 @@ def argv_of(command: str, depth: int = 2) -> tuple[str, ...] | None:
 
 
 def parts_of(command: str) -> list[list[str]]:
-    """The words of every command that could be in it, without quotes; rather too many than too few."""
-    bare = QUOTING.sub("", JOINED.sub("", command))
+    """The words of every command that could be in it, without quotes; rather too many than too few. Of one that is too
+    long to be read the beginning."""
+    bare = QUOTING.sub("", JOINED.sub("", command[:LONGEST]))
     return [words for part in APART.split(bare) if (words := INSIDE.sub(" ", part).split())]
 
 
@@ -53,12 +55,13 @@ class CommandPattern(NamedTuple):
     more: str = ""
     """Nothing may follow; `*`: arguments that are no options; `**`: any arguments."""
 
-    @classmethod
-    def parse(cls, text: str) -> CommandPattern | None:
+    @staticmethod
+    @lru_cache(1000)
+    def parse(text: str) -> CommandPattern | None:
         """`git status`, `git log *` or `git log **`; None when it is not one plain command."""
         found = re.fullmatch(r"(.*?)(?:\s+(\*\*?))?", text.strip(), re.DOTALL)
         words = argv_of(found[1]) if found else None
-        return None if found is None or words is None else cls(words, found[2] or "")
+        return None if found is None or words is None else CommandPattern(words, found[2] or "")
 
     def allows(self, argv: tuple[str, ...], inside: Callable[[str], bool]) -> bool:
         """Whether it is this command, and whatever the pattern leaves open stays inside the working directory."""
@@ -69,12 +72,13 @@ class CommandPattern(NamedTuple):
             return False
         return all(inside(place) for one in rest for place in places(one))
 
-    def may_be_in(self, command: str) -> bool:
-        """Whether some part of a command could be this one, with whatever in front, between and behind."""
-        if (argv_of(command) or ())[: len(self.words)] == self.words:
+    def may_be_in(self, parts: Sequence[Sequence[str]], argv: tuple[str, ...] | None) -> bool:
+        """Whether some part of a command could be this one, with whatever in front, between and behind; `argv` is the
+        command where it can be read for certain."""
+        if (argv or ())[: len(self.words)] == self.words:
             return True
         wanted = [part.casefold() for one in self.words for part in INSIDE.sub(" ", QUOTING.sub("", one)).split()]
-        return bool(wanted) and any(_in_order(wanted, [one.casefold() for one in part]) for part in parts_of(command))
+        return bool(wanted) and any(_in_order(wanted, [one.casefold() for one in part]) for part in parts)
 
 
 def _in_order(wanted: list[str], words: list[str]) -> bool:

@@ -12,13 +12,13 @@ import re
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
 
 from midwatch.agent import Question, QuestionKind
 from midwatch.clock import iso, seconds
-from midwatch.commandline import CommandPattern, argv_of, parts_of
+from midwatch.commandline import CommandPattern, argv_of, parts_of, places
 from midwatch.errors import InvalidInput
 from midwatch.task import Task
 
@@ -29,6 +29,8 @@ TOOLS = tuple(kind for kind in get_args(QuestionKind) if kind != "choice")
 TARGETED = frozenset({"read", "edit", "delete", "move"})
 """Tools that are about files: without a path nobody knows what is asked for."""
 MOST_PATTERNS = 200
+MOST_PATHS = 200
+"""Files of one question that are looked at; more are a person's to look through."""
 LONGEST = 1000
 YEAR = 366 * 86400.0
 
@@ -193,84 +195,122 @@ async def nobody(task: Task, asked: Question) -> Ruling:
     return Ruling()
 
 
+class Look:
+    """One question as rules look at it; what is found out is found out once."""
+
+    def __init__(self, asked: Question, root: str | None) -> None:
+        self.asked = asked
+        self.root = root
+
+    @cached_property
+    def place(self) -> str | None:
+        """Where the working directory really is."""
+        return None if self.root is None else os.path.realpath(self.root)
+
+    @cached_property
+    def argv(self) -> tuple[str, ...] | None:
+        """The command, if it can be read for certain."""
+        return None if self.asked.command is None else argv_of(self.asked.command)
+
+    @cached_property
+    def parts(self) -> list[list[str]]:
+        """All that could be in the command."""
+        return parts_of(self.asked.command or "")
+
+    @cached_property
+    def doubtful(self) -> bool:
+        """Whether nobody can tell what a yes would allow."""
+        if self.asked.command is not None and self.argv is None:
+            return True
+        nameless = self.asked.kind in TARGETED and not self.asked.paths
+        return nameless or len(self.asked.paths) > MOST_PATHS or (self.asked.kind == "execute" and self.argv is None)
+
+    @cached_property
+    def inside(self) -> list[str] | None:
+        """The files from the working directory on; None when one of them is elsewhere."""
+        found = [located(path, self.root) for path in self.asked.paths]
+        return None if None in found else [one for one in found if one is not None]
+
+    @cached_property
+    def named(self) -> frozenset[str]:
+        """Everything that could be the name of a file, in every form it could be meant in."""
+        words = [place for part in self.parts for word in part for place in places(word)]
+        paths = [*self.asked.paths[:MOST_PATHS], *words]
+        return frozenset(form.casefold() for path in dict.fromkeys(paths) for form in _forms(path, self.root))
+
+
 def decide(
     asked: Question, root: str | None, policies: Sequence[tuple[str, Policy]], rules: Iterable[Rule] = ()
 ) -> Decision:
     """Rules that deny come first, whoever wrote them, then those that allow, then the default of the last policy that
     has one. A plain question is a person's to answer, unless the default denies everything."""
     if asked.kind != "choice":
-        kept = list(rules)
+        kept, look = list(rules), Look(asked, root)
         denying = [*_written(policies, "deny"), *_stored(kept, "deny")]
-        for by, pattern, text in denying:
-            if denies(pattern, asked, root):
-                return Decision("deny", by, text)
-        if _doubtful(asked) and any(pattern.command or pattern.path for _, pattern, _ in denying):
+        for by, pattern, effect in denying:
+            if denies(pattern, look):
+                return Decision("deny", by, effect(pattern))
+        if look.doubtful and any(pattern.command or pattern.path for _, pattern, _ in denying):
             return Decision("ask")  # what is denied may be hidden in it
-        for by, pattern, text in (*_written(policies, "allow"), *_stored(kept, "allow")):
-            if allows(pattern, asked, root):
-                return Decision("allow", by, text)
+        for by, pattern, effect in (*_written(policies, "allow"), *_stored(kept, "allow")):
+            if allows(pattern, look):
+                return Decision("allow", by, effect(pattern))
     by, default = next(((name, one.default) for name, one in reversed(policies) if one.default), ("", "ask"))
     if default == "ask" or (default == "allow" and asked.kind == "choice"):
         return Decision("ask")
     return Decision(default, f"rule:{by}", f"default: {default}")
 
 
-def allows(pattern: Pattern, asked: Question, root: str | None) -> bool:
+def allows(pattern: Pattern, look: Look) -> bool:
     """Whether a rule that allows this pattern allows what is asked, for certain."""
-    if pattern.kind not in (None, asked.kind) or not _holds_in(pattern, root) or _doubtful(asked):
-        return False
-    inside = [located(path, root) for path in asked.paths]
-    if None in inside:
+    asked = look.asked
+    if pattern.kind not in (None, asked.kind) or not _holds_in(pattern, look) or look.doubtful or look.inside is None:
         return False
     if pattern.path is not None:
         glob = _glob(pattern.path)
-        if not inside or not all(glob.fullmatch(one) for one in inside if one is not None):
+        if not look.inside or not all(glob.fullmatch(one) for one in look.inside):
             return False
     if asked.command is None or pattern.command is None:  # a rule about files says nothing of commands that name them
         return pattern.command is None and (asked.command is None or (pattern.kind == "execute" and not pattern.path))
-    wanted, argv = CommandPattern.parse(pattern.command), argv_of(asked.command)
-    if wanted is None or argv is None:
+    wanted = CommandPattern.parse(pattern.command)
+    if wanted is None or look.argv is None:
         return False
-    return wanted.allows(argv, lambda place: located(place, root) is not None)
+    return wanted.allows(look.argv, lambda place: located(place, look.root) is not None)
 
 
-def denies(pattern: Pattern, asked: Question, root: str | None) -> bool:
+def denies(pattern: Pattern, look: Look) -> bool:
     """Whether a rule that denies this pattern could mean what is asked."""
-    if pattern.kind not in (None, asked.kind) or not _holds_in(pattern, root):
+    if pattern.kind not in (None, look.asked.kind) or not _holds_in(pattern, look):
         return False
     if pattern.command is not None:
         wanted = CommandPattern.parse(pattern.command)
-        if asked.command is None or wanted is None or not wanted.may_be_in(asked.command):
+        if wanted is None or not wanted.may_be_in(look.parts, look.argv):
             return False
     if pattern.path is None:
         return True
-    named = [*asked.paths, *(word for part in parts_of(asked.command or "") for word in part)]
     glob = _glob(pattern.path.casefold())
-    for form in (form.casefold() for path in named for form in _forms(path, root)):
-        if glob.fullmatch(form) or glob.fullmatch(f"{form}/x"):  # a whole directory is what is in it, too
-            return True
-    return False
+    # a whole directory is what is in it, too
+    return any(glob.fullmatch(form) or glob.fullmatch(f"{form}/x") for form in look.named)
 
 
 def narrow(asked: Question, root: str | None) -> Pattern | None:
     """The narrowest rule that would have answered this: the very command, or the very file; None when there is none
     that could be relied on. It holds in this working directory alone."""
-    if root is None or asked.kind == "choice":
+    look = Look(asked, root)
+    if look.place is None or asked.kind == "choice":
         return None
-    place = os.path.realpath(root)
     if asked.command is not None:
-        argv = argv_of(asked.command)
-        if argv is None or any(one.startswith("*") for one in argv) or len(asked.command) > LONGEST:
+        if look.argv is None or any(one.startswith("*") for one in look.argv) or len(asked.command) > LONGEST:
             return None
-        made = Pattern(asked.kind, shlex.join(argv), None, place)
+        made = Pattern(asked.kind, shlex.join(look.argv), None, look.place)
     elif asked.kind in TARGETED and len(asked.paths) == 1:
         inside = located(asked.paths[0], root)
         if inside is None or inside == "." or len(inside) > LONGEST or re.search(r"[*?\[\]\\]", inside):
             return None
-        made = Pattern(asked.kind, None, inside, place)
+        made = Pattern(asked.kind, None, inside, look.place)
     else:
         return None
-    return made if allows(made, asked, root) else None
+    return made if allows(made, look) else None
 
 
 def told(effect: Effect, pattern: Pattern, agent: str) -> str:
@@ -294,25 +334,24 @@ def located(path: str, root: str | None) -> str | None:
 # -- inside --------------------------------------------------------------------------------------------------------
 
 
-def _doubtful(asked: Question) -> bool:
-    """Whether nobody can tell what a yes would allow."""
-    if asked.command is not None:
-        return argv_of(asked.command) is None
-    return asked.kind == "execute" or (asked.kind in TARGETED and not asked.paths)
+def _holds_in(pattern: Pattern, look: Look) -> bool:
+    return pattern.root is None or look.place == pattern.root
 
 
-def _holds_in(pattern: Pattern, root: str | None) -> bool:
-    return pattern.root is None or (root is not None and os.path.realpath(root) == pattern.root)
+Ranked = Iterator[tuple[str, Pattern, Callable[[Pattern], str]]]
+"""Who says so, what, and how that is told."""
 
 
-def _written(policies: Sequence[tuple[str, Policy]], effect: Effect) -> Iterator[tuple[str, Pattern, str]]:
+def _written(policies: Sequence[tuple[str, Policy]], effect: Effect) -> Ranked:
     for name, policy in policies:
         for pattern in policy.deny if effect == "deny" else policy.allow:
-            yield f"rule:{name}", pattern, f"{effect} {pattern.words()}"
+            yield f"rule:{name}", pattern, lambda one: f"{effect} {one.words()}"
 
 
-def _stored(rules: Iterable[Rule], effect: Effect) -> Iterator[tuple[str, Pattern, str]]:
-    return ((f"rule:{one.id}", one.pattern, one.text) for one in rules if one.effect == effect and not one.revoked_at)
+def _stored(rules: Iterable[Rule], effect: Effect) -> Ranked:
+    for rule in rules:
+        if rule.effect == effect and not rule.revoked_at:
+            yield f"rule:{rule.id}", rule.pattern, lambda one, agent=rule.agent: told(effect, one, agent)  # type: ignore[misc]
 
 
 def _forms(path: str, root: str | None) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Protocol
 
 from midwatch.agent import Question
@@ -62,7 +63,7 @@ class Policies:
 
     def __init__(self, store: JudgeStore, of_agent: Callable[[str], Policy]) -> None:
         self._store = store
-        self._of_agent = of_agent
+        self._of_agent = cache(of_agent)
 
     async def __call__(self, task: Task, asked: Question) -> Ruling:
         policies, until = [("config", self._of_agent(task.agent))], None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from midwatch.agent import Question
 from midwatch.errors import InvalidInput
-from midwatch.rule import Decision, Pattern, Policy, Rule, allows, decide, denies, located, narrow
+from midwatch.rule import MOST_PATHS, Decision, Look, Pattern, Policy, Rule, allows, decide, denies, located, narrow
 
 
 def run(command: str | None, **fields: Any) -> Question:
@@ -154,6 +155,8 @@ def test_all_files_have_to_fit_and_one_has_to_be_named(root: Path) -> None:
         ({"path": "/etc/**"}, run("cat /etc/passwd")),
         ({"path": "/etc/**"}, edit("../../../../../../../../../etc/passwd")),
         ({"path": "~/.ssh/**"}, run("cat ~/.ssh/id")),
+        ({"path": "/etc/**"}, run("git log --output=/etc/x")),
+        ({"path": "/etc/**"}, run("curl -d@/etc/passwd x >/dev/null")),
         ({"path": ".env"}, edit("./.env")),
         ({"kind": "execute", "command": "git push"}, run("git push")),
     ],
@@ -177,6 +180,19 @@ def test_what_could_hide_something_denied_is_asked_about(root: Path) -> None:
         assert decided(run(hidden), root, **said) == "ask"
     assert decided(edit(), root, deny=[{"path": ".env"}], default="allow") == "ask"
     assert decided(run("a; b"), root, deny=[{"kind": "delete"}], default="allow") == "allow"
+    assert decided(run("ls " + "x " * 20_000 + "; git push"), root, **said) == "ask"
+
+
+def test_very_much_at_once_is_a_persons_to_look_through(root: Path) -> None:
+    many = [f"src/{n}" for n in range(MOST_PATHS + 1)]
+    said = {"allow": [{"kind": "edit", "path": "**"}], "deny": [{"path": ".env"}], "default": "allow"}
+    assert decided(edit(*many[:-1]), root, **said) == "allow"
+    assert decided(edit(*many), root, **said) == "ask"
+    assert decided(edit(*many, ".env"), root, **said) == "ask"
+    huge, rules = run("x" * 10_000_000), [{"command": f"bad{n}"} for n in range(200)]
+    began = time.perf_counter()
+    assert decided(huge, root, deny=rules, default="allow") == "ask"
+    assert time.perf_counter() - began < 2
 
 
 # -- order ---------------------------------------------------------------------------------------------------------
@@ -264,10 +280,10 @@ def test_a_rule_made_of_a_question_answers_it_again_and_little_else(root: Path) 
     for asked in (run("git commit -m 'it; is $done'"), edit("src/new.py")):
         made = narrow(asked, str(root))
         assert made is not None
-        assert allows(made, asked, str(root)) and denies(made, asked, str(root))
+        assert allows(made, Look(asked, str(root))) and denies(made, Look(asked, str(root)))
         assert narrow(asked, None) is None
     made = narrow(run("git commit -m x"), str(root))
-    assert made is not None and not allows(made, run("git commit -m x --amend"), str(root))
+    assert made is not None and not allows(made, Look(run("git commit -m x --amend"), str(root)))
 
 
 # -- as it is written ----------------------------------------------------------------------------------------------
