@@ -172,15 +172,10 @@ async def test_always_is_remembered_until_it_is_revoked(home: Path, tmp_path: Pa
 async def test_a_turn_asks_people_one_thing_at_a_time(home: Path) -> None:
     async with desk_of(home) as desk:
         task = await desk.tasks.submit("a\nb\nc", agent="it")
-        for grant in (True, False, True):
+        for _ in range(3):  # in whatever order
             (question,) = await inbox(desk)
-            await desk.approvals.answer(question.id, grant=grant)
-            await until(lambda: answered(desk, question.id))  # noqa: B023
+            await desk.approvals.answer(question.id, grant=question.command != "b")
         assert (await desk.tasks.wait(task.id)).result == "granted:Allow denied:Reject granted:Allow"
-
-
-async def answered(desk: Runtime, approval_id: str) -> bool:
-    return (await desk.approvals.get(approval_id)).status != "pending"
 
 
 # -- time ----------------------------------------------------------------------------------------------------------
