@@ -258,6 +258,11 @@ class Agent:
         if outcome.get("optionId", "no").startswith("yes"):
             self.update("tool_call_update", toolCallId="late", status="completed", title=rest, kind="execute")
 
+    def do_leave(self, rest):
+        """Asks and does not wait for the answer."""
+        threading.Thread(target=self.do_late, args=(rest,), daemon=True).start()
+        time.sleep(0.1)
+
     def do_both(self, rest):
         """Two questions at the same time."""
         asking = [threading.Thread(target=self.do_ask, args=(f"ar {command}",)) for command in rest.split(",")]

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from midwatch.agent import Answer, Choice, Lasting, TurnResult
 from midwatch.agents import build
-from midwatch.agents.acp import AcpAgent
+from midwatch.agents.acp import AcpAgent, ProfileName
 from midwatch.agents.acp import conversation as talking
 from midwatch.agents.acp.faults import NotSignedIn, fault
 from midwatch.agents.acp.files import Files, Refused
 from midwatch.agents.acp.link import Link
 from midwatch.agents.acp.outcome import blocks
+from midwatch.agents.acp.profiles import NAMES, PROFILES
 from midwatch.agents.acp.questions import Option, chosen, command_of, options, question
 from midwatch.agents.acp.settings import call, offer
 from midwatch.agents.acp.updates import Tool, Transcript
@@ -390,6 +392,35 @@ async def test_a_stop_answers_an_open_question(talk: Talk) -> None:
     assert (await one.turn(RecordingTurn("go on"))).text == "you said go on"
 
 
+async def test_a_question_is_taken_back_when_its_turn_ends(talk: Talk) -> None:
+    class Waiting(RecordingTurn):
+        given_up = False
+
+        async def ask(self, *args: Any, **more: Any) -> Answer:
+            try:
+                return await asyncio.Future()
+            except asyncio.CancelledError:
+                self.given_up = True
+                raise
+
+    one, turn = await talk(), Waiting("[[leave make all]] [[say bye]]")
+    assert (await one.turn(turn)).text == "bye"
+    assert turn.given_up
+    assert (await one.turn(RecordingTurn("go on"))).text == "you said go on"
+
+
+async def test_a_stop_that_comes_with_the_prompt_is_not_lost(talk: Talk) -> None:
+    one = await talk()
+    await one.turn(RecordingTurn("hello"))
+    for _ in range(20):
+        turn = RecordingTurn("[[hold ever]]")
+        working = asyncio.create_task(one.turn(turn))
+        await turn.until(lambda t: bool(t.groups))
+        await one.interrupt("stop")
+        with contextlib.suppress(AgentError):
+            assert (await working).outcome == "error"
+
+
 async def test_a_stop_ends_the_turn_with_what_was_said(talk: Talk) -> None:
     one, turn = await talk(), RecordingTurn("[[say half of it]] [[hold ever]]")
     working = asyncio.create_task(one.turn(turn))
@@ -484,7 +515,7 @@ async def test_a_terminal_is_killed_or_ended_with_the_conversation(talk: Talk, t
     found = await one.turn(RecordingTurn("[[terminal here echo here; sleep 600]] [[kill]] [[say alive]]"))
     assert '"signal": "SIGTERM"' in found.text
     assert found.text.endswith("alive")
-    left = RecordingTurn(f"[[terminal here echo here; echo $$ > {tmp_path}/pid; sleep 600]]")
+    left = RecordingTurn(f"[[terminal here echo $$ > {tmp_path}/pid; echo here; sleep 600]]")
     await one.turn(left)
     pid = int((tmp_path / "pid").read_text())
     assert runs(pid)
@@ -625,6 +656,15 @@ async def test_a_turn_that_stopped_early_is_not_well(talk: Talk, reason: str, wo
 
 
 # -- pure parts ------------------------------------------------------------------------------------------------------
+
+
+def test_profiles_are_known_everywhere() -> None:
+    assert get_args(ProfileName) == tuple(NAMES)
+    page = (Path(__file__).parents[2] / "docs/agents.md").read_text()
+    for known in PROFILES:
+        mode = f"`{known.mode}`" if known.mode else "as configured"
+        install = f"`{known.install}`" if known.install.startswith("npm") else known.install
+        assert f"| `{known.name}` | `{' '.join(known.argv)}` | {install} | {mode} |" in page
 
 
 def test_options_of_the_kind() -> None:

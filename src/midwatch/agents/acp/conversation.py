@@ -11,7 +11,7 @@ from midwatch import __version__
 from midwatch.agent import Answer, Interrupt, Question, Turn, TurnResult
 from midwatch.agents.acp import questions, settings
 from midwatch.agents.acp.desk import Desk
-from midwatch.agents.acp.faults import NotSignedIn, fault
+from midwatch.agents.acp.faults import fault
 from midwatch.agents.acp.link import Gone, Link
 from midwatch.agents.acp.outcome import Ledger, blocks, outcome
 from midwatch.agents.acp.updates import Transcript
@@ -52,8 +52,9 @@ class AcpConversation:
         self._turn: Turn | None = None
         self._transcript: Transcript | None = None
         self._ledger = Ledger(running_total=agent.profile.running_total)
+        self._taking_up: str | None = None
         self._asides: set[str] = set()
-        self._stopped = asyncio.Event()
+        self._stopped, self._over = asyncio.Event(), asyncio.Event()
         self._prompting = False
         self._telling = asyncio.Lock()
         self._questions = asyncio.Lock()
@@ -89,9 +90,10 @@ class AcpConversation:
         link = self._link
         if self._turn is None:
             return
+        again = self._stopped.is_set()
         self._stopped.set()
         if mode == "stop":
-            if link is not None and self._prompting:
+            if link is not None and self._prompting and again:  # the first time whoever sent the prompt does it
                 await link.tell("session/cancel", {"sessionId": self._id})
         elif link is not None and link.child is not None:
             link.child.interrupt(mode)
@@ -132,6 +134,8 @@ class AcpConversation:
 
     async def _start(self, turn: Turn) -> Link:
         program = self._agent.program(turn.workdir or self._session.workdir)
+        if why := self._agent.problem(program):
+            raise AgentError(why)
         link = self._link = Link(program, self, self._heard)
         await link.open(turn)
         self._desk = Desk(program)
@@ -166,7 +170,7 @@ class AcpConversation:
         assert wanted is not None
         await turn.keep_thread(wanted)
         await self._settle(link, wanted, told)
-        self._id = wanted
+        self._id, self._taking_up = wanted, None
 
     async def _take_up(self, turn: Turn, link: Link, wish: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """What was told of the session; None if the agent cannot go on with it. What it tells again is not told."""
@@ -177,11 +181,12 @@ class AcpConversation:
         method = "session/resume" if resumes else "session/load" if self._can.get("loadSession") else None
         why = "it does not keep conversations"
         if method is not None:
+            self._taking_up = wish["sessionId"]
             try:
                 return await self._begin(link.ask(method, wish), link, refusals=True)
             except RequestError as problem:
                 found = self._fault(problem)
-                if isinstance(found, NotSignedIn):
+                if type(found) is not AgentError:  # it may know the conversation later
                     await self._drop()
                     raise found from problem
                 why = str(found)
@@ -252,18 +257,18 @@ class AcpConversation:
         return AgentError(f"{found}; see that it is new ({profile.install}) and set up ({profile.login}).")
 
     async def _unless_stopped(self, asked: Awaitable[T]) -> T:
-        """The answer, or Stopped."""
+        """The answer, or Stopped: somebody stopped the turn, or it is over."""
         answer = asyncio.ensure_future(asked)
-        stop = asyncio.ensure_future(self._stopped.wait())
+        stops = [asyncio.ensure_future(one.wait()) for one in (self._stopped, self._over)]
         try:
-            await asyncio.wait({answer, stop}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({answer, *stops}, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
                 return answer.result()
             raise Stopped
         finally:
-            for one in (answer, stop):
+            for one in (answer, *stops):
                 one.cancel()
-            await asyncio.gather(answer, stop, return_exceptions=True)
+            await asyncio.gather(answer, *stops, return_exceptions=True)
 
     # -- the prompt ----------------------------------------------------------------------------------------------
 
@@ -273,34 +278,46 @@ class AcpConversation:
         wish = {"sessionId": self._id, "prompt": blocks(prompt_of(turn, known=known), link.program.workdir)}
         transcript = self._transcript = Transcript(message_id(turn), self._agent.profile.asides, self._asides)
         self._ledger.begin()
-        self._prompting = True
         if self._stopped.is_set():
             raise Stopped
         noise = link.lines.noise
+        self._prompting = True
         try:
-            told = await self._watched(link.ask("session/prompt", wish))
+            told = await self._watched(link, link.ask("session/prompt", wish))
         except RequestError as problem:
-            await self._tell(transcript.end(cut_off=True))
+            await self._end(transcript, cut_off=True)
             raise self._fault(problem) from problem
         finally:
             self._prompting = False
-        stopped = told.get("stopReason") == "cancelled"
-        await self._tell([*transcript.end(cut_off=stopped), *self._ledger.finish(told, transcript)])
+            await self._take_back_questions()
+        await self._end(transcript, cut_off=told.get("stopReason") == "cancelled")
+        await self._tell(self._ledger.finish(told, transcript))
         if link.lines.noise > noise:
             lines = link.lines.noise - noise
             text = f"{self._agent.name} wrote {lines} lines that are no messages: {link.lines.first_noise}"
             await self._tell([AgentFault(message=text, level="warning")])
-        ending = outcome(self._agent, told, transcript, self._ledger, stopped=self._stopped.is_set(), now=self._now())
+        ending = outcome(self._agent, told, transcript, stopped=self._stopped.is_set(), now=self._now())
         await self._tell(ending.events)
         return TurnResult(
             text=ending.text, outcome=ending.outcome, error=ending.error, thread_id=self._id,
             usage=self._ledger.usage(), iterations=None,
         )  # fmt: skip
 
-    async def _watched(self, asked: Awaitable[T]) -> T:
+    async def _end(self, transcript: Transcript, *, cut_off: bool) -> None:
+        async with self._telling:
+            await self._emit(transcript.end(cut_off=cut_off))
+
+    async def _take_back_questions(self) -> None:
+        """The turn is over: what its agent still asks is no question any more."""
+        self._over.set()
+        async with self._questions:  # once everybody before us has left
+            self._over.clear()
+
+    async def _watched(self, link: Link, asked: Awaitable[T]) -> T:
         """The answer to the prompt. Silence has its limit, unless it is a person who is waited for."""
         limit = self._agent.options.idle_limit
         answer = asyncio.ensure_future(asked)
+        stop: asyncio.Future[Any] = asyncio.ensure_future(self._stopped.wait())
         self._heard()
         self._asked_at = self._heard_at
         try:
@@ -312,11 +329,15 @@ class AcpConversation:
                         f"{self._agent.name} said nothing for {duration(limit)} and was ended; retry the task, or "
                         f"raise agents.{self._agent.name}.idle_limit if it needs longer."
                     )
-                await asyncio.wait({answer}, timeout=limit - quiet)
+                heard = {answer} if stop.done() else {answer, stop}
+                done, _ = await asyncio.wait(heard, timeout=limit - quiet, return_when=asyncio.FIRST_COMPLETED)
+                if stop in done:
+                    await link.tell("session/cancel", {"sessionId": self._id})
             return answer.result()
         finally:
-            answer.cancel()
-            await asyncio.gather(answer, return_exceptions=True)
+            for one in (answer, stop):
+                one.cancel()
+            await asyncio.gather(answer, stop, return_exceptions=True)
 
     async def _death(self, link: Link) -> MidwatchError:
         interrupted = link.child is not None and link.child.interrupted
@@ -329,10 +350,10 @@ class AcpConversation:
     async def update(self, params: Mapping[str, Any], *, more: bool) -> None:
         """See `link.Host`. What it tells of another session, or while it takes up an old one, is no news."""
         told = params.get("update")
-        if not isinstance(told, dict):
+        if not isinstance(told, dict) or params.get("sessionId") not in (self._id, self._taking_up):
             return
         self._ledger.note(told)
-        if self._transcript is None or not self._prompting or params.get("sessionId") != self._id:
+        if self._transcript is None or not self._prompting:
             return
         async with self._telling:
             transcript = self._transcript
@@ -360,7 +381,7 @@ class AcpConversation:
         call = call if isinstance(call, dict) else {}
         async with self._questions:
             transcript = self._transcript
-            if transcript is None or self._stopped.is_set() or self._desk is None:
+            if transcript is None or not self._prompting or self._stopped.is_set() or self._desk is None:
                 return CANCELLED
             async with self._telling:
                 tool, made = await asyncio.to_thread(transcript.asked, call)

@@ -120,9 +120,7 @@ class Ending:
     events: list[Payload]
 
 
-def outcome(
-    agent: AcpAgent, told: Mapping[str, Any], transcript: Transcript, ledger: Ledger, *, stopped: bool, now: int
-) -> Ending:
+def outcome(agent: AcpAgent, told: Mapping[str, Any], transcript: Transcript, *, stopped: bool, now: int) -> Ending:
     """What the agent's last word means. What it said is kept also where that is no answer."""
     text, reason = transcript.text, str(told.get("stopReason"))
     spoken: list[Payload] = []

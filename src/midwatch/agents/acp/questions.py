@@ -18,6 +18,8 @@ ALLOWS: tuple[ChoiceKind, ...] = ("allow_once", "allow_always")
 REJECTS: tuple[ChoiceKind, ...] = ("reject_once", "reject_always")
 MOST_OPTIONS = 20
 LONGEST_COMMAND = 20_000
+LONGEST_DIFF = 60_000
+LONGEST_TEXT = 300
 RISKS: Mapping[str, Risk] = {
     "read": "low", "search": "low", "think": "low", "fetch": "medium", "edit": "medium", "move": "medium",
     "execute": "medium", "delete": "high",
@@ -56,11 +58,13 @@ def question(tool: Tool, call: Json, offered: tuple[Option, ...], root: str) -> 
         choices.append(Choice(no, "reject_once"))
     command = command_of(tool, call)
     what = tool.wish = command or tool.label
-    diffs = "".join(str(one["patch"]) for one in tool.diffs.values())
+    diffs = "".join(str(one["patch"]) for one in tool.diffs.values())[:LONGEST_DIFF]
+    first = what.splitlines()[0][:LONGEST_TEXT] if what.strip() else "it"
+    verb, rest = VERBS.get(tool.kind, "Go on with"), "" if first == what else " …"
     paths = tuple(dict.fromkeys((*tool.locations, *tool.diffs)))
     kind = tool.kind if tool.kind in QUESTION_KINDS else "other"
     return Question(
-        text=f"{VERBS.get(kind, 'Go on with')} {what}?", choices=tuple(choices), kind=cast(QuestionKind, kind),
+        text=f"{verb} {first}{rest}?", choices=tuple(choices), kind=cast(QuestionKind, kind),
         tool=tool.name or None, command=command, paths=paths, diff=diffs or None,
         risk=_risk(kind, command, paths, root), root=root,
     )  # fmt: skip

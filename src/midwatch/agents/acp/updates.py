@@ -38,6 +38,8 @@ LONGEST_RESULT = 20_000
 LONGEST_ARGUMENT = 2_000
 MOST_ITEMS = 50
 MOST_ENTRIES = 200
+MOST_TOOLS = 5000
+"""Tool calls that are remembered; of more those that have ended are forgotten."""
 TITLE_SHOWN = 500
 OUTPUTS = ("formatted_output", "aggregated_output", "output", "content", "stdout", "stderr", "message", "error")
 CHUNKS = ("agent_message_chunk", "agent_thought_chunk")
@@ -263,6 +265,8 @@ class Transcript:
     def _know(self, told: Json) -> Tool:
         """The tool call with what an update adds to it."""
         name = str(told.get("toolCallId") or f"unnamed{len(self.tools)}")
+        if len(self.tools) > MOST_TOOLS and name not in self.tools:
+            self.tools = {key: one for key, one in self.tools.items() if not one.ended}
         tool = self.tools.setdefault(name, Tool(name))
         if tool.ended:
             return tool
