@@ -186,6 +186,15 @@ async def test_a_denied_tool_may_be_told_only() -> None:
     assert found.outcome == "ok" and complaints(turn, "permission")
 
 
+async def test_one_that_shall_only_look_may_be_denied() -> None:
+    turn = RecordingTurn()
+    found = await run(player("claude", "denied", permissions="read"), turn)
+    assert found.outcome == "ok" and complaints(turn, "permission")
+    with pytest.raises(AgentError, match="not allowed"):  # its work has no end
+        found = await run(player("opencode", "denied", permissions="read"), RecordingTurn())
+        raise AgentError(found.error or "")
+
+
 @pytest.mark.parametrize(("name", "code"), [("claude", 1), ("codex", 1), ("copilot", 1), ("gemini", 173)])
 async def test_a_limit_parks(name: str, code: int) -> None:
     errors = "Error: 429, Please retry in 3600s.\n" if name == "gemini" else ""

@@ -119,6 +119,12 @@ def test_a_denied_tool(name: str, tool: str) -> None:
     assert bool(of(steps.Done, told)) == (name != "opencode")  # it ends there
 
 
+def test_a_question_nobody_hears_is_no_denial() -> None:
+    denials = [{"tool_name": "ExitPlanMode"}, {"tool_name": "AskUserQuestion"}, {"tool_name": "Edit"}]
+    told = steps_of(ClaudeStream(), {"type": "result", "is_error": False, "result": "x", "permission_denials": denials})
+    assert of(steps.Denied, told) == [steps.Denied("Edit")]
+
+
 @pytest.mark.parametrize("name", ["claude", "codex", "copilot", "gemini"])
 def test_a_limit(name: str) -> None:
     told = read(name, "limit")

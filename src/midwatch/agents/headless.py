@@ -179,6 +179,8 @@ class _Run:
     code: int | None = None
     silent: bool = False
     """Whether it was ended because it printed nothing."""
+    lingered: bool = False
+    """Whether it was ended because it did not exit after its result."""
 
 
 class HeadlessConversation(ProcessConversation):
@@ -194,6 +196,12 @@ class HeadlessConversation(ProcessConversation):
     @property
     def _profile(self) -> Profile:
         return self._agent.profile
+
+    @property
+    def _strict(self) -> bool:
+        """Whether a denied tool fails the task; of one that shall only look it is no wonder."""
+        chosen = self._agent.options
+        return chosen.on_denial == "fail" and chosen.permissions != "read"
 
     async def work(self, turn: Turn) -> TurnResult:
         """Start the program, tell what it tells, and say how it ended."""
@@ -242,7 +250,7 @@ class HeadlessConversation(ProcessConversation):
                 await told.tell(step)
             left = self._heard_at + self._allowance(told) - asyncio.get_running_loop().time()
             if left <= 0:
-                run.silent = not told.done
+                run.silent, run.lingered = not told.done, told.done
                 child.interrupt("stop")
                 await within(STOP_PATIENCE, child.exited)
                 return
@@ -297,20 +305,19 @@ class HeadlessConversation(ProcessConversation):
     async def _conclude(self, run: _Run, turn: Turn) -> TurnResult:
         told, name = run.told, self._profile.binary
         usage = self._usage(run)
-        ended = run.code is not None and run.code < 0
         if self._interrupted is not None and not told.done:
             return self._failed(AgentError(f"{name} was interrupted"), run, usage)
         if run.silent:
             return self._failed(self._silence(told), run, usage)
         if told.fault is not None:
             return self._failed(await self._fault(told.fault, run, turn), run, usage)
-        if told.denied and (self._agent.options.on_denial == "fail" or not told.done):
+        if told.denied and (self._strict or not told.done):
             return self._failed(AgentError(self._denial(told)), run, usage)
         if not told.done:
             said = last_lines(plain(run.errors.text()), 3) or run.lines.first_noise
             why = f"{name} ended without a result" + (f": {said}" if said else "; look at its own logs")
             return self._failed(AgentError(why), run, usage)
-        if run.code != 0 and not ended:
+        if run.code is not None and run.code > 0 and not run.lingered:
             said = last_lines(plain(run.errors.text()), 3)
             return self._failed(AgentError(f"{name} {_ending(run.code)} after its answer: {said}"), run, usage)
         return TurnResult(

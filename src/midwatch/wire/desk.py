@@ -230,6 +230,7 @@ class AgentInfo(TypedDict, total=False):
     problem: str | None
     command: str
     target: str
+    version: str
 
 
 class AgentPage(TypedDict):

@@ -57,7 +57,7 @@ class ClaudeStream(Parser):
             case "init" if model := words(line.get("model")):
                 yield steps.Model(model)
             case "permission_denied":
-                yield steps.Denied(words(line.get("tool_name")) or "a tool")
+                yield from _denied(line)
             case "api_retry":
                 status, why = whole_number(line.get("error_status")), words(line.get("error"))
                 said = (
@@ -142,9 +142,8 @@ class ClaudeStream(Parser):
         yield steps.Spent(
             input_tokens=_input(usage), output_tokens=whole_number(usage.get("output_tokens")), cost_usd=_cost(line)
         )
-        yield from (
-            steps.Denied(words(one.get("tool_name")) or "a tool") for one in parts(line.get("permission_denials"))
-        )
+        for one in parts(line.get("permission_denials")):
+            yield from _denied(one)
         if not line.get("is_error"):
             yield steps.Done(words(line.get("result")))
             return
@@ -153,6 +152,13 @@ class ClaudeStream(Parser):
         status = whole_number(line.get("api_error_status"))
         text = said or f"it ended with {line.get('subtype') or 'an error'}"
         yield steps.Failed(self.fault(text, status=status, resets_at=self._resets_at))
+
+
+def _denied(told: Line) -> Iterator[steps.Step]:
+    """A tool that was denied, unless it asks a person, and none is there."""
+    name = words(told.get("tool_name")) or "a tool"
+    if name not in ("AskUserQuestion", "ExitPlanMode"):
+        yield steps.Denied(name)
 
 
 def _input(usage: Line) -> int | None:
