@@ -84,10 +84,10 @@ NOT_LIVE_ELSEWHERE = """NOT EXISTS (
   )"""
 """Whether the claiming process may take a task: its session's conversation is not open in another one that lives."""
 
-DIRECTORY_FREE = """(tasks.dir_key IS NULL OR NOT EXISTS (
-    SELECT 1 FROM tasks busy WHERE busy.dir_key = tasks.dir_key AND busy.status = 'running'
+DIRECTORY_FREE = """(dir_key IS NULL OR dir_key NOT IN (
+    SELECT busy.dir_key FROM tasks busy WHERE busy.status = 'running' AND busy.dir_key IS NOT NULL
   ))"""
-"""Whether nobody has the directory for itself that a task would."""
+"""Whether nobody has the directory for itself that a task would. Those that are taken are looked for once."""
 
 
 def _substitutions() -> dict[str, str]:

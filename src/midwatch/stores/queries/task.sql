@@ -30,8 +30,9 @@ FROM tasks {by:tasks_claim}
 WHERE status = 'pending' AND (wait IS NULL OR due_at <= :now)
   AND agent IN {list:agents}
   AND (submitter = :owner OR (NOT CAST(:own_only AS BOOLEAN) AND agent NOT IN {list:leave}))
+  AND {directory_free}
   AND NOT EXISTS (SELECT 1 FROM tasks held WHERE held.gate_key = tasks.gate_key AND held.status = 'running')
-  AND {not_live_elsewhere} AND {directory_free}
+  AND {not_live_elsewhere}
 ORDER BY rank, due_at, id
 
 -- waiting_actors: each once, found by jumping from one to the next
@@ -54,8 +55,9 @@ WITH who (actor) AS {list:actors}, what (agent) AS {list:agents}, heads (head) A
     WHERE status = 'pending' AND coalesce(creator, '') = who.actor AND agent = what.agent
       AND (wait IS NULL OR due_at <= :now) AND (cause <> 'goal' OR agent NOT IN {list:last})
       AND (submitter = :owner OR (NOT CAST(:own_only AS BOOLEAN) AND agent NOT IN {list:leave}))
+      AND {directory_free}
       AND NOT EXISTS (SELECT 1 FROM tasks held WHERE held.gate_key = tasks.gate_key AND held.status = 'running')
-      AND {not_live_elsewhere} AND {directory_free}
+      AND {not_live_elsewhere}
     ORDER BY rank, due_at, id LIMIT 1
   ) FROM who CROSS JOIN what
 )
