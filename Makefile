@@ -42,7 +42,7 @@ test: lint ## Everything
 .PHONY: test-agents
 test-agents: install ## Real coding agents, pinned and kept in a cache, against a fake model
 	$(BIN)/python tests/agents/install
-	$(BIN)/pytest -n 2 tests/agents
+	$(BIN)/pytest -n 2 --dist worksteal tests/agents
 
 .PHONY: chaos
 chaos: install ## The chaos test for longer: make chaos SECONDS=600

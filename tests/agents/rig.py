@@ -19,7 +19,7 @@ from servers import Server, eventually, processes_with
 
 Json = dict[str, Any]
 ENDED = ("done", "failed", "cancelled")
-PATIENCE = 60.0
+PATIENCE = 90.0
 """Seconds for one turn; the machine may be busy."""
 
 
