@@ -384,9 +384,7 @@ def test_sessions_approvals_and_the_envelope_list_every_field() -> None:
     assert sorted(first_cells(section(text, "## Messages"))) == sorted(said.snapshot())
     for word in (*get_args(session.Role), *get_args(session.Status)):
         assert f"`{word}`" in text
-    asked = approval.Approval(
-        id="a", task_id="t", attempt=1, session_key="k", agent="a", question="?", choices=YES_NO
-    )
+    asked = approval.Approval(id="a", task_id="t", attempt=1, session_key="k", agent="a", question="?", choices=YES_NO)
     assert sorted(first_cells(section(read("approvals.md"), "## Fields"))) == sorted(asked.snapshot())
     envelope = section(read("events.md"), "## The envelope")
     assert sorted(first_cells(envelope)) == sorted(Event._fields)

@@ -5,9 +5,11 @@ Nested settings are written with two underscores in the environment: `MIDWATCH_R
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
+from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,7 +25,7 @@ from pydantic_settings import (
 
 from midwatch.automation import ManageMode
 from midwatch.clock import seconds
-from midwatch.errors import BadConfig, InvalidInput
+from midwatch.errors import BadConfig, Conflict, InvalidInput
 from midwatch.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Templates
 from midwatch.identity import Role
 from midwatch.rule import ASK, Policy
@@ -81,7 +83,8 @@ def _goal_prompt(value: str) -> str:
 Header = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,60}$")]
 Database = Annotated[str, BeforeValidator(_database)]
 GoalPrompt = Annotated[str, AfterValidator(_goal_prompt)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
+Name = Annotated[str, Field(pattern=NAME)]
 
 
 class ApprovalSettings(BaseModel):
@@ -319,3 +322,27 @@ def _refuse_unknown(file: Path) -> None:
             if name not in Settings.model_fields or name == "home":
                 known = ", ".join(sorted(Settings.model_fields.keys() - {"home"}))
                 raise BadConfig(f"{file} has an unknown setting {name!r}; known settings: {known}.")
+
+
+def add_agent(home: Path, name: str, section: Mapping[str, Any]) -> Path:
+    """Write `[agents.NAME]` to the end of midwatch.toml; the rest of the file stays as it is. Returns the file."""
+    file = home / "midwatch.toml"
+    if not re.fullmatch(NAME, name):
+        raise InvalidInput("an agent's name is letters, digits, `_`, `.` and `-`, 63 at most.", field="name")
+    if name in Settings.load(home).agents:
+        raise Conflict(f"{file} has an agent {name!r} already; change it there, or choose another name.")
+    try:
+        before = file.read_text() if file.exists() else ""
+        lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in section.items())  # plain values: TOML, too
+        text = f"{before.rstrip()}\n\n[agents.{json.dumps(name)}]\n{lines}".lstrip()
+        AgentSettings.model_validate(tomllib.loads(text)["agents"][name])
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = file.with_suffix(".toml.new")
+        fresh.touch(mode=file.stat().st_mode & 0o777 if file.exists() else 0o600)
+        fresh.write_text(text)
+        fresh.replace(file)
+    except tomllib.TOMLDecodeError:
+        raise BadConfig(f"{file} is written in a way that nothing can be added to; add the agent by hand.") from None
+    except OSError as problem:
+        raise BadConfig(f"{file} cannot be written: {problem.strerror}.") from None
+    return file

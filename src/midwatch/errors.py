@@ -62,11 +62,11 @@ class UnknownAgent(InvalidInput):
 
     code = "unknown_agent"
 
-    def __init__(self, agent: str, known: list[str]) -> None:
+    def __init__(self, agent: str, known: list[str], advice: str | None = None) -> None:
         offered = ", ".join(sorted(known)) or "none"
+        remedy = advice or "Add it under [agents.NAME] in midwatch.toml, or list them with `midwatch agents`."
         super().__init__(
-            f"no agent is called {agent!r}; known agents: {offered}. "
-            "Add it under [agents.NAME] in midwatch.toml, or list them with `midwatch agents`.",
+            f"no agent is called {agent!r}; known agents: {offered}. {remedy}",
             field="agent",
         )
 

@@ -21,7 +21,7 @@ from midwatch.agents.function import FunctionAgent
 from midwatch.agents.git import GitProgram
 from midwatch.agents.guard import guard
 from midwatch.agents.hook import program
-from midwatch.agents.profiles import detect
+from midwatch.agents.profiles import advice, detect
 from midwatch.agents.reaping import identify, reap
 from midwatch.agents.sandbox import sandbox_of
 from midwatch.alerts import Alerts
@@ -92,6 +92,9 @@ class Roster:
 
     def known(self) -> frozenset[str]:
         return frozenset(self._agents)
+
+    def advice(self, agent: str) -> str | None:
+        return advice(agent)
 
     async def advertised(self, agent: str) -> AgentTerms | None:
         for one in await self._living():

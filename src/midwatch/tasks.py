@@ -45,6 +45,10 @@ class Agents(Protocol):
         """The terms of an agent that only another live process has, or None."""
         ...
 
+    def advice(self, agent: str) -> str | None:
+        """How to get an agent that is not here, if that is known."""
+        ...
+
     async def live(self) -> frozenset[str]:
         """Names of the agents that some live process can run now."""
         ...
@@ -248,7 +252,9 @@ class Tasks:
             return terms
         terms = await self._agents.advertised(agent)
         if terms is None:
-            raise UnknownAgent(agent, sorted(await self._agents.live() | self._agents.known()))
+            raise UnknownAgent(
+                agent, sorted(await self._agents.live() | self._agents.known()), self._agents.advice(agent)
+            )
         return terms
 
 

@@ -195,7 +195,9 @@ async def test_a_conflict_changes_nothing_and_says_what_to_do(desk: Runtime, rep
     (repo / "a.txt").write_text("mine\n")
     commit(repo, "meanwhile")
     before = look(repo)
-    with pytest.raises(Conflict, match=r"conflicts with main in a.txt; nothing was changed. .* with `git merge midwatch/"):
+    with pytest.raises(
+        Conflict, match=r"conflicts with main in a.txt; nothing was changed. .* with `git merge midwatch/"
+    ):
         await desk.worktrees.merge(task.id)
     assert look(repo)[1:] == before[1:]
     assert not (repo / ".git" / "MERGE_HEAD").exists()

@@ -42,6 +42,9 @@ class Two:
 
     default = "demo"
 
+    def advice(self, agent: str) -> str | None:
+        return None
+
     def terms(self, agent: str) -> AgentTerms | None:
         return AgentTerms() if agent in self.known() else None
 
@@ -272,7 +275,9 @@ async def test_each_field_that_can_change_does(automations: Automations, clock: 
         "title": "new", "prompt": "other", "agent": "other", "fresh": True, "route": "console:7",
         "manage_mode": "scope_all", "max_runs": 5, "workdir": "/tmp", "timeout_seconds": 9.0, "on_crash": "fail",
         "jitter_seconds": 5.0, "missed": "skip", "missed_window": 60.0, "quiet": "NOTHING", "budget": {"tokens": 1},
-        "approvals": {"default": "deny", "allow": [{"command": "git log *"}]}, "tags": ("a",), "cron": "0 9 * * *", "zone": "Europe/Berlin", "next_run_at": clock.now() + 7,
+        "approvals": {"default": "deny", "allow": [{"command": "git log *"}]}, "tags": ("a",),
+        "cron": "0 9 * * *", "zone": "Europe/Berlin",
+        "next_run_at": clock.now() + 7,
     }  # fmt: skip
     assert set(wish) == CHANGEABLE - {"at", "every"}
     after = await automations.patch(made.id, wish)

@@ -25,10 +25,11 @@ from midwatch.errors import InvalidInput, MidwatchError
 
 COMMANDS = [
     "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "chat", "sessions",
-    "worktrees", "events", "approvals", "approval", "approve", "deny", "deliveries", "redeliver", "agents", "usage",
-    "open", "cluster", "watchdog", "doctor", "backup", "restore", "migrate", "version", "session", "worktree", "token",
-    "automation", "goal", "rules",
+    "worktrees", "events", "approvals", "approval", "approve", "deny", "deliveries", "redeliver", "usage", "open",
+    "cluster", "watchdog", "doctor", "backup", "restore", "migrate", "version", "agents", "session", "worktree",
+    "token", "automation", "goal", "rules",
 ]  # fmt: skip
+LISTS = {"agents": ["add"]}
 GROUPS = {
     "session": ["new", "show", "send", "interrupt", "close"],
     "worktree": ["show", "diff", "merge", "remove"],
@@ -59,6 +60,13 @@ def test_help_lists_every_command(capsys) -> None:
 @pytest.mark.parametrize(("group", "names"), GROUPS.items())
 def test_a_group_without_a_command_lists_its_commands(group: str, names: list[str], capsys) -> None:
     assert outcome([group]) == 0
+    listed = re.findall(r"^  (\w+)  ", capsys.readouterr().out.partition("Commands:")[2], re.MULTILINE)
+    assert listed == names
+
+
+@pytest.mark.parametrize(("group", "names"), LISTS.items())
+def test_what_lists_by_itself_has_commands(group: str, names: list[str], capsys) -> None:
+    assert outcome([group, "--help"]) == 0
     listed = re.findall(r"^  (\w+)  ", capsys.readouterr().out.partition("Commands:")[2], re.MULTILINE)
     assert listed == names
 

@@ -32,6 +32,9 @@ class Agents:
 
     default = "demo"
 
+    def advice(self, agent: str) -> str | None:
+        return None
+
     def terms(self, agent: str) -> AgentTerms | None:
         return AgentTerms() if agent in ("demo", "judge") else None
 

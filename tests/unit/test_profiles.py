@@ -1,14 +1,23 @@
-"""Known agent programs: what they look like, and which are found."""
+"""Known agent programs: what they look like, which are found, and how each is driven."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from midwatch.agents.guard import guard
-from midwatch.agents.profiles import PROFILES, Profile, detect
+from midwatch.agents.profiles import PROFILES, Profile, advice, detect, profile
+from midwatch.errors import BadConfig
 from midwatch.testing import RecordingTurn
+
+
+def install(folder: Path, *names: str) -> None:
+    for name in names:
+        program = folder / name
+        program.write_text(f'#!/bin/sh\necho {name} "$@"\n')
+        program.chmod(0o755)
 
 
 def test_the_known_programs() -> None:
@@ -18,33 +27,64 @@ def test_the_known_programs() -> None:
 
 
 @pytest.mark.parametrize("known", PROFILES, ids=lambda known: known.name)
-def test_every_command_line_has_its_places(known: Profile) -> None:
+def test_every_program_has_its_words(known: Profile) -> None:
     assert known.argv[0] == known.binary
     assert known.argv.count("{prompt}") == 1
-    assert not known.resume_argv or {"{prompt}", "{thread}"} <= set(known.resume_argv)
-    assert known.description
+    assert known.description and known.install
 
 
 def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
     assert detect(str(tmp_path)) == []
 
 
-async def test_what_is_found_becomes_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("goose", "claude", "other"):
-        program = tmp_path / name
-        program.write_text(f'#!/bin/sh\necho {name} "$@"\n')
-        program.chmod(0o755)
-    (tmp_path / "codex").write_text("not executable")
-    found = detect(str(tmp_path))
-    assert [one.profile.name for one in found] == ["claude", "goose"]
-    agent = found[0].agent()
+@pytest.mark.parametrize(
+    ("installed", "name", "ways"),
+    [
+        (("claude",), "claude", ("headless", "terminal", "command")),
+        (("claude", "claude-agent-acp"), "claude", ("acp", "headless", "terminal", "command")),
+        (("codex", "codex-acp"), "codex", ("acp", "headless", "terminal", "command")),
+        (("gemini",), "gemini", ("acp", "headless", "terminal", "command")),
+        (("aider",), "aider", ("terminal", "command")),
+    ],
+)
+def test_the_best_way_is_that_of_what_is_installed(
+    tmp_path: Path, installed: tuple[str, ...], name: str, ways: tuple[str, ...]
+) -> None:
+    install(tmp_path, *installed)
+    (found,) = detect(str(tmp_path))
+    agent = found.agent()
+    assert (found.profile.name, found.ways, found.way, agent.kind) == (name, ways, ways[0], ways[0])
     assert agent.terms.timeout_seconds == 8 * 3600
-    assert agent.terms.on_crash == "fail"
-    assert str(tmp_path / "claude") in agent.capability.description
-    assert agent.describe()["command"] == "claude -p '{prompt}'"
+    assert agent.terms.exclusive
+    assert agent.terms.on_crash == ("resume" if found.way in ("acp", "headless") else "fail")
+    assert str(tmp_path / name) in agent.capability.description
+
+
+def test_what_a_better_way_needs_is_said(tmp_path: Path) -> None:
+    install(tmp_path, "claude", "other")
+    (found,) = detect(str(tmp_path))
+    assert found.why.endswith("`npm install -g @agentclientprotocol/claude-agent-acp`")
+    install(tmp_path, "claude-agent-acp")
+    (found,) = detect(str(tmp_path))
+    assert "inbox" in found.why and "npm" not in found.why
+
+
+async def test_what_is_found_becomes_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "aider")
+    (tmp_path / "codex").write_text("not executable")
+    (found,) = detect(str(tmp_path))
+    agent = replace(found, ways=("command",)).agent()
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     turn = RecordingTurn("say hello")
-    talk = await agent.open(turn.session("claude"))
-    assert (await talk.turn(turn)).text == "claude -p say hello"
+    talk = await agent.open(turn.session("aider"))
+    assert (await talk.turn(turn)).text == "aider --yes-always --no-stream --message say hello"
     await talk.close()
     guard.close()
+
+
+def test_advice_is_for_what_is_known() -> None:
+    told = advice("codex")
+    assert told is not None and "npm install -g @openai/codex" in told
+    assert advice("nobody") is None
+    with pytest.raises(BadConfig, match="known ones: claude"):
+        profile("nobody")

@@ -23,6 +23,9 @@ class Two:
 
     default = "demo"
 
+    def advice(self, agent: str) -> str | None:
+        return None
+
     def terms(self, agent: str) -> AgentTerms | None:
         return AgentTerms() if agent in self.known() else None
 

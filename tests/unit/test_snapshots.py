@@ -29,6 +29,9 @@ class One:
 
     default = "demo"
 
+    def advice(self, agent: str) -> str | None:
+        return None
+
     def terms(self, agent: str) -> AgentTerms | None:
         return AgentTerms() if agent == "demo" else None
 

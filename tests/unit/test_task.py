@@ -57,6 +57,9 @@ class Roster:
     def __init__(self) -> None:
         self.alive = {"demo", "theirs"}
 
+    def advice(self, agent: str) -> str | None:
+        return None
+
     def terms(self, agent: str) -> AgentTerms | None:
         return {
             "demo": AgentTerms(),

@@ -61,6 +61,8 @@ class BaseAgent:
         self.name = name
         self.terms = terms or type(self).terms
         self.capability = AgentCapability(name=name, description=description)
+        self.why: str | None = None
+        """Why it is driven the way it is, if midwatch chose that."""
 
     def kept_in(self, program: str, place: str, env: Mapping[str, str], *more: str) -> Sandbox | None:
         """The sandbox for a program that works in `place`, if the agent has one; `more` is what it reads."""

@@ -47,6 +47,7 @@ def shown(agent: Agent, live: bool) -> dict[str, Any]:
     return {
         "name": agent.name,
         "kind": agent.kind,
+        "why": getattr(agent, "why", None),
         "description": agent.capability.description,
         "slots": agent.terms.slots,
         "timeout": agent.terms.timeout_seconds,

@@ -1,25 +1,34 @@
-"""Command `agents`: who can do the work, and whether one does."""
+"""Command `agents`: who can do the work, whether one does, and how to add one."""
 
 from __future__ import annotations
 
+import shutil
 from typing import Annotated
 
 import typer
 
-from midwatch.cli.desk import connect, run
+from midwatch.cli.desk import connect, elsewhere, home_path, run
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import emit, line, say, span, table
+from midwatch.errors import InvalidInput
 
 COMMAND_SHOWN = 70
 
 
+app = typer.Typer(help="List agents, and what keeps one from working.", invoke_without_command=True)
+
+
+@app.callback()
 def agents(
+    ctx: typer.Context,
     test: Annotated[
         str | None, typer.Option("--test", metavar="NAME", help="Give this one a short task; exit 0 if it answers.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List agents, and what keeps one from working."""
+    """List agents, how each is driven, and what keeps one from working."""
+    if ctx.invoked_subcommand is not None:
+        return
     if test is not None:
         raise typer.Exit(run(tried(test, as_json)))
 
@@ -33,7 +42,8 @@ def agents(
         rows = []
         for agent in found:
             state = "problem" if agent.get("problem") else "live" if agent["live"] else "-"
-            told = agent.get("problem") or agent.get("description") or agent.get("command") or agent.get("target")
+            about = (agent.get(what) for what in ("problem", "why", "description", "command", "target"))
+            told = next(filter(None, about), "")
             row = (agent["name"], agent.get("kind"), state, agent.get("slots"), span(agent.get("timeout")))
             rows.append((*row, line(told, COMMAND_SHOWN)))
         table(("NAME", "KIND", "STATE", "SLOTS", "TIMEOUT", "WHAT"), rows)
@@ -50,3 +60,33 @@ async def tried(name: str, as_json: bool) -> int:
     async with connect(work=True) as desk:
         task = await desk.client.test_agent(name)
         return await to_its_end(desk, task["id"], as_json)
+
+
+@app.command()
+def add(
+    name: Annotated[str, typer.Argument(help="What it is to be called: claude, codex, gemini, ...")],
+    program: Annotated[
+        str | None, typer.Option("--program", help="The known program, where NAME is another.", metavar="NAME")
+    ] = None,
+    way: Annotated[str | None, typer.Option("--way", help="acp, headless or command; default: the best.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a known agent program to midwatch.toml, so that it can be changed there."""
+    from midwatch.agents.profiles import profile
+    from midwatch.config import add_agent
+
+    if elsewhere() is not None:
+        raise InvalidInput("agents are added on the machine that runs them; unset MIDWATCH_URL.", field="name")
+    known = profile(program or name)
+    ways = known.ways()
+    if way is not None and way not in ways:
+        raise InvalidInput(f"{known.name} can be driven by {', '.join(ways)} here, not by {way}.", field="way")
+    section = known.section(way or ways[0])
+    file = add_agent(home_path(), name, section)
+    if as_json:
+        emit({"file": str(file), "name": name, **section})
+        return
+    say(f"Added [agents.{name}] with kind {section['kind']} to {file}: {known.why(section['kind'])}.")
+    if shutil.which(known.binary) is None:
+        say(f"It is not installed yet: {known.install}")
+    say(f"A server that runs uses it from its next start. Try it with `midwatch agents --test {name}`.")

@@ -65,13 +65,13 @@ def start(
 for command in (
     server.up, server.down, worker.worker, run.run, tasks.submit, tasks.tasks, tasks.show, status.status, tasks.result,
     tasks.cancel, tasks.retry, chat.chat, sessions.sessions, worktrees.worktrees, events.events, approvals.approvals,
-    approvals.approval, approvals.approve, approvals.deny, deliveries.deliveries, deliveries.redeliver, agents.agents,
-    usage.usage, open.open, cluster.cluster, watchdog.watchdog, doctor.doctor, backup.backup, backup.restore,
-    backup.migrate,
+    approvals.approval, approvals.approve, approvals.deny, deliveries.deliveries, deliveries.redeliver, usage.usage,
+    open.open, cluster.cluster, watchdog.watchdog, doctor.doctor, backup.backup, backup.restore, backup.migrate,
 ):  # fmt: skip
     app.command()(command)
 
 
+app.add_typer(agents.app, name="agents")
 app.add_typer(sessions.app, name="session")
 app.add_typer(worktrees.app, name="worktree")
 app.add_typer(token.app, name="token")

@@ -223,6 +223,8 @@ class AgentInfo(TypedDict, total=False):
     name: str
     live: bool
     kind: str
+    why: str | None
+    version: str
     description: str
     slots: int
     timeout: float | None

@@ -1,0 +1,48 @@
+"""Adding an agent to midwatch.toml: the file stays whole, whatever stood in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from midwatch.config import Settings, add_agent
+from midwatch.errors import BadConfig, Conflict, InvalidInput
+
+SECTION = {"kind": "headless", "profile": "claude"}
+
+
+def test_it_is_written_to_the_end_and_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "midwatch.toml"
+    file.write_text('# mine\nport = 0\n\n[agents.shell]\nargv = ["sh"] # no newline at the end')
+    file.chmod(0o640)
+    assert add_agent(tmp_path, "night-watch", SECTION) == file
+    assert file.read_text().startswith('# mine\nport = 0\n\n[agents.shell]\nargv = ["sh"] # no newline at the end\n\n')
+    made = Settings.load(tmp_path).agents["night-watch"]
+    assert (made.kind, made.options()) == ("headless", {"profile": "claude"})
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert [path.name for path in tmp_path.iterdir()] == ["midwatch.toml"]
+
+
+def test_a_home_that_is_not_there_is_made(tmp_path: Path) -> None:
+    file = add_agent(tmp_path / "new", "claude", SECTION)
+    assert file.read_text() == '[agents."claude"]\nkind = "headless"\nprofile = "claude"\n'
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_name_that_is_taken_or_none_changes_nothing(tmp_path: Path) -> None:
+    file = add_agent(tmp_path, "claude", SECTION)
+    before = file.read_text()
+    with pytest.raises(Conflict, match="already"):
+        add_agent(tmp_path, "claude", SECTION)
+    with pytest.raises(InvalidInput, match="letters"):
+        add_agent(tmp_path, "my agent", SECTION)
+    assert file.read_text() == before
+
+
+def test_a_file_that_cannot_be_added_to_is_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "midwatch.toml"
+    file.write_text('agents = { shell = { argv = ["sh"] } }\n')
+    with pytest.raises(BadConfig, match="by hand"):
+        add_agent(tmp_path, "claude", SECTION)
+    assert file.read_text() == 'agents = { shell = { argv = ["sh"] } }\n'
