@@ -28,10 +28,10 @@ TERMS = AgentTerms(timeout_seconds=8 * 3600.0, on_crash="fail", slots=4, exclusi
 """Of a program that is driven as a command: what was cut off is not repeated, since its thread id is not known."""
 
 WHY: dict[Way, str] = {
-    "acp": "it speaks ACP: every step is seen, its questions go to the inbox, it stays open between messages",
-    "headless": "it tells its steps as JSON and can be resumed, but cannot ask",
-    "terminal": "its screen is read: its questions go to the inbox, it stays open between messages",
-    "command": "it prints its answer and that is all",
+    "acp": "speaks ACP: asks in the inbox, stays open",
+    "headless": "tells its steps as JSON; cannot ask",
+    "terminal": "its screen is read",
+    "command": "prints its answer and that is all",
 }
 
 
