@@ -65,7 +65,9 @@ class Watch:
             return
         written = self._written.get(told["message_id"], "")
         whole = told["message"]
-        if whole.startswith(written):
+        if whole.strip() == (written or self._last).strip():
+            pass  # it was written already: under its own id, or the answer as the last piece of the turn
+        elif whole.startswith(written):
             self._write(whole[len(written) :])
         else:
             self._break()
