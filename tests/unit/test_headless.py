@@ -186,6 +186,12 @@ async def test_a_denied_tool_may_be_told_only() -> None:
     assert found.outcome == "ok" and complaints(turn, "permission")
 
 
+async def test_a_refusal_that_is_told_on_standard_error_only() -> None:
+    errors = "ERROR codex_core::tools::router: error=approval policy is Never; reject command\n"
+    found = await run(player("codex", "plain", 0, errors), RecordingTurn())
+    assert found.outcome == "error" and found.error and "not allowed to use shell" in found.error
+
+
 async def test_one_that_shall_only_look_may_be_denied() -> None:
     turn = RecordingTurn()
     found = await run(player("claude", "denied", permissions="read"), turn)

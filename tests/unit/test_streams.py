@@ -159,6 +159,15 @@ def test_a_limit_of_opencode_is_in_its_log() -> None:
     assert list(OpencodeStream().aside("timestamp=1 level=ERROR message=other")) == []
 
 
+def test_a_refusal_of_codex_may_be_in_its_log_only() -> None:
+    line = (
+        "2026-11-15T10:53:52.696989Z ERROR codex_core::tools::router: error=approval policy is Never; reject "
+        "command \u2014 you cannot ask for escalated permissions if the approval policy is Never"
+    )
+    assert list(CodexStream().aside(line)) == [steps.Denied("shell")]
+    assert list(CodexStream().aside("ERROR codex_core::tools::router: error=no such file")) == []
+
+
 def steps_of(parser: Parser, *lines: dict[str, Any]) -> list[steps.Step]:
     return [step for line in lines for step in parser.read(line)]
 

@@ -280,6 +280,8 @@ class HeadlessConversation(ProcessConversation):
     async def _finish(self, run: _Run) -> None:
         """Tell what is left to tell of a stream that is over, and look for the reason of its end."""
         told, lines = run.told, run.lines
+        for step in run.aside.take():
+            await told.tell(step)
         await told.end()
         left_out = []
         if lines.noise:

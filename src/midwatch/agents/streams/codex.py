@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from midwatch.agents.streams.base import Line, Parser, Profile
 from midwatch.agents.streams.reading import part, parts, plan_of, shown_command, text_of, whole_number, words
 
 SANDBOX_WORDS = ("Read-only file system", "blocked by read-only sandbox", "rejected by user approval settings")
+LOGGED_REFUSAL = re.compile(r"codex_core::tools::router: error=.*(?:reject|approval policy|sandbox).*")
 TOOLS = ("command_execution", "file_change", "mcp_tool_call", "web_search", "collab_tool_call")
 
 
@@ -41,6 +43,11 @@ class CodexStream(Parser):
                     of_thread=True,
                 )
                 yield steps.Done()
+
+    def aside(self, line: str) -> Iterator[steps.Step]:
+        """It tells of some refusals in its log only."""
+        if found := LOGGED_REFUSAL.search(line):
+            yield steps.Denied("file_change" if "patch" in found[0] else "shell")
 
     def _item(self, item: Line, phase: str) -> Iterator[steps.Step]:
         kind = words(item.get("type"))
