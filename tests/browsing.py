@@ -43,6 +43,11 @@ argv = ["cat", "{prompt}"]
 on_crash = "rerun"
 description = "writes what comes out of a pipe"
 
+[agents.shell]
+kind = "command"
+argv = ["sh", "-c", "{prompt}"]
+description = "does what it is told in a shell"
+
 [agents.coder]
 kind = "coder:Coder"
 description = "thinks, plans, changes files and asks"

@@ -9,6 +9,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from browsing import DESKTOP, PHONE, Desk, live, session_path
+from repositories import a_repository
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -35,6 +36,10 @@ target = "crew:run"
 path = "HERE"
 slots = 2
 
+[agents.shell]
+kind = "command"
+argv = ["sh", "-c", "{prompt}"]
+
 [agents.coder]
 kind = "coder:Coder"
 description = "thinks, plans, changes files and asks"
@@ -44,6 +49,8 @@ kind = "command"
 argv = ["no-such-program", "{prompt}"]
 description = "compares backups"
 """
+LONG = "\n".join(["averylongwordwithoutanyblanks" * 12, *("many lines of words that go on and on " * 5,) * 40])
+"""What breaks a layout if anything does."""
 SANE = (Path(__file__).parent / "sane.js").read_text()
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
 
@@ -92,6 +99,7 @@ async def test_a_busy_desk_looks_right(desk: Desk) -> None:
     pages |= {"new-session": "/sessions?new=1", "session": session_path(talk), "events": "/events", "agents": "/agents"}
     pages |= {"inbox": "/inbox", "usage": "/usage?days=7", "usage-model": "/usage?by=model&days=30"}
     pages |= {"session-work": session_path("chat:worker"), "session-held": session_path("chat:held")}
+    pages |= {"session-long": session_path("chat:long")}
     pages |= {"event": "/events?at=20", "settings": "/settings", "no-task": "/tasks?status=cancelled&agent=nobody"}
     pages |= {f"task-{name}": f"/tasks/{id}" for name, id in tasks.items()}
     for kind in LOOKS:
@@ -143,10 +151,22 @@ async def fill(desk: Desk) -> tuple[dict[str, str], str]:
     await desk.ended(worked)
     await desk.submit("Now with asks, please", "coder", session_key="chat:worker")
     held = await desk.submit("Put a ceiling on the back-off, and hold", "coder", session_key="chat:held")
+    await desk.submit(f"say:{LONG}", "coder", session_key="chat:long")
+    prompt = "echo one > one.txt; git add one.txt; git commit -qm one; echo two > two.txt; echo >> a.txt"
+    branched = await desk.submit(
+        prompt, "shell", workdir=str(a_repository(desk.server.home.parent / "repo")), worktree=True
+    )
+    await desk.ended(branched)
+    ruled = await desk.submit("Take the time by the clock", "coder", workdir="/tmp")
+    asked = await desk.until("/approvals", lambda found: [one for one in found["approvals"] if one["task_id"] == ruled])
+    mine = next(one["id"] for one in asked["approvals"] if one["task_id"] == ruled)
+    await desk.post(f"/approvals/{mine}/approve", {"always": True, "why": "it is asked every night"})
+    await desk.ended(await desk.submit("Take the time by the clock once more", "coder", workdir="/tmp"))
+    await desk.submit("Take the time by the clock of another place", "coder", workdir="/")
     await desk.post("/sessions", {"agent": "codex", "key": "chat:ideas/harbour|2", "workdir": "/tmp"})
     await desk.post("/tokens", {"name": "phone", "role": "operator", "actor": "anna"})
     await desk.post("/tokens", {"name": "wall-display", "role": "viewer"})
-    await desk.until("/now", lambda now: now["approvals"] and len(now["approvals"]) == 3 and len(now["running"]) == 5)
+    await desk.until("/now", lambda now: now["approvals"] and len(now["approvals"]) == 5 and len(now["running"]) == 7)
     return {
         "done": done,
         "failed": retried,
@@ -156,4 +176,5 @@ async def fill(desk: Desk) -> tuple[dict[str, str], str]:
         "delayed": delayed,
         "worked": worked,
         "held": held,
+        "branched": branched,
     }, talk

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from playwright.async_api import expect
 
 from browsing import Desk, live, session_path
 from coder import PLAN, THOUGHT
+from repositories import a_repository
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -113,3 +116,44 @@ async def test_what_a_task_used_is_shown_and_what_it_did_not_tell_is_unknown(des
     await page.get_by_role("group", name="By", exact=True).get_by_role("button", name="agent").click()
     await page.get_by_role("link", name="coder").click()
     await expect(page.locator(".task-list .row-title")).to_have_count(3)
+
+
+async def test_the_branch_of_a_task_is_shown_compared_merged_and_removed(desk: Desk, tmp_path: Path) -> None:
+    repo = a_repository(tmp_path / "repo")
+    prompt = "echo '<b>new</b>' > fresh.txt; git add fresh.txt; git commit -qm fresh; echo rest > 'and <i>.txt'"
+    task = await desk.submit(prompt, "shell", workdir=str(repo), worktree=True)
+    ended = await desk.ended(task)
+    assert ended["status"] == "done", ended
+    page = await desk.open(f"/tasks/{task}")
+    branch = page.locator(".worktree")
+    await expect(branch.locator(".branch-line")).to_contain_text(ended["worktree"]["branch"])
+    await expect(branch.locator(".branch-line")).to_contain_text("2 files, +2")
+    await expect(branch).to_contain_text("with changes that are not committed")
+    await branch.get_by_text("Show the diff").click()
+    await expect(branch.locator(".diff-path")).to_have_text(["and <i>.txt", "fresh.txt"])
+    await expect(branch.locator(".line.added").last).to_have_text("+<b>new</b>\n")
+    await branch.get_by_role("button", name="Merge").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Merge").click()
+    await expect(branch.locator(".status")).to_have_text("merged")
+    assert (repo / "fresh.txt").read_text() == "<b>new</b>\n"
+    await branch.get_by_role("button", name="Remove").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    await expect(branch.locator(".status")).to_have_text("removed")
+    await expect(branch.get_by_role("button", name="Merge")).to_be_disabled()
+
+
+async def test_work_that_would_be_lost_is_removed_only_when_it_is_said_twice(desk: Desk, tmp_path: Path) -> None:
+    desk.expect_problem("status of 409")
+    repo = a_repository(tmp_path / "repo")
+    task = await desk.submit("echo lost > lost.txt", "shell", workdir=str(repo), worktree=True)
+    ended = await desk.ended(task)
+    page = await desk.open(f"/tasks/{task}")
+    branch = page.locator(".worktree")
+    await branch.get_by_role("button", name="Remove").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    again = page.get_by_role("dialog").get_by_role("button", name="Remove and lose it")
+    await expect(again).to_be_visible()
+    assert Path(ended["worktree"]["path"]).is_dir()
+    await again.click()
+    await expect(branch.locator(".status")).to_have_text("removed")
+    assert not Path(ended["worktree"]["path"]).exists()

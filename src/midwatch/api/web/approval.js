@@ -3,7 +3,7 @@
 import { get, post } from "./api.js";
 import { desk } from "./desk.js";
 import { patchDiffs } from "./diff.js";
-import { firstLine, h, keyed, say } from "./dom.js";
+import { firstLine, h, keyed, say, stacked } from "./dom.js";
 import { icon } from "./icons.js";
 import { act, agoOf, copyButton, taskLink, toast } from "./parts.js";
 
@@ -29,6 +29,7 @@ export function approvalCard(approval, { withTask = true, full = false } = {}) {
     button.addEventListener("click", () => act(button, () => answer(approval, choice, why.value)));
     return button;
   });
+  const stands = buttons.filter((one) => one.matches(".standing"));
   const once = (kind) => buttons[choices.findIndex((one) => one.kind === kind)] ?? null;
   why.addEventListener("keydown", (pressed) => { if (pressed.key === "Enter") { pressed.preventDefault(); (once("reject_once") ?? once("reject_always"))?.click(); } });
   const about = withTask ? taskLink(approval.task_id, "its task") : null;
@@ -41,7 +42,7 @@ export function approvalCard(approval, { withTask = true, full = false } = {}) {
       approval.expires_at ? h("span", h("mw-left", { at: approval.expires_at }), " left") : null),
     h("p.approval-question.said", approval.question),
     wanted(approval),
-    h("div.approval-answers.acts", h("div.approval-buttons", buttons), why),
+    h("div.approval-answers.acts", h("div.approval-buttons", buttons.filter((one) => !one.matches(".standing"))), why, stands.length ? h("div.approval-stands", stands) : null),
     h("p.approval-done", { hidden: true, role: "status" }));
   if (approval.diff_bytes || approval.diff || (approval.fromEvent && CHANGES.has(approval.kind))) showDiff(card, approval, full);
   Object.assign(card, { allow: () => (once("allow_once") ?? buttons[0])?.click(), deny: () => (once("reject_once") ?? once("reject_always"))?.click(), why });
@@ -95,6 +96,7 @@ export function approvalList(list, { which = () => true, withTask = true, full =
   const leaving = new WeakMap();
   const urgent = (a, b) => ((a.expires_at ?? a.created_at) < (b.expires_at ?? b.created_at) ? -1 : 1);
   const make = (one) => approvalCard(one, { withTask, full });
+  const place = full ? stacked(list) : () => {};
   const draw = () => {
     const open = [...desk.approvals.values()].filter(which).sort(urgent);
     const isOpen = (node) => open.some((one) => one.id === node.dataset.approval);
@@ -108,6 +110,7 @@ export function approvalList(list, { which = () => true, withTask = true, full =
       list.keyedNodes.set(one.id, node);
       list.append(node);
     }
+    place();
     changed(open.length);
   };
   const takeLeave = (node) => {

@@ -44,7 +44,7 @@ class DayBars extends HTMLElement {
     this.drawing.replaceChildren(
       svg("line.base", { x1: 0, x2: width, y1: TOP + room, y2: TOP + room }),
       ...days.map((one, at) => this.#bar(one, { x: at * step, step, thick, room, most })),
-      ...days.map((one, at) => ((days.length - 1 - at) % every ? null : svg("text", { x: Math.min(width - 16, Math.max(16, (at + 0.5) * step)), y: HEIGHT - 4 }, one.short))).filter(Boolean));
+      ...days.map((one, at) => ((days.length - 1 - at) % every ? null : svg("text", { x: Math.min(width - 20, Math.max(20, (at + 0.5) * step)), y: HEIGHT - 4 }, one.short))).filter(Boolean));
     this.#say();
   }
 

@@ -39,7 +39,7 @@ export function fileDiff({ path, patch, added, removed, cut }, { open = null } =
   const lines = (patch ?? "").replace(/\n$/, "").split("\n").filter((line) => !/^(diff --git |index |--- |\+\+\+ )/.test(line));
   const body = h("pre.patch", { tabindex: "0", role: "region" });
   body.setAttribute("aria-label", `Changes of ${path || "a file"}`);
-  const left = [lines.length > MOST ? `${lines.length - MOST} more lines are not drawn` : null, cut ? "the patch is cut: the rest is not kept" : null].filter(Boolean).join("; ");
+  const left = [lines.length > MOST ? `${lines.length - MOST} more lines are not drawn` : null, cut ? "the patch is cut: its rest is left out" : null].filter(Boolean).join("; ");
   const node = h("details.diff",
     h("summary", h("code.cut.diff-path", { title: path }, path || "(no name)"), h("span.spacer"), h("b.added.num", `+${added ?? 0}`), h("b.removed.num", `−${removed ?? 0}`), copyButton(() => patch ?? "", `Copy the patch of ${path || "the file"}`)),
     body, left ? h("p.faint.diff-left", left) : null);

@@ -94,6 +94,26 @@ export function placed(list, items, key, make, update) {
   items.forEach((item, at) => list.keyedNodes.get(key(item)).style.setProperty("--i", at));
 }
 
+/** Children of any height, put in their places by transforms: when one goes or grows the others glide, and nothing is laid
+ * out again. Returns what to call when children came or went. */
+export function stacked(list) {
+  const place = () => {
+    let y = 0;
+    for (const node of list.children) {
+      node.style.setProperty("--y", `${y}px`);
+      y += node.offsetHeight;
+    }
+    list.style.setProperty("--height", `${y}px`);
+  };
+  const watch = new ResizeObserver(place);
+  list.classList.add("stacked");
+  return () => {
+    watch.disconnect();
+    for (const node of list.children) watch.observe(node);
+    place();
+  };
+}
+
 /** Call `draw` at most once per frame, however often it is asked for. A hidden page draws when it is seen again. */
 export function perFrame(draw) {
   let asked = false;

@@ -20,13 +20,12 @@ export function worktreePanel(page) {
   const read = async () => {
     info = await get(`/worktrees/${info.id}`).catch(() => info);
     draw();
-    if (look.open) await readDiff();
+    if (look.open && !look.hidden) await readDiff();
   };
   const readDiff = async () => {
     const found = await get(`/worktrees/${info.id}/diff?limit=1000000`).catch((problem) => ({ problem }));
     if (found.problem) return view.diffs.replaceChildren(h("p.faint", found.problem.message));
-    const left = found.truncated ? h("p.faint", `The diff is cut: it is ${found.size ?? "more"} bytes long.`) : "";
-    return view.diffs.replaceChildren(...patchDiffs(found.diff, { cut: false }), found.diff ? left : h("p.faint", "Nothing is changed."));
+    return view.diffs.replaceChildren(...patchDiffs(found.diff, { cut: found.truncated }), found.diff ? "" : h("p.faint", "Nothing is changed."));
   };
   const look = h("details.branch-diff", h("summary", "Show the diff"), view.diffs);
   look.addEventListener("toggle", () => look.open && info && !view.diffs.firstChild && readDiff());
