@@ -232,7 +232,6 @@ class AgentInfo(TypedDict, total=False):
     problem: str | None
     command: str
     target: str
-    version: str
 
 
 class AgentPage(TypedDict):
