@@ -80,6 +80,8 @@ class Automation:
     max_runs: int = 0
     run_count: int = 0
     workdir: str | None = None
+    worktree: bool = False
+    """Each run in a git worktree of its own."""
     timeout_seconds: float | None = None
     on_crash: OnCrash | None = None
     jitter_seconds: float = 0.0
@@ -126,7 +128,7 @@ class Automation:
 
 
 SHOWN = (
-    "id", "title", "prompt", "agent", "fresh", "scope_kind", "scope_id", "route", "creator", "manage_mode",
+    "id", "title", "prompt", "agent", "fresh", "worktree", "scope_kind", "scope_id", "route", "creator", "manage_mode",
     "session_key", "resume_thread_id", "source_message_id", "status", "paused_why", "max_runs", "run_count", "workdir",
     "timeout_seconds", "on_crash", "jitter_seconds", "missed", "missed_window", "quiet", "budget", "approvals",
     "last_result", "consecutive_failures", "revision",
@@ -201,6 +203,7 @@ def validate(automation: Automation) -> None:
         ("missed", automation.missed not in ("skip", "once", "once_within"), "missed is skip, once or once_within."),
         ("missed_window", not _positive(automation.missed_window), "the window for missed runs is more than 0 s."),
         ("jitter", not 0 <= automation.jitter_seconds <= 86400, "jitter is 0 seconds to a day."),
+        ("worktree", automation.worktree and not automation.fresh, "with a worktree for each run, runs are fresh."),
         ("quiet", automation.quiet is not None and not automation.quiet.strip(), "the quiet token is some text."),
         ("tags", len(automation.tags) > MAX_TAGS, f"at most {MAX_TAGS} tags."),
         ("tags", any(not tag.isprintable() or len(tag) > 50 for tag in automation.tags), "a tag has 1 to 50 letters."),
@@ -335,8 +338,9 @@ def a_run(
         id=task_id, status="pending", prompt=render(automation.prompt, now + later, automation.times.zone),
         agent=automation.agent, session_key=session, gate_key=gate_key(session), created_at=now, due_at=now + later,
         wait="delay" if later else None, cause="automation", cause_id=automation.id, creator=automation.creator,
-        route=automation.route, workdir=automation.workdir, dir_key=terms.dir_key(automation.workdir),
-        quiet=automation.quiet,
+        route=automation.route, workdir=automation.workdir,
+        dir_key=None if automation.worktree else terms.dir_key(automation.workdir), quiet=automation.quiet,
+        worktree={"id": new_id("w", now)} if automation.worktree else None,
         timeout_seconds=automation.timeout_seconds or terms.timeout_seconds,
         on_crash=automation.on_crash or terms.on_crash, max_attempts=len(AUTOMATION_PAUSES) + 1, submitter=submitter,
         root_id=task_id, internal_key=key, budget=automation.budget,

@@ -17,7 +17,7 @@ from midwatch.event import AutomationChanged, AutomationCreated
 from midwatch.identity import Actor
 from midwatch.schedule import Schedule, host_zone, next_run_at
 from midwatch.session import Session, SessionStore, checked_key, gate_key
-from midwatch.submission import Submission, check, refuse_unknown
+from midwatch.submission import Submission, check, check_repository, refuse_unknown
 from midwatch.task import TRIES, AgentTerms, Task, TaskStore
 from midwatch.tasks import Tasks, stopping
 
@@ -25,9 +25,9 @@ KEPT_SECONDS = 30 * 86400.0
 """Deleted ones can be brought back for this long."""
 LISTED, MOST_LISTED = 20, 200
 CHANGEABLE = frozenset({
-    "title", "prompt", "agent", "fresh", "route", "manage_mode", "max_runs", "workdir", "timeout_seconds", "on_crash",
-    "jitter_seconds", "missed", "missed_window", "quiet", "budget", "approvals", "tags", "at", "every", "cron", "zone",
-    "next_run_at",
+    "title", "prompt", "agent", "fresh", "worktree", "route", "manage_mode", "max_runs", "workdir", "timeout_seconds",
+    "on_crash", "jitter_seconds", "missed", "missed_window", "quiet", "budget", "approvals", "tags", "at", "every",
+    "cron", "zone", "next_run_at",
 })  # fmt: skip
 TIMES = ("at", "every", "cron")
 CLEARABLE = frozenset(
@@ -260,6 +260,8 @@ class Automations:
         validate(made)
         wish: Submission = {"workdir": made.workdir, "timeout": made.timeout_seconds, "on_crash": made.on_crash}
         check(made.prompt, wish, 1_000_000)
+        if made.worktree:
+            check_repository(made.workdir)
 
     async def _continued(self, made: Automation, now: int) -> tuple[Session, ...]:
         """The conversation it is to go on with, where a thread was named and there is none yet."""

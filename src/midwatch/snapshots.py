@@ -27,8 +27,8 @@ from midwatch.tasks import Tasks
 MOST = 100_000
 """Automations that are written out at once."""
 SETTINGS = (
-    "title", "prompt", "agent", "schedule", "fresh", "route", "manage_mode", "max_runs", "workdir", "timeout_seconds",
-    "on_crash", "jitter_seconds", "missed", "missed_window", "quiet", "budget", "approvals",
+    "title", "prompt", "agent", "schedule", "fresh", "worktree", "route", "manage_mode", "max_runs", "workdir",
+    "timeout_seconds", "on_crash", "jitter_seconds", "missed", "missed_window", "quiet", "budget", "approvals",
     "tags",
 )  # fmt: skip
 """What an import sets of an automation that is here already."""

@@ -70,6 +70,8 @@ class AutomationWish(TypedDict, total=False):
     max_runs: int
     """0 for no limit."""
     workdir: str | None
+    worktree: bool
+    """Each run in a git worktree of its own; its runs are `fresh`."""
     timeout: float | str | None
     on_crash: OnCrash | None
     jitter: float | str

@@ -238,7 +238,9 @@ class Worker:
             run.turn = turn
             turn.begin()
             self._write_soon(turn)
-            if task.worktree is not None:
+            if session.worktree is not None and task.worktree is None:
+                run.task = task._replace(worktree={"id": session.worktree})
+            if run.task.worktree is not None:
                 session = await self._apart(run, turn, session, agent)
             run.conversation = await self.conversations.take(agent, session, turn)
             if task.route is None:

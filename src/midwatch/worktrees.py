@@ -235,9 +235,7 @@ class Worktrees:
         """An agent that waits for the next turn of its conversation would be left without its directory."""
         found = await self._store.get_session(tree.session_key) if tree.session_key else None
         if found is not None and found.live_owner is not None and found.status != "closed":
-            raise Conflict(
-                f"session {found.key} is open in {tree.branch}; close it first with `midwatch session close`."
-            )
+            raise Conflict(f"session {found.key} is open in {tree.branch}; close it with `midwatch session close`.")
 
     async def _runner(self, tree: Worktree) -> str | None:
         running = await self._store.running_tasks()

@@ -142,6 +142,27 @@ async def test_the_turns_of_a_session_share_one_which_is_told_of_and_made_again(
         await desk.tasks.submit("x", session_key=plain.session.key, worktree=True, workdir=str(repo))
 
 
+async def test_each_run_of_an_automation_has_its_own(desk: Runtime, repo: Path) -> None:
+    wish = {"every": 3600, "workdir": str(repo), "worktree": True}
+    with pytest.raises(InvalidInput, match="runs are fresh"):
+        await desk.automations.create("echo x >> x; cat x", **wish)
+    with pytest.raises(InvalidInput, match="in no git repository"):
+        await desk.automations.create("x", **{**wish, "workdir": "/"}, fresh=True)
+    made = await desk.automations.create("echo x >> x; cat x", **wish, fresh=True)
+    ran = [await desk.tasks.wait((await desk.automations.run(made.id)).id) for _ in range(2)]
+    assert [task.result for task in ran] == ["x", "x"]
+    assert len({noted(task)["path"] for task in ran}) == 2
+    assert (await desk.automations.get(made.id)).worktree is True
+
+
+async def test_whatever_runs_in_a_conversation_with_a_worktree_works_there(desk: Runtime, repo: Path) -> None:
+    view, _ = await desk.sessions.create(workdir=str(repo), worktree=True)
+    made = await desk.automations.create("pwd", every=3600, workdir=str(repo), session_key=view.session.key)
+    task = await desk.tasks.wait((await desk.automations.run(made.id)).id)
+    assert task.result == str(desk.home.worktrees / (view.session.worktree or "")[-12:])
+    assert noted(task)["id"] == view.session.worktree
+
+
 # -- merge and remove --------------------------------------------------------------------------------------------
 
 
@@ -195,9 +216,7 @@ async def test_a_conflict_changes_nothing_and_says_what_to_do(desk: Runtime, rep
     (repo / "a.txt").write_text("mine\n")
     commit(repo, "meanwhile")
     before = look(repo)
-    with pytest.raises(
-        Conflict, match=r"conflicts with main in a.txt; nothing was changed. .* with `git merge midwatch/"
-    ):
+    with pytest.raises(Conflict, match=r"conflicts with main in a.txt; nothing was changed. .* `git merge midw"):
         await desk.worktrees.merge(task.id)
     assert look(repo)[1:] == before[1:]
     assert not (repo / ".git" / "MERGE_HEAD").exists()

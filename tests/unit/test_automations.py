@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -269,11 +270,13 @@ async def test_unknown_and_fixed_fields_are_refused(automations: Automations, fi
     assert await automations.get(made.id) == made
 
 
-async def test_each_field_that_can_change_does(automations: Automations, clock: FakeClock) -> None:
+async def test_each_field_that_can_change_does(automations: Automations, clock: FakeClock, tmp_path: Path) -> None:
     made = await automations.create("x", every=60)
+    (tmp_path / ".git").mkdir()
     wish: dict[str, Any] = {
-        "title": "new", "prompt": "other", "agent": "other", "fresh": True, "route": "console:7",
-        "manage_mode": "scope_all", "max_runs": 5, "workdir": "/tmp", "timeout_seconds": 9.0, "on_crash": "fail",
+        "title": "new", "prompt": "other", "agent": "other", "fresh": True, "worktree": True,
+        "route": "console:7", "manage_mode": "scope_all", "max_runs": 5, "workdir": str(tmp_path),
+        "timeout_seconds": 9.0, "on_crash": "fail",
         "jitter_seconds": 5.0, "missed": "skip", "missed_window": 60.0, "quiet": "NOTHING", "budget": {"tokens": 1},
         "approvals": {"default": "deny", "allow": [{"command": "git log *"}]}, "tags": ("a",),
         "cron": "0 9 * * *", "zone": "Europe/Berlin",
@@ -286,7 +289,9 @@ async def test_each_field_that_can_change_does(automations: Automations, clock: 
             assert getattr(after, name) == value
     assert after.schedule == {"cron": "0 9 * * *", "zone": "Europe/Berlin"}
     nothing = dict.fromkeys(("route", "workdir", "timeout_seconds", "on_crash", "quiet", "budget", "approvals"))
-    cleared = await automations.patch(made.id, nothing)
+    with pytest.raises(InvalidInput, match="name a working directory"):
+        await automations.patch(made.id, nothing)
+    cleared = await automations.patch(made.id, {**nothing, "worktree": False})
     assert (cleared.route, cleared.workdir, cleared.timeout_seconds, cleared.quiet) == (None, None, None, None)
     assert cleared.approvals is None
     assert (cleared.schedule, cleared.next_run_at) == (after.schedule, after.next_run_at)

@@ -252,6 +252,7 @@ class AutomationFields(Strict):
     zone: str | None = Field(None, description="IANA name; the host's otherwise.", max_length=100)
     next_run_at: str | None = Field(None, max_length=100)
     fresh: bool = False
+    worktree: bool = False
     route: str | None = Field(None, max_length=2000)
     manage_mode: ManageMode = "creator_only"
     max_runs: int = Field(0, ge=0, le=2**31)
@@ -297,6 +298,7 @@ class AutomationShot(Strict):
     schedule: dict[str, Any]
     title: str = ""
     fresh: bool = False
+    worktree: bool = False
     scope_kind: ScopeKind = "user"
     scope_id: str = Field("owner", max_length=500)
     route: str | None = Field(None, max_length=2000)

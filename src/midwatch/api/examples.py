@@ -9,6 +9,7 @@ NEXT = ["2026-01-05T09:00:00+01:00", "2026-01-06T09:00:00+01:00"]
 AUTOMATION: dict[str, Any] = {
     "id": "am_06f2m8yq3kq5r0v9x1w2", "title": "Morning brief", "prompt": "Brief me for {{date}}", "agent": "demo",
     "schedule": {"cron": "0 9 * * 1-5", "zone": "Europe/Berlin"}, "zone": "Europe/Berlin", "fresh": False,
+    "worktree": False,
     "scope_kind": "user", "scope_id": "owner", "route": None, "creator": "owner", "manage_mode": "creator_only",
     "session_key": "auto:am_06f2m8yq3kq5r0v9x1w2", "resume_thread_id": None, "source_message_id": None,
     "status": "active", "paused_why": None, "running": False, "max_runs": 0, "run_count": 3, "workdir": None,

@@ -75,6 +75,9 @@ def add(
     route: Route = None,
     max_runs: MaxRuns = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Each run in a conversation of its own.")] = False,
+    worktree: Annotated[
+        bool, typer.Option("--worktree", help="Each run in a git worktree of its own; it is fresh, too.")
+    ] = False,
     jitter: Jitter = None,
     missed: MissedRule = None,
     missed_window: MissedWindow = None,
@@ -94,9 +97,9 @@ def add(
     wish = wishes(
         cron=cron, every=every, at=at, zone=tz if tz is not None else host_zone(), agent=agent, title=title,
         workdir=workdir or (None if session else "."), timeout=timeout, route=route, max_runs=max_runs,
-        fresh=fresh or None, jitter=jitter, approvals=approvals, missed=missed, missed_window=missed_window,
-        quiet=quiet, tags=tag, session_key=session, on_crash=on_crash, manage_mode=manage_mode,
-        enabled=False if paused else None,
+        fresh=fresh or worktree or None, worktree=worktree or None, jitter=jitter, approvals=approvals, missed=missed,
+        missed_window=missed_window, quiet=quiet, tags=tag, session_key=session, on_crash=on_crash,
+        manage_mode=manage_mode, enabled=False if paused else None,
     )  # fmt: skip
     text = prompt_text(prompt)
 
@@ -178,6 +181,9 @@ def edit(
     fresh: Annotated[
         bool | None, typer.Option("--fresh/--no-fresh", help="Each run in a conversation of its own, or not.")
     ] = None,
+    worktree: Annotated[
+        bool | None, typer.Option("--worktree/--no-worktree", help="Each run in a git worktree of its own, or not.")
+    ] = None,
     jitter: Jitter = None,
     missed: MissedRule = None,
     missed_window: MissedWindow = None,
@@ -194,8 +200,9 @@ def edit(
 
     wish = wishes(
         cron=cron, every=every, at=at, zone=tz, agent=agent, title=title, workdir=workdir, timeout=timeout, route=route,
-        max_runs=max_runs, fresh=fresh, jitter=jitter, missed=missed, missed_window=missed_window, quiet=quiet,
-        approvals=approvals, tags=tag, on_crash=on_crash, manage_mode=manage_mode,
+        max_runs=max_runs, fresh=fresh, worktree=worktree, jitter=jitter, missed=missed,
+        missed_window=missed_window, quiet=quiet, approvals=approvals, tags=tag, on_crash=on_crash,
+        manage_mode=manage_mode,
     )  # fmt: skip
     text = None if prompt is None else prompt_text(prompt)
     if not wish and text is None:

@@ -235,9 +235,9 @@ def encode(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _column(name: str, value: Any) -> Any:
-    if value is not None and name in JSON_COLUMNS:
-        return dumps(value)
-    return int(value) if isinstance(value, bool) else value
+    if isinstance(value, bool) and name != "progress":  # which is an agent's own, and may be anything
+        return int(value)
+    return dumps(value) if value is not None and name in JSON_COLUMNS else value
 
 
 loads = orjson.loads

@@ -17,6 +17,7 @@ class AutomationInfo(TypedDict):
     schedule: dict[str, Any]
     zone: str
     fresh: bool
+    worktree: bool
     scope_kind: str
     scope_id: str
     route: str | None

@@ -18,6 +18,7 @@ def _automation(row: Row) -> Automation:
     values |= {
         "schedule": loads(values["schedule"]),
         "fresh": bool(values["fresh"]),
+        "worktree": bool(values["worktree"]),
         "tags": tuple(loads(values["tags"])),
         "budget": None if values["budget"] is None else loads(values["budget"]),
         "approvals": None if values["approvals"] is None else loads(values["approvals"]),

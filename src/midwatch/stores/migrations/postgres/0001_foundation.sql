@@ -245,6 +245,7 @@ CREATE TABLE automations (
   schedule TEXT NOT NULL,
   title TEXT NOT NULL,
   fresh BIGINT NOT NULL,
+  worktree BIGINT NOT NULL,
   scope_kind TEXT NOT NULL CHECK (scope_kind IN ('user', 'chat')),
   scope_id TEXT NOT NULL,
   route TEXT,

@@ -233,6 +233,7 @@ CREATE TABLE automations (
   schedule TEXT NOT NULL,
   title TEXT NOT NULL,
   fresh INTEGER NOT NULL,
+  worktree INTEGER NOT NULL,
   scope_kind TEXT NOT NULL CHECK (scope_kind IN ('user', 'chat')),
   scope_id TEXT NOT NULL,
   route TEXT,
