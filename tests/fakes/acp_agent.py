@@ -93,6 +93,8 @@ class Agent:
             elif message["method"] == "session/cancel":
                 self.cancelled.set()
             elif "id" in message:
+                if message["method"] == "session/prompt":
+                    self.cancelled.clear()  # here, so that a cancel that follows is not lost
                 threading.Thread(target=self.reply, args=(message,), daemon=True).start()
 
     def reply(self, message):
@@ -171,7 +173,6 @@ class Agent:
 
     def session_prompt(self, params):
         self.session, self.answer = params["sessionId"], {}
-        self.cancelled.clear()
         self.blocks = params["prompt"]
         self.text = "\n".join(block["text"] for block in self.blocks if block["type"] == "text")
         self.said[self.session].append(self.text)
@@ -260,8 +261,10 @@ class Agent:
 
     def do_leave(self, rest):
         """Asks and does not wait for the answer."""
-        threading.Thread(target=self.do_late, args=(rest,), daemon=True).start()
-        time.sleep(0.1)
+        call = {"toolCallId": "left", "title": rest, "kind": "execute", "status": "pending"}
+        number, self.waiting[-1] = -1, queue.Queue()
+        params = {"sessionId": self.session, "toolCall": call, "options": [OPTIONS["a"], OPTIONS["r"]]}
+        self.write({"id": number, "method": "session/request_permission", "params": params})
 
     def do_both(self, rest):
         """Two questions at the same time."""

@@ -748,6 +748,14 @@ def test_messages_with_names_are_kept_apart() -> None:
     assert heard.text == "one two\n\nthree"
 
 
+def test_a_tool_without_a_kind_is_known_by_its_name() -> None:
+    heard = Transcript("t.1")
+    tool, _ = heard.asked(
+        {"toolCallId": "1", "kind": "other", "rawInput": {"path": "/a/b"}, "_meta": {"toolName": "write"}}
+    )
+    assert (tool.kind, tool.locations) == ("edit", ("/a/b",))
+
+
 def test_tokens_that_come_with_empty_text_add_up() -> None:
     heard = Transcript("t.1")
     piece = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": ""}}

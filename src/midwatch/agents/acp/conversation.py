@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """Of the protocol."""
-CAPABILITIES = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}
 BULK = 200_000
 """Characters of an update above which it is worked on in a thread."""
 CANCELLED = {"outcome": {"outcome": "cancelled"}}
@@ -140,7 +139,9 @@ class AcpConversation:
         await link.open(turn)
         self._desk = Desk(program)
         client = {"name": "midwatch", "title": "midwatch", "version": __version__}
-        wish = {"protocolVersion": VERSION, "clientCapabilities": CAPABILITIES, "clientInfo": client}
+        files = not self._agent.profile.own_files
+        can = {"fs": {"readTextFile": files, "writeTextFile": files}, "terminal": True}
+        wish = {"protocolVersion": VERSION, "clientCapabilities": can, "clientInfo": client}
         told = await self._begin(link.ask("initialize", wish), link)
         if told.get("protocolVersion") != VERSION:
             await self._drop()
@@ -148,8 +149,8 @@ class AcpConversation:
                 f"{self._agent.name} speaks version {told.get('protocolVersion')} of the protocol and midwatch speaks "
                 f"{VERSION}; install a version of the agent that speaks it: {self._agent.profile.install}."
             )
-        can = told.get("agentCapabilities")
-        self._can = can if isinstance(can, dict) else {}
+        offered = told.get("agentCapabilities")
+        self._can = offered if isinstance(offered, dict) else {}
         return link
 
     async def _open_session(self, turn: Turn, link: Link, wanted: str | None) -> None:

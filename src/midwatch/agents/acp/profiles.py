@@ -32,6 +32,8 @@ class Profile:
     """Whole answers that are an error told as text."""
     doubtful: tuple[re.Pattern[str], ...] = ()
     """Whole answers that are one if they speak of a limit, of signing in, or of something that passes."""
+    own_files: bool = False
+    """Whether it must open files itself, because it does not understand that one is not there."""
     running_total: bool = False
     """Whether the tokens it tells are those of all its turns so far."""
 
@@ -77,6 +79,7 @@ PROFILES: tuple[Profile, ...] = (
         login="run `gemini` once and sign in, or set GEMINI_API_KEY",
         mode="default",
         model_argument="-m",
+        own_files=True,
     ),
     Profile(
         name="opencode",

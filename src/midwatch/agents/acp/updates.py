@@ -273,7 +273,7 @@ class Transcript:
         tool.name = _tool_name(told) or tool.name
         if isinstance(title := told.get("title"), str) and title.strip():
             tool.title = title.strip()[:TITLE_SHOWN]
-        if (kind := told.get("kind")) in KINDS:
+        if (kind := told.get("kind")) in KINDS and kind != "other":
             tool.kind = str(kind)
         elif tool.kind == "other" and tool.name:
             tool.kind = tool_kind(tool.name)
