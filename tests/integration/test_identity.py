@@ -18,6 +18,7 @@ from fastapi.routing import iter_route_contexts
 
 from midwatch.api import sse, web
 from midwatch.api.app import create_app
+from midwatch.api.door import AGENTAPI
 from midwatch.api.guard import HEADERS, MAX_BODY, MAX_STRANGERS_BODY, SELF_SERVICE
 from midwatch.api.identity import MOST_OF_A_PEER
 from midwatch.api.server import Server, listen, url_of
@@ -127,7 +128,7 @@ async def test_without_a_token_only_the_door_is_open(served: Served) -> None:
 async def test_what_is_outside_of_the_interface_is_the_console(served: Served) -> None:
     """It is shown to everybody, so nothing else may be there."""
     everything = {route.path or "" for route in iter_route_contexts(served.app.routes)}
-    outside = {path for path in everything if not path.startswith("/api/")}
+    outside = {path for path in everything if not path.startswith("/api/") and not AGENTAPI.match(path)}
     assert outside == {*web.PAGES, "/web/{name:path}"}
 
 

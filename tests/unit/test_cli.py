@@ -25,12 +25,15 @@ from midwatch.errors import InvalidInput, MidwatchError
 
 COMMANDS = [
     "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "chat", "sessions",
-    "worktrees", "events", "approvals", "approval", "approve", "deny", "deliveries", "redeliver", "usage", "open",
-    "cluster", "watchdog", "doctor", "backup", "restore", "migrate", "version", "agents", "session", "worktree",
-    "token", "automation", "goal", "rules",
+    "attach", "worktrees", "events", "approvals", "approval", "approve", "deny", "deliveries", "redeliver", "usage",
+    "open", "cluster", "watchdog", "doctor", "backup", "restore", "migrate", "version", "agents", "session", "agentapi",
+    "worktree", "token", "automation", "goal", "rules",
 ]  # fmt: skip
 LISTS = {"agents": ["add"]}
+TERMINALS = ("attach", "agentapi attach")
+"""Whose output is a terminal's."""
 GROUPS = {
+    "agentapi": ["server", "attach"],
     "session": ["new", "show", "send", "interrupt", "close"],
     "worktree": ["show", "diff", "merge", "remove"],
     "token": ["create", "list", "revoke"],
@@ -74,7 +77,7 @@ def test_what_lists_by_itself_has_commands(group: str, names: list[str], capsys)
 @pytest.mark.parametrize("command", SPOKEN)
 def test_every_command_explains_itself_and_speaks_json(command: str, capsys) -> None:
     assert outcome([*command.split(), "--help"]) == 0
-    assert "--json" in capsys.readouterr().out
+    assert ("--json" in capsys.readouterr().out) is (command not in TERMINALS)
 
 
 def test_help_needs_nothing_heavy() -> None:

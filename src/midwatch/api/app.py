@@ -26,9 +26,11 @@ from midwatch.api import (
     sessions,
     system,
     tasks,
+    terminals,
     web,
     worktrees,
 )  # fmt: skip
+from midwatch.api.agentapi.app import mount as mount_agentapi
 from midwatch.api.door import Door
 from midwatch.api.guard import HEADERS, Guard
 from midwatch.api.reply import Problem, invalid, problem
@@ -38,8 +40,8 @@ from midwatch.runtime import Runtime
 
 PREFIX = "/api/v1"
 NOUNS = (
-    system, now, tasks, sessions, worktrees, automations, goals, events, approvals, rules, agents, deliveries, identity,
-    cluster,
+    system, now, tasks, terminals, sessions, worktrees, automations, goals, events, approvals, rules, agents,
+    deliveries, identity, cluster,
 )  # fmt: skip
 
 
@@ -59,6 +61,7 @@ def create_app(runtime: Runtime, *, hosts: Collection[str] = ()) -> FastAPI:
     app.state.failures = identity.Failures(runtime.clock)
     for noun in NOUNS:
         app.include_router(noun.router, prefix=PREFIX, tags=[noun.__name__.rpartition(".")[2]])
+    mount_agentapi(app, runtime)
     web.mount(app)
     describe.describe(app)
     app.add_middleware(sessions.Keys)

@@ -144,6 +144,25 @@ class MessageBody(Strict):
     priority: Priority = 0
 
 
+class ScreenQuery(Strict):
+    """How a terminal is to be shown."""
+
+    styled: bool = Field(False, description="Also as escape sequences that paint it.")
+
+
+class KeysBody(Strict):
+    """Keys for a terminal."""
+
+    keys: str = Field(min_length=1, max_length=100_000)
+
+
+class SizeBody(Strict):
+    """The size of a terminal."""
+
+    columns: int = Field(ge=20, le=1000, strict=True)
+    rows: int = Field(ge=10, le=1000, strict=True)
+
+
 class EventQuery(Strict):
     """Which events to read. `limit` and `before` count for JSON pages only, `live` and `state` for streams."""
 

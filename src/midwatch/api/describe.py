@@ -37,6 +37,7 @@ MORE = {
     "GET /api/v1/directories": ("404",),
     "GET /api/v1/worktrees/{key}/diff": ("409",),
     "GET /api/v1/events": ("404", "410"),
+    "GET /api/v1/sessions/{key}/screen": ("409",),
 }
 OPEN = frozenset({"GET /api/v1/health", "GET /api/v1/ready", "POST /api/v1/sign-in"})
 """Operations that need no token."""
@@ -90,6 +91,12 @@ EXAMPLES: dict[str, Any] = STANDING | {
     "SubmitBody": {"prompt": "Say hello", "agent": "demo", "timeout": "10m"},
     "SessionBody": {"agent": "demo", "workdir": "/tmp", "title": "Release notes"},  # noqa: S108 - an example
     "MessageBody": {"text": "And now in French, please."},
+    "ScreenInfo": {
+        "text": "Welcome\n> ", "columns": 120, "rows": 40, "cursor": [2, 1], "title": "", "status": "idle",
+        "evidence": "prompt", "certain": True, "styled": "",
+    },
+    "KeysBody": {"keys": "y\r"},
+    "SizeBody": {"columns": 120, "rows": 40},
     "AnswerBody": {"choice": "yes", "why": "looks right"},
     "TokenBody": {"name": "ci", "role": "operator"},
     "EventInfo": {

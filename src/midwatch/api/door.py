@@ -18,6 +18,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD"})
 OPEN_PATHS = frozenset({"/api/v1/health", "/api/v1/ready", "/api/v1/sign-in"})
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/@?#\\]+)(:[0-9]{1,5})?", re.ASCII)
 COOKIE = "midwatch"
+AGENTAPI = re.compile(r"/sessions/.*/agentapi(/|$)", re.DOTALL)
 
 Address = IPv4Address | IPv6Address
 
@@ -43,7 +44,12 @@ class Call(NamedTuple):
     @property
     def of_api(self) -> bool:
         """Whether it speaks to the interface, not to the console's files. Paths are compared as the router does."""
-        return self.path == "/api" or self.path.startswith("/api/")
+        return self.path == "/api" or self.path.startswith("/api/") or self.of_agentapi
+
+    @property
+    def of_agentapi(self) -> bool:
+        """Whether it speaks to a session as clients of agentapi do; that surface reads bodies in its own way."""
+        return AGENTAPI.match(self.path) is not None
 
     @property
     def open(self) -> bool:

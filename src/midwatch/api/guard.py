@@ -18,6 +18,7 @@ from midwatch.identity import Actor, Tokens
 
 MAX_BODY = 2 * 1024 * 1024
 MAX_STRANGERS_BODY = 4096
+MAX_UPLOAD = 11 * 1024 * 1024
 SELF_SERVICE = frozenset({"/api/v1/sign-out", "/api/v1/links"})
 """What every role may do, as it is about themselves."""
 AGENTS_MAY = re.compile(r"/api/v1/goals/[^/]+/(complete|delay)")
@@ -66,7 +67,7 @@ class Guard:
             actor = None if call.open else await self._identify(call)
             scope[CALL], scope[ACTOR] = call, actor
             self._allow(call, actor)
-            body = await read_body(call, receive, MAX_BODY if actor else MAX_STRANGERS_BODY)
+            body = await read_body(call, receive, largest_body(call) if actor else MAX_STRANGERS_BODY)
             _check_media(call, body)
         except MidwatchError as refused:
             self._tell(call, refused)
@@ -147,6 +148,11 @@ class _Gone(Exception):
     """Whoever asked has gone."""
 
 
+def largest_body(call: Call) -> int:
+    """How much somebody may say who is known."""
+    return MAX_UPLOAD if call.of_agentapi and call.path.endswith("/upload") else MAX_BODY
+
+
 async def read_body(call: Call, receive: Receive, most: int) -> bytes:
     """The whole body, which must not be too large."""
     length = call.headers.get(b"content-length", b"0")
@@ -170,7 +176,10 @@ async def read_body(call: Call, receive: Receive, most: int) -> bytes:
 
 
 def _check_media(call: Call, body: bytes) -> None:
-    """A form of a foreign page cannot say that it sends JSON."""
+    """A form of a foreign page cannot say that it sends JSON. Clients of agentapi may send forms and say nothing: for
+    them a browser's cookie counts only from a page of this server."""
+    if call.of_agentapi:
+        return
     if body and not call.safe and call.header(b"content-type").partition(";")[0].strip().lower() != "application/json":
         raise UnsupportedMediaType("a body is JSON; send it with `content-type: application/json`.", field="body")
 

@@ -16,6 +16,7 @@ from midwatch.errors import (
     LimitReached,
     MidwatchError,
     NotFound,
+    NotRunning,
     Pruned,
     StoreError,
     Unauthorized,
@@ -34,6 +35,7 @@ STATUS: dict[type[MidwatchError], int] = {
     Forbidden: 403,
     WrongHost: 421,
     StoreError: 503,
+    NotRunning: 503,
 }
 HEADERS: dict[int, dict[str, str]] = {
     401: {"www-authenticate": "Bearer"},

@@ -15,7 +15,7 @@ from ipaddress import ip_address
 
 import uvicorn
 import uvloop
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from midwatch import __version__
 from midwatch.api.app import create_app
@@ -39,7 +39,7 @@ class Server(uvicorn.Server):
     """uvicorn without its ten looks a second: it sleeps until it is told to stop, then ends the event streams."""
 
     def __init__(
-        self, app: FastAPI, stopping: asyncio.Event, listening: Callable[[], None], limits: Limits | None = None
+        self, app: Starlette, stopping: asyncio.Event, listening: Callable[[], None], limits: Limits | None = None
     ) -> None:
         """`listening` is called once requests are answered; setting `stopping` ends it."""
         config = uvicorn.Config(

@@ -12,8 +12,10 @@ import typer
 
 from midwatch import __version__
 from midwatch.cli import (
+    agentapi,
     agents,
     approvals,
+    attach,
     automation,
     backup,
     chat,
@@ -64,15 +66,17 @@ def start(
 
 for command in (
     server.up, server.down, worker.worker, run.run, tasks.submit, tasks.tasks, tasks.show, status.status, tasks.result,
-    tasks.cancel, tasks.retry, chat.chat, sessions.sessions, worktrees.worktrees, events.events, approvals.approvals,
-    approvals.approval, approvals.approve, approvals.deny, deliveries.deliveries, deliveries.redeliver, usage.usage,
-    open.open, cluster.cluster, watchdog.watchdog, doctor.doctor, backup.backup, backup.restore, backup.migrate,
+    tasks.cancel, tasks.retry, chat.chat, sessions.sessions, attach.attach, worktrees.worktrees, events.events,
+    approvals.approvals, approvals.approval, approvals.approve, approvals.deny, deliveries.deliveries,
+    deliveries.redeliver, usage.usage, open.open, cluster.cluster, watchdog.watchdog, doctor.doctor, backup.backup,
+    backup.restore, backup.migrate,
 ):  # fmt: skip
     app.command()(command)
 
 
 app.add_typer(agents.app, name="agents")
 app.add_typer(sessions.app, name="session")
+app.add_typer(agentapi.app, name="agentapi")
 app.add_typer(worktrees.app, name="worktree")
 app.add_typer(token.app, name="token")
 app.add_typer(automation.app, name="automation")

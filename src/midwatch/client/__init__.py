@@ -8,11 +8,22 @@ from midwatch.client.sessions import SessionCalls
 from midwatch.client.standing import AutomationCalls, GoalCalls
 from midwatch.client.streams import EventCalls, Which
 from midwatch.client.tasks import TaskCalls
+from midwatch.client.terminals import TerminalCalls
 from midwatch.client.transport import BY_CODE, error_of, named, quoted
 from midwatch.client.worktrees import WorktreeCalls
 
 __all__ = ("BY_CODE", "Client", "Which", "error_of", "named", "quoted")
 
 
-class Client(TaskCalls, SessionCalls, WorktreeCalls, EventCalls, ApprovalCalls, AutomationCalls, GoalCalls, DeskCalls):
+class Client(
+    TaskCalls,
+    SessionCalls,
+    TerminalCalls,
+    WorktreeCalls,
+    EventCalls,
+    ApprovalCalls,
+    AutomationCalls,
+    GoalCalls,
+    DeskCalls,
+):
     """Speaks to one server. Use it as an async context manager, or `close` it."""

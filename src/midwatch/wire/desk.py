@@ -54,6 +54,27 @@ class TaskInfo(TypedDict):
     completed_at: str | None
 
 
+class ScreenInfo(TypedDict):
+    """What a terminal shows. `status` is starting, idle, busy, asking or exited, `evidence` what tells so; `certain` is
+    false when that is silence alone. `cursor` is column and row, from 0; `styled` is empty unless it was asked for."""
+
+    text: str
+    columns: int
+    rows: int
+    cursor: list[int]
+    title: str
+    status: str
+    evidence: str
+    certain: bool
+    styled: str
+
+
+class Pressed(TypedDict):
+    """How many bytes were typed."""
+
+    typed: int
+
+
 class TaskPage(TypedDict):
     """Some tasks; `next` is the `before` of the following page."""
 

@@ -170,6 +170,8 @@ class TerminalConversation:
         code = await live.ended()
         if self._turn is None and not self._closed:
             self._agent.exits[self._session.key] = AgentExited(code=code, screen=live.screen.text())
+            if self._listener is not None:
+                self._listener(live.screen.text())  # whoever watches looks again, and finds it ended
 
     async def _gone(self, turn: Turn, live: Live) -> AgentError:
         """The program has ended in the middle of a turn: told with its last screen and code."""

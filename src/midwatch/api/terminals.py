@@ -1,0 +1,53 @@
+"""Routes of terminals: what a session's terminal shows, keys for it, its size. The session's events tell when it
+changes (`screen_update`)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from midwatch import wire
+from midwatch.agent import Screenshot
+from midwatch.api.bodies import KeysBody, ScreenQuery, SizeBody
+from midwatch.api.desk import Desk
+from midwatch.api.reply import Json
+from midwatch.api.sessions import Key
+from midwatch.errors import AgentError, Conflict
+
+router = APIRouter()
+
+
+@router.get("/sessions/{key:path}/screen", responses={200: {"model": wire.ScreenInfo}})
+async def screen(desk: Desk, key: Key, asked: Annotated[ScreenQuery, Query()]) -> Json:
+    """What the terminal of a session shows, and what the agent in it does."""
+    return _shown(await desk.terminals.screenshot(key, styled=asked.styled))
+
+
+@router.post("/sessions/{key:path}/open", responses={200: {"model": wire.ScreenInfo}})
+async def open_terminal(desk: Desk, key: Key) -> Json:
+    """Have the program of a session running before it is spoken to. Harmless when it is."""
+    try:
+        await desk.terminals.open(key)
+    except AgentError as problem:
+        raise Conflict(f"the terminal of session {key} could not be opened: {problem}") from None
+    return _shown(await desk.terminals.screenshot(key))
+
+
+@router.post("/sessions/{key:path}/keys", responses={200: {"model": wire.Pressed}})
+async def press(desk: Desk, key: Key, body: KeysBody) -> Json:
+    """Type into the terminal, as it is, whatever goes on there."""
+    data = body.keys.encode()
+    await desk.terminals.send_keys(key, data)
+    return Json({"typed": len(data)})
+
+
+@router.post("/sessions/{key:path}/resize", responses={200: {"model": wire.ScreenInfo}})
+async def resize(desk: Desk, key: Key, body: SizeBody) -> Json:
+    """Give the terminal another size."""
+    await desk.terminals.resize(key, body.columns, body.rows)
+    return _shown(await desk.terminals.screenshot(key))
+
+
+def _shown(found: Screenshot) -> Json:
+    return Json({**found._asdict(), "cursor": list(found.cursor)})

@@ -1,0 +1,547 @@
+"""The agentapi surface over HTTP, with a real program in a real terminal behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from midwatch import Runtime, Settings
+from midwatch.agents import build
+from midwatch.agents.guard import guard
+from midwatch.api.agentapi.app import standalone
+from midwatch.api.agentapi.door import HOSTS, ORIGINS, Rules, checked_hosts, checked_origins
+from midwatch.api.agentapi.talk import Talk
+from midwatch.api.agentapi.uploads import Uploads
+from midwatch.api.server import Server, listen, url_of
+from midwatch.testing import ScriptedAgent, result
+from serving import serving, watch
+
+ECHO = """
+import os, sys, termios, time
+print("Welcome to echo")
+while True:
+    said = input("> ")
+    word, _, rest = said.partition(" ")
+    if word == "leave": sys.exit(int(rest))
+    elif word == "hold":
+        print("first part", flush=True)
+        while not os.path.exists(rest): time.sleep(0.01)
+        print("second part")
+    elif word == "deaf":
+        mode = termios.tcgetattr(0)
+        mode[3] &= ~(termios.ECHO | termios.ICANON)
+        termios.tcsetattr(0, termios.TCSANOW, mode)
+        print("> ", end="", flush=True)
+        while not os.path.exists(rest): time.sleep(0.01)
+        sys.exit(0)
+    elif word == "lines":
+        for number in range(int(rest)): print("line", number)
+    else: print("you said", said)
+"""
+PROGRAM = {"argv": [sys.executable, "-c", ECHO], "prompt": "^> $", "columns": 80, "rows": 40}
+BUSY_SIGN = {**PROGRAM, "busy": "^working"}
+"""One of which it is known how it looks while it works: a prompt that it does not take is noticed."""
+PROBLEM = "application/problem+json"
+BUSY = "failed to send message: message can only be sent when the agent is waiting for user input"
+
+
+@dataclass
+class Surface:
+    """A server that stands alone, and a client of it."""
+
+    talk: Talk
+    http: httpx2.AsyncClient
+    url: str
+    stopping: asyncio.Event
+    desk: Runtime
+
+    async def status(self) -> str:
+        return str((await self.http.get("/status")).json()["status"])
+
+    async def stable(self) -> None:
+        async with asyncio.timeout(20):
+            while await self.status() != "stable":
+                await asyncio.sleep(0.01)
+
+    async def messages(self) -> list[Any]:
+        return list((await self.http.get("/messages")).json()["messages"])
+
+    async def send(self, text: str, kind: str = "user") -> httpx2.Response:
+        return await self.http.post("/message", json={"content": text, "type": kind})
+
+    async def say(self, text: str) -> str:
+        """Speak as a client does that looks again and again."""
+        await self.stable()
+        reply = await self.send(text)
+        assert reply.status_code == 200, reply.text
+        await self.stable()
+        last = (await self.messages())[-1]
+        assert last["role"] == "agent"
+        return str(last["content"])
+
+    async def shows(self, text: str) -> None:
+        async with asyncio.timeout(20):
+            while text not in self.talk.feed.screen:
+                await asyncio.sleep(0.01)
+
+
+def rules(hosts: tuple[str, ...] = HOSTS, origins: tuple[str, ...] = ORIGINS) -> Rules:
+    return Rules(checked_hosts(hosts), checked_origins(origins))
+
+
+@asynccontextmanager
+async def alone(
+    folder: Path, allowed: Rules | None = None, chat: str = "/chat", program: Any = PROGRAM
+) -> AsyncIterator[Surface]:
+    settings = Settings.load(folder / "home", detect_agents=False, shutdown_grace=0)
+    agent = build("echo", "terminal", program)
+    uploads = Uploads()
+    with listen("127.0.0.1", 0) as listener:
+        async with Runtime.open(settings=settings, agents={"echo": agent}) as desk:
+            view, _ = await desk.sessions.create(agent="echo", workdir=str(folder))
+            talk = Talk(desk, view.session, kind="terminal", own=True)
+            await talk.begin()
+            await desk.terminals.open(talk.key)
+            app = standalone(talk, allowed or rules(), chat, uploads)
+            ready, stopping = asyncio.Event(), asyncio.Event()
+            server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
+            await ready.wait()
+            url = url_of("127.0.0.1", listener)
+            async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30.0) as http:
+                yield Surface(talk, http, url, stopping, desk)
+            stopping.set()
+            await server
+            await talk.close()
+    uploads.close()
+    assert guard.pid is None, "a process group was left behind"
+
+
+@pytest.fixture
+async def surface(tmp_path: Path) -> AsyncIterator[Surface]:
+    async with alone(tmp_path) as made:
+        yield made
+
+
+async def frames(surface: Surface, path: str = "/events") -> AsyncGenerator[tuple[str, Any], None]:
+    async with aclosing(watch(surface.http, path)) as stream:
+        async for one in stream:
+            yield one.event, one.data
+
+
+# -- the conversation --------------------------------------------------------------------------------------------------
+
+
+async def test_a_client_that_looks_again_and_again(surface: Surface) -> None:
+    assert await surface.say("hello") == "you said hello"
+    assert await surface.say("hello") == "you said hello", "the same words twice are two turns"
+    assert await surface.say("  trimmed \n") == "you said trimmed"
+    told = await surface.messages()
+    assert [(one["id"], one["role"], one["content"]) for one in told] == [
+        (0, "agent", "Welcome to echo"),
+        (1, "user", "hello"), (2, "agent", "you said hello"),
+        (3, "user", "hello"), (4, "agent", "you said hello"),
+        (5, "user", "trimmed"), (6, "agent", "you said trimmed"),
+    ]  # fmt: skip
+    assert all(list(one) == ["id", "content", "role", "time"] for one in told)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z", one["time"]) for one in told)
+
+
+async def test_replies_name_their_schema(surface: Surface) -> None:
+    await surface.stable()
+    reply = await surface.http.get("/status")
+    port = surface.url.rpartition(":")[2]
+    assert reply.text == (
+        f'{{"$schema":"http://127.0.0.1:{port}/schemas/StatusResponseBody.json","status":"stable",'
+        '"agent_type":"custom","transport":"pty"}\n'
+    )
+    assert reply.headers["link"] == '</schemas/StatusResponseBody.json>; rel="describedBy"'
+    assert reply.headers["vary"] == "Origin"
+    schema = await surface.http.get("/schemas/StatusResponseBody.json")
+    assert schema.json()["properties"]["status"]["$ref"] == "/schemas/AgentStatus.json"
+    assert (await surface.http.get("/schemas/Nothing.json")).json() is None
+    reply = await surface.http.get("/messages")
+    assert list(reply.json()) == ["$schema", "messages"]
+    reply = await surface.send("<a> & ü")
+    assert (list(reply.json()), reply.json()["ok"]) == (["$schema", "ok"], True)
+    await surface.stable()
+    assert "<a> & ü" in (await surface.http.get("/messages")).text
+
+
+async def test_a_client_that_listens(surface: Surface, tmp_path: Path) -> None:
+    await surface.stable()
+    seen: list[tuple[str, Any]] = []
+    sending = None
+    async with asyncio.timeout(30), aclosing(frames(surface)) as stream:
+        async for name, data in stream:
+            seen.append((name, data))
+            if len(seen) == 2:
+                sending = asyncio.create_task(surface.send(f"hold {tmp_path / 'go'}"))
+            if name == "message_update" and data["id"] == 2 and data["message"] == "first part":
+                (tmp_path / "go").touch()
+            if len(seen) > 3 and data == {"status": "stable", "agent_type": "custom"}:
+                break
+    assert sending is not None and (await sending).status_code == 200
+    assert seen[0][0] == "message_update"
+    assert (list(seen[0][1]), seen[0][1]["message"]) == (["id", "role", "message", "time"], "Welcome to echo")
+    assert seen[1] == ("status_change", {"status": "stable", "agent_type": "custom"})
+    assert seen[2] == ("status_change", {"status": "running", "agent_type": "custom"})
+    assert (seen[3][1]["id"], seen[3][1]["role"]) == (1, "user")
+    told = [data["message"] for name, data in seen[4:-1] if data["id"] == 2]
+    assert told[-1] == "first part\nsecond part"
+    assert "first part" in told
+    _, state = surface.talk.feed.subscribe("message_update", "status_change", "agent_error")
+    async with aclosing(frames(surface)) as stream:
+        replay = [await anext(stream) for _ in range(4)]
+    assert replay == [(one.name, one.body) for one in state]
+    assert [name for name, _ in replay] == ["message_update"] * 3 + ["status_change"]
+
+
+async def test_the_head_of_a_stream(surface: Surface) -> None:
+    async with surface.http.stream("GET", "/events") as reply:
+        assert reply.headers["content-type"] == "text/event-stream"
+        assert reply.headers["cache-control"] == "no-cache, no-store, must-revalidate"
+        for name, value in (("pragma", "no-cache"), ("expires", "0"), ("x-accel-buffering", "no"),
+                            ("x-proxy-buffering", "no"), ("connection", "keep-alive")):  # fmt: skip
+            assert reply.headers[name] == value
+        assert "content-length" not in reply.headers
+
+
+async def test_the_screen_is_told_with_every_change(surface: Surface) -> None:
+    async with asyncio.timeout(20), aclosing(frames(surface, "/internal/screen")) as stream:
+        name, data = await anext(stream)
+        assert (name, list(data)) == ("screen", ["screen"])
+        await surface.stable()
+        assert (await surface.send("raw words", "raw")).status_code == 200
+        while "> raw words" not in data["screen"]:
+            name, data = await anext(stream)
+            assert name == "screen"
+        assert data["screen"] == data["screen"].rstrip()
+        assert (await surface.send("\r", "raw")).status_code == 200
+        while "you said raw words" not in data["screen"]:
+            _, data = await anext(stream)
+    assert [one["role"] for one in await surface.messages()] == ["agent"], "keys are no messages"
+
+
+async def test_streams_end_cleanly_with_the_server(surface: Surface) -> None:
+    async with asyncio.timeout(20):
+        async with surface.http.stream("GET", "/events") as reply:
+            lines = reply.aiter_lines()
+            await anext(lines)
+            surface.stopping.set()
+            async for _ in lines:
+                pass  # an end without the last chunk would be an error here
+
+
+async def test_what_is_said_while_the_agent_works_is_refused(surface: Surface, tmp_path: Path) -> None:
+    await surface.stable()
+    assert (await surface.send(f"hold {tmp_path / 'go'}")).status_code == 200
+    assert await surface.status() == "running"
+    assert [one["role"] for one in await surface.messages()][:2] == ["agent", "user"], "nobody waits for the agent"
+    refused = await surface.send("too early")
+    assert (refused.status_code, refused.headers["content-type"]) == (409, PROBLEM)
+    assert refused.headers["retry-after"] == "1"
+    assert list(refused.json()) == ["$schema", "title", "status", "detail", "errors"]
+    assert refused.json()["detail"] == "unexpected error occurred"
+    assert refused.json()["errors"] == [{"message": BUSY}]
+    (tmp_path / "go").touch()
+    await surface.stable()
+    assert "too early" not in (await surface.http.get("/messages")).text
+
+
+async def test_of_two_messages_at_once_one_is_taken(surface: Surface) -> None:
+    await surface.stable()
+    replies = await asyncio.gather(*(surface.send(f"n{number}") for number in range(5)))
+    assert sorted(reply.status_code for reply in replies) == [200, 409, 409, 409, 409]
+    await surface.stable()
+    assert len(await surface.messages()) == 3
+
+
+async def test_an_agent_that_does_not_react_is_told(tmp_path: Path) -> None:
+    async with alone(tmp_path, program=BUSY_SIGN) as surface:
+        await surface.stable()
+        assert (await surface.send(f"deaf {tmp_path / 'end'}\r", "raw")).status_code == 200
+        await surface.shows("deaf")
+        await surface.stable()
+        sending = asyncio.create_task(surface.send("anybody there?"))
+        async with asyncio.timeout(25):
+            while not sending.done():
+                reply = await surface.http.get("/status", timeout=1.0)
+                assert reply.status_code == 200, "others are answered meanwhile"
+                await asyncio.sleep(0.05)
+        reply = await sending
+        assert reply.status_code == 504, reply.text
+        assert reply.json()["errors"][0]["message"] == (
+            "failed to send message: failed to send message: failed to wait for processing to start: "
+            "timeout waiting for condition"
+        )
+        (tmp_path / "end").touch()
+
+
+async def test_a_long_reply_is_whole(surface: Surface) -> None:
+    text = await surface.say("lines 3000")
+    assert text.split("\n") == [f"line {number}" for number in range(3000)]
+
+
+async def test_the_end_of_the_agent_is_noticed(surface: Surface) -> None:
+    await surface.stable()
+    assert (await surface.send("leave 3\r", "raw")).status_code == 200
+    async with asyncio.timeout(10):
+        await surface.talk.gone.wait()
+    left = surface.desk.agents["echo"].exits[surface.talk.key]  # type: ignore[attr-defined]
+    assert left.code == 3
+    assert await surface.status() == "running", "nobody waits for input"
+    refused = await surface.send("x", "raw")
+    assert refused.status_code == 409
+
+
+async def test_a_reader_that_does_not_read_delays_nobody(surface: Surface) -> None:
+    await surface.stable()
+    host, port = surface.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as lazy:
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        lazy.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        for number in range(3):
+            assert await surface.say(f"lines {2000 + number}")
+        assert len(surface.talk.feed) == 1
+    assert await surface.say("still here") == "you said still here"
+
+
+# -- requests that are wrong -------------------------------------------------------------------------------------------
+
+
+async def test_wrong_messages(surface: Surface) -> None:
+    await surface.stable()
+    http = surface.http
+
+    async def told(content: bytes, **headers: str) -> tuple[int, str, Any]:
+        reply = await http.post(
+            "/message", content=content, headers={k.replace("_", "-"): v for k, v in headers.items()}
+        )
+        assert reply.headers["content-type"] == PROBLEM
+        assert reply.headers["link"] == '</schemas/ErrorModel.json>; rel="describedBy"'
+        body = reply.json()
+        assert (list(body)[:4], body["status"]) == (["$schema", "title", "status", "detail"], reply.status_code)
+        return reply.status_code, body["detail"], body.get("errors", [{}])[0]
+
+    empty = "failed to send message: message must not be empty"
+    assert await told(b'{"content":" \\n","type":"user"}') == (422, "unexpected error occurred", {"message": empty})
+    assert await told(b"") == (400, "request body is required", {})
+    assert (await told(b"x", content_type="text/plain"))[0] == 415
+    assert (await told(b'{"content":"x"}'))[0] == 422
+    assert (await told(b'{"content":"x","type":"foo"}'))[2]["location"] == "body.type"
+    assert (await told(b"{"))[:2] == (400, "validation failed")
+    assert (await told(b" " * 1048576))[:2] == (413, "request body is too large limit=1048576 bytes")
+    assert await surface.say("unharmed") == "you said unharmed"
+
+
+async def test_unknown_paths_and_methods(surface: Surface) -> None:
+    http = surface.http
+    reply = await http.get("/nothing")
+    assert (reply.status_code, reply.text) == (404, "404 page not found\n")
+    assert reply.headers["content-type"] == "text/plain; charset=utf-8"
+    for method, path, allow in (
+        ("POST", "/status", "GET"), ("HEAD", "/status", "GET"), ("OPTIONS", "/messages", "GET"),
+        ("GET", "/message", "POST"),
+        ("DELETE", "/upload", "POST"), ("PUT", "/events", "GET"), ("POST", "/internal/screen", "GET"),
+        ("POST", "/openapi.json", "GET"),
+    ):  # fmt: skip
+        reply = await http.request(method, path)
+        assert (reply.status_code, reply.content, reply.headers["allow"]) == (405, b"", allow), (method, path)
+    for method in ("GET", "POST", "DELETE"):
+        reply = await http.request(method, "/")
+        assert (reply.status_code, reply.headers["location"]) == (307, "/chat/embed")
+
+
+async def test_the_description_and_the_pages(surface: Surface) -> None:
+    http = surface.http
+    for path, version, media in (
+        ("/openapi.json", "3.1.0", "json"), ("/openapi.yaml", "3.1.0", "yaml"),
+        ("/openapi-3.0.json", "3.0.3", "json"), ("/openapi-3.0.yaml", "3.0.3", "yaml"),
+    ):  # fmt: skip
+        reply = await http.get(path)
+        assert reply.headers["content-type"] == f"application/vnd.oai.openapi+{media}"
+        assert json.loads(reply.text)["openapi"] == version
+    assert (await http.get("/docs")).headers["content-type"].startswith("text/html")
+    for path in ("/chat", "/chat/", "/chat/embed", "/chat/embed/"):
+        reply = await http.get(path)
+        assert (reply.status_code, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        policy = reply.headers["content-security-policy"]
+        assert "frame-ancestors 'self' http://localhost:3284 http://localhost:3000 http://localhost:3001" in policy
+        assert "x-frame-options" not in reply.headers
+        for name in re.findall(r'(?:src|href)="(/chat/[^"]+)"', reply.text):
+            assert (await http.get(name)).status_code == 200, name
+    assert (await http.get("/chat/../../secrets")).status_code == 404
+    assert (await http.get("/chat/nothing.js")).status_code == 404
+
+
+async def test_the_chat_page_may_stand_elsewhere(tmp_path: Path) -> None:
+    async with alone(tmp_path, chat="/@me/app/chat") as surface:
+        assert (await surface.http.get("/")).headers["location"] == "/@me/app/chat/embed"
+        page = (await surface.http.get("/chat/embed")).text
+        assert 'data-base="/@me/app/chat"' in page and 'src="/@me/app/chat/chat.js"' in page
+
+
+# -- uploads -----------------------------------------------------------------------------------------------------------
+
+
+async def test_uploads(surface: Surface) -> None:
+    http = surface.http
+    reply = await http.post("/upload", files={"file": ("../../../evil.txt", b"content", "text/plain")})
+    assert reply.status_code == 200, reply.text
+    assert (list(reply.json()), reply.json()["ok"]) == (["$schema", "ok", "filePath"], True)
+    path = Path(reply.json()["filePath"])
+    assert path.read_bytes() == b"content"
+    assert (path.name, path.parent.name) == ("evil.txt", "ed7002b439e9ac84")
+    assert path.parent.parent.name.startswith("agentapi-uploads-")
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o644, 0o755)
+    again = await http.post("/upload", files={"file": ("evil.txt", b"content")})
+    assert again.json()["filePath"] == str(path)
+    most = await http.post("/upload", files={"file": ("big", b"x" * (10 << 20))})
+    assert most.status_code == 200
+    for size in ((10 << 20) + 1, (10 << 20) + (1 << 17), 20 << 20):
+        reply = await http.post("/upload", files={"file": ("big", b"x" * size)})
+        assert (reply.status_code, reply.json()["detail"]) == (400, "file size exceeds 10MB limit"), size
+    reply = await http.post("/upload", files={"other": ("a", b"x")})
+    assert (reply.status_code, reply.json()["errors"]) == (422, [{"message": "File required", "location": "file"}])
+    reply = await http.post("/upload", json={})
+    assert reply.json()["errors"][0]["location"] == "body"
+
+
+async def test_uploads_go_with_the_server(tmp_path: Path) -> None:
+    async with alone(tmp_path) as surface:
+        reply = await surface.http.post("/upload", files={"file": ("a", b"x")})
+        path = Path(reply.json()["filePath"])
+        assert path.exists()
+    assert not path.parent.parent.exists()
+
+
+# -- hosts and origins -------------------------------------------------------------------------------------------------
+
+
+async def test_hosts(surface: Surface) -> None:
+    for host in ("localhost", "LOCALHOST:99", "[::1]:1", "127.0.0.1"):
+        assert (await surface.http.get("/status", headers={"host": host})).status_code == 200
+    reply = await surface.http.get("/status", headers={"host": "evil.com"})
+    assert (reply.status_code, reply.text) == (
+        400, "Invalid host header. Allowed hosts: localhost, 127.0.0.1, ::1\n"
+    )  # fmt: skip
+    assert reply.headers["content-type"] == "text/plain; charset=utf-8"
+    assert "vary" not in reply.headers
+    far = await surface.http.get("/status", headers={"host": "localhost.example:80"})
+    assert far.status_code == 400
+
+
+async def test_the_schema_of_another_host_is_found_by_https(tmp_path: Path) -> None:
+    async with alone(tmp_path, rules(("*",))) as surface:
+        reply = await surface.http.get("/status", headers={"host": "a.example"})
+        assert reply.json()["$schema"] == "https://a.example/schemas/StatusResponseBody.json"
+
+
+async def test_origins(surface: Surface) -> None:
+    http, known, other = surface.http, {"origin": "http://localhost:3000"}, {"origin": "https://evil.com"}
+    reply = await http.get("/status", headers=known)
+    assert reply.headers["access-control-allow-origin"] == "http://localhost:3000"
+    assert reply.headers["access-control-allow-credentials"] == "true"
+    assert reply.headers["access-control-expose-headers"] == "Link"
+    reply = await http.get("/status", headers=other)
+    assert reply.status_code == 200
+    assert not [name for name in reply.headers if name.startswith("access-control")]
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "content-type, authorization"}
+    reply = await http.options("/message", headers={**known, **asked})
+    assert (reply.status_code, reply.content) == (200, b"")
+    assert reply.headers["access-control-allow-methods"] == "POST"
+    assert reply.headers["access-control-allow-headers"] == "Content-Type, Authorization"
+    assert reply.headers["access-control-max-age"] == "300"
+    assert reply.headers.get_list("vary") == [
+        "Origin",
+        "Access-Control-Request-Method",
+        "Access-Control-Request-Headers",
+    ]
+    reply = await http.options("/message", headers={**other, **asked})
+    assert reply.status_code == 200
+    assert not [name for name in reply.headers if name.startswith("access-control")]
+
+
+async def test_a_page_of_another_site_cannot_speak_to_the_agent(surface: Surface) -> None:
+    await surface.stable()
+    body = b'{"content":"x","type":"user"}'
+    for site in ("cross-site", "same-site"):
+        headers = {"origin": "https://evil.com", "sec-fetch-site": site}
+        assert (await surface.http.post("/message", content=body, headers=headers)).status_code == 403
+    own = {"origin": "https://proxied.example", "sec-fetch-site": "same-origin"}
+    assert (await surface.http.post("/message", content=body, headers=own)).status_code == 200
+
+
+async def test_every_origin(tmp_path: Path) -> None:
+    async with alone(tmp_path, rules(origins=("*",))) as surface:
+        reply = await surface.http.get("/status", headers={"origin": "https://any.example"})
+        assert reply.headers["access-control-allow-origin"] == "*"
+        assert reply.headers["access-control-allow-credentials"] == "true"
+
+
+# -- below each session of a server ------------------------------------------------------------------------------------
+
+
+async def test_every_session_of_a_server_has_the_surface(home: Path) -> None:
+    echo = build("echo", "terminal", PROGRAM)
+    async with serving(home, {"echo": echo, "scripted": ScriptedAgent(result("pong"))}) as served:
+        for key, agent in (("chat:a/b", "echo"), ("chat:two", "scripted")):
+            await served.post("/sessions", {"key": key, "agent": agent})
+        http, token = served.http, dict(served.http.headers)["authorization"]
+        base = f"{served.url}/sessions/chat%3Aa%2Fb/agentapi"
+        told = (await http.get(f"{base}/status")).json()
+        assert told["$schema"].endswith("/sessions/chat%3Aa%2Fb/agentapi/schemas/StatusResponseBody.json")
+        assert (told["status"], told["transport"]) == ("stable", "pty")
+        reply = await http.post(f"{base}/message", json={"content": "hello", "type": "user"})
+        assert reply.status_code == 200, reply.text
+        async with asyncio.timeout(20):
+            while (await http.get(f"{base}/status")).json()["status"] != "stable":
+                await asyncio.sleep(0.01)
+        messages = (await http.get(f"{base}/messages")).json()["messages"]
+        assert [(one["id"], one["role"], one["content"]) for one in messages] == [
+            (0, "agent", ""), (1, "user", "hello"), (2, "agent", "you said hello")
+        ]  # fmt: skip
+        reply = await http.post(f"{base}/upload", files={"file": ("a.bin", b"x" * (3 << 20))})
+        assert Path(reply.json()["filePath"]).stat().st_size == 3 << 20
+        assert (await http.get(f"{base}/")).headers["location"] == "/sessions/chat%3Aa%2Fb/agentapi/chat/embed"
+        assert (await http.get(f"{base}/chat/embed")).headers["x-frame-options"] == "DENY"
+        nobody = await http.get(f"{served.url}/sessions/chat:nobody/agentapi/status")
+        assert nobody.status_code == 404
+        other = f"{served.url}/sessions/chat:two/agentapi"
+        assert (await http.get(f"{other}/messages")).json()["messages"] == []
+        assert (await http.post(f"{other}/message", json={"content": "x", "type": "raw"})).status_code == 409
+        assert (await http.post(f"{other}/message", json={"content": "ping", "type": "user"})).status_code == 200
+        async with asyncio.timeout(20), aclosing(watch(http, f"{other}/events")) as stream:
+            told = [(one.event, one.data) for one in [await anext(stream), await anext(stream)]]
+        assert [data["message"] for _, data in told if "message" in data] == ["ping", "pong"]
+        await roles(served, base, token)
+
+
+async def roles(served: Any, base: str, token: str) -> None:
+    """Who may what."""
+    async with httpx2.AsyncClient(trust_env=False) as nobody:
+        for path in ("status", "messages", "events", "internal/screen", "chat/embed", "openapi.json", ""):
+            reply = await nobody.get(f"{base}/{path}")
+            assert (reply.status_code, reply.json()["code"]) == (401, "unauthorized"), path
+        assert (await nobody.post(f"{base}/message", json={"content": "x", "type": "user"})).status_code == 401
+        assert (await nobody.post(f"{base}/upload", files={"file": ("a", b"x")})).status_code == 401
+    async with served.as_role("viewer") as viewer:
+        assert (await viewer.get(f"{base}/messages")).status_code == 200
+        assert (await viewer.post(f"{base}/message", json={"content": "x", "type": "user"})).status_code == 403
+        assert (await viewer.post(f"{base}/upload", files={"file": ("a", b"x")})).status_code == 403
+    async with served.as_role("operator") as operator:
+        assert (await operator.post(f"{base}/message", json={"content": "x", "type": "user"})).status_code == 200
+    evil = {"authorization": token, "origin": "https://evil.com"}
+    async with httpx2.AsyncClient(trust_env=False) as http:
+        assert (await http.get(f"{base}/status", headers=evil)).status_code == 403
