@@ -34,6 +34,8 @@ ERRANDS = re.compile(
     r"title|summar|topic|classif|next speaker|branch name|commit message|suggest|categor|compress|complexity", re.I
 )
 """What an agent asks a model beside its work."""
+TOOLLESS = re.compile(r"Act as an expert software developer", re.I)
+"""How an agent begins that works without tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class Asked:
     @property
     def errand(self) -> bool:
         """Whether this is something beside the work, such as a title: the script is not for it."""
-        if self.tools:
+        if self.tools or TOOLLESS.search(self.system):
             return False
         return self.schema is not None or bool(ERRANDS.search(self.system + " ".join(self.said)))
 

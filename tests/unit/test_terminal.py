@@ -15,6 +15,7 @@ import pytest
 from midwatch.agent import Terminal, TurnResult
 from midwatch.agents import build
 from midwatch.agents.guard import guard
+from midwatch.agents.terminal.kind import TerminalOptions
 from midwatch.errors import AgentError, BadConfig, Conflict
 from midwatch.event import AgentExited
 from midwatch.testing import RecordingTurn
@@ -309,3 +310,10 @@ def test_a_profile_can_be_changed_in_the_settings() -> None:
     assert made.profile.busy == "at work" and made.profile.echo == "❯ "
     assert (made.profile.argv, made.profile.resume_argv, made.profile.thread) == (("my-claude",), (), "")
     assert os.environ.get("TERM") != "x"
+
+
+def test_every_option_is_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs/terminal.md").read_text()
+    for name, option in TerminalOptions.model_fields.items():
+        assert f"`{name}`" in page, name
+        assert option.description

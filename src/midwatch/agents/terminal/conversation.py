@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from midwatch.agent import Interrupt, Screenshot, Turn, TurnResult
 from midwatch.agents.base import last_lines, message_id, prompt_of
 from midwatch.agents.process import within
 from midwatch.agents.reaping import members
-from midwatch.agents.terminal.dialog import dialog
+from midwatch.agents.terminal.dialog import Dialog, dialog
 from midwatch.agents.terminal.extract import reply
 from midwatch.agents.terminal.live import Live
 from midwatch.agents.terminal.sending import clean, send
@@ -31,6 +32,9 @@ QUIT_SECONDS = 0.5
 STOP_SECONDS = 2.0
 """After which what did not stop at the agent's own key gets SIGINT."""
 ANSWER_SECONDS = 5.0
+PAINT_SECONDS = 2.0
+MOST_REPEATS = 20
+"""How often a turn may ask the very same thing."""
 TOLD_EVERY = 0.1
 TOLD_SHARE = 10
 """Reading a long reply takes time: at most one part in so many is spent on it."""
@@ -210,6 +214,7 @@ class TerminalConversation:
         def over(reading: Reading) -> bool:
             return reading.state == "idle" or (reading.state == "asking" and reading.certain) or self._broken_off
 
+        questions: Counter[str] = Counter()
         while True:
             reading = await live.until(over, seconds)
             if reading.state == "exited":
@@ -221,16 +226,19 @@ class TerminalConversation:
             if reading.state != "asking":
                 shown = last_lines(live.screen.text())
                 raise AgentError(f"the program was not ready for a prompt in {seconds:g} s: {shown}")
-            await self._ask(turn, live)
+            found = await self._painted(live)
+            questions[found.text] += 1
+            if questions[found.text] > MOST_REPEATS:
+                raise AgentError(f"the program does not take the answer to its question: {found.text}")
+            await self._ask(turn, live, found)
 
     @property
     def _broken_off(self) -> bool:
         """Whether a turn is to be given up that has not begun to work."""
         return self._interrupted is not None and self._live is not None and self._live.read().state == "starting"
 
-    async def _ask(self, turn: Turn, live: Live) -> None:
+    async def _ask(self, turn: Turn, live: Live, found: Dialog) -> None:
         """Have a person answer the question on the screen, here or at the terminal itself."""
-        found = dialog(live.profile, live.watch.shown)
         asked = asyncio.create_task(turn.ask(found.question()))
         gone = asyncio.create_task(live.until(lambda reading: reading.state != "asking"))
         try:
@@ -249,6 +257,17 @@ class TerminalConversation:
                 task.cancel()
                 with suppress(asyncio.CancelledError, Exception):
                     await task
+
+    async def _painted(self, live: Live) -> Dialog:
+        """The question on the screen. A program may say that it asks before it shows what."""
+
+        def visible(reading: Reading) -> bool:
+            profile, shown = live.profile, live.watch.shown
+            known = not profile.asking or profile.find(profile.asking, shown) is not None
+            return reading.state != "asking" or (known and reading.certain and bool(dialog(profile, shown).options))
+
+        await live.until(visible, PAINT_SECONDS)
+        return dialog(live.profile, live.watch.shown)
 
     async def _keep_thread(self, turn: Turn, live: Live) -> None:
         """Have it known by what id the agent can take up this conversation."""

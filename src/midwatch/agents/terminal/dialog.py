@@ -13,6 +13,10 @@ NO = re.compile(r"\W*(no\b|n\b|reject|deny|cancel|don.t|abort|skip|exit|quit|sto
 ALWAYS = re.compile(r"(always|don.t ask|all |every|session|remember|auto)", re.I)
 RUNS = re.compile(r"\b(run|execute|execution|command|bash|shell)\b", re.I)
 MOST_LINES = 20
+RULE = re.compile(r"^[ ╭┌]*[─━═╌]{10,}[ ╮┐]*$")
+UNFRAMED = str.maketrans("│┃║|", "    ")
+UNCHOSEN = " ○◯"
+UP, DOWN = "\x1b[A", "\x1b[B"
 BY_HAND = (Choice("answered in the terminal", "allow_once"), Choice("stop", "reject_once"))
 
 
@@ -44,19 +48,19 @@ class Dialog(NamedTuple):
 
 def dialog(profile: Profile, shown: str) -> Dialog:
     """The question in the last rows of a screen."""
-    lines = [line.strip(FRAME) for line in shown.split("\n")]
+    raw = shown.split("\n")
+    lines = [line.strip(FRAME) for line in raw]
     if profile.answers:
         options = tuple(Option(Choice(name, _kind(name)), keys) for name, keys in profile.answers.items())
-        return Dialog(_above(lines, len(lines)), options)
+        return Dialog(_above(raw, len(raw)), options)
     first, found = _choices(profile, lines)
-    options = tuple(
-        Option(Choice(words, _kind(words)), profile.choice_keys.replace("{key}", key)) for key, words in found
-    )
-    return Dialog(_above(lines, first), options)
+    if not found:
+        first, found = _menu(profile, raw)
+    return Dialog(_above(raw, first), tuple(Option(Choice(words, _kind(words)), keys) for keys, words in found))
 
 
 def _choices(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str, str]]]:
-    """Where the last run of choices begins, and their keys and words."""
+    """Where the last run of choices with keys begins, and their keys and words."""
     found: list[tuple[str, str]] = []
     first = len(lines)
     for at, line in enumerate(lines):
@@ -67,12 +71,37 @@ def _choices(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str, s
             first, found = at, []
         if match[1] == str(len(found) + 1):
             found.append((match[1], " ".join(match[2].split())))
-    return first, found if len(found) > 1 else []
+    keyed = [(profile.choice_keys.replace("{key}", key), words) for key, words in found]
+    return (first, keyed) if len(keyed) > 1 else (len(lines), [])
 
 
-def _above(lines: list[str], end: int) -> str:
-    """The lines of the question."""
-    return "\n".join(line for line in lines[max(0, end - MOST_LINES) : end] if line)
+def _menu(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str, str]]]:
+    """The same of choices that are made by arrows and Enter: lines around the one with the pointer, indented alike."""
+    rows = [line.translate(UNFRAMED).rstrip() for line in lines]
+    places = [(at, found) for at, row in enumerate(rows) if (found := re.match(profile.pointer, row))]
+    if not profile.pointer or not places:
+        return len(lines), []
+    chosen, found = places[-1]
+    indent = found.end()
+
+    def alike(at: int) -> bool:
+        row = rows[at] if 0 <= at < len(rows) else ""
+        return at == chosen or (not row[:indent].strip(UNCHOSEN) and len(row) > indent and not row[indent].isspace())
+
+    first, end = chosen, chosen + 1
+    while alike(first - 1):
+        first -= 1
+    while alike(end):
+        end += 1
+    moves = (((DOWN * (at - chosen)) if at > chosen else UP * (chosen - at)) + "\r" for at in range(first, end))
+    words = [" ".join(rows[at][indent:].split()) for at in range(first, end)]
+    return (first, list(zip(moves, words, strict=True))) if len(words) > 1 else (len(lines), [])
+
+
+def _above(raw: list[str], end: int) -> str:
+    """The lines of the question: from the last rule across the screen, or a few."""
+    first = next((at for at in range(end - 1, -1, -1) if RULE.search(raw[at])), 0)
+    return "\n".join(line.strip(FRAME) for line in raw[max(first, end - MOST_LINES) : end] if line.strip(FRAME))
 
 
 def _kind(words: str) -> ChoiceKind:

@@ -17,6 +17,8 @@ RECOGNISED = 12
 def reply(text: str, prompt: str, profile: Profile) -> str:
     """The reply of all that stands on the terminal since the prompt was sent, or a little before."""
     lines = text.split("\n")
+    if profile.edge:
+        lines = [re.sub(profile.edge, "", line) for line in lines]
     body = _without_noise(_before_box(_after_echo(lines, prompt, profile), profile), profile)
     found = "\n".join(_unmarked(body, profile))
     if profile.report_calls:

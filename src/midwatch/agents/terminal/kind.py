@@ -25,6 +25,7 @@ class TerminalOptions(Profile):
     """Options of kind `terminal`: a profile, and what of it is to be different."""
 
     profile: str = Field("custom", description="What it is: one of the known profiles, or `custom`.")
+    args: tuple[str, ...] = Field((), description="More arguments.")
     env: dict[str, str] = Field(default_factory=dict, description="Added to the environment.")
     workdir: str | None = Field(None, description="Working directory of tasks that name none.")
 
@@ -87,4 +88,4 @@ class TerminalAgent(BaseAgent):
         place = Path(workdir or self.options.workdir or os.getcwd()).expanduser().absolute()  # noqa: PTH109
         env = {**SURROUNDINGS, **self.options.env}
         inside = self.kept_in(argv[0], str(place), env)
-        return Program(agent=self.name, argv=argv, workdir=str(place), sandbox=inside, env=env)
+        return Program(agent=self.name, argv=(*argv, *self.options.args), workdir=str(place), sandbox=inside, env=env)

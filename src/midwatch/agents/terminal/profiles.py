@@ -61,12 +61,16 @@ class Profile(KindOptions):
     quit: str = Field("", description="Keys that end it when it is idle.")
     choice: Regex = Field(NUMBERED, description="A line with a choice: its groups are the key and the words.")
     choice_keys: str = Field("{key}", description="Keys that make a choice.")
+    pointer: Regex = Field(
+        r" *[❯›►▸] (?=\S)", description="What stands before the choice that Enter would make, where arrows choose."
+    )
     answers: dict[str, str] = Field(
         default_factory=dict, description="Choices and their keys, where they are not in lines of their own."
     )
     # -- output
     echo: Regex = Field("", description="What stands before the echo of a prompt, at the beginning of its line.")
     pasted: Regex = Field("", description="What is shown in place of a long prompt.")
+    edge: Regex = Field("", description="What stands at the right edge of lines, such as a scroll bar.")
     box: Regex = Field("", description="Where what follows the reply begins: the input box.")
     noise: Regex = Field("", description="Lines around a reply that are none of it, such as a spinner.")
     marker: Regex = Field("", description="What stands before the first line of a part of the reply.")
@@ -104,8 +108,8 @@ PROFILES: Mapping[str, Profile] = {
         report_calls="claude",
     ),
     "codex": Profile(
-        argv=("codex", "--no-alt-screen"),
-        resume_argv=("codex", "resume", "--no-alt-screen", "{thread}"),
+        argv=("codex", "--no-alt-screen", "--no-daemon"),
+        resume_argv=("codex", "resume", "--no-alt-screen", "--no-daemon", "{thread}"),
         thread=r"rollout-.*-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.jsonl",
         ready=r"^›",
         busy=r"esc to interrupt",
@@ -119,7 +123,7 @@ PROFILES: Mapping[str, Profile] = {
         echo=r"› ",
         pasted=r"\[Pasted Content",
         box=r"^›",
-        noise=r"^(─ Worked for .*|─+|• Working .*|.*esc to interrupt.*)$",
+        noise=r"^( *─? ?Worked for .*|─+|• Working .*|.*esc to interrupt.*)$",
         marker=r"^• ",
         report_calls="codex",
     ),
@@ -140,8 +144,8 @@ PROFILES: Mapping[str, Profile] = {
         quit=CONTROL_C + CONTROL_C,
         echo=r"[ │]*> ",
         pasted=r"\[Pasted Text",
-        box=r"^(▀{10,}|[ ╭]*─{10,}[^\n]*\n[ │]*[>*!] |.*\? for shortcuts)",
-        noise=r"^( *[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|[▀▄─]{10,})$",
+        box=r"^▄{10,}\n *[>*!] ",
+        noise=r"^( *[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|[▀▄─]{10,}|.*\? for shortcuts.*| *(Shift\+Tab|YOLO|\d+ [A-Z]+\.md) .*)$",
         marker=r"^✦ ",
     ),
     "qwen": Profile(
@@ -156,11 +160,12 @@ PROFILES: Mapping[str, Profile] = {
         clear=CONTROL_C,
         interrupt=ESCAPE,
         quit=CONTROL_C + CONTROL_C,
-        echo=r"[ │]*> ",
+        echo=r" *> ",
         pasted=r"\[Pasted ",
-        box=r"^([ ╭]*─{10,}[^\n]*\n[ │]*[>*!] )",
-        noise=r"^( *[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|[▀▄─]{10,})$",
-        marker=r"^✦ ",
+        edge=r" +[█│]$",
+        box=r"^─{10,}\n[>*!] ",
+        noise=r"^( *[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏◐◓◑◒] .*|[▀▄─]{10,})$",
+        marker=r"^ *[✦◆] ",
     ),
     "opencode": Profile(
         argv=("opencode",),
@@ -179,7 +184,7 @@ PROFILES: Mapping[str, Profile] = {
         noise=r"^( *▣ .*|.*esc (again to )?interrupt.*|.*ctrl\+p commands.*| *[┃╹▀]+ *)$",
     ),
     "aider": Profile(
-        argv=("aider",),
+        argv=("aider", "--no-pretty"),
         ready=r"^\S*> ?$",
         asking=r"\(Y\)es/\(N\)o.*: *$",
         paste_tells=True,
@@ -195,32 +200,34 @@ PROFILES: Mapping[str, Profile] = {
         argv=("goose", "session", "--name", "{thread}"),
         resume_argv=("goose", "session", "--resume", "--name", "{thread}"),
         thread="uuid",
-        ready=r"^\( ?O\)>",
+        ready=r"^> ",
+        asking=r"^◆ ",
         paste_tells=True,
         settle=0.1,
         interrupt=CONTROL_C,
         quit=CONTROL_D,
-        asking=r"(Allow|Do you allow|Goose would like to call)",
-        echo=r"\( ?O\)> ",
-        box=r"^.*\( ?O\)>",
-        noise=r"^( *[◐◓◑◒⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|─{10,}.*|.*[○●]{8,}.*)$",
+        pointer=r" *● +(?=\S)",
+        echo=r"> ",
+        box=r"^ *╌{10,}[^\n]*\n> |^> ",
+        noise=r"^ *([◐◓◑◒⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|─{10,}.*|╌{10,}.*|⏱ .*|✓ extensions ready)$",
     ),
     "copilot": Profile(
         argv=("copilot", "--session-id", "{thread}"),
         resume_argv=("copilot", "--resume", "{thread}"),
         thread="uuid",
-        ready=r"^[❯>]",
-        busy=r"(Esc to (cancel|interrupt)|Thinking)",
-        asking=r"(Do you want to|Enter to (select|confirm)|Confirm with)",
-        settle=0.3,
+        ready=r"^╹▀{10,}",
+        busy=r"(?i)esc (to )?(cancel|interrupt|stop)",
+        asking=r"(?i)(enter to (select|confirm)|confirm with)",
+        settle=0.4,
         interrupt=ESCAPE,
         clear=CONTROL_C,
         quit=CONTROL_C + CONTROL_C,
-        echo=r"[❯>] ",
+        echo=r" *[❯>┃] +",
         pasted=r"\[Paste",
-        box=r"^─{10,}[^\n]*\n[❯>]",
-        noise=r"^([◎◉○] .*|─{10,})$",
-        marker=r"^● ",
+        box=r"^╻▄{10,}",
+        edge=r" *(\d\d:\d\d +)?[┃█]$",
+        noise=r"^ *([◎◉○∙●] (Thinking|Working).*|─{10,}|[▀▄]{10,}|[~/].*|Current +Sessions .*|● MCP Servers .*)$",
+        marker=r"^ *● ",
     ),
     "cursor": Profile(
         argv=("cursor-agent",),

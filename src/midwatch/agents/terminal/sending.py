@@ -17,7 +17,9 @@ HIDDEN = re.compile(f"[{re.escape(FRAME)}\\s]+")
 LONGEST_LINE = 4000
 """Bytes of a line that the kernel collects for a program; of a longer one it would lose the end."""
 RECOGNISED = 24
-ECHO_SECONDS = 3.0
+ECHO_SECONDS = 10.0
+UNKNOWN_ECHO_SECONDS = 1.0
+"""Of a program that may not show what is typed."""
 REACTION_SECONDS = 2.0
 LAST_REACTION_SECONDS = 5.0
 
@@ -39,7 +41,7 @@ async def send(live: Live, text: str) -> None:
         shown = _visible(live.screen.text())
         return live.screen.version > began and (shown.count(tail) > before or _tags(live) > tags)
 
-    await live.until(echoed, ECHO_SECONDS)
+    await live.until(echoed, UNKNOWN_ECHO_SECONDS if live.profile.silent else ECHO_SECONDS)
     seen = live.running and (echoed(live.read()) or tail in _visible(live.screen.text()))
     if not seen and not live.profile.silent:
         _take_back(live)

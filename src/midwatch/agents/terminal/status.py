@@ -97,7 +97,7 @@ class Watch:
 
     def read(self, now: float) -> Reading:
         """What it does now."""
-        self.shown = "\n".join(self._screen.text().split("\n")[-LAST_ROWS:])
+        self.shown = "\n".join(self._screen.text().rstrip().split("\n")[-LAST_ROWS:])
         silent = now - self._last_output
         if asking := self._asking():
             self._busy_seen = True

@@ -1,0 +1,122 @@
+"""Recorded terminals of real agents, replayed at full speed: what they do, what they ask and what they reply."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch.agents.terminal.dialog import dialog
+from midwatch.agents.terminal.extract import reply
+from midwatch.agents.terminal.profiles import PROFILES
+from midwatch.agents.terminal.screen import Screen
+from midwatch.agents.terminal.status import Watch
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = sorted((ROOT / "tests/recordings/terminal").iterdir())
+BEGIN = 1000.0
+
+
+class Replay:
+    """A screen and its watch, as they were when something was recorded."""
+
+    def __init__(self, folder: Path) -> None:
+        lines = gzip.decompress((folder / "turns.jsonl.gz").read_bytes()).decode().splitlines()
+        self.about, *self.items = [json.loads(line) for line in lines]
+        self.profile = PROFILES[self.about["agent"]]
+        self.signals: list[Any] = []
+        self.screen = Screen(self.about["columns"], self.about["rows"], signal=self._heard)
+        self.watch = Watch(self.profile, self.screen)
+        self.first = 0
+
+    def _heard(self, signal: Any) -> None:
+        self.signals.append(signal)
+        self.watch.heard(signal)
+
+    def steps(self) -> Iterator[tuple[dict[str, Any], float]]:
+        """Each item and its time, after it was carried out; of output also the moment before."""
+        self.watch.output(BEGIN)
+        for item in self.items:
+            now = BEGIN + item["t"]
+            if "out" in item:
+                yield {"before": True}, now
+                self.screen.feed(base64.b64decode(item["out"]))
+                self.watch.output(now)
+            elif "turn" in item:
+                self.screen.forget_history()
+                self.first = 0 if self.profile.echo else self.screen.cursor_row
+            elif "enter" in item:
+                self.watch.submitted(now)
+            yield item, now
+
+
+@pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
+def replay(request: pytest.FixtureRequest) -> Iterator[Replay]:
+    made = Replay(request.param)
+    yield made
+    made.screen.close()
+
+
+def test_replies_are_read_whole_when_the_agent_is_idle_and_not_before(replay: Replay) -> None:
+    working, replies = False, 0
+    for item, now in replay.steps():
+        if "enter" in item:
+            working = True
+        elif "reply" in item:
+            reading = replay.watch.read(now)
+            assert (reading.state, reading.certain) == ("idle", True), item["prompt"]
+            assert reading.evidence == item["evidence"]
+            assert reply(replay.screen.read(replay.first), item["prompt"], replay.profile) == item["reply"]
+            working, replies = False, replies + 1
+        elif "before" in item and working:
+            assert replay.watch.read(now).state != "idle", f"idle at {now - BEGIN:.2f} s, in mid-turn"
+    assert replies >= 5
+
+
+def test_long_replies_have_every_line(replay: Replay) -> None:
+    (counted,) = [item["reply"] for item in replay.items if item.get("prompt", "").startswith("Count")]
+    found = [line.strip() for line in counted.split("\n") if line.strip()]
+    expected = [f"line {n} of a long answer" for n in range(120)]
+    if replay.profile is PROFILES["copilot"]:  # it draws on the alternate screen, which keeps what is visible
+        assert found == expected[-len(found) :] and len(found) > 10
+    else:
+        assert found == expected
+
+
+def test_questions_are_recognised_with_their_choices(replay: Replay) -> None:
+    asked = [item for item in replay.items if "asked" in item]
+    if replay.about["agent"] == "aider":
+        assert not asked
+        return
+    for item, now in replay.steps():
+        if "asked" in item:
+            assert replay.watch.read(now).state == "asking"
+            found = dialog(replay.profile, replay.watch.shown)
+            assert [option.choice.name for option in found.options] == item["asked"]
+            kinds = {option.choice.kind.partition("_")[0] for option in found.options}
+            assert kinds == {"allow", "reject"}, item["asked"]
+    assert any("touch made.txt" in item["text"] for item in asked) or replay.about["agent"] in ("claude", "goose")
+
+
+def test_recordings_say_how_they_were_made_and_name_no_machine(replay: Replay) -> None:
+    assert replay.about["version"] and replay.about["command"]
+    assert replay.about["made_by"] == f"tests/record-terminal {replay.about['agent']}"
+    told = b"".join(base64.b64decode(item["out"]) for item in replay.items if "out" in item)
+    assert b"/root/" not in told and b"/home/" not in told and b"/work/" not in told
+
+
+def test_the_page_tells_which_profiles_were_tried() -> None:
+    page = (ROOT / "docs/terminal.md").read_text()
+    recorded = {folder.name for folder in FOLDERS}
+    for name, profile in PROFILES.items():
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` | `{' '.join(profile.argv)}` |")]
+        if name in recorded:
+            version = json.loads((ROOT / f"tests/recordings/terminal/{name}/about.json").read_text())["version"]
+            assert version in row
+        elif name != "custom":
+            assert "untested" in row
