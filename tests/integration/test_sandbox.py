@@ -233,6 +233,14 @@ async def test_a_function_is_kept_in_as_well(opened: Opened, world: World) -> No
         assert "problem" not in desk.agents["sh"].describe()
 
 
+async def test_an_agent_that_speaks_acp_is_kept_in_as_well(opened: Opened, world: World) -> None:
+    options = f'kind = "acp"\nargv = ["{sys.executable}", "{Path(__file__).parents[1]}/fakes/acp_agent.py"]\n'
+    async with opened(options=f'{options}sandbox = "bwrap"\n') as desk:
+        task = await done(desk, "hello", world.project)
+        assert task.result == "you said hello", task.error
+        assert task.dir_key == str(world.project)
+
+
 async def test_without_bubblewrap_nothing_runs_and_the_line_says_what_to_do(
     opened: Opened, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
