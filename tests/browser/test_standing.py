@@ -58,7 +58,7 @@ async def test_an_automation_is_made_with_a_preview_run_paused_deleted_and_broug
     await expect(preview).to_contain_text("at 07:30 on Monday through Friday (Europe/Berlin)", ignore_case=True)
     await expect(preview.locator("li")).to_have_count(5)
     await expect(preview.locator("li").first).to_contain_text("07:30 (+0")
-    await page.get_by_text("More", exact=True).click()
+    await page.locator("summary", has_text="More").click()
     await page.get_by_label("Title").fill("Morning news")
     await page.get_by_role("button", name="Make it").click()
 
@@ -123,7 +123,7 @@ async def test_an_edit_changes_what_was_changed_and_nothing_else(desk: Desk) -> 
     await page.get_by_role("link", name="Edit").click()
     await expect(page.get_by_label("Cron expression")).to_have_value("15 6 * * *")
     await page.get_by_label("Prompt", exact=True).fill("look around twice")
-    await page.get_by_text("More", exact=True).click()
+    await page.locator("summary", has_text="More").click()
     await page.get_by_label("Quiet token").fill("")
     await page.get_by_role("button", name="Save").click()
     await expect(page.get_by_role("heading", name="look around twice", level=1)).to_be_visible()
