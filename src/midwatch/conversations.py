@@ -19,7 +19,7 @@ from midwatch.engine import LiveStore
 from midwatch.errors import Conflict, StoreError
 from midwatch.event import Event, ScreenUpdate, event
 from midwatch.session import Session
-from midwatch.task import conversation
+from midwatch.task import OUTSIDE, Task, conversation
 from midwatch.turn import LiveTurn
 from midwatch.verdict import opened
 
@@ -74,14 +74,15 @@ class Conversations:
 
     async def take(self, agent: Agent, session: Session, turn: LiveTurn) -> Conversation:
         """The session's conversation for a turn: the one that waits, or a new one."""
+        lasts = may_last(turn.task)
         kept = self._kept.pop(session.key, None)
         if kept is not None:
             kept.timer.cancel()
-            if kept.agent is agent and isinstance(kept.talk, Lasting) and kept.talk.alive:
+            if lasts and kept.agent is agent and isinstance(kept.talk, Lasting) and kept.talk.alive:
                 return kept.talk
             await self._end(kept.talk, session.key)
         talk = await self._opened(agent, session)
-        if isinstance(talk, Lasting) and conversation(turn.task):
+        if isinstance(talk, Lasting) and lasts:
             await self._hold(talk, session.key, turn.fence)
         return talk
 
@@ -113,7 +114,9 @@ class Conversations:
     def keep(self, agent: Agent | None, turn: LiveTurn, talk: Conversation) -> bool:
         """Keep the conversation open for the next turn, if it can be. Otherwise it is the caller's to close."""
         key = turn.session_key
-        if self._stopping or agent is None or key not in self._held or not (isinstance(talk, Lasting) and talk.alive):
+        if self._stopping or agent is None or not may_last(turn.task) or key not in self._held:
+            return False
+        if not (isinstance(talk, Lasting) and talk.alive):
             return False
         self._wait(key, agent, talk)
         return True
@@ -205,3 +208,9 @@ class Conversations:
                 await talk.close()
         except Exception:
             log.exception("the conversation of session %s did not close cleanly", key)
+
+
+def may_last(task: Task) -> bool:
+    """Whether a task's agent may stay open, and be one that did: when a person speaks. What belongs to an automation or
+    a goal begins a process of its own, which finds in its environment what it is and what it may say."""
+    return conversation(task) and task.cause in OUTSIDE

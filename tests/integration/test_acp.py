@@ -16,7 +16,7 @@ from midwatch.approval import Approval
 from midwatch.event import EventFilter
 from midwatch.runtime import Runtime
 from midwatch.task import Task
-from servers import Server, eventually, processes_with
+from servers import Server, WorkerProcess, eventually, processes_with
 
 FAKE = Path(__file__).parents[1] / "fakes" / "acp_agent.py"
 KEY = "web:chat"
@@ -24,7 +24,7 @@ KEY = "web:chat"
 
 def configure(home: Path, memory: Path, settings: str = "") -> None:
     home.mkdir()
-    memory.mkdir()
+    memory.mkdir(exist_ok=True)
     argv = [sys.executable, str(FAKE), "--memory", str(memory)]
     agent = f'[agents.fake]\nkind = "acp"\nargv = {argv}\nworkdir = "{memory}"\n'
     (home / "midwatch.toml").write_text(f"detect_agents = false\n{settings}\n{agent}")
@@ -209,3 +209,64 @@ async def _ended(http: Any, task_id: str) -> dict[str, Any]:
             if found["status"] in ("done", "failed", "cancelled"):
                 return found
             await asyncio.sleep(0.02)
+
+
+# -- two hosts ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_conversation_is_spoken_to_watched_and_taken_over_from_another_host(
+    tmp_path: Path, database: str
+) -> None:
+    for name in ("a", "b"):
+        configure(tmp_path / name, tmp_path / "memory", f'db = "{database}"\nshutdown_grace = 0')
+    owner = WorkerProcess(tmp_path / "a")
+    owner.start()
+    try:
+        async with Runtime.open(tmp_path / "b", work=False) as looking:
+            await until(looking.living)
+            await looking.sessions.create(agent="fake", key=KEY)
+            assert (await said(looking, "one")).result == "you said one"
+            first = (await looking.sessions.get(KEY)).session
+        async with Runtime.open(tmp_path / "b") as b:
+            assert (await said(b, "two")).result == "you said two"
+            seen = await watched(b, "[[flood 3000]]")
+            assert seen, "nothing of what is written on the other host was seen while it was written"
+            hanging = await b.sessions.send(KEY, "[[tool true]] [[hold never]]")
+            await until(lambda: at_work(b, hanging))
+            assert await b.sessions.interrupt(KEY) == hanging.id
+            assert (await b.tasks.wait(hanging.id)).status == "cancelled"
+            there = (await b.sessions.get(KEY)).session
+            assert (there.live_owner, there.epoch) == (first.live_owner, 1), "it stayed where it was opened"
+            cut = await b.sessions.send(KEY, "[[tool true]] [[hold never]]")
+            await until(lambda: at_work(b, cut))
+            mark = f"MIDWATCH_SESSION={KEY}"
+            assert processes_with(mark)
+            await owner.kill()
+            await b.tasks.cancel(cut.id)
+            recalled = await said(b, "[[recall]]")
+            assert (recalled.status, "one | two" in (recalled.result or "")) == ("done", True)
+            here = (await b.sessions.get(KEY)).session
+            assert (here.live_owner != first.live_owner, here.epoch, here.thread_id) == (True, 2, first.thread_id)
+        assert await eventually(lambda: not processes_with(mark)), "a process was left behind"
+    finally:
+        await owner.stop()
+
+
+async def at_work(desk: Runtime, task: Task) -> bool:
+    return "tool_exec_end" in await kinds(desk, task)
+
+
+async def watched(desk: Runtime, prompt: str) -> list[str]:
+    """The pieces of an answer that were seen while it was written elsewhere."""
+    pieces: list[str] = []
+
+    async def watch() -> None:
+        async for batch in desk.bus.batches(0, EventFilter(session_key=KEY), live=True):
+            pieces.extend(told.payload["text"] for told in batch if told.kind == "message_delta")
+
+    watching = asyncio.create_task(watch())
+    try:
+        await said(desk, prompt)
+    finally:
+        watching.cancel()
+    return pieces

@@ -54,6 +54,20 @@ async def test_a_task_of_its_own_leaves_nothing_open(tmp_path: Path) -> None:
         assert agent.closed == 1
 
 
+async def test_a_goals_step_has_a_process_of_its_own_and_the_persons_is_opened_again(tmp_path: Path) -> None:
+    agent = ScriptedAgent(result("yes", thread_id="th"), lasting=True)
+    async with desk(tmp_path, agent) as open_desk:
+        await open_desk.sessions.create(key="chat:1")
+        await said(open_desk, "chat:1", "hello")
+        task = await open_desk.tasks.submit("a step", session_key="chat:1", cause="automation", cause_id="am_1")
+        assert (await open_desk.tasks.wait(task.id)).status == "done"
+        assert (len(agent.opened), agent.closed) == (2, 2)
+        assert agent.opened[1].thread_id == "th"
+        assert (await open_desk.sessions.get("chat:1")).session.live_owner is None
+        await said(open_desk, "chat:1", "and I am back")
+        assert (len(agent.opened), agent.closed) == (3, 2)
+
+
 async def test_closing_a_session_closes_its_conversation(tmp_path: Path) -> None:
     agent = ScriptedAgent(result("yes"), lasting=True)
     async with desk(tmp_path, agent) as open_desk:
