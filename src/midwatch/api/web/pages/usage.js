@@ -62,7 +62,7 @@ function build(main, wanted) {
   view.body = body;
   main.append(
     pageHead("Usage"),
-    h("div.filters", segments("Time", "days", RANGES), segments("By", "by", PARTS.map((name) => [name, name]))),
+    h("div.filters", { role: "search" }, segments("Time", "days", RANGES), segments("By", "by", PARTS.map((name) => [name, name]))),
     h("dl.tiles.usage-tiles", tile("tasks", "tasks"), tile("seconds", "work"), tile("in", "tokens in"), tile("out", "tokens out"), tile("cost", "cost")),
     view.note, chart.node, node);
   return view;
