@@ -112,7 +112,7 @@ async def alone(
             view, _ = await desk.sessions.create(agent="echo", workdir=str(folder))
             talk = Talk(desk, view.session, kind="terminal", own=True)
             await talk.begin()
-            await desk.terminals.open(talk.key)
+            await talk.open()
             app = standalone(talk, allowed or rules(), chat, uploads)
             ready, stopping = asyncio.Event(), asyncio.Event()
             server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))

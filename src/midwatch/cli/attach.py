@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import codecs
 import os
-import shutil
 import signal
 import sys
 import termios
@@ -270,7 +269,7 @@ class Attached:
 
 def size() -> tuple[int, int]:
     """Columns and rows there are for the far terminal: one row is ours."""
-    columns, lines = shutil.get_terminal_size()
+    columns, lines = os.get_terminal_size(sys.stdout.fileno())
     return min(max(columns, LEAST_COLUMNS), 1000), min(max(lines - 1, LEAST_ROWS), 1000)
 
 

@@ -141,7 +141,7 @@ async def _conversation(desk: Runtime, agent: Agent, wishes: Wishes) -> AsyncIte
         if trouble is not None:
             log.warning("%s", trouble)
             talk.feed.emit_error(trouble, "warning")
-        await desk.terminals.open(talk.key)
+        await talk.open()
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, keeper.save_soon)
         keeper.begin(wishes.prompt)
         yield keeper

@@ -122,6 +122,12 @@ class Talk:
 
     # -- what clients do ---------------------------------------------------------------------------------------------
 
+    async def open(self) -> None:
+        """Have the program in the terminal started; AgentError when that cannot be."""
+        await self._desk.terminals.open(self.key)
+        self._was_open = True
+        self._wake.set()
+
     async def send(self, text: str, *, actor: str | None = None) -> None:
         """Say something and wait until the agent reacts. Conflict when it does not wait for input, NotTaken when it
         does not react, AgentError when it fails at once."""

@@ -1,0 +1,433 @@
+"""`midwatch agentapi server` and `midwatch attach` as people start them: flags, files, signals, ends, terminals."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from servers import PROGRAM, Server, environment, eventually, processes_with
+
+ECHO = """
+import os, sys, time
+print("Welcome to echo", os.get_terminal_size().columns)
+while True:
+    try: said = input("> ")
+    except KeyboardInterrupt: print("interrupted"); continue
+    word, _, rest = said.partition(" ")
+    if word == "leave": sys.exit(int(rest))
+    if word == "size": print("size", *os.get_terminal_size())
+    elif word == "start":
+        import subprocess
+        print("started", subprocess.Popen(["sleep", "1000"]).pid)
+    else: print("you said", said)
+"""
+AGENT = [sys.executable, "-c", ECHO]
+
+
+class Alone:
+    """A server of one agent, in a process of its own."""
+
+    def __init__(self, folder: Path, *flags: str, agent: list[str] = AGENT, stdin: str | None = "", **env: str) -> None:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("MIDWATCH_", "AGENTAPI_"))}
+        self.errors = folder / "errors.log"
+        self.mark = f"AGENTAPI_TEST={folder}"
+        with self.errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [PROGRAM, "agentapi", "server", "--port", "0", "--json", *flags, "--", *agent],
+                env={**kept, "TMPDIR": str(folder), "AGENTAPI_TEST": str(folder), **env}, cwd=folder, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
+            )  # fmt: skip
+        assert self.process.stdin is not None
+        if stdin is not None:
+            self.process.stdin.write(stdin)
+            self.process.stdin.close()
+        self.http = httpx2.AsyncClient(trust_env=False, timeout=20.0)
+
+    async def started(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = await asyncio.to_thread(self.process.stdout.readline)
+        assert line, self.errors.read_text()
+        told: dict[str, Any] = json.loads(line)
+        self.http.base_url = httpx2.URL(told["url"])
+        return told
+
+    async def stable(self) -> None:
+        async with asyncio.timeout(20):
+            while (await self.http.get("/status")).json()["status"] != "stable":
+                await asyncio.sleep(0.02)
+
+    async def send(self, content: str, kind: str = "user") -> None:
+        reply = await self.http.post("/message", json={"content": content, "type": kind})
+        assert reply.status_code == 200, reply.text
+
+    async def messages(self) -> list[str]:
+        return [one["content"] for one in (await self.http.get("/messages")).json()["messages"]]
+
+    async def ended(self, number: int | None = None) -> int:
+        if number is not None:
+            self.process.send_signal(number)
+        return await asyncio.to_thread(self.process.wait, 30)
+
+
+@asynccontextmanager
+async def alone(folder: Path, *flags: str, **wish: Any) -> AsyncIterator[Alone]:
+    """One that has started, and of which nothing is left in the end."""
+    made = Alone(folder, *flags, **wish)
+    try:
+        await made.started()
+        yield made
+    finally:
+        if made.process.poll() is None:
+            made.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(made.process.wait, 30)
+        assert made.process.stdout is not None
+        made.process.stdout.close()
+        await made.http.aclose()
+    assert await eventually(lambda: not processes_with(made.mark)), "a process was left behind"
+    left = [*folder.glob("midwatch-agentapi-*"), *folder.glob("agentapi-uploads-*")]
+    assert left == [] or made.process.returncode == -signal.SIGKILL
+    for path in left:
+        shutil.rmtree(path)
+
+
+# -- how it ends -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_ends_it_well(tmp_path: Path, number: int) -> None:
+    async with alone(tmp_path) as server:
+        await server.stable()
+        await server.send("start a child")
+        await server.stable()
+        assert re.match(r"started \d+", (await server.messages())[-1])
+        reply = await server.http.post("/upload", files={"file": ("a", b"x")})
+        assert Path(reply.json()["filePath"]).exists()
+        assert await server.ended(number) == 0
+
+
+async def test_it_ends_with_the_agent(tmp_path: Path) -> None:
+    async with alone(tmp_path) as server:
+        await server.stable()
+        await server.send("leave 0\r", "raw")
+        assert await server.ended() == 0
+        assert "====" not in server.errors.read_text()
+    async with alone(tmp_path) as server:
+        await server.stable()
+        await server.send("leave 3\r", "raw")
+        assert await server.ended() == 1
+        said = server.errors.read_text()
+        assert re.search(r"^={8}\nWelcome to echo 80\n> leave 3\n={8}$", said, re.M), said
+
+
+async def test_it_ends_with_an_agent_that_leaves_in_a_turn(tmp_path: Path) -> None:
+    async with alone(tmp_path) as server:
+        await server.stable()
+        await server.http.post("/message", json={"content": "leave 4", "type": "user"})
+        assert await server.ended() == 1
+        assert "> leave 4" in server.errors.read_text()
+
+
+def refused(folder: Path, *arguments: str, **env: str) -> str:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("MIDWATCH_", "AGENTAPI_"))}
+    ran = subprocess.run(
+        [PROGRAM, "agentapi", "server", "--port", "0", *arguments], env={**kept, "TMPDIR": str(folder), **env},
+        capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, cwd=folder, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout) == (1, ""), ran.stderr
+    assert list(folder.glob("midwatch-agentapi-*")) == []
+    assert "Traceback" not in ran.stderr
+    return ran.stderr.splitlines()[-1]
+
+
+def test_wrong_wishes_are_one_line_and_status_1(tmp_path: Path) -> None:
+    assert "invalid agent type: nonsense" in refused(tmp_path, "--type", "nonsense", "--", "true")
+    assert "--load-state requires --state-file to be set" in refused(tmp_path, "--load-state", "--", "true")
+    assert "--save-state requires --state-file to be set" in refused(tmp_path, "--save-state", "--", "true")
+    assert "'http://a' must not include http:// or https://" in refused(tmp_path, "-a", "http://a", "--", "true")
+    assert "the list must not be empty" in refused(tmp_path, "-a", "", "--", "true")
+    assert "'a:80' must not include a port" in refused(tmp_path, "--", "true", AGENTAPI_ALLOWED_HOSTS="b a:80")
+    assert "--term-width" in refused(tmp_path, "-W", "5", "--", "true")
+    assert "no-such-program" in refused(tmp_path, "--", "no-such-program")
+    running = tmp_path / "pid"
+    running.write_text(f"{os.getpid()}\n")
+    told = refused(tmp_path, "--pid-file", str(running), "--", "true")
+    assert f"another instance is already running with PID {os.getpid()} (PID file: {running})" in told
+    assert running.read_text() == f"{os.getpid()}\n"
+
+
+async def test_an_agent_that_exits_at_once(tmp_path: Path) -> None:
+    server = Alone(tmp_path, agent=[sys.executable, "-c", "print('no key'); raise SystemExit(2)"])
+    assert await server.ended() == 1
+    assert "no key" in server.errors.read_text()
+    assert server.process.stdout is not None
+    server.process.stdout.close()
+    await server.http.aclose()
+    assert await eventually(lambda: not processes_with(server.mark))
+
+
+def test_the_description_is_printed() -> None:
+    ran = subprocess.run([PROGRAM, "agentapi", "server", "-P", "dummy"], capture_output=True, text=True, check=True)
+    told = json.loads(ran.stdout)
+    assert told["openapi"] == "3.0.3"
+    assert list(told) == sorted(told)
+
+
+# -- files and prompts -------------------------------------------------------------------------------------------------
+
+
+async def test_the_conversation_is_kept_in_a_file_and_taken_up(tmp_path: Path) -> None:
+    state, pid = tmp_path / "deep" / "state.json", tmp_path / "run" / "pid"
+    flags = ("--state-file", str(state), "--pid-file", str(pid), "--initial-prompt", "do it")
+    async with alone(tmp_path, *flags) as server:
+        assert pid.read_text() == f"{server.process.pid}\n"
+        await said(server, 3)
+        assert await eventually(lambda: state.exists() and '"you said do it"' in state.read_text())
+        kept = state.read_text()
+        await server.send("more")
+        await server.stable()
+        server.process.send_signal(signal.SIGUSR1)
+        assert await eventually(lambda: "you said more" in state.read_text())
+        assert state.read_text() != kept
+        assert await server.ended(signal.SIGKILL) != 0
+    told = json.loads(state.read_text())
+    assert list(told) == ["version", "messages", "initial_prompt", "initial_prompt_sent"]
+    assert (told["version"], told["initial_prompt"], told["initial_prompt_sent"]) == (1, "do it", True)
+    async with alone(tmp_path, *flags) as server:
+        await server.stable()
+        await server.send("again")
+        await server.stable()
+        texts = await server.messages()
+        assert texts == [
+            "Welcome to echo 80", "do it", "you said do it", "more", "you said more", "again", "you said again"
+        ]  # fmt: skip
+        assert await server.ended(signal.SIGTERM) == 0
+    assert not pid.exists()
+    assert len(json.loads(state.read_text())["messages"]) == 7
+    async with alone(tmp_path, *flags, "--no-load-state", "--no-save-state") as server:
+        await said(server, 3)
+    assert len(json.loads(state.read_text())["messages"]) == 7
+
+
+async def said(server: Alone, count: int) -> None:
+    """Wait until there are so many messages, and the agent waits."""
+    async with asyncio.timeout(20):
+        while len(await server.messages()) < count:
+            await asyncio.sleep(0.02)
+    await server.stable()
+
+
+async def test_a_state_file_that_is_broken_is_told_and_kept(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    state.write_text("{broken")
+    async with alone(tmp_path, "-s", str(state)) as server:
+        await server.stable()
+        async with server.http.stream("GET", "/events") as reply:
+            text = ""
+            async for piece in reply.aiter_text():
+                text += piece
+                if "agent_error" in text and text.endswith("\n\n"):
+                    break
+        error = json.loads(text.partition("event: agent_error\ndata: ")[2].partition("\n")[0])
+        assert error["message"].startswith("Failed to restore previous session: failed to unmarshal state")
+        assert (error["level"], list(error)) == ("warning", ["message", "level", "time"])
+        assert text.index("status_change") < text.index("agent_error")
+    assert (tmp_path / "state.json.bad-1").read_text() == "{broken"
+    assert json.loads(state.read_text())["version"] == 1
+
+
+async def test_the_initial_prompt_may_come_by_a_pipe(tmp_path: Path) -> None:
+    async with alone(tmp_path, stdin="from a pipe\n") as server:
+        await said(server, 3)
+        assert (await server.messages())[1:] == ["from a pipe", "you said from a pipe"]
+
+
+async def test_a_pipe_that_stays_open_delays_nothing(tmp_path: Path) -> None:
+    async with alone(tmp_path, stdin=None) as server:
+        await server.stable()
+        await server.send("hello")
+        assert await server.ended(signal.SIGTERM) == 0
+        assert server.process.stdin is not None
+        server.process.stdin.close()
+
+
+async def test_flags_by_environment(tmp_path: Path) -> None:
+    wish = {
+        "AGENTAPI_TYPE": "goose", "AGENTAPI_TERM_WIDTH": "100", "AGENTAPI_ALLOWED_HOSTS": "127.0.0.1 a.example",
+        "AGENTAPI_CHAT_BASE_PATH": "/x/chat", "AGENTAPI_INITIAL_PROMPT": "",
+    }  # fmt: skip
+    async with alone(tmp_path, "--type", "custom", **wish) as server:
+        await server.stable()
+        assert (await server.http.get("/status")).json()["agent_type"] == "custom", "a flag is stronger"
+        assert await server.messages() == ["Welcome to echo 100"]
+        assert (await server.http.get("/", headers={"host": "a.example"})).headers["location"] == "/x/chat/embed"
+        refused = await server.http.get("/", headers={"host": "localhost"})
+        assert refused.text == "Invalid host header. Allowed hosts: 127.0.0.1, a.example\n"
+
+
+async def test_a_home_that_is_given_keeps_the_session(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    async with alone(tmp_path, MIDWATCH_HOME=str(home)) as server:
+        await server.stable()
+        await server.send("remember")
+        await server.stable()
+    ran = subprocess.run(
+        [PROGRAM, "sessions", "--json"], env=environment(home), capture_output=True, text=True, check=True, timeout=60
+    )
+    (session,) = json.loads(ran.stdout)["sessions"]
+    assert (session["agent"], session["title"]) == ("custom", "agentapi")
+
+
+# -- attach ------------------------------------------------------------------------------------------------------------
+
+
+class Person:
+    """Somebody at a terminal who attaches."""
+
+    def __init__(self, home: Path, *arguments: str, columns: int = 90, lines: int = 21) -> None:
+        self.master, slave = pty.openpty()
+        self.resize(columns, lines)
+        self.shown = ""
+        self.process = subprocess.Popen(
+            [PROGRAM, "attach", *arguments], env={**environment(home), "TERM": "xterm-256color"}, stdin=slave,
+            stdout=slave, stderr=slave, start_new_session=True,
+        )  # fmt: skip
+        self.before = termios.tcgetattr(slave)
+        self.slave = slave
+        os.set_blocking(self.master, False)
+
+    def resize(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def type(self, keys: str) -> None:
+        os.write(self.master, keys.encode())
+
+    def read(self) -> str:
+        try:
+            while data := os.read(self.master, 65536):
+                self.shown += data.decode("utf-8", "replace")
+        except OSError:
+            pass
+        return self.shown
+
+    async def sees(self, seen: str | Callable[[str], bool]) -> None:
+        look = seen if callable(seen) else (lambda shown: seen in shown)
+        assert await eventually(lambda: look(self.read()), 20), self.shown[-2000:]
+
+    async def leaves(self) -> int:
+        self.type("\x1d")
+        deadline = time.monotonic() + 20
+        while self.process.poll() is None and time.monotonic() < deadline:
+            self.read()
+            await asyncio.sleep(0.02)
+        self.read()
+        status = await asyncio.to_thread(self.process.wait, 5)
+        assert termios.tcgetattr(self.slave) == self.before, "the terminal is not as it was"
+        assert self.shown.rstrip().endswith("\x1b[?1049l")
+        os.close(self.master)
+        os.close(self.slave)
+        return status
+
+
+SETTINGS = """
+detect_agents = false
+default_agent = "echo"
+[agents.echo]
+kind = "terminal"
+argv = ["{python}", "-c", '''{echo}''']
+prompt = "^> $"
+"""
+
+
+async def test_attaching_to_a_session(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "midwatch.toml").write_text(SETTINGS.format(python=sys.executable, echo=ECHO))
+    server = Server(home)
+    await server.start()
+    try:
+        async with server.client() as http:
+            key = (await http.post("/sessions", json={})).json()["key"]
+            person = Person(home, key)
+            await person.sees(lambda shown: "Welcome to echo 120" in shown and "Ctrl-] leaves" in shown)
+            assert person.shown.startswith("\x1b[?1049h")
+            person.type("hello ü\r")
+            await person.sees("you said hello ü")
+            person.type("half\x03")
+            await person.sees("interrupted")
+            person.type("size\r")
+            await person.sees("size 90 20")
+            person.resize(100, 31)
+            os.kill(person.process.pid, signal.SIGWINCH)
+            assert await eventually_is(http, key, (100, 30))
+            person.type("size\r")
+            await person.sees("size 100 30")
+            assert await person.leaves() == 0
+            assert await eventually_is(http, key, (120, 40)), "it is left as it was found"
+            task = (await http.post(f"/sessions/{key}/messages", json={"text": "still there"})).json()
+            async with asyncio.timeout(20):
+                while (told := (await http.get(f"/tasks/{task['id']}")).json())["status"] != "done":
+                    await asyncio.sleep(0.05)
+            assert told["result"] == "you said still there"
+            person = Person(home, key)
+            await person.sees("you said still there")
+            person.type("leave 0\r")
+            await person.sees("The terminal is closed.")
+            assert await asyncio.to_thread(person.process.wait, 20) == 0
+            os.close(person.master)
+            os.close(person.slave)
+    finally:
+        assert await server.stop() == 0
+
+
+async def eventually_is(http: httpx2.AsyncClient, key: str, size: tuple[int, int]) -> bool:
+    for _ in range(500):
+        found = (await http.get(f"/sessions/{key}/screen")).json()
+        if (found["columns"], found["rows"]) == size:
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+async def test_attaching_to_an_agentapi_server(tmp_path: Path) -> None:
+    async with alone(tmp_path) as server:
+        await server.stable()
+        person = Person(tmp_path / "home", "--url", str(server.http.base_url))
+        await person.sees("Welcome to echo 80")
+        person.type("hello\r")
+        await person.sees("you said hello")
+        person.type("x\x03")
+        await person.sees("interrupted")
+        assert await person.leaves() == 0
+        assert (await server.http.get("/status")).status_code == 200
+
+
+def test_attaching_without_a_terminal_or_to_nothing(tmp_path: Path) -> None:
+    def told(*arguments: str) -> str:
+        ran = subprocess.run(
+            [PROGRAM, "attach", *arguments], env=environment(tmp_path / "home"), capture_output=True, text=True,
+            stdin=subprocess.DEVNULL, timeout=60, check=False,
+        )  # fmt: skip
+        assert ran.returncode == 2
+        return ran.stderr
+
+    assert "name a session" in told()
+    assert "name a session" in told("chat:1", "--url", "x")
+    assert "attach needs a terminal" in told("chat:1")
