@@ -7,7 +7,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,10 @@ slots = 500
 kind = "function"
 target = "asking:work"
 path = ["{home}"]
+[agents.screen]
+kind = "terminal"
+argv = ["cat"]
+quiet = 0.1
 """
 ASKING = """
 from midwatch.agent import Question
@@ -139,7 +143,7 @@ def strict(document: Document) -> Document:
 # -- requests made from it ---------------------------------------------------------------------------------------------
 
 
-async def things(http: httpx2.AsyncClient) -> dict[str, list[str]]:
+async def things(http: httpx2.AsyncClient, folder: Path) -> dict[str, list[str]]:
     """Tasks, sessions, questions, notices and tokens in all their states, so that requests find something."""
 
     async def made(path: str, **body: Any) -> Document:
@@ -154,6 +158,11 @@ async def things(http: httpx2.AsyncClient) -> dict[str, list[str]]:
     asks = [await made("/tasks", prompt="demo:ask") for _ in range(20)]
     for key in ("chat:plain", "chat:x/y|thread:1", "chat:ü/messages"):
         await made("/sessions", key=key)
+    screens = [f"chat:screen-{n}" for n in range(25)]  # requests close most of them
+    for key in screens:
+        await made("/sessions", key=key, agent="screen")
+        await made(f"/sessions/{key}/open")
+    trees = await worktrees(http, made, folder)
     tokens = [(await made("/tokens", name=f"made-{n}", role="viewer"))["id"] for n in range(10)]
     automations = [(await made("/automations", prompt="look", every="1h"))["id"] for _ in range(10)]
     goals = [(await made("/goals", objective="demo:hang", scope_id=f"s{n}", agent="demo"))["id"] for n in range(30)]
@@ -178,10 +187,25 @@ async def things(http: httpx2.AsyncClient) -> dict[str, list[str]]:
         "path.automation_id": automations,
         "path.goal_id": goals,
         "path.name": ["quick", "demo"],
-        "path.key": ["chat:plain", "chat:x/y|thread:1", "chat:ü/messages", "chat:a", "chat:b", *tokens],
+        "path.worktree_id": trees,
+        "path.key": ["chat:plain", "chat:x/y|thread:1", "chat:ü/messages", "chat:a", "chat:b", *screens, *tokens],
         "query.session_key": ["chat:a", "chat:plain"],
         "query.task_id": [failed[0]["id"]],
     }
+
+
+async def worktrees(http: httpx2.AsyncClient, made: Callable[..., Awaitable[Document]], folder: Path) -> list[str]:
+    """Worktrees of a small repository, as tasks leave them."""
+    repository = folder / "repository"
+    git = ("git", "-C", repository, "-c", "user.name=me", "-c", "user.email=me@example.org")
+    await asyncio.to_thread(subprocess.run, ("git", "init", "-q", repository), check=True)
+    await asyncio.to_thread(subprocess.run, (*git, "commit", "-q", "--allow-empty", "-m", "first"), check=True)
+    tasks = [await made("/tasks", prompt="look", workdir=str(repository), worktree=True) for _ in range(10)]
+    for task in tasks:
+        async with asyncio.timeout(30):
+            while (await http.get(f"/tasks/{task['id']}")).json()["status"] != "done":
+                await asyncio.sleep(0.05)
+    return [one["id"] for one in (await http.get("/worktrees")).json()["worktrees"]]
 
 
 async def until(http: httpx2.AsyncClient, path: str, name: str, count: int) -> None:
@@ -211,7 +235,7 @@ async def test_thousands_of_requests_are_answered_as_described(
     place.mkdir()
     (place / "openapi.json").write_text(json.dumps(strict(document)))
     async with server.client() as http:
-        known = await things(http)
+        known = await things(http, tmp_path)
         (place / "schemathesis.toml").write_text(configuration(known))
         token = http.headers["authorization"]
         ran = await asyncio.to_thread(fuzz, place, server.url, token)

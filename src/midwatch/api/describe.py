@@ -35,7 +35,7 @@ MORE = {
     "GET /api/v1/schedules/day": ("404",),
     "GET /api/v1/tasks/{task_id}/result": ("409",),
     "GET /api/v1/directories": ("404",),
-    "GET /api/v1/worktrees/{key}/diff": ("409",),
+    "GET /api/v1/worktrees/{worktree_id}/diff": ("409",),
     "GET /api/v1/events": ("404", "410"),
     "GET /api/v1/sessions/{key}/screen": ("409",),
 }

@@ -28,40 +28,40 @@ async def list_worktrees(desk: Desk, asked: Annotated[WorktreeQuery, Query()]) -
     return Json({"worktrees": [tree.snapshot() for tree in found], "next": following})
 
 
-@router.get("/worktrees/{key}", responses={200: {"model": wire.WorktreeInfo}})
-async def show(desk: Desk, key: str) -> Json:
+@router.get("/worktrees/{worktree_id}", responses={200: {"model": wire.WorktreeInfo}})
+async def show(desk: Desk, worktree_id: str) -> Json:
     """One worktree, looked at afresh where nothing runs in it."""
-    return Json((await desk.worktrees.get(key)).snapshot())
+    return Json((await desk.worktrees.get(worktree_id)).snapshot())
 
 
-@router.get("/worktrees/{key}/diff", responses={200: {"model": wire.WorktreeDiff}})
-async def diff(desk: Desk, who: Who, key: str, asked: Annotated[DiffQuery, Query()]) -> Json:
+@router.get("/worktrees/{worktree_id}/diff", responses={200: {"model": wire.WorktreeDiff}})
+async def diff(desk: Desk, who: Who, worktree_id: str, asked: Annotated[DiffQuery, Query()]) -> Json:
     """What has changed in it, with what is not committed and new files. Not for agents that work."""
     if who.task is not None:
         raise Forbidden("an agent is not shown what others did; it has its own files.")
-    found = await desk.worktrees.diff(key, asked.limit)
-    return Json({"id": key, "diff": found.text, "truncated": found.truncated})
+    found = await desk.worktrees.diff(worktree_id, asked.limit)
+    return Json({"id": worktree_id, "diff": found.text, "truncated": found.truncated})
 
 
-@router.post("/worktrees/{key}/merge", responses={200: {"model": wire.WorktreeMerged}})
-async def merge(desk: Desk, who: Who, key: str) -> Json:
+@router.post("/worktrees/{worktree_id}/merge", responses={200: {"model": wire.WorktreeMerged}})
+async def merge(desk: Desk, who: Who, worktree_id: str) -> Json:
     """Commit what is not committed in it, and bring its branch into the one it came from."""
-    await may(desk, who, key)
-    tree, merged = await desk.worktrees.merge(key, actor=who.name)
+    await may(desk, who, worktree_id)
+    tree, merged = await desk.worktrees.merge(worktree_id, actor=who.name)
     said = {"commit": merged.commit, "into": tree.target, "how": merged.how}
     return Json({"worktree": tree.snapshot(), **said})
 
 
-@router.post("/worktrees/{key}/remove", responses={200: {"model": wire.WorktreeInfo}})
-async def remove(desk: Desk, who: Who, key: str, body: RemoveBody) -> Json:
+@router.post("/worktrees/{worktree_id}/remove", responses={200: {"model": wire.WorktreeInfo}})
+async def remove(desk: Desk, who: Who, worktree_id: str, body: RemoveBody) -> Json:
     """Remove its directory and branch; refused, with what would be lost, unless that is nothing or forced."""
-    await may(desk, who, key)
-    return Json((await desk.worktrees.remove(key, force=body.force, actor=who.name)).snapshot())
+    await may(desk, who, worktree_id)
+    return Json((await desk.worktrees.remove(worktree_id, force=body.force, actor=who.name)).snapshot())
 
 
-async def may(desk: Runtime, who: Actor, key: str) -> None:
+async def may(desk: Runtime, who: Actor, worktree_id: str) -> None:
     """Forbidden when its task is somebody else's to manage."""
-    tree = await desk.worktrees.find(key)
+    tree = await desk.worktrees.find(worktree_id)
     try:
         await check_may(desk, who, tree.task_id)
     except NotFound:
