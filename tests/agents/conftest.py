@@ -14,6 +14,7 @@ from agents.rig import missing
 FEWEST = 4
 """Agents that must pass everything in CI, each in one way at least."""
 PAIRS = [(known, way) for known in AGENTS for way in known.ways]
+TERMINALS = [(known, "terminal") for known in AGENTS if known.name in ("claude", "codex", "gemini", "goose")]
 LEDGER: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
 """By agent and way, what became of each case."""
 SIGNS = {"passed": "yes", "failed": "NO", "skipped": "-"}
@@ -28,7 +29,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes `known` and `way` runs for each pair."""
     if "known" in metafunc.fixturenames:
         asks = metafunc.definition.get_closest_marker("asks") is not None
-        pairs = [(known, way) for known, way in PAIRS if way == "acp" or not asks]
+        terminals = metafunc.module.__name__.endswith("test_terminals")
+        pairs = TERMINALS if terminals else [(known, way) for known, way in PAIRS if way == "acp" or not asks]
         metafunc.parametrize(("known", "way"), pairs, ids=[f"{known.name}-{way}" for known, way in pairs])
 
 
@@ -50,9 +52,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             LEDGER[agent, way][case] = report.outcome
 
 
-def whole(agent: str) -> bool:
-    """Whether an agent passed everything in one way."""
-    ways = [cases for (name, _), cases in LEDGER.items() if name == agent]
+def whole(agent: str, *, terminal: bool = False) -> bool:
+    """Whether an agent passed everything in one way, or in its terminal."""
+    ways = [cases for (name, way), cases in LEDGER.items() if name == agent and (way == "terminal") is terminal]
     return any(cases and all(state == "passed" for state in cases.values()) for cases in ways)
 
 
@@ -61,16 +63,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     cases = sorted({case for found in LEDGER.values() for case in found})
     line = terminalreporter.write_line
     line(f"{'agent':<10}{'version':<10}{'way':<10}" + "".join(f"{case[:22]:<24}" for case in cases))
-    for known, way in PAIRS:
+    for known, way in (*PAIRS, *TERMINALS):
         found = LEDGER.get((known.name, way), {})
         signs = (SIGNS.get(found.get(case, "skipped"), "?") for case in cases)
         line(f"{known.name:<10}{known.version:<10}{way:<10}" + "".join(f"{sign:<24}" for sign in signs))
     good = [known.name for known in AGENTS if whole(known.name)]
     line(f"{len(good)} agents pass everything: {', '.join(good) or 'none'}.")
+    good = [known.name for known in AGENTS if whole(known.name, terminal=True)]
+    line(f"{len(good)} agents pass everything in their terminal: {', '.join(good) or 'none'}.")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """In CI too few agents are a failure, also when nothing else failed."""
     asked = os.environ.get("CI") and not hasattr(session.config, "workerinput") and not session.config.option.keyword
-    if asked and sum(whole(known.name) for known in AGENTS) < FEWEST:
+    few = any(sum(whole(known.name, terminal=terminal) for known in AGENTS) < FEWEST for terminal in (False, True))
+    if asked and few:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

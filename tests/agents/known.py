@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 PINS = tomllib.loads((Path(__file__).parent / "pins.toml").read_text())
 MODEL = "fake-model"
@@ -152,6 +153,8 @@ class Known:
     """What the fake model does for it to say that a usage limit is reached."""
     waits: bool = False
     """Whether it waits for the end of a usage limit by itself and tells nobody."""
+    terminal: dict[str, Any] = field(default_factory=dict)
+    """What its settings need in a terminal, beside the profile: there it is to ask."""
     hides_tools: bool = False
     """Whether its program, with nobody to ask, offers the model no tool that would need asking."""
 
@@ -164,8 +167,10 @@ class Known:
         plain["TMPDIR"] = str(scratch)  # codex makes no helpers, and so no sandbox, in a HOME below its TMPDIR
         return {**plain, "NO_PROXY": "127.0.0.1", **self.prepare(home, url, key)}
 
-    def settings(self, way: str) -> dict[str, str]:
+    def settings(self, way: str) -> dict[str, Any]:
         """Its settings in midwatch."""
+        if way == "terminal":
+            return {"kind": way, "profile": self.name, **self.terminal}
         return {"kind": way, **self.options}
 
     def program(self, way: str) -> str:
@@ -180,13 +185,20 @@ class Known:
 
 AGENTS = (
     Known(name="claude", prepare=_claude, ways=("acp", "headless"), acp="claude-agent-acp"),
-    Known(name="codex", prepare=_codex, ways=("acp", "headless"), acp="codex-acp"),
+    Known(
+        name="codex",
+        prepare=_codex,
+        ways=("acp", "headless"),
+        acp="codex-acp",
+        terminal={"args": ["-a", "on-request"]},
+    ),
     Known(
         name="gemini",
         prepare=_gemini,
         ways=("headless",),  # its ACP cannot load a session: version 0.61 empties it first
         acp="gemini",
         options={"model": "gemini-2.5-pro"},
+        terminal={"args": ["-m", "gemini-2.5-pro"]},
         hides_tools=True,
     ),
     Known(name="opencode", prepare=_opencode, ways=("acp",), acp="opencode", waits=True),
@@ -201,6 +213,7 @@ AGENTS = (
     Known(
         name="goose",
         prepare=_goose,
+        terminal={"env": {"GOOSE_MODE": "approve"}},
         ways=("acp",),
         acp="goose",
         limit="quota 3600 {name}",  # where the end is told it waits by itself, however long

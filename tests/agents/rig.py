@@ -51,7 +51,10 @@ class Rig:
         home = folder / "home"
         home.mkdir()
         env = {**environment, "AGENT_RIG": self.mark}
-        settings = {**known.settings(way), **options, "env": env}
+        settings = {**known.settings(way), **options}
+        if way == "terminal":  # it has one, with colours
+            env = {name: value for name, value in env.items() if name not in ("TERM", "NO_COLOR")}
+        settings["env"] = {**env, **settings.get("env", {})}
         lines = [f"{name} = {toml(value)}" for name, value in settings.items()]
         config = ["detect_agents = false", f"default_agent = {toml(known.name)}", f"[agents.{known.name}]", *lines]
         (home / "midwatch.toml").write_text("\n".join(config) + "\n")

@@ -120,3 +120,11 @@ def test_the_page_tells_which_profiles_were_tried() -> None:
             assert version in row
         elif name != "custom":
             assert "untested" in row
+
+
+def test_the_echo_of_a_prompt_whose_middle_is_hidden_is_removed_whole() -> None:
+    prompt = "\n".join(f"This is line {n} of a long prompt." for n in range(40))
+    shown = prompt.split("\n")
+    echo = [f"❯ {shown[0]}", *shown[1:5], "──── (30 lines hidden) ────", *shown[35:]]
+    text = "\n".join(["above", *echo, "", "● The reply.", "", "─" * 20, "❯ ", "─" * 20])
+    assert reply(text, prompt, PROFILES["claude"]) == "The reply."

@@ -10,6 +10,8 @@ from midwatch.agents.terminal.profiles import Profile
 
 TAIL = 40
 """Lines at the end in which the input box is looked for."""
+HIDDEN = re.compile(r"\d+ (more )?lines? hidden|\+\d+ (more )?lines")
+"""What stands in place of the middle of a long prompt."""
 RECOGNISED = 12
 """Characters by which the echo of a prompt is recognised."""
 
@@ -36,8 +38,18 @@ def _after_echo(lines: list[str], prompt: str, profile: Profile) -> list[str]:
     if profile.pasted and re.search(profile.pasted, lines[start]):
         return lines[start + 1 :]
     left = remove_user_input(head, prompt, "custom")
-    kept = left.split("\n") if left else []
-    return [*kept, *lines[end:]] if left != head else lines
+    if left == head:
+        return lines
+    kept = _after_rest(left.split("\n") if left else [], prompt)
+    return [*kept, *lines[end:]]
+
+
+def _after_rest(lines: list[str], prompt: str) -> list[str]:
+    """What follows the end of an echo whose middle is not shown."""
+    tail = "".join(prompt.split())[-RECOGNISED:]
+    if not any(HIDDEN.search(line) for line in lines[:3]):
+        return lines
+    return next((lines[at + 1 :] for at, line in enumerate(lines) if "".join(line.split()).endswith(tail)), lines)
 
 
 def _echo(lines: list[str], prompt: str, profile: Profile) -> int | None:

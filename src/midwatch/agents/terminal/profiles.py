@@ -145,7 +145,7 @@ PROFILES: Mapping[str, Profile] = {
         echo=r"[ │]*> ",
         pasted=r"\[Pasted Text",
         box=r"^▄{10,}\n *[>*!] ",
-        noise=r"^( *[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|[▀▄─]{10,}|.*\? for shortcuts.*| *(Shift\+Tab|YOLO|\d+ [A-Z]+\.md) .*)$",
+        noise=r"^( *[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|[▀▄─]{10,}|.*\? for shortcuts.*| *(Shift\+Tab|Press Ctrl\+O|YOLO) .*)$",
         marker=r"^✦ ",
     ),
     "qwen": Profile(
@@ -208,8 +208,8 @@ PROFILES: Mapping[str, Profile] = {
         quit=CONTROL_D,
         pointer=r" *● +(?=\S)",
         echo=r"> ",
-        box=r"^ *╌{10,}[^\n]*\n> |^> ",
-        noise=r"^ *([◐◓◑◒⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|─{10,}.*|╌{10,}.*|⏱ .*|✓ extensions ready)$",
+        box=r"^ *[━╌]{10,}[^\n]*\n> |^> ",
+        noise=r"^ *([◐◓◑◒⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|─{10,}.*|[━╌]{10,}.*|⏱ .*|✓ extensions ready)$",
     ),
     "copilot": Profile(
         argv=("copilot", "--session-id", "{thread}"),

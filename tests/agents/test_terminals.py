@@ -1,0 +1,114 @@
+"""Real agents in their terminals, run by a real midwatch, against a fake model."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.known import Known
+from agents.rig import PATIENCE, Rig, becomes, rigged
+
+pytestmark = pytest.mark.timeout(400)
+
+Json = dict[str, Any]
+
+
+async def ended(rig: Rig, task_id: str, seconds: float = PATIENCE) -> Json:
+    """The task once it has ended; what the program asks meanwhile, such as to trust a directory, is granted."""
+
+    async def answer() -> None:
+        while True:
+            for question in await rig.client.approvals():
+                await rig.client.approve(question["id"])
+            await asyncio.sleep(0.1)
+
+    answering = asyncio.create_task(answer())
+    try:
+        return await rig.ended(task_id, seconds)
+    finally:
+        answering.cancel()
+
+
+async def turn(rig: Rig, key: str, text: str, seconds: float = PATIENCE) -> str:
+    """Say something and have it answered well."""
+    task = await ended(rig, await rig.say(key, text), seconds)
+    assert (task["status"], task["outcome"]) == ("done", "ok"), (task["error"], rig.log())
+    return str(task["result"])
+
+
+async def test_three_turns_with_a_pause_and_a_long_reply(known: Known, way: str, tmp_path: Path) -> None:
+    async with rigged(known, way, tmp_path) as rig:
+        key = await rig.open()
+        assert await turn(rig, key, "My name is Ada. [[say noted]]") == "noted"
+        assert await turn(rig, key, "Take your time. [[pause 3]] [[say after it]]") == (
+            "Let me think ... that is it. after it"
+        )
+        found = await turn(rig, key, "[[long 2000]]", 120.0)
+        lines = [line.strip() for line in found.split("\n") if line.strip()]
+        assert lines == [f"line {n} of a long answer" for n in range(2000)]
+        assert "Ada" in await turn(rig, key, "[[recall]]")
+        shown = await rig.client.messages(key)
+        assert len([one for one in shown if one["role"] == "user"]) == 4
+
+
+async def test_the_same_prompt_and_reply_twice_and_many_lines(known: Known, way: str, tmp_path: Path) -> None:
+    async with rigged(known, way, tmp_path) as rig:
+        key = await rig.open()
+        for _ in range(3):
+            assert await turn(rig, key, "Again [[say the same reply]]") == "the same reply"
+        long = "\n".join(f"This is line {n} of a long prompt, and it has words." for n in range(400))
+        assert len(long) > 20_000
+        assert await turn(rig, key, f"{long}\n[[say read it]]") == "read it"
+        assert any(long in text for one in rig.model.requests for text in one["said"]), "it arrived whole"
+
+
+async def test_a_dialog_is_recognised_and_answered(known: Known, way: str, tmp_path: Path) -> None:
+    made, not_made = tmp_path / "work" / "made.txt", tmp_path / "work" / "unmade.txt"
+    async with rigged(known, way, tmp_path) as rig:
+        key = await rig.open()
+        await turn(rig, key, "[[say ready]]")
+        task_id = await rig.say(key, f"[[escalate touch {made.name}]] [[say tool used]]")
+        question = await rig.asked(task_id)
+        assert len(question["choices"]) >= 2 and not made.exists()
+        await rig.client.approve(question["id"])
+        task = await ended(rig, task_id)
+        assert (task["outcome"], made.exists()) == ("ok", True), (task, rig.log())
+        assert "tool used" in task["result"]
+        task_id = await rig.say(key, f"[[escalate touch {not_made.name}]] [[say tool refused]]")
+        question = await rig.asked(task_id)
+        await rig.client.deny(question["id"], "not today")
+        await rig.ended(task_id)
+        assert not not_made.exists()
+        assert await turn(rig, key, "Go on [[say still here]]"), "it goes on, with whatever it makes of the refusal"
+
+
+async def test_a_turn_is_cancelled_and_the_program_stays(known: Known, way: str, tmp_path: Path) -> None:
+    async with rigged(known, way, tmp_path) as rig:
+        key, name = await rig.open(), rig.fresh()
+        await turn(rig, key, "My name is Ada. [[say noted]]")
+        task_id = await rig.say(key, f"[[hold {name}]]")
+        await rig.holds(name)
+        await rig.client.cancel(task_id)
+        task = await rig.ended(task_id, 20.0)
+        assert (task["status"], task["outcome"]) == ("cancelled", "cancelled")
+        rig.model.release(name)
+        assert "Ada" in await turn(rig, key, "[[recall]]")
+        assert (await rig.client.session(key))["epoch"] == 1
+
+
+async def test_the_server_is_killed_and_the_conversation_goes_on(known: Known, way: str, tmp_path: Path) -> None:
+    async with rigged(known, way, tmp_path) as rig:
+        key = await rig.open()
+        await turn(rig, key, "My name is Ada. [[say noted]]")
+        await rig.kill()
+        assert await rig.nobody_left(), rig.leftovers()
+        await rig.start()
+        assert "Ada" in await turn(rig, key, "[[recall]]")
+
+        async def live() -> bool:
+            return bool((await rig.client.session(key))["epoch"] == 2)
+
+        assert await becomes(live, "it was opened again")
