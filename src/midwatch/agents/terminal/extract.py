@@ -12,6 +12,8 @@ TAIL = 40
 """Lines at the end in which the input box is looked for."""
 HIDDEN = re.compile(r"\d+ (more )?lines? hidden|\+\d+ (more )?lines")
 """What stands in place of the middle of a long prompt."""
+MOST_SHOWN = 100
+"""Lines of each of its ends."""
 RECOGNISED = 12
 """Characters by which the echo of a prompt is recognised."""
 
@@ -37,19 +39,21 @@ def _after_echo(lines: list[str], prompt: str, profile: Profile) -> list[str]:
     head = "\n".join(lines[start:end])
     if profile.pasted and re.search(profile.pasted, lines[start]):
         return lines[start + 1 :]
+    if (whole := _after_hidden(lines[start:end], prompt)) is not None:
+        return lines[start + whole :]
     left = remove_user_input(head, prompt, "custom")
-    if left == head:
-        return lines
-    kept = _after_rest(left.split("\n") if left else [], prompt)
-    return [*kept, *lines[end:]]
+    kept = left.split("\n") if left else []
+    return [*kept, *lines[end:]] if left != head else lines
 
 
-def _after_rest(lines: list[str], prompt: str) -> list[str]:
-    """What follows the end of an echo whose middle is not shown."""
+def _after_hidden(lines: list[str], prompt: str) -> int | None:
+    """How many lines an echo has whose middle is not shown; None when it is."""
+    hidden = next((at for at, line in enumerate(lines[:MOST_SHOWN]) if HIDDEN.search(line)), None)
+    if hidden is None:
+        return None
     tail = "".join(prompt.split())[-RECOGNISED:]
-    if not any(HIDDEN.search(line) for line in lines[:3]):
-        return lines
-    return next((lines[at + 1 :] for at, line in enumerate(lines) if "".join(line.split()).endswith(tail)), lines)
+    rest = range(hidden + 1, min(len(lines), hidden + MOST_SHOWN))
+    return next((at + 1 for at in rest if "".join(lines[at].split()).endswith(tail)), None)
 
 
 def _echo(lines: list[str], prompt: str, profile: Profile) -> int | None:
