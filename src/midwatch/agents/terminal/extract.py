@@ -51,9 +51,12 @@ def _after_hidden(lines: list[str], prompt: str) -> int | None:
     hidden = next((at for at, line in enumerate(lines[:MOST_SHOWN]) if HIDDEN.search(line)), None)
     if hidden is None:
         return None
-    tail = "".join(prompt.split())[-RECOGNISED:]
-    rest = range(hidden + 1, min(len(lines), hidden + MOST_SHOWN))
-    return next((at + 1 for at in rest if "".join(lines[at].split()).endswith(tail)), None)
+    last = "".join(prompt.rstrip().rpartition("\n")[2].split())
+    for at in range(hidden + 1, min(len(lines), hidden + MOST_SHOWN)):
+        shown = "".join(lines[at].split())
+        if shown and (shown.endswith(last) or (len(shown) >= RECOGNISED and last.endswith(shown))):
+            return at + 1
+    return None
 
 
 def _echo(lines: list[str], prompt: str, profile: Profile) -> int | None:
