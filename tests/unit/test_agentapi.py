@@ -12,6 +12,7 @@ import pytest
 from midwatch.api.agentapi import checks, describe, door
 from midwatch.api.agentapi.feed import Feed, Said, rfc3339
 from midwatch.api.agentapi.replies import LARGEST_FRAME, Refusal, frame
+from midwatch.api.agentapi.server import with_flags
 from midwatch.api.agentapi.statefile import PidFile, Saved, StateFile, Unusable, prompt_to_send, read, written
 from midwatch.clock import SECOND
 from midwatch.errors import AlreadyRunning, InvalidInput
@@ -408,6 +409,23 @@ def test_a_pid_file_belongs_to_one_process(tmp_path: Path) -> None:
     assert expected in str(caught.value)
     file.release()
     assert place.exists(), "it is not ours to remove"
+
+
+@pytest.mark.parametrize(
+    ("said", "run"),
+    [
+        ("claude", 'claude --settings {"tui":"default"}'),
+        ("/opt/claude --model x", '/opt/claude --settings {"tui":"default"} --model x'),
+        ("claude --settings mine", "claude --settings mine"),
+        ("claude mcp", "claude mcp"),
+        ("claude-wrapper", "claude-wrapper"),
+    ],
+)
+def test_an_agent_gets_the_flags_its_profile_relies_on(said: str, run: str) -> None:
+    known = ("claude", "--settings", '{"tui":"default"}', "--session-id", "{thread}")
+    assert " ".join(with_flags(tuple(said.split()), known)) == run
+    assert with_flags(("goose",), ("goose", "session", "--name", "{thread}")) == ("goose",)
+    assert with_flags(("python3", "-i"), ()) == ("python3", "-i")
 
 
 def test_the_description_holds_together() -> None:

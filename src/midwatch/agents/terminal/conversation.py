@@ -199,8 +199,8 @@ class TerminalConversation:
                 text = text.removesuffix(live.watch.prompt_line.rstrip())
             return reply(text, prompt, live.profile)
 
+        await send(live, prompt)  # what stands on the screen before is no reply
         async with self._telling(turn, live, written):
-            await send(live, prompt)
             await self._keep_thread(turn, live)
             await self._settled(turn, None)
             await self._keep_thread(turn, live)

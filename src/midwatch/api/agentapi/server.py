@@ -20,6 +20,7 @@ import uvloop
 
 from midwatch.agent import Agent
 from midwatch.agents import build
+from midwatch.agents.terminal.profiles import PROFILES
 from midwatch.api.agentapi.app import standalone
 from midwatch.api.agentapi.door import Rules
 from midwatch.api.agentapi.statefile import PidFile, Saved, StateFile, Unusable, prompt_to_send
@@ -85,8 +86,25 @@ def serve(wishes: Wishes, started: Callable[[str], None]) -> End:
 
 def agent_of(wishes: Wishes) -> Agent:
     """The agent that the command line describes."""
-    options = {"profile": wishes.agent_type, "argv": wishes.argv, "columns": wishes.columns, "rows": wishes.rows}
+    argv = with_flags(wishes.argv, PROFILES[wishes.agent_type].argv)
+    options = {"profile": wishes.agent_type, "argv": argv, "columns": wishes.columns, "rows": wishes.rows}
     return build(wishes.agent_type, "terminal", options)
+
+
+def with_flags(argv: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
+    """A command line with the flags its profile relies on, such as those that keep an agent on the screen with a
+    history. What was said counts; other programs and subcommands are left alone."""
+    flags = [part for part in known[1:] if part.startswith("-")]
+    plain = all(part.startswith("-") for part in (*argv[1:2], *known[1:2]))
+    if Path(argv[0]).name != "".join(known[:1]) or not plain or any(flag in argv for flag in flags):
+        return argv
+    needed: list[str] = []
+    for part in known[1:]:
+        if "{thread}" in part:
+            needed = needed[:-1]
+        else:
+            needed.append(part)
+    return (argv[0], *needed, *argv[1:])
 
 
 async def _serve(wishes: Wishes, settings: Settings, listener: socket.socket, started: Callable[[str], None]) -> End:

@@ -99,8 +99,10 @@ class Talk:
             finally:
                 known.set()
                 self.feed.close()
+                looking.cancel()
 
-        self._tasks = [asyncio.create_task(follow()), asyncio.create_task(self._look_on())]
+        looking = asyncio.create_task(self._look_on())
+        self._tasks = [asyncio.create_task(follow()), looking]
         await known.wait()
         await self._look()
 
@@ -195,6 +197,7 @@ class Talk:
         elif one.kind == "screen_update":
             self._show(payload["screen"], one.time)
         elif one.kind == "agent_error":
+            self._last_error = one.time
             self.feed.emit_error(payload["message"], payload["level"], one.time)
         elif one.kind == "agent_exited":
             self.exit = payload["code"], payload["screen"] or ""
@@ -334,7 +337,7 @@ class Talks:
             if known is not None and known.following:
                 return known
             session = (await self._desk.sessions.get(key)).session
-            talk = Talk(self._desk, session, kind=kind_of(self._desk, session))
+            talk = Talk(self._desk, session, kind=await kind_of(self._desk, session))
             await talk.begin()
             self._known[key] = talk
             await self._make_room()
@@ -356,10 +359,15 @@ class Talks:
         self._known.clear()
 
 
-def kind_of(desk: Runtime, session: Session) -> str:
-    """The kind of a session's agent, as far as it is known here."""
+async def kind_of(desk: Runtime, session: Session) -> str:
+    """The kind of a session's agent. Of one that works elsewhere it is only seen whether it has a terminal open."""
     agent = desk.agents.get(session.agent)
-    return agent.kind if agent is not None else ""
+    if agent is not None:
+        return agent.kind
+    with suppress(MidwatchError):
+        await desk.terminals.screenshot(session.key)
+        return "terminal"
+    return ""
 
 
 def _type_of(desk: Runtime, session: Session) -> str:

@@ -68,6 +68,12 @@ async function ask(path, options) {
 const send = (content, type) =>
   ask("message", { headers: { "content-type": "application/json" }, body: JSON.stringify({ content, type }) });
 
+let typed = Promise.resolve();
+/** Keys arrive in the order they were pressed in. */
+const press = (keys) => {
+  typed = typed.then(() => send(keys, "raw"));
+};
+
 async function submit() {
   const text = at("text").value;
   if (!text.trim() || !stable) return;
@@ -92,7 +98,7 @@ at("text").addEventListener("keydown", (event) => {
   const keys = letter || KEYS[event.key] || (event.key.length === 1 && !event.ctrlKey && !event.metaKey && event.key);
   if (keys) {
     event.preventDefault();
-    send(keys, "raw");
+    press(keys);
   }
 });
 
