@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import httpx2
 import pytest
 
 from agents.known import Known
@@ -16,16 +18,17 @@ pytestmark = pytest.mark.timeout(400)
 Json = dict[str, Any]
 
 
+async def grant(rig: Rig) -> None:
+    """Grant whatever the program asks, such as to trust a directory."""
+    while True:
+        for question in await rig.client.approvals():
+            await rig.client.approve(question["id"])
+        await asyncio.sleep(0.1)
+
+
 async def ended(rig: Rig, task_id: str, seconds: float = PATIENCE) -> Json:
     """The task once it has ended; what the program asks meanwhile, such as to trust a directory, is granted."""
-
-    async def answer() -> None:
-        while True:
-            for question in await rig.client.approvals():
-                await rig.client.approve(question["id"])
-            await asyncio.sleep(0.1)
-
-    answering = asyncio.create_task(answer())
+    answering = asyncio.create_task(grant(rig))
     try:
         return await rig.ended(task_id, seconds)
     finally:
@@ -112,3 +115,25 @@ async def test_the_server_is_killed_and_the_conversation_goes_on(known: Known, w
             return bool((await rig.client.session(key))["epoch"] == 2)
 
         assert await becomes(live, "it was opened again")
+
+
+async def test_a_client_of_agentapi(known: Known, way: str, tmp_path: Path) -> None:
+    async with rigged(known, way, tmp_path) as rig:
+        key = await rig.open()
+        token = (rig.server.home / "token").read_text().strip()
+        base = f"{rig.server.url}/sessions/{quote(key, safe='')}/agentapi"
+        granting = asyncio.create_task(grant(rig))
+        async with httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=60.0) as http:
+
+            async def stable() -> bool:
+                return bool((await http.get(f"{base}/status")).json()["status"] == "stable")
+
+            for said, told in (("[[say first]]", "first"), ("[[say first]]", "first"), ("[[say a => b]]", "a => b")):
+                await becomes(stable, "it waits for input")
+                reply = await http.post(f"{base}/message", json={"content": said, "type": "user"})
+                assert reply.status_code == 200, reply.text
+                await becomes(stable, "it has answered")
+                last = (await http.get(f"{base}/messages")).json()["messages"][-1]
+                assert (last["role"], last["content"]) == ("agent", told)
+            assert last["id"] == 6
+        granting.cancel()
