@@ -183,6 +183,26 @@ async def test_an_agent_that_exits_at_once(tmp_path: Path) -> None:
     assert await eventually(lambda: not processes_with(server.mark))
 
 
+FLOOD = "import sys\nwhile True: sys.stdout.write('flood ' * 1000)"
+NOISE = "import os, sys\nwhile True: sys.stdout.buffer.write(os.urandom(4096))"
+ENDLESS = "import sys\nwhile True: sys.stdout.write('\\x1b]0;' + 'x' * 9999 + '\\x1b[' + '9;' * 999)"
+STUBBORN = "import signal, time\nfor n in (1, 2, 3, 15): signal.signal(n, signal.SIG_IGN)\nwhile True: time.sleep(1)"
+
+
+@pytest.mark.parametrize("program", [FLOOD, NOISE, ENDLESS, STUBBORN], ids=["flood", "noise", "endless", "stubborn"])
+async def test_an_agent_that_misbehaves_does_no_harm(tmp_path: Path, program: str) -> None:
+    async with alone(tmp_path, agent=[sys.executable, "-c", program]) as server:
+        async with server.http.stream("GET", "/internal/screen") as reply:
+            async for line in reply.aiter_lines():
+                assert len(line) < 128 * 1024
+                if line.startswith("data: "):
+                    break
+        for path in ("/status", "/messages"):
+            assert (await server.http.get(path, timeout=5.0)).status_code == 200
+        assert (await server.http.post("/message", json={"content": "x", "type": "raw"})).status_code == 200
+        assert await server.ended(signal.SIGTERM) == 0
+
+
 def test_the_description_is_printed() -> None:
     ran = subprocess.run([PROGRAM, "agentapi", "server", "-P", "dummy"], capture_output=True, text=True, check=True)
     told = json.loads(ran.stdout)

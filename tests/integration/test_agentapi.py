@@ -528,6 +528,24 @@ async def test_every_session_of_a_server_has_the_surface(home: Path) -> None:
         await roles(served, base, token)
 
 
+async def test_the_conversation_is_the_same_after_a_restart(home: Path) -> None:
+    path = "/sessions/chat:1/agentapi"
+    told: list[Any] = []
+    for text in ("one", "two"):
+        async with serving(home, {"echo": build("echo", "terminal", PROGRAM)}) as served:
+            await served.post("/sessions", {"key": "chat:1"})
+            http = served.http
+            reply = await http.post(f"{served.url}{path}/message", json={"content": text, "type": "user"})
+            assert reply.status_code == 200, reply.text
+            async with asyncio.timeout(20):
+                while (await http.get(f"{served.url}{path}/status")).json()["status"] != "stable":
+                    await asyncio.sleep(0.01)
+            told = (await http.get(f"{served.url}{path}/messages")).json()["messages"]
+    assert [(one["id"], one["content"]) for one in told] == [
+        (0, ""), (1, "one"), (2, "you said one"), (3, "two"), (4, "you said two")
+    ]  # fmt: skip
+
+
 async def roles(served: Any, base: str, token: str) -> None:
     """Who may what."""
     async with httpx2.AsyncClient(trust_env=False) as nobody:
