@@ -62,7 +62,7 @@ class Conversations:
         self._kept: dict[str, Kept] = {}
         self._held: set[str] = set()
         """Sessions the store knows to be live here; their turns may be running."""
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: dict[str, asyncio.Task[None]] = {}
         self._look: asyncio.Task[None] | None = None
         self._look_again = False
         self._stopping = False
@@ -75,6 +75,7 @@ class Conversations:
     async def take(self, agent: Agent, session: Session, turn: LiveTurn) -> Conversation:
         """The session's conversation for a turn: the one that waits, or a new one."""
         lasts = may_last(turn.task)
+        await self._closed(session.key)
         kept = self._kept.pop(session.key, None)
         if kept is not None:
             kept.timer.cancel()
@@ -93,6 +94,7 @@ class Conversations:
     async def begin(self, agent: Agent, session: Session, turn: Turn) -> Conversation:
         """Have the terminal of a conversation open before it is spoken to. Conflict when it is open elsewhere, or is
         none that can be opened so."""
+        await self._closed(session.key)
         if (known := self._open.get(session.key)) is not None:
             return known
         if session.live_owner not in (None, self._owner):
@@ -147,7 +149,7 @@ class Conversations:
         for key in list(self._kept):
             self._close_soon(key)
         while self._closing:
-            await asyncio.wait(set(self._closing))
+            await asyncio.wait(set(self._closing.values()))
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -190,9 +192,13 @@ class Conversations:
         kept = self._kept.pop(key, None)
         if kept is not None:
             kept.timer.cancel()
-            closing = asyncio.get_running_loop().create_task(self._close(key, kept.talk))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._closing[key] = asyncio.get_running_loop().create_task(self._close(key, kept.talk))
+            self._closing[key].add_done_callback(lambda _: self._closing.pop(key, None))
+
+    async def _closed(self, key: str) -> None:
+        """A conversation that is being closed is over before another one of its session begins."""
+        if (closing := self._closing.get(key)) is not None:
+            await asyncio.wait({closing})
 
     async def _close(self, key: str, talk: Conversation) -> None:
         """Nobody else may open it before it is closed."""

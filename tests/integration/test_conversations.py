@@ -93,6 +93,42 @@ async def test_an_idle_conversation_is_closed_and_opened_again_when_it_is_spoken
         assert len(agent.opened) == 2
 
 
+async def test_a_conversation_that_is_being_closed_is_over_before_the_next_begins(tmp_path: Path) -> None:
+    closing, may_close = asyncio.Event(), asyncio.Event()
+
+    class Slow(ScriptedAgent):
+        async def open(self, session: Any) -> Any:
+            talk: Any = await super().open(session)
+            close = talk.close
+
+            async def slowly() -> None:
+                closing.set()
+                await may_close.wait()
+                await close()
+
+            talk.close = slowly
+            return talk
+
+    clock, agent = FakeClock(), Slow(result("yes"), lasting=True)
+    async with desk(tmp_path, agent, clock=clock, keep_open=60) as open_desk:
+        await open_desk.sessions.create(key="chat:1")
+        await said(open_desk, "chat:1", "hello")
+        await clock.advance(61)
+        await closing.wait()
+        task = await open_desk.sessions.send("chat:1", "still there?")
+        async with asyncio.timeout(10):
+            while (await open_desk.tasks.get(task.id)).status == "pending":
+                await asyncio.sleep(0.01)
+        await settle()
+        assert len(agent.opened) == 1
+        may_close.set()
+        await open_desk.tasks.wait(task.id)
+        assert len(agent.opened) == 2
+        assert (await open_desk.sessions.get("chat:1")).session.live_owner is not None, "the new one is kept"
+        await said(open_desk, "chat:1", "and now?")
+        assert len(agent.opened) == 2
+
+
 async def test_of_too_many_the_one_that_waited_longest_is_closed(tmp_path: Path) -> None:
     agent = ScriptedAgent(result("yes"), lasting=True)
     async with desk(tmp_path, agent, max_live=2) as open_desk:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -239,6 +240,8 @@ async def test_an_agent_that_speaks_acp_is_kept_in_as_well(opened: Opened, world
         task = await done(desk, "hello", world.project)
         assert task.result == "you said hello", task.error
         assert task.dir_key == str(world.project)
+        task = await done(desk, "[[write .git/config [core]]] [[read .git/config]]", world.project)
+        assert (task.result or "").count("refused: it is kept in a sandbox") == 2, "we would read and write outside"
 
 
 async def test_without_bubblewrap_nothing_runs_and_the_line_says_what_to_do(
@@ -334,10 +337,13 @@ def test_what_a_loader_or_shell_obeys_is_for_the_program_alone(world: World) -> 
     kept = Sandbox(agent="x", home=str(world.home))
     odd = {"LD_PRELOAD": "/p/evil.so", "BASH_FUNC_read%%": "() { evil; }", "PS4": "$(evil)", "PLAIN": "1", "PATH": "/p"}
     argv, env = kept.command(("prog",), str(world.project), odd)
-    assert env == {"PLAIN": "1", "PATH": "/p"}
+    assert env == {"PLAIN": "1", "PATH": os.environ["PATH"]}, "an agent's would choose the program that keeps it in"
     outside = argv[: argv.index("--")]
     assert not any("evil" in word for word in outside)
-    assert {"LD_PRELOAD=/p/evil.so", "PS4=$(evil)"} <= set(argv[len(outside) :])
+    assert {"LD_PRELOAD=/p/evil.so", "PS4=$(evil)", "PATH=/p"} <= set(argv[len(outside) :])
+    assert replace(kept, prefix=("jail",)).command(("prog",), "/", {"PATH": "/p"}) == (
+        ("jail", "env", "PATH=/p", "prog"), {"PATH": os.environ["PATH"]},
+    )  # fmt: skip
     assert any(word.endswith("/bwrap") and not word.startswith("/p") for word in outside)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator
@@ -398,6 +399,23 @@ async def test_a_directory_that_was_taken_away_is_made_again_from_its_branch(des
     assert fifth.status == "done"
     sixth = await desk.tasks.wait((await desk.sessions.send(key, "ls")).id)
     assert "was replaced by something else" in (sixth.error or "")
+
+
+async def test_settings_an_agent_put_in_place_of_the_repositorys_are_not_used(
+    desk: Runtime, repo: Path, tmp_path: Path
+) -> None:
+    trap = tmp_path / "trap"
+    tree = noted(await done(desk, "echo new > new", repo))["id"]
+    shutil.copytree(repo / ".git", tmp_path / "evil")
+    git(repo, "config", "--file", str(tmp_path / "evil" / "config"), "filter.e.clean", f"touch {trap}; cat")
+    (repo / ".gitattributes").write_text("* filter=e\n")
+    (repo / ".git" / "commondir").write_text(f"{tmp_path}/evil\n")
+    for look in (desk.worktrees.merge(tree), desk.worktrees.diff(tree), desk.worktrees.remove(tree)):
+        with pytest.raises(Conflict, match=r"\.git/commondir has git use other settings"):
+            await look
+    assert not trap.exists()
+    (repo / ".git" / "commondir").unlink()
+    assert "new" in (await desk.worktrees.diff(tree)).text
 
 
 async def test_neither_hooks_nor_what_an_agent_writes_is_run_by_us(

@@ -31,6 +31,7 @@ from midwatch.agents.patch import patch
 from midwatch.clock import SECOND
 from midwatch.errors import AgentError, BadConfig, TransientError, UsageLimit
 from midwatch.event import AgentFault, LlmResponse, MessageUpdate, Payload, PlanUpdate, ThoughtUpdate
+from midwatch.rule import Policy, decide
 from midwatch.testing import RecordingTurn
 
 FAKE = Path(__file__).parents[1] / "fakes" / "acp_agent.py"
@@ -490,6 +491,10 @@ def test_files_have_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(Refused, match="larger than 10 bytes; ask for some of its lines"):
         files.read("long")
     assert files.read("long", 2, 1) == "12345\n"
+    (tmp_path / "endless").write_text("1\n" + "2" * 11)
+    assert files.read("endless", 1, 1) == "1\n"
+    with pytest.raises(Refused, match="line 2 of endless is longer than 10 bytes"):
+        files.read("endless", 2, 1)
     with pytest.raises(Refused, match="larger"):
         files.write("x", "12345678901")
     with pytest.raises(Refused, match="NUL"):
@@ -701,12 +706,53 @@ def test_options_of_the_kind() -> None:
         ({"title": "git log …"}, None),  # what a title leaves out must not slip through a rule
         ({"title": "git log..."}, None),
         ({"title": "x" * 600}, None),
+        ({"rawInput": {"command": "make", "args": ["install"]}}, "make install"),
+        ({"rawInput": {"command": "git log", "args": "-p"}}, "'git log' -p"),
         ({}, None),
     ],
 )
 def test_the_command_of_a_question(call_: dict[str, Any], command: str | None) -> None:
     assert command_of(Tool("1", kind="execute"), call_) == command
     assert command_of(Tool("1", kind="edit"), {"title": "git log"}) is None
+
+
+def test_a_command_told_before_counts_where_its_question_has_only_a_title() -> None:
+    told = {"toolCallId": "1", "kind": "execute", "title": "git log", "rawInput": {"command": "git log; rm -rf ."}}
+    transcript = Transcript("m")
+    transcript.update({"sessionUpdate": "tool_call", **told}, more=False)
+    call_ = {"toolCallId": "1", "title": "git log"}
+    assert command_of(transcript.asked(call_)[0], call_) == "git log; rm -rf ."
+    many = {"command": ["git", *["x"] * 98, "; rm"]}
+    transcript.update({"sessionUpdate": "tool_call_update", "toolCallId": "1", "rawInput": many}, more=False)
+    assert command_of(transcript.asked(call_)[0], call_) is None, "its end is not known any more"
+
+
+def test_a_name_that_was_used_before_is_another_call() -> None:
+    transcript = Transcript("m")
+    for status in ("pending", "completed"):
+        first = {"toolCallId": "1", "kind": "edit", "locations": [{"path": "/p/src/a"}], "status": status}
+        transcript.update({"sessionUpdate": "tool_call", **first}, more=False)
+    tool, _ = transcript.asked({"toolCallId": "1", "kind": "delete", "locations": [{"path": "/etc/x"}]})
+    assert (tool.kind, tool.locations) == ("delete", ("/etc/x",))
+
+
+@pytest.mark.parametrize(
+    ("more", "command"),
+    [
+        ({"cwd": "{root}"}, "npm test"),
+        ({"dir_path": "."}, "npm test"),
+        ({"cwd": "/elsewhere"}, "cd /elsewhere && npm test"),
+        ({"workdir": "sub dir"}, "cd 'sub dir' && npm test"),
+        ({"env": {"NODE_OPTIONS": "-r ./evil"}}, "NODE_OPTIONS='-r ./evil' npm test"),
+    ],
+)
+def test_a_command_elsewhere_is_another_command(tmp_path: Path, more: dict[str, Any], command: str) -> None:
+    root = str(tmp_path)
+    raw = {"command": "npm test", **{key: root if value == "{root}" else value for key, value in more.items()}}
+    asked = question(Tool("1", kind="execute"), {"rawInput": raw}, (Option("1", "Go", "allow_once"),), root)
+    assert asked.command == command
+    allowed = decide(asked, root, [("config", Policy.from_data({"allow": [{"command": "npm test"}]}))])
+    assert allowed.verdict == ("allow" if command == "npm test" else "ask")
 
 
 def test_a_question_and_its_risk(tmp_path: Path) -> None:

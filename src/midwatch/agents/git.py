@@ -304,6 +304,8 @@ class GitProgram:
         """Run git in a directory. What it writes is read up to `limit` bytes; then, or after `seconds`, it is ended."""
         options = [word for option in OPTIONS for word in ("-c", option)]
         argv = (self._program, "--no-pager", "--no-optional-locks", *options, "-C", place, *words)
+        if env is None:
+            await asyncio.to_thread(_check_own, place)
         try:
             child = await asyncio.create_subprocess_exec(
                 *argv, stdin=asyncio.subprocess.PIPE if said else asyncio.subprocess.DEVNULL,
@@ -329,6 +331,18 @@ class GitProgram:
                 _kill(child.pid)
                 await child.wait()
         return Said(code, out, err.decode("utf-8", "replace"), cut)
+
+
+def _check_own(place: str) -> None:
+    """A checkout's repository has its own config, whatever an agent wrote there: another one names other programs."""
+    for folder in (Path(place), *Path(place).parents):
+        if os.path.lexists(folder / ".git"):
+            if os.path.lexists(folder / ".git" / "commondir"):
+                raise Conflict(
+                    f"{folder}/.git/commondir has git use other settings than the repository's; git makes no such file "
+                    "there: look at it, then remove it."
+                )
+            return
 
 
 def environment() -> dict[str, str]:

@@ -42,7 +42,7 @@ STATE: Mapping[str, tuple[str, ...]] = {
 }
 """Where known programs keep their sign-in and their conversations, in the home."""
 OURS = "MIDWATCH_"
-OBEYED = re.compile(r"LD_|GLIBC_|GCONV_|MALLOC_|LOCPATH$|NLSPATH$|BASH|SHELLOPTS$|PS4$|ENV$|IFS$|.*\W")
+OBEYED = re.compile(r"PATH$|LD_|GLIBC_|GCONV_|MALLOC_|LOCPATH$|NLSPATH$|BASH|SHELLOPTS$|PS4$|ENV$|IFS$|.*\W")
 """Variables by which a loader or a shell runs other code than it was told to."""
 TRY_SECONDS = 20.0
 WORKING: set[str] = set()
@@ -87,6 +87,8 @@ class Sandbox:
         is given to the program alone: those that build the sandbox are outside of it."""
         inner = {name: value for name, value in env.items() if OBEYED.match(name) and os.environ.get(name) != value}
         outer = {name: value for name, value in env.items() if name not in inner}
+        if "PATH" in inner:  # by an agent's, another program could be found for what builds the sandbox
+            outer["PATH"] = os.environ.get("PATH", os.defpath)
         told = tuple(f"{name}={value}" for name, value in inner.items())
         if self.prefix:
             begin = tuple(part.replace("{workdir}", workdir) for part in self.prefix)
@@ -164,7 +166,10 @@ def _git(repository: Repository) -> dict[Path, tuple[str, ...]]:
     """What commits write; what names programs stays as it is, also where it is not there yet."""
     common, hooks = repository.common, repository.common / "hooks"
     made: dict[Path, tuple[str, ...]] = {common: ("--bind", str(common), str(common))}
-    for file in (common / "config", common / "config.worktree", repository.admin / "config.worktree"):
+    files = [common / "config", common / "config.worktree", repository.admin / "config.worktree"]
+    if repository.admin != common:  # these lead git to another config
+        files += [repository.admin / "commondir", repository.admin / "gitdir"]
+    for file in files:
         made[file] = ("--ro-bind-try", str(file), str(file))
     empty = ("--tmpfs", str(hooks), "--remount-ro", str(hooks))
     made[hooks] = ("--ro-bind", str(hooks), str(hooks)) if hooks.is_dir() else empty

@@ -139,7 +139,7 @@ class AcpConversation:
         await link.open(turn)
         self._desk = Desk(program)
         client = {"name": "midwatch", "title": "midwatch", "version": __version__}
-        files = not self._agent.profile.own_files
+        files = not self._agent.profile.own_files and program.sandbox is None
         can = {"fs": {"readTextFile": files, "writeTextFile": files}, "terminal": True}
         wish = {"protocolVersion": VERSION, "clientCapabilities": can, "clientInfo": client}
         told = await self._begin(link.ask("initialize", wish), link)

@@ -16,6 +16,7 @@ class Desk:
     """Serves one running agent."""
 
     def __init__(self, program: Program) -> None:
+        self._sandboxed = program.sandbox is not None
         self.files = Files(program.workdir)
         self.terminals = Terminals(program, self.files)
 
@@ -23,6 +24,8 @@ class Desk:
         """Answer a request about files or terminals; RequestError tells why not."""
         from acp import RequestError, schema
 
+        if self._sandboxed and method.startswith("fs/"):  # we are outside, where more can be read and written
+            raise RequestError(-32602, "it is kept in a sandbox and reads and writes files itself.")
         try:
             match method:
                 case "fs/read_text_file":

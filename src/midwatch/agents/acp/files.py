@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import BinaryIO
 
 LONGEST_FILE = 10_000_000
 """Bytes that are read or written at once."""
@@ -39,7 +40,7 @@ class Files:
                 if line is None and limit is None:
                     data = file.read(LONGEST_FILE + 1)
                 else:
-                    data = b"".join(_some(file, max(line or 1, 1), limit))
+                    data = b"".join(_some(file, max(line or 1, 1), limit, path))
         if len(data) > LONGEST_FILE:
             raise Refused(f"{path} is larger than {LONGEST_FILE} bytes; ask for some of its lines")
         return data.decode("utf-8", "replace")
@@ -84,13 +85,15 @@ class Files:
             os.close(here)
 
 
-def _some(file: Iterator[bytes], first: int, limit: int | None) -> Iterator[bytes]:
+def _some(file: BinaryIO, first: int, limit: int | None, path: str) -> Iterator[bytes]:
     size = 0
-    for number, text in enumerate(file, 1):
-        if number < first:
-            continue
+    for number, text in enumerate(iter(lambda: file.readline(LONGEST_FILE + 1), b""), 1):
         if limit is not None and number >= first + limit:
             return
+        if len(text) > LONGEST_FILE:
+            raise Refused(f"line {number} of {path} is longer than {LONGEST_FILE} bytes")
+        if number < first:
+            continue
         size += len(text)
         yield text
         if size > LONGEST_FILE:

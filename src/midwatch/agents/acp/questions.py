@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from midwatch.agent import Answer, Choice, ChoiceKind, Question, QuestionKind, Risk
-from midwatch.agents.acp.updates import Json, Tool
+from midwatch.agents.acp.updates import MOST_ITEMS, Json, Tool
 
 CHOICE_KINDS = frozenset(get_args(ChoiceKind))
 QUESTION_KINDS = frozenset(get_args(QuestionKind)) - {"choice"}
@@ -57,6 +57,8 @@ def question(tool: Tool, call: Json, offered: tuple[Option, ...], root: str) -> 
         no = next(name for name in ("no", "reject", "refuse") if name not in {c.name for c in choices})
         choices.append(Choice(no, "reject_once"))
     command = command_of(tool, call)
+    if command is not None:
+        command = "".join((*_before(call.get("rawInput") or tool.arguments, root), command))
     what = tool.wish = command or tool.label
     diffs = "".join(str(one["patch"]) for one in tool.diffs.values())[:LONGEST_DIFF]
     first = what.splitlines()[0][:LONGEST_TEXT] if what.strip() else "it"
@@ -78,10 +80,16 @@ VERBS = {
 
 def command_of(tool: Tool, call: Json) -> str | None:
     """The command as the agent wrote it. A title stands for it only if it cannot have been shortened: rules are held
-    against the command, and what a title leaves out must not slip through."""
-    raw = call.get("rawInput")
-    given = raw.get("command") or raw.get("cmd") if isinstance(raw, Mapping) else None
+    against the command, and what a title leaves out must not slip through. What was told of the call before counts
+    where the question does not say it again."""
+    raw = call.get("rawInput") or tool.arguments
+    raw = raw if isinstance(raw, Mapping) else {}
+    given, more = raw.get("command") or raw.get("cmd"), raw.get("args")
+    if isinstance(given, str) and given.strip() and more:
+        given = [given, *(more if isinstance(more, list) else [more])]
     if isinstance(given, list) and given:
+        if not call.get("rawInput") and len(given) >= MOST_ITEMS:  # only its beginning was kept
+            return None
         words = [str(word) for word in given]
         shell = len(words) == 3 and re.fullmatch(r"(.*/)?(ba|z|da|k)?sh", words[0]) and re.fullmatch(r"-l?c", words[1])
         given = words[2] if shell else shlex.join(words)
@@ -94,6 +102,18 @@ def command_of(tool: Tool, call: Json) -> str | None:
 
 
 LONGEST_TITLE = 500
+DIRECTORIES = ("cwd", "workdir", "working_directory", "workingDirectory", "directory", "dir_path")
+
+
+def _before(raw: Any, root: str) -> Iterator[str]:
+    """What makes the same words another command, as a shell would have it: another directory, and variables."""
+    raw = raw if isinstance(raw, Mapping) else {}
+    for place in (raw.get(name) for name in DIRECTORIES):
+        if isinstance(place, str) and place and os.path.realpath(os.path.join(root, place)) != root:  # noqa: PTH118
+            yield f"cd {shlex.quote(place)} && "
+    env = raw.get("env")
+    for name, value in env.items() if isinstance(env, Mapping) else ():
+        yield f"{name}={shlex.quote(str(value))} "
 
 
 def _risk(kind: str, command: str | None, paths: tuple[str, ...], root: str) -> Risk:

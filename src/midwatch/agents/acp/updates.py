@@ -167,6 +167,8 @@ class Transcript:
     def asked(self, call: Json) -> tuple[Tool, list[Payload]]:
         """The agent asks for leave to use a tool, of which this may be the first word."""
         made = [*self._break()]
+        if (known := self.tools.get(str(call.get("toolCallId")))) is not None and known.ended:
+            del self.tools[known.id]  # another call with a used name: what was told of the first does not hold for it
         tool = self._know(call)
         return tool, [*made, *self._start(tool)]
 
