@@ -25,7 +25,7 @@ KINDS: dict[str, str] = {
     "terminal": "midwatch.agents.terminal.kind:TerminalAgent",
 }
 """Where each kind lives."""
-EXCLUSIVE = frozenset({"headless", "acp", "terminal"})
+EXCLUSIVE = frozenset({"headless", "acp"})
 """Kinds that write code: a task of theirs has its directory for itself, unless it is said to share it."""
 
 

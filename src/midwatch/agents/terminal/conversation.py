@@ -123,7 +123,7 @@ class TerminalConversation:
 
     def send_keys(self, data: bytes) -> None:
         """See the port."""
-        self._running().type(data)
+        self._running().press(data)
 
     def resize(self, columns: int, rows: int) -> None:
         """See the port."""

@@ -62,10 +62,13 @@ class TerminalAgent(BaseAgent):
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:
-        """A program that can take up a conversation goes on after a crash."""
-        known = PROFILES.get(str(options.get("profile", "custom")))
+        """A program that can take up a conversation goes on after a crash. A coding agent has its directory for
+        itself."""
+        name = str(options.get("profile", "custom"))
+        known = PROFILES.get(name)
         resumes = options.get("resume_argv") or (known and known.resume_argv and not options.get("argv"))
-        return cls.terms._replace(on_crash="resume") if resumes else cls.terms
+        terms = cls.terms._replace(exclusive=name != "custom")
+        return terms._replace(on_crash="resume") if resumes else terms
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> TerminalAgent:

@@ -14,7 +14,9 @@ from midwatch.agents.terminal.status import Reading, Watch
 
 BURST = 0.01
 """Seconds in which what belongs together usually arrives."""
-SHOWN_EVERY = 0.05
+SHOWN_EVERY, SHOWN_AT_LEAST_EVERY = 0.05, 1.0
+"""Seconds between two screens that are told: soon after keys or silence, ever less often while it goes on writing."""
+SILENCE = 0.5
 
 
 class Live:
@@ -29,6 +31,8 @@ class Live:
         """Set when it has written, or somebody wants everybody to look again."""
         self._child: TerminalChild | None = None
         self._showing: asyncio.TimerHandle | None = None
+        self._pace = SHOWN_EVERY
+        self._heard_at = 0.0
         self._closed = False
 
     async def start(self, program: Program, turn: Turn) -> None:
@@ -52,6 +56,11 @@ class Live:
         """Press keys."""
         if self._child is not None and keys:
             self._child.type(keys.encode() if isinstance(keys, str) else keys)
+
+    def press(self, keys: bytes) -> None:
+        """Type what a person types, who wants to see it."""
+        self._pace = SHOWN_EVERY
+        self.type(keys)
 
     def resize(self, columns: int, rows: int) -> None:
         """Give it another size."""
@@ -133,7 +142,11 @@ class Live:
         if self._closed:
             return
         self.screen.feed(data)
-        self.watch.output(self._now())
+        now = self._now()
+        if now - self._heard_at > SILENCE:
+            self._pace = SHOWN_EVERY
+        self._heard_at = now
+        self.watch.output(now)
         self.news.set()
         self._show_soon()
 
@@ -145,10 +158,11 @@ class Live:
 
     def _show_soon(self) -> None:
         if self.listener is not None and self._showing is None:
-            self._showing = asyncio.get_running_loop().call_later(SHOWN_EVERY, self._show)
+            self._showing = asyncio.get_running_loop().call_later(self._pace, self._show)
 
     def _show(self) -> None:
         self._showing = None
+        self._pace = min(2 * self._pace, SHOWN_AT_LEAST_EVERY)
         if self.listener is not None and not self._closed:
             self.listener(self.screen.text())
 

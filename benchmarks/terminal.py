@@ -1,0 +1,213 @@
+"""Agents that live in a terminal: `make bench-terminal`.
+
+What midwatch adds to a turn with a program that answers at once, what ten open terminals cost while they wait, long and
+slow replies; and with the real agents that are installed, how soon it is seen that they have finished. Prints a table,
+a sentence for every target that was missed, and one JSON object as its last line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import aclosing, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import psutil
+import uvloop
+
+from benchmarks.harness import NOISY_CORES, busy_seconds, json_line, print_table, tree_seconds
+from midwatch import Runtime, Settings
+from midwatch.agent import Answer, Question
+from midwatch.agents import build
+from midwatch.api.sse import Shape, encode
+from midwatch.event import EventFilter
+from midwatch.testing import RecordingTurn
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+SESSIONS, TURNS, LINES, REPEATS = 10, 30, 50_000, 3
+TARGETS = {
+    "turn_p50_s": 0.2,
+    "idle_percent": 1.0,
+    "flood_s": 1.0,
+    "flood_lines_lost": 0,
+    "wire_ratio": 2.0,
+    "finished_to_idle_max_s": 0.7,
+    "false_idle": 0,
+}
+"""What each figure is to be at most."""
+ECHO = """
+import sys, time
+while True:
+    said = input("> ")
+    if said == "flood": print("\\n".join(f"line {n} of a flood" for n in range(50000)))
+    elif said == "stream":
+        for n in range(900): print(f"{n:4} " + "x" * 76, flush=True); time.sleep(0.005)
+    else: print("you said", said)
+"""
+
+
+def settings(place: str) -> Settings:
+    """A desk with the echo in a terminal."""
+    echo = {"kind": "terminal", "argv": [sys.executable, "-c", ECHO], "prompt": "^> $", "slots": SESSIONS}
+    return Settings.load(place, detect_agents=False, agents={"echo": echo}, default_agent="echo")
+
+
+async def say(desk: Runtime, key: str, text: str) -> str:
+    """A turn, whose reply is wanted."""
+    task = await desk.tasks.wait((await desk.sessions.send(key, text)).id)
+    assert task.status == "done", task.error
+    return task.result or ""
+
+
+async def timed(desk: Runtime, key: str, text: str) -> tuple[float, str]:
+    """Seconds from sending to the end of the turn, and the reply."""
+    began = time.perf_counter()
+    found = await say(desk, key, text)
+    return time.perf_counter() - began, found
+
+
+async def echoes(place: str, idle_seconds: float) -> dict[str, Any]:
+    """What needs no real agent."""
+    async with Runtime.open(settings=settings(place)) as desk:
+        own = psutil.Process()
+        await desk.sessions.create(key="bench:warm")
+        await say(desk, "bench:warm", "hello")
+        memory = own.memory_info().rss
+        for number in range(SESSIONS):
+            await desk.sessions.create(key=f"bench:{number}")
+            await say(desk, f"bench:{number}", "hello")
+        grown = (own.memory_info().rss - memory) / SESSIONS / 1024
+        await asyncio.sleep(1.0)
+        spent, busy, began = tree_seconds(os.getpid()), busy_seconds(), time.monotonic()
+        await asyncio.sleep(idle_seconds)
+        idle, took = tree_seconds(os.getpid()) - spent, time.monotonic() - began
+        others = (busy_seconds() - busy - idle) / took
+        turns = [(await timed(desk, "bench:0", f"turn {n}"))[0] for n in range(TURNS)]
+        began = time.perf_counter()
+        await asyncio.gather(*(say(desk, f"bench:{n}", "at once") for n in range(SESSIONS)))
+        parallel = time.perf_counter() - began
+        floods = [await timed(desk, "bench:1", "flood") for _ in range(REPEATS)]
+        wanted = [f"line {n} of a flood" for n in range(LINES)]
+        lost = sum(len(set(wanted) - set(text.split("\n"))) + (text.split("\n") != wanted) for _, text in floods)
+        return {
+            "turn_p50_s": round(statistics.median(turns), 3),
+            "turn_max_s": round(max(turns), 3),
+            "ten_turns_at_once_s": round(parallel, 3),
+            "idle_percent": round(100 * idle / took, 3),
+            "memory_per_session_kb": round(grown),
+            "flood_s": round(statistics.median(took for took, _ in floods), 3),
+            "flood_lines_lost": lost,
+            "others_cores": round(others, 2),
+            **await streamed(desk),
+        }
+
+
+async def streamed(desk: Runtime) -> dict[str, Any]:
+    """What a reply of 73 KB costs somebody who watches its session's live stream, against its own size."""
+    sizes: Counter[str] = Counter()
+
+    async def watch() -> None:
+        which = EventFilter(session_key="bench:2")
+        async with aclosing(desk.bus.follow(desk.bus.known_seq, which, live=True)) as following:
+            async for made in following:
+                sizes[made.kind] += len(encode(made, Shape(brief=True, scoped=True)))
+
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(0.1)
+    reply = await say(desk, "bench:2", "stream")
+    await asyncio.sleep(0.3)
+    watching.cancel()
+    with suppress(asyncio.CancelledError):
+        await watching
+    size = len(reply.encode())
+    return {
+        "reply_bytes": size,
+        "wire_ratio": round(sum(sizes.values()) / size, 2),
+        "of_it_screens": round(sizes["screen_update"] / size, 2),
+    }
+
+
+class Granting(RecordingTurn):
+    """A turn that trusts the agent."""
+
+    async def ask(self, question: str | Question, *_: Any, **__: Any) -> Answer:
+        assert isinstance(question, Question)
+        return Answer("granted", next(choice.name for choice in question.choices if choice.allows))
+
+
+async def real(known: Any, place: Path) -> dict[str, Any]:
+    """How soon after its model has finished an agent is seen to be idle, and whether it was thought so too soon."""
+    serve = import_module("fakes.model_server").serve
+    work = place / "project"
+    work.mkdir(parents=True)
+    late, false = [], 0
+    async with serve() as (url, model):
+        env = known.environment(place / "home", url)
+        options = {**known.settings("terminal"), "workdir": str(work)}
+        options["env"] = {k: v for k, v in env.items() if k not in ("TERM", "NO_COLOR")} | options.get("env", {})
+        del options["kind"]
+        talk = await build(known.name, "terminal", options).open(RecordingTurn().session())
+        try:
+            began = time.perf_counter()
+            await talk.turn(Granting("[[say ready]]"))
+            start = time.perf_counter() - began
+            for number, seconds in enumerate((0.5, 0.5, 3.0, 6.0)):
+                turn = asyncio.create_task(talk.turn(Granting(f"Turn {number} [[hold n{number}]] [[say finished]]")))
+                await model.until(lambda seen, name=f"n{number}": name in seen.held, 60.0)
+                await asyncio.sleep(seconds)
+                false += turn.done()
+                model.release(f"n{number}")
+                began = time.perf_counter()
+                found = (await turn).text
+                late.append(time.perf_counter() - began)
+                assert "finished" in found, found
+        finally:
+            await talk.close()
+    return {"start": start, "p50": statistics.median(late), "max": max(late), "false": false}
+
+
+async def main(idle_seconds: float, agents: bool) -> None:
+    """All of it."""
+    with tempfile.TemporaryDirectory() as place:
+        figures = await echoes(place, idle_seconds)
+    rows = [(name, f"{value}", f"{TARGETS[name]}" if name in TARGETS else "") for name, value in figures.items()]
+    print_table(("echo agent", "figure", "at most"), rows)
+    if agents:
+        agents_known = import_module("agents.known")
+        tried: dict[str, dict[str, Any]] = {}
+        found_rows: list[tuple[str, ...]] = []
+        for known in agents_known.AGENTS:
+            if known.name in ("claude", "codex", "gemini", "goose") and agents_known.program(known.name):
+                with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+                    found = tried[known.name] = await real(known, Path(place))
+                told = (f"{found[name]:.2f}" for name in ("start", "p50", "max"))
+                found_rows.append((f"{known.name} {known.version}", *told, f"{found['false']}"))
+        print_table(("agent", "first turn s", "finished to idle p50 s", "max s", "false idle"), found_rows)
+        figures |= {
+            "agents": {name: {k: round(v, 3) for k, v in found.items()} for name, found in tried.items()},
+            "finished_to_idle_max_s": round(max((found["max"] for found in tried.values()), default=0.0), 3),
+            "false_idle": sum(found["false"] for found in tried.values()),
+        }
+    for name, target in TARGETS.items():
+        if name in figures and figures[name] > target:
+            print(f"MISSED: {name} is {figures[name]}, the target is {target}.")
+    if figures["others_cores"] > NOISY_CORES:
+        print(f"DISTURBED: other processes used {figures['others_cores']:.2f} cores.")
+    print(json_line(figures))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--idle-seconds", type=float, default=10.0)
+    parser.add_argument("--no-agents", action="store_true", help="only what needs no real agent")
+    chosen = parser.parse_args()
+    uvloop.run(main(chosen.idle_seconds, not chosen.no_agents))
