@@ -160,7 +160,7 @@ def refused(folder: Path, *arguments: str, **env: str) -> str:
 def test_wrong_wishes_are_one_line_and_status_1(tmp_path: Path) -> None:
     assert "invalid agent type: nonsense" in refused(tmp_path, "--type", "nonsense", "--", "true")
     assert "--load-state requires --state-file to be set" in refused(tmp_path, "--load-state", "--", "true")
-    assert "--save-state requires --state-file to be set" in refused(tmp_path, "--save-state", "--", "true")
+    assert "--save-state requires --state-file to be set" in refused(tmp_path, "--save-state=true", "--", "true")
     assert "'http://a' must not include http:// or https://" in refused(tmp_path, "-a", "http://a", "--", "true")
     assert "the list must not be empty" in refused(tmp_path, "-a", "", "--", "true")
     assert "'a:80' must not include a port" in refused(tmp_path, "--", "true", AGENTAPI_ALLOWED_HOSTS="b a:80")
@@ -241,7 +241,7 @@ async def test_the_conversation_is_kept_in_a_file_and_taken_up(tmp_path: Path) -
         assert await server.ended(signal.SIGTERM) == 0
     assert not pid.exists()
     assert len(json.loads(state.read_text())["messages"]) == 7
-    async with alone(tmp_path, *flags, "--no-load-state", "--no-save-state") as server:
+    async with alone(tmp_path, *flags, "--load-state=false", "--no-save-state") as server:
         await said(server, 3)
     assert len(json.loads(state.read_text())["messages"]) == 7
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import clean, emit, note, say
@@ -22,6 +24,8 @@ PORT = 3284
 WIDTH, HEIGHT = 80, 50
 LEAST_WIDTH, LEAST_HEIGHT, MOST = 20, 10, 1000
 BAR = "=" * 8
+TRUE = ("true", "t", "1")
+SPELLED = re.compile(r"^--(load-state|save-state)=(true|false|t|f|1|0)$", re.IGNORECASE)
 
 
 @app.callback()
@@ -59,7 +63,21 @@ Save = Annotated[bool | None, switch("save-state", "Keep it there; the default w
 Pid = Annotated[str, flag("pid-file", "Where the process id is written.")]
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
+class Spelled(TyperCommand):
+    """Takes a switch also as agentapi spells it: `--load-state=false`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line."""
+        end = args.index("--") if "--" in args else len(args)
+        ours = [SPELLED.sub(_switched, said) for said in args[:end]]
+        return super().parse_args(ctx, [*ours, *args[end:]])
+
+
+def _switched(said: re.Match[str]) -> str:
+    return f"--{'' if said[2].lower() in TRUE else 'no-'}{said[1]}"
+
+
+@app.command(cls=Spelled, context_settings={"allow_interspersed_args": False})
 def server(
     agent: Agent, type_: Type = "", port: Port = PORT, print_openapi: PrintOpenapi = False,
     chat_base: ChatBase = "/chat",
