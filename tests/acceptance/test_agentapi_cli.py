@@ -175,11 +175,13 @@ def test_wrong_wishes_are_one_line_and_status_1(tmp_path: Path) -> None:
 
 async def test_an_agent_that_exits_at_once(tmp_path: Path) -> None:
     server = Alone(tmp_path, agent=[sys.executable, "-c", "print('no key'); raise SystemExit(2)"])
-    assert await server.ended() == 1
+    try:
+        assert await server.ended() == 1
+    finally:
+        server.process.kill()
+        server.process.communicate()
+        await server.http.aclose()
     assert "no key" in server.errors.read_text()
-    assert server.process.stdout is not None
-    server.process.stdout.close()
-    await server.http.aclose()
     assert await eventually(lambda: not processes_with(server.mark))
 
 
