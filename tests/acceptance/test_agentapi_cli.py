@@ -179,7 +179,9 @@ async def test_an_agent_that_exits_at_once(tmp_path: Path) -> None:
         assert await server.ended() == 1
     finally:
         server.process.kill()
-        server.process.communicate()
+        server.process.wait()
+        assert server.process.stdout is not None
+        server.process.stdout.close()
         await server.http.aclose()
     assert "no key" in server.errors.read_text()
     assert await eventually(lambda: not processes_with(server.mark))
