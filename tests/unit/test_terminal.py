@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from midwatch.agent import Terminal, TurnResult
+from midwatch.agent import Answer, Terminal, TurnResult
 from midwatch.agents import build
 from midwatch.agents.guard import guard
 from midwatch.agents.terminal.kind import TerminalOptions
@@ -285,6 +285,61 @@ async def test_closing_leaves_no_process_of_the_session(tmp_path: Path) -> None:
         assert len(pids) >= 2
     for pid in pids:
         assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]
+
+
+# -- questions ------------------------------------------------------------------------------------------------------
+
+ASKING = """
+import sys, tty, termios
+def key():
+    old = termios.tcgetattr(0); tty.setcbreak(0); said = sys.stdin.read(1); termios.tcsetattr(0, termios.TCSADRAIN, old)
+    return said
+while True:
+    said = input("> ")
+    print("─" * 40, "Run the command?", "  rm -r build", sep="\\n")
+    print(" ❯ 1. Yes", "   2. Always", "   3. No, stop", "Esc to cancel", sep="\\n", flush=True)
+    print("\\033[2J\\033[H> " + said + "\\nkey " + key(), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "key"), [("Yes", "1"), ("Always", "2"), ("No, stop", "3"), (Answer("expired"), "3")]
+)
+async def test_a_question_on_the_screen_is_asked_and_answered_by_its_key(answer: str | Answer, key: str) -> None:
+    async with talking(agent(ASKING, prompt="^> $", asking="Esc to cancel", echo="> ")) as talk:
+        turn = RecordingTurn("clean up", answers=[answer])
+        async with asyncio.timeout(20):
+            assert (await talk.turn(turn)).text == f"key {key}"
+    (asked,) = turn.asked
+    assert (asked.text, asked.kind) == ("Run the command?\nrm -r build", "execute")
+    assert [choice.kind for choice in asked.choices] == ["allow_once", "allow_always", "reject_once"]
+
+
+async def test_a_question_may_be_answered_at_the_terminal() -> None:
+    async with talking(agent(ASKING, prompt="^> $", asking="Esc to cancel", echo="> ")) as talk:
+        turn = Patient("clean up")
+        working = asyncio.create_task(talk.turn(turn))
+        async with asyncio.timeout(20):
+            await turn.until(lambda t: bool(t.asked))
+            talk.send_keys(b"2")
+            assert (await working).text == "key 2"
+
+
+class Patient(RecordingTurn):
+    """Whose questions nobody answers."""
+
+    async def ask(self, question: Any, *_: Any, **__: Any) -> Answer:
+        self.asked.append(question)
+        await self._tell()
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+
+async def test_nothing_is_typed_into_a_screen_that_is_not_known() -> None:
+    menu = "print('Update now? Enter installs it'); print('installed', input())"
+    async with talking(agent(menu, ready="^never seen$", quiet=0.5)) as talk:
+        with pytest.raises(AgentError, match="not known; answer it at its terminal: Update now"):
+            await say(talk, "hello")
+        assert "installed" not in talk.screenshot().text and "hello" not in talk.screenshot().text
 
 
 # -- settings -------------------------------------------------------------------------------------------------------

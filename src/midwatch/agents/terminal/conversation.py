@@ -222,6 +222,7 @@ class TerminalConversation:
             if self._broken_off or (self._interrupted and reading.state == "idle"):
                 raise AgentError("it was interrupted.")
             if reading.state == "idle":
+                self._check_known(live, reading)
                 return
             if reading.state != "asking":
                 shown = last_lines(live.screen.text())
@@ -231,6 +232,13 @@ class TerminalConversation:
             if questions[found.text] > MOST_REPEATS:
                 raise AgentError(f"the program does not take the answer to its question: {found.text}")
             await self._ask(turn, live, found)
+
+    def _check_known(self, live: Live, reading: Reading) -> None:
+        """Nothing is typed into a screen that nobody knows: it may be a question that Enter would answer."""
+        profile = live.profile
+        if reading.evidence == "silence" and profile.ready and not profile.find(profile.ready, live.watch.shown):
+            shown = last_lines(live.watch.shown)
+            raise AgentError(f"the program waits with a screen that is not known; answer it at its terminal: {shown}")
 
     @property
     def _broken_off(self) -> bool:
