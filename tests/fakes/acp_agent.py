@@ -302,6 +302,7 @@ class Agent:
             self.raw(line)
         self.raw('{"jsonrpc": "2.0", "id": 99999, "result": {}}')
         self.raw('{"jsonrpc": "2.0", "id": [1], "error": "odd"}')
+        self.raw('{"jsonrpc": "2.0", "id": 99999999999999999999, "method": "odd/request"}')
         self.raw('{"jsonrpc": "2.0", "method": 7, "params": []}')
         self.raw('{"jsonrpc": "2.0", "method": "session/update", "params": [1]}')
         self.write({"method": "odd/news", "params": {}})

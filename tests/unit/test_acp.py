@@ -25,9 +25,11 @@ from midwatch.agents.acp.outcome import blocks
 from midwatch.agents.acp.profiles import NAMES, PROFILES
 from midwatch.agents.acp.questions import Option, chosen, command_of, options, question
 from midwatch.agents.acp.settings import call, offer
+from midwatch.agents.acp.terminals import OUTPUT_LIMIT, Tail, Terminals
 from midwatch.agents.acp.updates import Tool, Transcript
 from midwatch.agents.guard import guard
 from midwatch.agents.patch import patch
+from midwatch.agents.process import Program
 from midwatch.clock import SECOND
 from midwatch.errors import AgentError, BadConfig, TransientError, UsageLimit
 from midwatch.event import AgentFault, LlmResponse, MessageUpdate, Payload, PlanUpdate, ThoughtUpdate
@@ -227,13 +229,14 @@ async def test_a_warning_is_no_answer(talk: Talk) -> None:
     assert "Model metadata" in of(turn, AgentFault)[0].message
 
 
-async def test_what_makes_no_sense_is_left_out(talk: Talk) -> None:
+async def test_what_makes_no_sense_is_left_out(talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
     found, turn = await turned(talk, "[[say so:]] [[malformed]] [[say fine]]")
     assert found.text == "so:-32602 -32602 -32602 fine"
     (warning,) = of(turn, AgentFault)
     assert "lines that are no messages" in warning.message
     found, _ = await turned(talk, "still there")
     assert found.text == "you said still there"
+    assert "Traceback" not in caplog.text
 
 
 async def test_a_diff_as_a_patch(talk: Talk, tmp_path: Path) -> None:
@@ -513,6 +516,15 @@ async def test_terminals(talk: Talk, tmp_path: Path) -> None:
     output, code, cut = json.loads(found.text)
     assert (code, cut) == (0, True)
     assert output.endswith("300000\n")
+
+
+async def test_a_terminal_no_program_can_have_is_refused(tmp_path: Path) -> None:
+    program = Program(agent="x", argv=("x",), workdir=str(tmp_path), sandbox=None)
+    terminals = Terminals(program, Files(str(tmp_path)))
+    for odd in ({"env": [{"name": "A=B", "value": "x"}]}, {"args": ["a\0b"]}):
+        with pytest.raises(Refused):
+            await terminals.create(RecordingTurn(), {"command": "true", **odd})
+    assert Tail(10**9).limit == Tail(OUTPUT_LIMIT).limit, "fifty of them must be bearable"
 
 
 async def test_a_terminal_is_killed_or_ended_with_the_conversation(talk: Talk, tmp_path: Path) -> None:

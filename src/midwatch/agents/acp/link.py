@@ -27,6 +27,7 @@ ERROR_LIMIT = 100_000
 MOST_REQUESTS = 64
 """Requests of an agent that are being answered at the same time."""
 FOREVER = 10.0**9
+LARGEST_ID = 2**63
 UPDATE = "session/update"
 
 
@@ -87,6 +88,8 @@ class Wire:
                     self.failure = problem
                     return None
             elif isinstance(method, str):
+                if isinstance(name := message.get("id"), int) and abs(name) >= LARGEST_ID:
+                    continue  # it could not be answered
                 if "id" in message:
                     await self.room.acquire()
                 return message

@@ -16,6 +16,7 @@ from midwatch.agents.process import DRAIN, Child, Pipe, Program, within
 from midwatch.errors import AgentError
 
 OUTPUT_LIMIT = 1_000_000
+"""Bytes that are kept of one command, whatever more its agent wishes: many may write at the same time."""
 MOST_TERMINALS = 50
 
 
@@ -24,7 +25,7 @@ class Tail(Pipe):
 
     def __init__(self, limit: int) -> None:
         super().__init__()
-        self.limit = max(1, min(limit, 10 * OUTPUT_LIMIT))
+        self.limit = max(1, min(limit, OUTPUT_LIMIT))
         self.truncated = False
         self._kept = bytearray()
 
@@ -109,7 +110,7 @@ class Terminals:
         also = Also(tail)
         try:
             child = await Child.spawn(program, turn, tail, also, helper=True)
-        except AgentError as problem:
+        except (AgentError, ValueError) as problem:  # a NUL character, or a name no variable can have
             raise Refused(str(problem)) from problem
         child.admit_helper()
         self._count += 1
