@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Protocol
+from zlib import crc32
 
 from midwatch.change import Changes, Update
 from midwatch.channel import cut
@@ -141,7 +143,8 @@ class Worktrees:
             tree = await self._present(tree.id)
             await self._check_idle(tree)
             task = await self._store.get_task(tree.task_id)
-            merged = await self._git.merge(tree, _message(tree, task))
+            async with self._locked(f"repositories-{crc32(os.fsencode(tree.repository)) % LOCKS}"):
+                merged = await self._git.merge(tree, _message(tree, task))  # one by one: they share a checkout
             now = self._clock.now()
             stat = await self._look(tree)
             fields = stat if tree.status == "merged" else {"status": "merged", **stat}
@@ -254,7 +257,12 @@ class Worktrees:
     @asynccontextmanager
     async def _held(self, worktree_id: str) -> AsyncIterator[None]:
         """Nobody else makes, merges or removes it meanwhile."""
-        lock = self._lock(f"worktrees-{int(short_id(worktree_id), 16) % LOCKS}")
+        async with self._locked(f"worktrees-{int(short_id(worktree_id), 16) % LOCKS}"):
+            yield
+
+    @asynccontextmanager
+    async def _locked(self, name: str) -> AsyncIterator[None]:
+        lock = self._lock(name)
         while not lock.acquire():  # noqa: ASYNC110 - a file lock tells nobody that it is free
             await asyncio.sleep(PAUSE_SECONDS)
         try:

@@ -224,6 +224,13 @@ async def test_a_conflict_changes_nothing_and_says_what_to_do(desk: Runtime, rep
     assert (await desk.worktrees.get(task.id)).status == "kept"
 
 
+async def test_many_are_merged_at_the_same_time(desk: Runtime, repo: Path) -> None:
+    tasks = [await done(desk, f"echo {number} > file{number}", repo) for number in range(5)]
+    await asyncio.gather(*(desk.worktrees.merge(task.id) for task in tasks))
+    assert sorted(one.name for one in repo.glob("file*")) == [f"file{number}" for number in range(5)]
+    assert git(repo, "status", "--porcelain") == ""
+
+
 async def test_a_dirty_checkout_is_not_merged_into(desk: Runtime, repo: Path) -> None:
     task = await done(desk, "echo new > new", repo)
     (repo / "a.txt").write_text("unsaved\n")
