@@ -234,6 +234,17 @@ async def test_a_function_is_kept_in_as_well(opened: Opened, world: World) -> No
         assert "problem" not in desk.agents["sh"].describe()
 
 
+async def test_a_worktree_cannot_be_led_to_another_configuration(opened: Opened, world: World) -> None:
+    tries = ("echo /x > $a/commondir", "rm $a/commondir", "echo /x > $a/gitdir", "mv $a $a.x", "mv $c/worktrees $c/x")
+    script = "a=$(git rev-parse --git-dir); c=$(git rev-parse --git-common-dir); "
+    script += "".join(f"({said}) 2>/dev/null && echo done; " for said in tries)
+    author = "-c user.name=a -c user.email=a@b"
+    async with opened() as desk:
+        task = await done(desk, f"{script} echo n > n; git add n && git {author} commit -qm n && echo well",
+                          world.project, worktree=True)  # fmt: skip
+    assert task.result == "well", (task.result, task.error)
+
+
 async def test_an_agent_that_speaks_acp_is_kept_in_as_well(opened: Opened, world: World) -> None:
     options = f'kind = "acp"\nargv = ["{sys.executable}", "{Path(__file__).parents[1]}/fakes/acp_agent.py"]\n'
     async with opened(options=f'{options}sandbox = "bwrap"\n') as desk:

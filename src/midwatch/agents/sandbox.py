@@ -169,6 +169,8 @@ def _git(repository: Repository) -> dict[Path, tuple[str, ...]]:
     files = [common / "config", common / "config.worktree", repository.admin / "config.worktree"]
     if repository.admin != common:  # these lead git to another config
         files += [repository.admin / "commondir", repository.admin / "gitdir"]
+        for folder in (repository.admin.parent, repository.admin):  # mounts of their own, they cannot be moved away
+            made[folder] = ("--bind", str(folder), str(folder))
     for file in files:
         made[file] = ("--ro-bind-try", str(file), str(file))
     empty = ("--tmpfs", str(hooks), "--remount-ro", str(hooks))
