@@ -58,12 +58,19 @@ def opened(world: World) -> Opened:
     @asynccontextmanager
     async def make(more: str = "", options: str = SHELL) -> AsyncIterator[Runtime]:
         world.home.mkdir(exist_ok=True)
-        (world.home / "midwatch.toml").write_text(f"[agents.sh]\n{options}{more}")
+        (world.home / "midwatch.toml").write_text(f"[agents.sh]\n{options}{seen(options + more)}{more}")
         settings = Settings.load(world.home, shutdown_grace=0, detect_agents=False, default_agent="sh")
         async with Runtime.open(settings=settings) as desk:
             yield desk
 
     return make
+
+
+def seen(options: str) -> str:
+    """Our own files, where they lie in a directory of which a sandbox has its own."""
+    root = Path(__file__).parents[2]
+    hidden = root.is_relative_to("/tmp") and '"bwrap"' in options and "sandbox_read" not in options
+    return f'sandbox_read = ["{root}"]\n' if hidden else ""
 
 
 async def done(desk: Runtime, prompt: str, workdir: Path, *, worktree: bool = False) -> Task:

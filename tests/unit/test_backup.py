@@ -28,11 +28,13 @@ from midwatch.errors import (
 )
 from midwatch.home import Home
 from midwatch.identity import OWNER, make
+from midwatch.rule import Rule
 from midwatch.session import Message, Session, gate_key
 from midwatch.store import Store
 from midwatch.stores import sqlite, transfer
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.stores.transfer import SqliteSide
+from midwatch.worktree import Worktree
 from records import CLOCK, a_goal, an_automation, fence, progress, put, running
 
 PROCESS = ("host", "pgid", "pgid_mark")
@@ -77,7 +79,12 @@ async def fill(store: Store) -> None:
         )
     )  # fmt: skip
     await put(store, prompt="wait", due_at=now + 10**12)
-    await store.apply(Changes(records=(an_automation(now), a_goal(now))))
+    rule = Rule(id="r_1", agent="demo", effect="allow", command="git log", created_at=now)
+    tree = Worktree(
+        id="w_1", status="kept", host="h", repository="/r", path="/w", branch="midwatch/w_1", base="b", target="main",
+        subdir="", task_id=held.id,
+    )  # fmt: skip
+    await store.apply(Changes(records=(an_automation(now), a_goal(now), rule, tree)))
     await store.tell_alerts([Told(id="t_1/silent", told_at=now)], Changes())
     await store.set_cursor("hook", 1)
 
