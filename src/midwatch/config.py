@@ -83,6 +83,8 @@ def _goal_prompt(value: str) -> str:
 Header = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,60}$")]
 Database = Annotated[str, BeforeValidator(_database)]
 GoalPrompt = Annotated[str, AfterValidator(_goal_prompt)]
+ALTERNATIVE = re.compile(r"(literal|list|function-\w+)\[")
+"""A part of a place that names one of several types a setting may have."""
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 Name = Annotated[str, Field(pattern=NAME)]
 
@@ -301,7 +303,7 @@ class Settings(BaseSettings):
             made: Settings = Located(home=place, **overrides)
         except ValidationError as problem:
             first = problem.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
+            where = ".".join(str(part) for part in first["loc"] if not ALTERNATIVE.match(str(part)))
             told = first["msg"].removeprefix("Value error, ").rstrip(".")
             raise BadConfig(f"setting {where}: {told}. Look at {file} and at MIDWATCH_* variables.") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
@@ -333,8 +335,11 @@ def add_agent(home: Path, name: str, section: Mapping[str, Any]) -> Path:
         raise Conflict(f"{file} has an agent {name!r} already; change it there, or choose another name.")
     try:
         before = file.read_text() if file.exists() else ""
-        lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in section.items())  # plain values: TOML, too
-        text = f"{before.rstrip()}\n\n[agents.{json.dumps(name)}]\n{lines}".lstrip()
+        key = json.dumps(name) if "." in name else name
+        lines = "".join(
+            f"{option} = {json.dumps(value)}\n" for option, value in section.items()
+        )  # plain values: TOML, too
+        text = f"{before.rstrip()}\n\n[agents.{key}]\n{lines}".lstrip()
         AgentSettings.model_validate(tomllib.loads(text)["agents"][name])
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = file.with_suffix(".toml.new")

@@ -384,7 +384,8 @@ def conversation(task: Task) -> bool:
 
 def end_messages(task: Task, now: int) -> tuple[Message, ...]:
     """The answer for the task's conversation, and the result for the session it was asked from."""
-    text = task.result if task.status == "done" else f"[{task.status}: {task.outcome}] {task.error or ''}".rstrip()
+    how = task.status if task.status == task.outcome else f"{task.status}: {task.outcome}"
+    text = task.result if task.status == "done" else f"[{how}] {task.error or ''}".rstrip()
     if text is None or task.outcome == "silent":
         return ()
     made = []

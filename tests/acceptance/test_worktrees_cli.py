@@ -167,6 +167,28 @@ async def test_two_tasks_of_a_coding_agent_never_work_in_one_directory_unless_to
         assert (await client.get(second["id"]))["result"] == "second"
 
 
+async def test_run_says_why_its_task_does_not_start(home: Path, repo: Path) -> None:
+    async with serving(home) as client:
+        holder = await client.submit("touch begun; sleep 600", {"agent": "alone", "workdir": str(repo)})
+        await eventually((repo / "begun").exists)
+        running = await asyncio.create_subprocess_exec(
+            PROGRAM, "run", "--agent", "alone", "echo second", env=environment(home), cwd=repo,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            assert running.stderr is not None
+            async with asyncio.timeout(30):
+                assert b"submitted to alone" in await running.stderr.readline()
+                assert b"waits for the task that works in its directory" in await running.stderr.readline()
+            await client.cancel(holder["id"])
+            said, _ = await asyncio.wait_for(running.communicate(), 30)
+            assert (running.returncode, said) == (0, b"second\n")
+        finally:
+            if running.returncode is None:
+                running.kill()
+                await running.wait()
+
+
 async def test_an_agent_is_not_shown_what_others_did(home: Path, repo: Path) -> None:
     async with serving(home) as client:
         first = await client.submit("echo x > x", {"workdir": str(repo), "worktree": True})

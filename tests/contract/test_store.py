@@ -557,7 +557,8 @@ async def test_sessions_and_messages(store: Store) -> None:
         (2, "agent", "yes"),
     ]
     assert [m.number for m in await store.read_messages("chat:1", after=1)] == [2]
-    await store.apply(Changes(sessions=(replace(one, key="chat:2", updated_at=9),)))
+    private = replace(one, key="bg:t_2", gate_key="bg:t_2", updated_at=10)  # a task's own is no conversation
+    await store.apply(Changes(sessions=(replace(one, key="chat:2", updated_at=9), private)))
     assert [view.session.key for view in await store.list_sessions()] == ["chat:2", "chat:1"]
     assert await store.get_session("chat:3") is None
 

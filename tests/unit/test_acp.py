@@ -767,13 +767,22 @@ def test_a_command_elsewhere_is_another_command(tmp_path: Path, more: dict[str, 
     assert allowed.verdict == ("allow" if command == "npm test" else "ask")
 
 
+def test_a_file_that_is_named_in_two_ways_is_one_file(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    diffs = {"a": patch("a", None, "old"), f"{root}/a": patch(f"{root}/a", None, "new"), "b/a": patch("b/a", None, "b")}
+    tool = Tool("1", kind="edit", title="Write a", locations=(f"{root}/a", "./a"), diffs=diffs)
+    asked = question(tool, {}, (Option("1", "Go", "allow_once"),), root)
+    assert asked.paths == (f"{root}/a", f"{root}/b/a")
+    assert [line for line in str(asked.diff).splitlines() if line.startswith("+") and line[1] != "+"] == ["+new", "+b"]
+
+
 def test_a_question_and_its_risk(tmp_path: Path) -> None:
     offered = options([{"optionId": "1", "name": "Go", "kind": "allow_always"}, {"optionId": 7}, "odd", {"kind": "x"}])
     assert offered == (Option("1", "Go", "allow_always"),)
     root = str(tmp_path)
     asked = question(Tool("1", kind="edit", title="Edit a", locations=(f"{root}/a",)), {}, offered, root)
     assert asked.choices == (Choice("Go", "allow_always"), Choice("no", "reject_once"))
-    assert (asked.text, asked.risk, asked.root) == ("Change Edit a?", "medium", root)
+    assert (asked.text, asked.risk, asked.root) == ("Change a?", "medium", root)
     assert question(Tool("1", kind="edit", locations=("/etc/x",)), {}, offered, root).risk == "high"
     assert question(Tool("1", kind="read", locations=("/etc/x",)), {}, offered, root).risk == "medium"
     assert question(Tool("1", kind="read"), {}, offered, root).risk == "low"

@@ -26,7 +26,7 @@ def test_it_is_written_to_the_end_and_read_again(tmp_path: Path) -> None:
 
 def test_a_home_that_is_not_there_is_made(tmp_path: Path) -> None:
     file = add_agent(tmp_path / "new", "claude", SECTION)
-    assert file.read_text() == '[agents."claude"]\nkind = "headless"\nprofile = "claude"\n'
+    assert file.read_text() == '[agents.claude]\nkind = "headless"\nprofile = "claude"\n'
     assert file.stat().st_mode & 0o777 == 0o600
 
 

@@ -223,7 +223,10 @@ def test_columns_are_aligned_and_plain_without_a_terminal(capsys) -> None:
 @pytest.mark.parametrize(
     ("kind", "payload", "says"),
     [
-        ("tool_exec_start", {"tool": "sh", "arguments": {"cmd": "ls"}}, "→ sh {'cmd': 'ls'}"),
+        ("tool_exec_start", {"tool": "sh", "arguments": {"cmd": "ls"}}, "→ sh ls"),
+        ("tool_exec_start", {"tool": "Bash", "arguments": {"command": "ls"}, "title": "Bash"}, "→ Bash ls"),
+        ("tool_exec_start", {"tool": "search", "arguments": {"id": 1}, "title": "Find a"}, "→ search Find a"),
+        ("tool_exec_start", {"tool": "odd", "arguments": {"id": 1}, "title": "odd"}, "→ odd {'id': 1}"),
         ("tool_exec_end", {"tool": "sh", "is_error": True, "duration": 0.25}, "← sh failed in 0.2s"),
         ("task_progress", {"text": "half", "percent": 50.0}, "· half (50 %)"),
         ("task_waiting", {"wait": "backoff", "until": "T", "reason": None}, "waits: backoff until T"),

@@ -155,6 +155,7 @@ WRONG = [
     ("[agents.shell.approvals]\nexpires = 0", "agents.shell.approvals.expires"),
     ('[agents.shell.approvals]\nallow = [{command = "a; b"}]', "agents.shell.approvals"),
     ('[agents.shell.approvals]\nallow = [{kind = "edit", path = "/etc"}]', "agents.shell.approvals"),
+    ('[agents.shell]\nsandbox = "docker"', "agents.shell.sandbox: "),
     ('[agents."a b"]\nkind = "demo"', "agents.a b"),
     ("agents = []", "agents"),
     ('[channels.phone]\nurl = "x"', "channels.phone.kind"),

@@ -9,11 +9,8 @@ import typer
 
 from midwatch.cli.desk import connect, elsewhere, home_path, run
 from midwatch.cli.options import AsJson
-from midwatch.cli.output import emit, line, say, span, table
+from midwatch.cli.output import clean, emit, say, span, table
 from midwatch.errors import InvalidInput
-
-COMMAND_SHOWN = 70
-
 
 app = typer.Typer(help="List agents, and what keeps one from working.", invoke_without_command=True)
 
@@ -45,8 +42,11 @@ def agents(
             about = (agent.get(what) for what in ("problem", "why", "description", "command", "target"))
             told = next(filter(None, about), "")
             row = (agent["name"], agent.get("kind"), state, agent.get("slots"), span(agent.get("timeout")))
-            rows.append((*row, line(told, COMMAND_SHOWN)))
+            rows.append((*row, told))
         table(("NAME", "KIND", "STATE", "SLOTS", "TIMEOUT", "WHAT"), rows)
+        for agent in found:
+            if problem := agent.get("problem"):  # the table has only its beginning, and the remedy is at its end
+                say(clean(f"{agent['name']}: {problem}"))
         if not served:
             say("No server runs, so none of them is at work; start one with `midwatch up`.")
 
@@ -68,7 +68,9 @@ def add(
     program: Annotated[
         str | None, typer.Option("--program", help="The known program, where NAME is another.", metavar="NAME")
     ] = None,
-    way: Annotated[str | None, typer.Option("--way", help="acp, headless or command; default: the best.")] = None,
+    way: Annotated[
+        str | None, typer.Option("--way", help="acp, headless, terminal or command; default: the best.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a known agent program to midwatch.toml, so that it can be changed there."""

@@ -32,6 +32,8 @@ from midwatch.cli.watch import Watch
 from midwatch.errors import Conflict
 
 INTERRUPTED = 130
+PATIENCE = 2.0
+"""After this long, `run` says why its task has not started."""
 STOP_SECONDS = 20.0
 """How long an interrupted `run` waits for its agent to end."""
 
@@ -91,7 +93,11 @@ async def watched(desk: desks.Desk, task_id: str, *, quiet: bool) -> int | None:
     following = asyncio.create_task(follow(desk, task_id, Watch(quiet=quiet)))
     stopped = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait({following, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({following, stopped}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            if not quiet:
+                await tell_wait(desk, task_id)
+            await asyncio.wait({following, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if following.done():
             following.result()
             return None
@@ -109,6 +115,14 @@ async def watched(desk: desks.Desk, task_id: str, *, quiet: bool) -> int | None:
         for task in (following, stopped):
             task.cancel()
         await asyncio.gather(following, stopped, return_exceptions=True)
+
+
+async def tell_wait(desk: desks.Desk, task_id: str) -> None:
+    """Say what keeps a task from starting."""
+    task = await desk.client.get(task_id)
+    if task["status"] == "pending":
+        hint = " (one with --worktree waits for nobody)" if task["wait"] == "directory" else ""
+        note(f"{task['status_text']}{hint}")
 
 
 async def follow(desk: desks.Desk, task_id: str, watch: Watch) -> None:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from midwatch.wire import EventInfo, TaskInfo
 
 ARGUMENTS_SHOWN = 80
+TELLING = ("command", "cmd", "file_path", "filePath", "path", "pattern", "query", "url")
+"""Arguments that say what a tool does, the most telling first."""
 
 
 class Watch:
@@ -105,7 +107,7 @@ def describe(kind: str, told: dict[str, Any], event: EventInfo) -> str | None:
         case "task_interrupted" | "task_rescued":
             return f"{kind.removeprefix('task_')}: {told.get('reason') or told.get('action')}"
         case "tool_exec_start":
-            return f"→ {told['tool']} {line(told.get('arguments') or '', ARGUMENTS_SHOWN)}".rstrip()
+            return f"→ {told['tool']} {line(doing(told), ARGUMENTS_SHOWN)}".rstrip()
         case "tool_exec_end":
             how = "failed" if told.get("is_error") else "ok"
             took = f" in {span(told['duration'])}" if told.get("duration") is not None else ""
@@ -115,11 +117,20 @@ def describe(kind: str, told: dict[str, Any], event: EventInfo) -> str | None:
             once = "/".join(one["name"] for one in told["choices"] if one["kind"].endswith("once"))
             return f"? {told['question']} [{once}]\n  Answer from another terminal: {answers}"
         case "approval_resolved":
-            by = f" ({told['rule']})" if told.get("rule") else ""
-            return f"  answered: {told.get('answer') or told['status']}{by}"
+            answer = told.get("answer") or told["status"]
+            by = f" ({told['rule']})" if told.get("rule") not in (None, answer) else ""
+            return f"  answered: {answer}{by}"
         case "error":
             return f"! {told['message']}"
     return None
+
+
+def doing(told: dict[str, Any]) -> str:
+    """What a tool is about to do: its command or file, or else its title, or else all it was given."""
+    given = told.get("arguments")
+    main = (given.get(name) for name in TELLING) if isinstance(given, dict) else ()
+    title = told.get("title") if told.get("title") != told["tool"] else None
+    return next((one for one in main if isinstance(one, str) and one), None) or title or str(given or "")
 
 
 def ending(task: TaskInfo) -> str:
@@ -129,6 +140,7 @@ def ending(task: TaskInfo) -> str:
         tree = task.get("worktree")
         changed = f", {tree['branch']} {changes(tree['files'], tree['added'], tree['removed'])}" if tree else ""
         return f"{task['id']} done{tokens}{changed}"
-    why = line(task["error"] or task["outcome"] or "", 300)
+    why = line(task["error"] or task["outcome"] or "", 300).rstrip(".")
+    told = "" if why in ("", task["status"]) else f": {why}"
     retry = f"; try again with `midwatch retry {task['id']}`" if task["status"] in ("failed", "cancelled") else ""
-    return f"{task['id']} {task['status']}: {why}{retry}"
+    return f"{task['id']} {task['status']}{told}{retry}"

@@ -60,10 +60,13 @@ def question(tool: Tool, call: Json, offered: tuple[Option, ...], root: str) -> 
     if command is not None:
         command = "".join((*_before(call.get("rawInput") or tool.arguments, root), command))
     what = tool.wish = command or tool.label
-    diffs = "".join(str(one["patch"]) for one in tool.diffs.values())[:LONGEST_DIFF]
+    newest = {place(path, root): one for path, one in tool.diffs.items()}  # an agent may name one file in two ways
+    diffs = "".join(str(one["patch"]) for one in newest.values())[:LONGEST_DIFF]
+    lead = "" if command else next(iter(TITLE_VERB.findall(what)), "")  # the question has a verb of its own
+    what = what.removeprefix(lead)
     first = what.splitlines()[0][:LONGEST_TEXT] if what.strip() else "it"
     verb, rest = VERBS.get(tool.kind, "Go on with"), "" if first == what else " …"
-    paths = tuple(dict.fromkeys((*tool.locations, *tool.diffs)))
+    paths = tuple(dict.fromkeys(place(path, root) for path in (*tool.locations, *tool.diffs)))
     kind = tool.kind if tool.kind in QUESTION_KINDS else "other"
     return Question(
         text=f"{verb} {first}{rest}?", choices=tuple(choices), kind=cast(QuestionKind, kind),
@@ -76,6 +79,9 @@ VERBS = {
     "execute": "Run", "edit": "Change", "delete": "Delete", "move": "Move", "read": "Read", "fetch": "Fetch",
     "search": "Search", "switch_mode": "Switch to",
 }  # fmt: skip
+
+
+TITLE_VERB = re.compile(r"^(?:Edit|Write|Read|Delete|Move|Fetch|Search) +(?=\S)")
 
 
 def command_of(tool: Tool, call: Json) -> str | None:
@@ -123,6 +129,11 @@ def _risk(kind: str, command: str | None, paths: tuple[str, ...], root: str) -> 
     if command is not None and DANGEROUS.search(command):
         return "high"
     return "medium" if outside else RISKS.get(kind, "medium")
+
+
+def place(path: str, root: str) -> str:
+    """Where a path is that an agent names. Links and `..` stay: rules look at them."""
+    return path if path.startswith(("/", "~")) else os.path.join(root, path.removeprefix("./"))  # noqa: PTH118 - as it is
 
 
 def inside(path: str, root: str) -> bool:

@@ -60,9 +60,9 @@ class ClaudeStream(Parser):
                 yield from _denied(line)
             case "api_retry":
                 status, why = whole_number(line.get("error_status")), words(line.get("error"))
-                said = (
-                    f"claude tries again ({why or status}), attempt {line.get('attempt')} of {line.get('max_retries')}"
-                )
+                known = why if why != "unknown" else ""
+                cause = f" ({known or status})" if known or status else ""
+                said = f"claude tries again{cause}, attempt {line.get('attempt')} of {line.get('max_retries')}"
                 pause = whole_number(line.get("retry_delay_ms"))
                 fault = self.fault(why, status=status, resets_at=self._resets_at)
                 yield steps.Retry(message=said, fault=fault, seconds=None if pause is None else pause / 1000)

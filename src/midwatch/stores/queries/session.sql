@@ -51,11 +51,11 @@ SELECT status FROM sessions WHERE key = :key
 -- get: one session
 SELECT {session} FROM sessions WHERE key = :key
 
--- list: most recently used first
+-- list: conversations, most recently used first; the private sessions of tasks are none
 SELECT {session} FROM sessions
-WHERE CAST(:before AS TEXT) IS NULL
+WHERE substr(key, 1, 3) <> 'bg:' AND (CAST(:before AS TEXT) IS NULL
   OR updated_at < (SELECT updated_at FROM sessions b WHERE b.key = :before)
-  OR (updated_at = (SELECT updated_at FROM sessions b WHERE b.key = :before) AND key > :before)
+  OR (updated_at = (SELECT updated_at FROM sessions b WHERE b.key = :before) AND key > :before))
 ORDER BY updated_at DESC, key LIMIT :limit
 
 -- running: what runs in it

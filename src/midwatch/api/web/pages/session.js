@@ -282,7 +282,7 @@ function together(messages, steps) {
 }
 
 const NAMES = { user: "you", result: "result", notice: "midwatch" };
-const FAILED = /^\[(failed|cancelled): /; // how the record tells that there is no answer
+const FAILED = /^\[(failed|cancelled)(: \w+)?\]/; // how the record tells that there is no answer
 
 function message(one, agent) {
   const text = h("div.said", one.text);
