@@ -60,8 +60,8 @@ class Conversations:
         self._open: dict[str, Conversation] = {}
         """All that are open here, by session: they wait, or have a turn."""
         self._kept: dict[str, Kept] = {}
-        self._held: set[str] = set()
-        """Sessions the store knows to be live here; their turns may be running."""
+        self._held: dict[str, int] = {}
+        """Epochs of the sessions the store knows to be live here; their turns may be running."""
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._look: asyncio.Task[None] | None = None
         self._look_again = False
@@ -121,20 +121,21 @@ class Conversations:
         if not (isinstance(talk, Lasting) and talk.alive):
             return False
         self._wait(key, agent, talk)
+        self.heard()  # it may have been told to start again while it worked
         return True
 
     async def let_go(self, key: str) -> None:
         """The conversation is closed: any process may take the session's next task."""
         self._open.pop(key, None)
         if key in self._held:
-            self._held.discard(key)
+            del self._held[key]
             try:
                 await self._store.release_session(key, self._owner)
             except StoreError as problem:
                 log.warning("session %s stays with this process until it ends: %s", key, problem)
 
     def heard(self) -> None:
-        """Sessions changed: some of those that wait here may have been closed, or taken over."""
+        """Sessions changed: some of those that wait here may have been closed, restarted, or taken over."""
         if not self._kept:
             return
         if self._look is not None:
@@ -163,11 +164,10 @@ class Conversations:
 
     async def _hold(self, talk: Conversation, key: str, fence: Fence | None) -> None:
         try:
-            await self._store.hold_session(key, self._owner, fence)
+            self._held[key] = await self._store.hold_session(key, self._owner, fence)
         except BaseException:
             await self._end(talk, key)
             raise
-        self._held.add(key)
 
     def _wait(self, key: str, agent: Agent, talk: Conversation) -> None:
         timer = self._clock.call_later(self._idle_seconds, lambda: self._close_soon(key))
@@ -177,8 +177,9 @@ class Conversations:
 
     async def _close_closed(self) -> None:
         mine = await self._store.live_sessions(self._owner)
-        for key in set(self._kept) - mine:
-            self._close_soon(key)
+        for key in list(self._kept):
+            if mine.get(key) != self._held.get(key):
+                self._close_soon(key)
 
     def _looked(self, look: asyncio.Task[None]) -> None:
         self._look = None

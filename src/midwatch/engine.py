@@ -107,8 +107,13 @@ class LiveStore(Protocol):
         """Its conversation is not open in `owner` any more. Harmless when it was another's by then."""
         ...
 
-    async def live_sessions(self, owner: str) -> frozenset[str]:
-        """Keys of the sessions that are live in `owner` and not closed."""
+    async def live_sessions(self, owner: str) -> dict[str, int]:
+        """The epochs of the sessions that are live in `owner` and not closed, by key."""
+        ...
+
+    async def restart_session(self, key: str) -> bool:
+        """Raise the epoch of a session that is live somewhere: whoever has it open with the old one closes it. False
+        when it is open nowhere."""
         ...
 
     async def live_work(self, owner: str, now: int) -> bool:

@@ -23,6 +23,10 @@ PAGE = 200
 class Store(SessionStore, TaskStore, Protocol):
     """What this service needs of the store."""
 
+    async def restart_session(self, key: str) -> bool:
+        """See `midwatch.engine.LiveStore`."""
+        ...
+
 
 class Sessions:
     """Service: conversations."""
@@ -131,6 +135,13 @@ class Sessions:
                 await self._pause(stopped.cause_id, actor)
             return running
         return None
+
+    async def restart(self, key: str, *, actor: str | None = None) -> View:
+        """Stop what runs in it and end its agent's process; the next message begins a new one, which takes up the
+        conversation. Harmless when there is none."""
+        await self.interrupt(key, actor=actor)
+        await self._store.restart_session(key)
+        return await self.get(key)
 
     async def close(self, key: str, *, reason: str = "closed by a person", actor: str | None = None) -> View:
         """Take no more messages and cancel what is open in it. Closing it again changes nothing."""

@@ -78,6 +78,29 @@ async def test_closing_a_session_closes_its_conversation(tmp_path: Path) -> None
         await closed(agent, 1)
 
 
+async def test_a_restarted_session_has_a_new_process_that_takes_up_the_conversation(tmp_path: Path) -> None:
+    blocked = asyncio.Event()
+    agent = ScriptedAgent(result("yes", thread_id="th"), lasting=True)
+    async with desk(tmp_path, agent) as open_desk:
+        await open_desk.sessions.create(key="chat:1")
+        await open_desk.sessions.restart("chat:1")  # nothing is open
+        await said(open_desk, "chat:1", "hello")
+        await open_desk.sessions.restart("chat:1")
+        await closed(agent, 1)
+        agent._steps = (wait_for(blocked),)
+        task = await open_desk.sessions.send("chat:1", "work")
+        async with asyncio.timeout(10):
+            while len(agent.turns) < 2:
+                await asyncio.sleep(0.01)
+        assert agent.opened[1].thread_id == "th"
+        await open_desk.sessions.restart("chat:1")  # in mid-turn
+        assert (await open_desk.tasks.wait(task.id)).status == "cancelled"
+        await closed(agent, 2)
+        agent._steps = (result("back"),)
+        assert (await said(open_desk, "chat:1", "again")).result == "back"
+        assert len(agent.opened) == 3
+
+
 async def test_an_idle_conversation_is_closed_and_opened_again_when_it_is_spoken_to(tmp_path: Path) -> None:
     clock = FakeClock()
     agent = ScriptedAgent(result("yes"), lasting=True)

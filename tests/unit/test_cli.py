@@ -34,7 +34,7 @@ TERMINALS = ("attach", "agentapi attach")
 """Whose output is a terminal's."""
 GROUPS = {
     "agentapi": ["server", "attach"],
-    "session": ["new", "show", "send", "interrupt", "close"],
+    "session": ["new", "show", "send", "interrupt", "restart", "close"],
     "worktree": ["show", "diff", "merge", "remove"],
     "token": ["create", "list", "revoke"],
     "automation": [

@@ -113,6 +113,12 @@ async def interrupt(desk: Desk, who: Who, key: Key) -> Json:
     return Json({"interrupted": stopped, "resume": resume})
 
 
+@router.post("/sessions/{key:path}/restart", responses={200: {"model": wire.SessionInfo}})
+async def restart(desk: Desk, who: Who, key: Key) -> Json:
+    """Stop what runs in it and end its agent's process; the next message begins a new one."""
+    return Json((await desk.sessions.restart(key, actor=who.name)).snapshot())
+
+
 @router.post("/sessions/{key:path}/close", responses={200: {"model": wire.SessionInfo}})
 async def close(desk: Desk, who: Who, key: Key) -> Json:
     """Cancel what is open in it and take no more messages."""

@@ -160,6 +160,21 @@ def interrupt(key: SessionName, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def restart(key: SessionName, as_json: AsJson = False) -> None:
+    """End the agent's process of a conversation; the next message begins a new one."""
+
+    async def act() -> None:
+        async with connect() as desk:
+            found = await desk.client.restart_session(key)
+        if as_json:
+            emit(found)
+        else:
+            say(f"{key} starts anew with its next message; the conversation is taken up where its agent can.")
+
+    run(act())
+
+
+@app.command()
 def close(key: SessionName, as_json: AsJson = False) -> None:
     """Cancel what is open in a conversation and take no more messages."""
 

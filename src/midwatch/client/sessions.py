@@ -61,6 +61,10 @@ class SessionCalls(Transport):
         """Stop what runs in a conversation; what waits goes on. Says what was stopped, and how it is resumed."""
         return cast(Interrupted, await self._post(f"/sessions/{quoted(key)}/interrupt"))
 
+    async def restart_session(self, key: str) -> SessionInfo:
+        """Stop what runs in a conversation and end its agent's process; the next message begins a new one."""
+        return cast(SessionInfo, await self._post(f"/sessions/{quoted(key)}/restart"))
+
     async def close_session(self, key: str) -> SessionInfo:
         """Cancel what is open in a conversation and take no more messages."""
         return cast(SessionInfo, await self._post(f"/sessions/{quoted(key)}/close"))

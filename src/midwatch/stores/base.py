@@ -139,7 +139,10 @@ class VerbStore(ABC):
     async def release_session(self, key: str, owner: str) -> None:
         await self.write(live.release, key, owner)
 
-    async def live_sessions(self, owner: str) -> frozenset[str]:
+    async def restart_session(self, key: str) -> bool:
+        return await self.write(live.restart, key)
+
+    async def live_sessions(self, owner: str) -> dict[str, int]:
         return await self.read(live.sessions, owner)
 
     async def live_work(self, owner: str, now: int) -> bool:

@@ -37,7 +37,10 @@ UPDATE sessions SET live_owner = :owner, epoch = epoch + 1 WHERE key = :key RETU
 UPDATE sessions SET live_owner = NULL WHERE key = :key AND live_owner = :owner
 
 -- live: those that are open in a process
-SELECT key FROM sessions WHERE live_owner = :owner AND status <> 'closed'
+SELECT key, epoch FROM sessions WHERE live_owner = :owner AND status <> 'closed'
+
+-- restart: whoever has it open is to close it
+UPDATE sessions SET epoch = epoch + 1 WHERE key = :key AND live_owner IS NOT NULL
 
 -- live_work: whether anything waits in those
 SELECT 1 FROM sessions JOIN tasks ON tasks.session_key = sessions.key

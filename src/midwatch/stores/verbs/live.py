@@ -21,8 +21,15 @@ def release(tx: Tx, key: str, owner: str) -> None:
         tx.topics |= {"session", "task"}  # another process may take what waits in it
 
 
-def sessions(tx: Tx, owner: str) -> frozenset[str]:
-    return frozenset(str(row[0]) for row in tx.rows("session.live", {"owner": owner}))
+def restart(tx: Tx, key: str) -> bool:
+    live = tx.run("session.restart", {"key": key}) == 1
+    if live:
+        tx.topics.add("session")
+    return live
+
+
+def sessions(tx: Tx, owner: str) -> dict[str, int]:
+    return dict(tx.rows("session.live", {"owner": owner}))
 
 
 def work(tx: Tx, owner: str, now: int) -> bool:
