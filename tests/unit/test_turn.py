@@ -221,7 +221,7 @@ async def test_an_agent_cannot_tell_what_is_not_its_own_to_tell(
 def test_what_an_agent_tells() -> None:
     assert {name for name, made in KINDS.items() if made.agents} == {
         "tool_exec_start", "tool_exec_end", "task_progress", "message_update", "message_delta", "screen_update",
-        "error", "agent_error", "llm_response", "thought_update", "thought_delta", "plan_update",
+        "error", "agent_error", "agent_exited", "llm_response", "thought_update", "thought_delta", "plan_update",
     }  # fmt: skip
 
 

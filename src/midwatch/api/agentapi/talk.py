@@ -246,11 +246,15 @@ class Talk:
 
     def _show(self, screen: str, time: int) -> None:
         self.feed.emit_screen(screen)
+        self._greet(screen, time)
+        self._wake.set()
+
+    def _greet(self, screen: str, time: int) -> None:
+        """Until somebody speaks, the first message is what the agent shows."""
         if self._greets and len(self._said) == 1:
             text = format_agent_message(self.feed.agent_type, screen, "").rstrip(BLANK)
             self._put(GREETING, "agent", text, time)
             self._tell_soon(len(text))
-        self._wake.set()
 
     def _write(self, name: str, offset: int, text: str) -> None:
         """More of a message; what would leave a hole is left to the whole message that follows."""
@@ -280,6 +284,8 @@ class Talk:
         """Work out the status; everybody who waits for something looks again."""
         ready = self._seen.status == "idle" if self._seen is not None else not self._own
         waits = not self._open and not self._sending and (ready or self.transport != "pty")
+        if waits and self._telling is not None:
+            self._tell()  # who hears that it waits has all that was said
         self.feed.emit_status("stable" if waits else "running")
         if not waits:
             self._wake.set()
@@ -312,6 +318,7 @@ class Talk:
         if self._seen is not None:
             self._was_open = True
             self.feed.emit_screen(self._seen.text)
+            self._greet(self._seen.text, self._desk.clock.now())
         elif self._was_open and not self._open:
             self.gone.set()
         state = self._seen and (self._seen.status, self._seen.evidence)
