@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
-from typing import Protocol
+from typing import Any, Protocol
 
 from midwatch.clock import Clock, new_id
 from midwatch.errors import AlreadyFinished, Conflict, InvalidInput, KeyReused, NotFound
 from midwatch.event import SessionClosed, SessionOpened, StatusChange, event
 from midwatch.session import MAX_TITLE, Message, Session, SessionStore, View, checked_key, gate_key
-from midwatch.submission import check, check_repository
+from midwatch.submission import MAX_PROMPT, check, check_repository
 from midwatch.task import Status, Task, TaskFilter, TaskStore
 from midwatch.tasks import Tasks
 
@@ -90,6 +90,18 @@ class Sessions:
                 "use another key."
             )
         return view, created
+
+    async def begin(self, prompt: str | None, *, idempotency_key: str | None = None, **wish: Any) -> tuple[View, bool]:
+        """Open a conversation as `create` does and, when it is new, say the first thing in it: once, also when the
+        request is sent again."""
+        if prompt is not None:
+            check(prompt, {}, MAX_PROMPT)
+        view, created = await self.create(idempotency_key=idempotency_key, **wish)
+        if prompt is None or not (created or idempotency_key):
+            return view, created
+        once = sha256(idempotency_key.encode()).hexdigest() if idempotency_key else None
+        await self.send(view.session.key, prompt, idempotency_key=once, actor=wish.get("actor"))
+        return await self.get(view.session.key), created
 
     async def get(self, key: str) -> View:
         """The session and what goes on in it, or NotFound."""

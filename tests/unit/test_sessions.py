@@ -70,6 +70,19 @@ async def test_a_session_without_a_key_gets_one_of_its_own(sessions: Sessions, s
     assert (await kinds(store))[:2] == ["session_opened", "status_change"]
 
 
+async def test_the_first_thing_is_said_once(sessions: Sessions, store: SqliteStore) -> None:
+    for _ in range(2):
+        view, _ = await sessions.begin("hello", idempotency_key="k", actor="ann")
+        assert view.queued == 1
+    view, made = await sessions.begin("hello", key="chat:1")
+    assert (made, view.queued) == (True, 1)
+    view, made = await sessions.begin("hello", key="chat:1")
+    assert (made, view.queued) == (False, 1), "it was open already"
+    with pytest.raises(InvalidInput):
+        await sessions.begin("", key="chat:2")
+    assert await store.get_session("chat:2") is None, "nothing is opened for what cannot be said"
+
+
 @pytest.mark.parametrize("key", ["bg:t_1", "bg:", ".", "..", " ", "a\nb", "a\x7f"])
 async def test_some_keys_are_nobodys(sessions: Sessions, store: SqliteStore, key: str) -> None:
     with pytest.raises(InvalidInput) as refused:

@@ -115,6 +115,7 @@ class SessionBody(Strict):
     worktree: bool = Field(False, strict=True)
     title: str = ""
     key: str | None = Field(None, max_length=1000)
+    prompt: str | None = None
 
 
 class WorktreeQuery(Strict):

@@ -65,9 +65,10 @@ async def list_sessions(desk: Desk, asked: Annotated[SessionQuery, Query()]) -> 
 async def create(
     desk: Desk, who: Who, body: SessionBody, idempotency_key: Annotated[str | None, Header()] = None
 ) -> Json:
-    """Open a conversation with an agent. One that is open already with that key, agent and directory is returned."""
-    view, created = await desk.sessions.create(
-        agent=body.agent, workdir=body.workdir, worktree=body.worktree, title=body.title, key=body.key,
+    """Open a conversation with an agent, and say the first thing in it. One that is open already with that key, agent
+    and directory is returned."""
+    view, created = await desk.sessions.begin(
+        body.prompt, agent=body.agent, workdir=body.workdir, worktree=body.worktree, title=body.title, key=body.key,
         idempotency_key=idempotency_key, actor=who.name,
     )  # fmt: skip
     return Json(view.snapshot(), 201 if created else 200)

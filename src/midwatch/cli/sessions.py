@@ -70,6 +70,7 @@ def new(
     worktree: Worktree = False,
     title: Title = None,
     key: Annotated[str | None, typer.Option("--key", help="Its key, such as chat:42. Default: a new one.")] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", help="What to say first in it.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Open a conversation, and print its key."""
@@ -77,7 +78,7 @@ def new(
     async def act() -> None:
         async with connect() as desk:
             made = await desk.client.create_session(
-                agent=agent, workdir=absolute(workdir), worktree=worktree, title=title, key=key
+                agent=agent, workdir=absolute(workdir), worktree=worktree, title=title, key=key, prompt=prompt
             )
         if as_json:
             emit(made)

@@ -34,12 +34,12 @@ class SessionCalls(Transport):
         worktree: bool = False,
         title: str | None = None,
         key: str | None = None,
+        prompt: str | None = None,
     ) -> SessionInfo:
         """Open a conversation with an agent; one that is open with that key, agent and directory is returned. With
-        `worktree` its turns share a git worktree of its own."""
-        said = without_none(
-            {"agent": agent, "workdir": workdir, "worktree": worktree or None, "title": title, "key": key}
-        )
+        `worktree` its turns share a git worktree of its own. `prompt` is said first in it, when it is new."""
+        said = {"agent": agent, "workdir": workdir, "worktree": worktree or None, "title": title, "key": key}
+        said = without_none({**said, "prompt": prompt})
         return cast(SessionInfo, await self._post("/sessions", said))
 
     async def messages(
