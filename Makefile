@@ -31,12 +31,12 @@ lint: install ## Style and types
 
 .PHONY: check
 check: lint ## Fast inner loop: style, types, unit and contract tests; under a minute
-	$(BIN)/pytest -n 2 tests/test_*.py tests/unit tests/contract
+	$(BIN)/pytest -n 3 --dist worksteal tests/test_*.py tests/unit tests/contract
 
 .PHONY: test
 test: lint ## Everything
 	tests/install-services
-	$(BIN)/pytest -n 3 --ignore=tests/chaos --ignore=tests/agents
+	$(BIN)/pytest -n 4 --dist worksteal --ignore=tests/chaos --ignore=tests/agents
 	$(BIN)/pytest -s tests/chaos
 
 .PHONY: test-agents
