@@ -52,6 +52,8 @@ def work(prompt, turn):
     return turn.ask(Question(text="May I?", kind="execute", command=prompt)).status
 """
 
+SCREENS = tuple(f"chat:screen-{n}" for n in range(8))
+
 Document = dict[str, Any]
 
 
@@ -158,10 +160,7 @@ async def things(http: httpx2.AsyncClient, folder: Path) -> dict[str, list[str]]
     asks = [await made("/tasks", prompt="demo:ask") for _ in range(20)]
     for key in ("chat:plain", "chat:x/y|thread:1", "chat:ü/messages"):
         await made("/sessions", key=key)
-    screens = [f"chat:screen-{n}" for n in range(25)]  # requests close most of them
-    for key in screens:
-        await made("/sessions", key=key, agent="screen")
-        await made(f"/sessions/{key}/open")
+    await open_screens(http)
     trees = await worktrees(http, made, folder)
     tokens = [(await made("/tokens", name=f"made-{n}", role="viewer"))["id"] for n in range(10)]
     automations = [(await made("/automations", prompt="look", every="1h"))["id"] for _ in range(10)]
@@ -188,10 +187,24 @@ async def things(http: httpx2.AsyncClient, folder: Path) -> dict[str, list[str]]
         "path.goal_id": goals,
         "path.name": ["quick", "demo"],
         "path.worktree_id": trees,
-        "path.key": ["chat:plain", "chat:x/y|thread:1", "chat:ü/messages", "chat:a", "chat:b", *screens, *tokens],
+        "path.key": ["chat:plain", "chat:x/y|thread:1", "chat:ü/messages", "chat:a", "chat:b", *SCREENS, *tokens],
         "query.session_key": ["chat:a", "chat:plain"],
         "query.task_id": [failed[0]["id"]],
     }
+
+
+async def open_screens(http: httpx2.AsyncClient) -> None:
+    """Open terminals, also those that requests have closed, ended or restarted."""
+    for key in SCREENS:
+        await http.post("/sessions", json={"key": key, "agent": "screen"})
+        await http.post(f"/sessions/{key}/open")
+
+
+async def keep_screens_open(http: httpx2.AsyncClient) -> None:
+    """As long as requests close them."""
+    while True:
+        await open_screens(http)
+        await asyncio.sleep(0.2)
 
 
 async def worktrees(http: httpx2.AsyncClient, made: Callable[..., Awaitable[Document]], folder: Path) -> list[str]:
@@ -238,7 +251,9 @@ async def test_thousands_of_requests_are_answered_as_described(
         known = await things(http, tmp_path)
         (place / "schemathesis.toml").write_text(configuration(known))
         token = http.headers["authorization"]
+        opening = asyncio.create_task(keep_screens_open(http))
         ran = await asyncio.to_thread(fuzz, place, server.url, token)
+        opening.cancel()
         report = json.loads((place / "report.json").read_text())
         assert ran.returncode == 0, ran.stdout[-6000:]
         count = report["test_cases"]["generated"]
