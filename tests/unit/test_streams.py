@@ -85,7 +85,7 @@ def test_work_with_tools(name: str) -> None:
     assert written(told).rstrip().endswith("all done")
     if name != "codex":  # it has no tool for writing
         (change,) = ends[1].diffs
-        assert change["path"].startswith("/work/project/") and "+hello" in change["patch"]
+        assert change["path"].startswith("/home/me/project/") and "+hello" in change["patch"]
         assert (change["added"], change["removed"], change["cut"]) == (1, 0, False)
 
 
