@@ -23,25 +23,12 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from midwatch.agents.base import Seconds
 from midwatch.automation import ManageMode
-from midwatch.clock import seconds
 from midwatch.errors import BadConfig, Conflict, InvalidInput
 from midwatch.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Templates
 from midwatch.identity import Role
 from midwatch.rule import ASK, Policy
-
-
-def _duration(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("true and false are no durations; write 90s, 10m, 1h30m or 2d")
-    try:
-        return seconds(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else value
-    except InvalidInput as problem:
-        raise ValueError(str(problem)) from None
-
-
-Seconds = Annotated[float, BeforeValidator(_duration)]
-"""A duration: a number of seconds, or text such as 90s, 10m, 1h30m, 2d."""
 
 
 def _database(value: Any) -> Any:

@@ -19,14 +19,16 @@ M = TypeVar("M", bound="KindOptions")
 
 
 def _seconds(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("true and false are no durations; write 90s, 10m, 1h30m or 2d")
     try:
-        return seconds(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else value
+        return seconds(value) if isinstance(value, str | int | float) else value
     except InvalidInput as problem:
         raise ValueError(str(problem)) from None
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]
-"""A length of time in options: a number, or a text such as 90s or 8h."""
+"""A duration: a number of seconds, or text such as 90s, 10m, 1h30m, 2d."""
 
 
 class KindOptions(BaseModel):

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
 
 from midwatch import approval, channel
+from midwatch.agents.base import Seconds
 from midwatch.automation import WINDOW_SECONDS, ManageMode, Missed, ScopeKind
-from midwatch.config import Seconds
 from midwatch.event import KINDS
 from midwatch.identity import Role
 from midwatch.submission import PRIORITY, OnCrash
