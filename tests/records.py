@@ -11,6 +11,7 @@ from midwatch.event import Event, TaskProgress, TaskSubmitted, event
 from midwatch.goal import Goal
 from midwatch.schedule import Schedule
 from midwatch.session import gate_key
+from midwatch.steering import Mode, Steer
 from midwatch.store import Store
 from midwatch.task import ClaimRequest, Task, meta
 
@@ -28,6 +29,20 @@ def a_task(**fields: Any) -> Task:
         "gate_key": gate_key(session), "created_at": now, "due_at": now, "root_id": task_id,
     }  # fmt: skip
     return Task(**{**base, **fields})
+
+
+def a_steer(task: Task, text: str, number: int = 1, *, mode: Mode = "after_tool") -> Steer:
+    """A message for a running turn."""
+    now = CLOCK.now()
+    return Steer(
+        id=new_id("m", now),
+        task_id=task.id,
+        number=number,
+        session_key=task.session_key,
+        mode=mode,
+        text=text,
+        created_at=now,
+    )
 
 
 def an_automation(now: int, **fields: Any) -> Automation:

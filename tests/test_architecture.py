@@ -16,8 +16,9 @@ ROOT = SOURCE.parent.parent
 
 ORDER = (
     "errors", "clock", "schedule", "event", "session", "channel", "change", "notifications", "submission", "task",
-    "worktree", "tasks", "worktrees", "state", "usage", "sessions", "agent", "commandline", "risk", "rule", "approval",
-    "identity", "automation", "goal", "rules", "automations",
+    "step", "steering", "worktree", "tasks", "worktrees", "state", "usage", "sessions", "agent", "commandline", "risk",
+    "rule",
+    "approval", "identity", "automation", "goal", "rules", "automations",
     "snapshots", "goals", "settlement", "alert", "alerts", "engine", "store", "home", "slots", "turn", "verdict",
     "conversations", "waiting", "worker", "lookout", "courier", "watchdog", "scheduler", "routines", "hooks",
     "partial", "relay", "terminals", "bus",
@@ -35,6 +36,8 @@ NOUNS = (
     "change",
     "submission",
     "task",
+    "step",
+    "steering",
     "worktree",
     "tasks",
     "worktrees",

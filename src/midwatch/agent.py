@@ -5,12 +5,13 @@ An agent opens a conversation for a session; the worker gives it turns. All kind
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from midwatch.event import Payload
 from midwatch.session import Session
+from midwatch.steering import Mode, Steer
 from midwatch.task import AgentTerms, Outcome
 
 Interrupt = Literal["stop", "terminate", "kill"]
@@ -152,8 +153,36 @@ class Turn(Protocol):
         """Keep JSON data durably, so that a later attempt can go on from here."""
         ...
 
+    async def load_steps(self) -> list[Any]:
+        """The steps of this turn that `save_step` has kept, in order, also those of earlier attempts and of the task
+        this one tries again."""
+        ...
+
+    async def save_step(self, data: Any, took: Sequence[str] = ()) -> None:
+        """Keep a completed step of the turn as JSON data, durably and after all that was emitted before it; `took` are
+        the ids of messages people sent that are part of it. It becomes part of the thread's history, unless the task is
+        cancelled."""
+        ...
+
+    async def history(self) -> list[Any]:
+        """The steps of the earlier turns of this thread, in order."""
+        ...
+
+    def steers(self, *modes: Mode) -> tuple[Steer, ...]:
+        """The messages of these modes, or all, that people sent into this turn and no step took, oldest first."""
+        ...
+
+    async def steered(self) -> None:
+        """Wait until there is such a message that was not there before."""
+        ...
+
     async def receive(self) -> str:
-        """Wait for the next message a person sends into this turn."""
+        """Wait for the next message a person sends into this turn, and take it."""
+        ...
+
+    def over_budget(self) -> str | None:
+        """In words, what the task may spend and has spent; None while there is some left. To be asked before each
+        step: the turn then ends with the outcome `budget` and its progress kept."""
         ...
 
     async def ask(

@@ -16,6 +16,8 @@ from midwatch.identity import TokenStore
 from midwatch.rule import RuleStore
 from midwatch.session import SessionStore
 from midwatch.state import StateStore
+from midwatch.steering import SteerStore
+from midwatch.step import StepStore
 from midwatch.task import TaskStore
 from midwatch.usage import UsageStore
 from midwatch.worktree import WorktreeStore
@@ -32,7 +34,7 @@ class Commit(NamedTuple):
     foreign: bool = False
 
 
-EVERY_TOPIC = frozenset({"task", "stop", "delivery", "approval", "automation", "goal", "session"})
+EVERY_TOPIC = frozenset({"task", "stop", "delivery", "approval", "automation", "goal", "session", "steer"})
 
 
 class Store(
@@ -51,6 +53,8 @@ class Store(
     GoalStore,
     AlertStore,
     WorktreeStore,
+    StepStore,
+    SteerStore,
     Protocol,
 ):
     """Port: durable state. Kinds of stores are in `midwatch.stores`; one suite of tests holds for all of them."""

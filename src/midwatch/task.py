@@ -102,6 +102,8 @@ class Task(NamedTuple):
     idempotency_key: str | None = None
     body_hash: str | None = None
     internal_key: str | None = None
+    steers: int = 0
+    """How many messages were ever sent into its turns; what ends it must have seen the last of them."""
     progress: Any = None
     budget: Mapping[str, Any] | None = None
     usage: Mapping[str, Any] | None = None
@@ -340,7 +342,7 @@ class TaskStore(Protocol):
         ...
 
     async def open_events(self, fence: Fence) -> list[Event]:
-        """The attempt's stored turn_start and tool_exec_start events that have no end yet."""
+        """The attempt's stored starts of turns, model and tool calls that have no end yet."""
         ...
 
     async def prune_tasks(self, before: int, keep: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from midwatch.agent import Agent, Answer, Conversation, Question, Screenshot, Terminal
@@ -16,6 +16,7 @@ from midwatch.errors import AgentError, Conflict, InvalidInput, MidwatchError, N
 from midwatch.event import Payload
 from midwatch.relay import Relay
 from midwatch.session import Session, SessionStore
+from midwatch.steering import Mode, Steer
 
 ASK, ANSWER = "terminal", "terminal_answer"
 PATIENCE = 5.0
@@ -60,6 +61,29 @@ class Opening:
 
     async def save_progress(self, progress: Any) -> None:
         """There is none."""
+
+    async def load_steps(self) -> list[Any]:
+        """There are none."""
+        return []
+
+    async def save_step(self, data: Any, took: Sequence[str] = ()) -> None:
+        """There is none."""
+
+    async def history(self) -> list[Any]:
+        """There is none."""
+        return []
+
+    def steers(self, *modes: Mode) -> tuple[Steer, ...]:
+        """Nobody speaks."""
+        return ()
+
+    async def steered(self) -> None:
+        """Nobody speaks."""
+        await asyncio.get_running_loop().create_future()
+
+    def over_budget(self) -> str | None:
+        """Nothing is spent."""
+        return None
 
     async def receive(self) -> str:
         """Nobody speaks."""

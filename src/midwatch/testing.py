@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -23,6 +24,7 @@ from midwatch.clock import LONGEST_NAP, SECOND, SystemClock, Timer, new_id
 from midwatch.errors import AgentError, DeliveryError
 from midwatch.event import MessageDelta, MessageUpdate, Payload, ToolExecEnd, ToolExecStart
 from midwatch.session import Session, gate_key
+from midwatch.steering import Mode, Steer
 from midwatch.task import AgentTerms, Outcome
 
 # -- time --------------------------------------------------------------------------------------------------------
@@ -302,6 +304,8 @@ class RecordingTurn:
         answers: Iterable[str | Answer] = (),
         messages: Iterable[str] = (),
         progress: Any = None,
+        steps: Iterable[Any] = (),
+        earlier: Iterable[Any] = (),
         thread_id: str | None = None,
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -324,9 +328,13 @@ class RecordingTurn:
         self.asked: list[Question] = []
         self.questions: list[tuple[str, tuple[str, ...]]] = []
         self.progress = progress
-        self.inbox: asyncio.Queue[str] = asyncio.Queue()
-        for message in messages:
-            self.inbox.put_nowait(message)
+        self.steps = list(steps)
+        self.earlier = list(earlier)
+        self.spent: str | None = None
+        """What `over_budget` tells."""
+        self._numbers = itertools.count(1)
+        self._steers = [self._steer(text, "after_tool") for text in messages]
+        self._steered = asyncio.Event()
         self._answers = list(answers)
         self._news = asyncio.Condition()
 
@@ -364,9 +372,51 @@ class RecordingTurn:
         self.progress = progress
         await self._tell()
 
+    async def load_steps(self) -> list[Any]:
+        """The steps given or saved."""
+        return list(self.steps)
+
+    async def save_step(self, data: Any, took: Sequence[str] = ()) -> None:
+        """Remember a step, as JSON would."""
+        self.steps.append(json.loads(json.dumps(data)))
+        self._steers = [steer for steer in self._steers if steer.id not in took]
+        await self._tell()
+
+    async def history(self) -> list[Any]:
+        """The earlier steps given."""
+        return list(self.earlier)
+
+    async def steer(self, text: str, mode: Mode = "after_tool") -> None:
+        """Send a message into the turn."""
+        self._steers.append(self._steer(text, mode))
+        self._steered.set()
+        await self._tell()
+
+    def _steer(self, text: str, mode: Mode) -> Steer:
+        number = next(self._numbers)
+        return Steer(
+            id=f"m_{number}", task_id=self.task_id, number=number, session_key=self.session_key, mode=mode, text=text,
+            created_at=0,
+        )  # fmt: skip
+
+    def steers(self, *modes: Mode) -> tuple[Steer, ...]:
+        """The messages no step took."""
+        return tuple(steer for steer in self._steers if not modes or steer.mode in modes)
+
+    async def steered(self) -> None:
+        """Wait for one."""
+        self._steered.clear()
+        await self._steered.wait()
+
     async def receive(self) -> str:
-        """The next message in `inbox`."""
-        return await self.inbox.get()
+        """The next message."""
+        while not self._steers:
+            await self.steered()
+        return self._steers.pop(0).text
+
+    def over_budget(self) -> str | None:
+        """What `spent` says."""
+        return self.spent
 
     async def ask(
         self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None

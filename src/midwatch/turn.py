@@ -6,7 +6,7 @@ Events are kept in order and written in batches while the agent goes on; what is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -17,6 +17,8 @@ from midwatch.clock import Clock
 from midwatch.errors import AgentError, LeaseLost, StoreUnavailable, TransientError
 from midwatch.event import (
     Event,
+    LlmRequest,
+    LlmResponse,
     MessageDelta,
     MessageUpdate,
     Payload,
@@ -24,16 +26,23 @@ from midwatch.event import (
     ToolExecStart,
     TurnEnd,
     TurnStart,
+    call_of,
+    ending,
     event,
 )
 from midwatch.rule import Judge
 from midwatch.session import Message, Session, said
+from midwatch.steering import Mode, Steer
+from midwatch.step import Step, StepStore
 from midwatch.task import Claim, Task, TaskStore, changed_status, conversation, meta, used
 
 MOST_UNWRITTEN = 500
-MOST_UNREAD = 100
 PAUSE_SECONDS = 0.5
 CUT_OFF = "cut off when the turn ended"
+
+
+class Store(TaskStore, StepStore, Protocol):
+    """What a turn needs of the store."""
 
 
 class Host(Protocol):
@@ -44,7 +53,7 @@ class Host(Protocol):
     judge: Judge
 
     @property
-    def store(self) -> TaskStore: ...
+    def store(self) -> Store: ...
     def env(self, task: Task) -> Mapping[str, str]: ...
     def show(self, live: Event) -> None: ...
     def lost(self, turn: LiveTurn) -> None: ...
@@ -72,7 +81,9 @@ class LiveTurn:
         self.asked = False
         self._asking = asyncio.Lock()
         self.tools_used = 0
-        self._inbox: asyncio.Queue[str] | None = None
+        self._steers: list[Steer] = []
+        self._steered = asyncio.Event()
+        self._saved = 0
         self._host = host
         self._progress = task.progress
         self._meta = {**meta(task), "turn_id": f"{task.id}.{task.attempt}"}
@@ -80,7 +91,8 @@ class LiveTurn:
         self._messages: list[Message] = []
         self._sessions: list[Session] = []
         self._held: list[Event] = []
-        self._tools: dict[str, Event] = {}
+        self._open: dict[str, Event] = {}
+        """Starts of model and tool calls that have not ended."""
         self._started = host.clock.monotonic()
         self._flushing: asyncio.Task[None] | None = None
         self._ended = False
@@ -101,7 +113,7 @@ class LiveTurn:
             return  # the agent is being ended; nothing it says is ours to tell
         if self._ended:
             raise LeaseLost(self.task_id, self.attempt)
-        self._note_tool(payload, made)
+        self._note_call(payload, made)
         self._events.append(made)
         if isinstance(payload, MessageUpdate) and conversation(self.task):
             self._messages.append(self._message(payload, made.time))
@@ -116,20 +128,51 @@ class LiveTurn:
         await self._write(Changes(fence=self.fence, updates=(Update("task", self.task_id, {"progress": progress}),)))
         self._progress = progress
 
+    async def load_steps(self) -> list[Any]:
+        before = await self._host.store.steps_of(self.task.retry_of) if self.task.retry_of else []
+        own = await self._host.store.steps_of(self.task_id)
+        self._saved = len(own)
+        return [step.data for step in (*before, *own)]
+
+    async def save_step(self, data: Any, took: Sequence[str] = ()) -> None:
+        if self.attempt > 1 and not self._saved:
+            self._saved = len(await self._host.store.steps_of(self.task_id))
+        now = self._host.clock.now()
+        step = Step(
+            task_id=self.task_id, number=self._saved + 1, thread_id=self.thread_id, created_at=now, data=data
+        )  # fmt: skip
+        await self._write(Changes(fence=self.fence, records=(step,), updates=self._taken(took)))
+        self._saved += 1
+        self._steers = [steer for steer in self._steers if steer.id not in took]
+
+    async def history(self) -> list[Any]:
+        if self.thread_id is None:
+            return []
+        own = self.task.retry_of or self.task_id
+        return [step.data for step in await self._host.store.thread_steps(self.thread_id, own)]
+
+    def steers(self, *modes: Mode) -> tuple[Steer, ...]:
+        return tuple(steer for steer in self._steers if not modes or steer.mode in modes)
+
+    async def steered(self) -> None:
+        self._steered.clear()
+        await self._steered.wait()
+
     async def receive(self) -> str:
-        return await self.inbox.get()
+        while not self._steers:
+            await self.steered()
+        taken = self._steers[0]
+        await self._write(Changes(fence=self.fence, updates=self._taken((taken.id,))))
+        self._steers = [steer for steer in self._steers if steer.id != taken.id]
+        return taken.text
+
+    def over_budget(self) -> str | None:
+        return None
 
     @property
     def env(self) -> Mapping[str, str]:
         """See the port."""
         return self._host.env(self.task)
-
-    @property
-    def inbox(self) -> asyncio.Queue[str]:
-        """What people sent into the turn and it has not read."""
-        if self._inbox is None:
-            self._inbox = asyncio.Queue(MOST_UNREAD)
-        return self._inbox
 
     async def ask(
         self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
@@ -183,6 +226,13 @@ class LiveTurn:
 
     # -- for the worker ------------------------------------------------------------------------------------------
 
+    def hear(self, queued: Sequence[Steer]) -> None:
+        """What people have sent into the turn and it has not taken, oldest first."""
+        known = {steer.id for steer in self._steers}
+        self._steers = list(queued)
+        if any(steer.id not in known for steer in queued):
+            self._steered.set()
+
     def begin(self) -> None:
         """Note the start of the turn and, in a conversation, the prompt."""
         now = self._host.clock.now()
@@ -206,15 +256,16 @@ class LiveTurn:
         self._show_held()
         now = self._host.clock.now()
         spent = self._host.clock.monotonic() - self._started
-        for opened in self._tools.values():
-            cut = ToolExecEnd(
-                tool=opened.payload["tool"], tool_call_id=opened.payload["tool_call_id"], is_error=True, result=CUT_OFF
-            )
-            self._events.append(event(cut, now, **self._meta))
-        self._tools.clear()
+        self._events.extend(event(ending(opened, CUT_OFF), now, **self._meta) for opened in self._open.values())
+        self._open.clear()
         told = TurnEnd(status=status, duration=round(spent, 6), iterations=iterations, final_content_len=length)
         self._events.append(event(told, now, **self._meta))
         return Changes(events=tuple(self._events), messages=tuple(self._messages), sessions=tuple(self._sessions))
+
+    def _taken(self, ids: Sequence[str]) -> tuple[Update, ...]:
+        """Each message goes into one step, once."""
+        fields = {"status": "injected", "attempt": self.attempt}
+        return tuple(Update("steer", one, fields, {"status": "queued"}) for one in ids)
 
     def _own(self, payload: Payload) -> Payload:
         """What an agent may tell, in its own name: it ends no task, answers no question, and changes nobody's words."""
@@ -238,12 +289,12 @@ class LiveTurn:
             id=told.message_id, author=self.task.agent,
         )  # fmt: skip
 
-    def _note_tool(self, payload: Payload, made: Event) -> None:
-        if isinstance(payload, ToolExecStart):
-            self._tools[payload.tool_call_id or payload.tool] = made
-        elif isinstance(payload, ToolExecEnd):
-            self.tools_used += 1
-            self._tools.pop(payload.tool_call_id or payload.tool, None)
+    def _note_call(self, payload: Payload, made: Event) -> None:
+        if isinstance(payload, ToolExecStart | LlmRequest):
+            self._open[call_of(made)] = made
+        elif isinstance(payload, ToolExecEnd | LlmResponse):
+            self.tools_used += isinstance(payload, ToolExecEnd)
+            self._open.pop(call_of(made), None)
 
     def flush_soon(self) -> None:
         """Begin to write what is not written."""

@@ -18,7 +18,7 @@ from midwatch.change import Changes, Fence, Update
 from midwatch.clock import SECOND, Clock
 from midwatch.engine import Engine, InstanceStore
 from midwatch.errors import Conflict, LeaseLost, StoreError
-from midwatch.event import Event, EventLog, TaskRescued, ToolExecEnd, TurnEnd, event
+from midwatch.event import Event, EventLog, TaskRescued, TurnEnd, ending, event
 from midwatch.lookout import Lookout
 from midwatch.settlement import Settle, nothing, settled
 from midwatch.submission import OnCrash
@@ -31,6 +31,7 @@ PRUNE_SECONDS = 3600.0
 FIRST_PRUNE_SECONDS = 60.0
 PAUSE_SECONDS = 1.0
 LOST = "the process that ran it ended, and half-done work is not repeated unasked. Look at what it left, then retry it."
+CUT_OFF = "cut off when its process ended"
 
 
 class Store(TaskStore, ApprovalStore, EventLog, InstanceStore, AutomationStore, Protocol):
@@ -186,21 +187,12 @@ def rescue(task: Task, now: int) -> tuple[Changes, str]:
 
 
 def _closing(opened: list[Event], now: int) -> tuple[Event, ...]:
-    """An end for each start the dead attempt left open, tools before their turn."""
+    """An end for each start the dead attempt left open, calls before their turn."""
     ends = []
     for start in sorted(opened, key=lambda e: e.kind == "turn_start"):
         spent = (now - start.time) / SECOND
-        told: ToolExecEnd | TurnEnd
-        if start.kind == "turn_start":
-            told = TurnEnd(status="aborted", duration=spent)
-        else:
-            told = ToolExecEnd(
-                tool=start.payload["tool"],
-                tool_call_id=start.payload.get("tool_call_id"),
-                duration=spent,
-                is_error=True,
-                result="cut off when its process ended",
-            )
+        over = start.kind == "turn_start"
+        told = TurnEnd(status="aborted", duration=spent) if over else ending(start, CUT_OFF, spent)
         about = {n: getattr(start, n) for n in ("agent_id", "turn_id", "session_key", "task_id", "attempt", "actor")}
         ends.append(event(told, now, **about))
     return tuple(ends)

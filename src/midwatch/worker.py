@@ -32,6 +32,8 @@ from midwatch.notifications import Notifications
 from midwatch.session import Session, SessionStore
 from midwatch.settlement import Settle, nothing, settled
 from midwatch.slots import Slots
+from midwatch.steering import SteerStore
+from midwatch.step import StepStore
 from midwatch.task import (
     Claim,
     Task,
@@ -62,7 +64,7 @@ STORE_PAUSE_SECONDS = 0.5
 STORE_PATIENCE_SECONDS = 5.0
 
 
-class Store(TaskStore, SessionStore, ApprovalStore, Protocol):
+class Store(TaskStore, SessionStore, ApprovalStore, StepStore, SteerStore, Protocol):
     """What the worker needs of the store."""
 
 
@@ -170,6 +172,8 @@ class Worker:
             self._spawn(self._look_for_answers())
         if "session" in topics:
             self.conversations.heard()
+        if "steer" in topics and self.running:
+            self._spawn(self._look_for_steers())
 
     async def stop(self, grace: float) -> None:
         """End everything: turns get `grace` seconds to end by themselves, then they are interrupted."""
@@ -186,16 +190,6 @@ class Worker:
         for left in self._left:
             left.cancel()
         await self.conversations.stop()
-
-    def steer(self, task_id: str, text: str) -> None:
-        """Put a person's message into a running turn; LimitReached when too many wait already."""
-        run = self.running.get(task_id)
-        if run is None or run.turn is None:
-            raise Conflict(f"task {task_id} is not running here; send the message to its session.")
-        try:
-            run.turn.inbox.put_nowait(text)
-        except asyncio.QueueFull:
-            raise LimitReached(f"task {task_id} has not read its last messages yet; try again.") from None
 
     # -- one task ------------------------------------------------------------------------------------------------
 
@@ -577,6 +571,12 @@ class Worker:
                 found = await self.approvals.get(approval_id)
                 if found.status != "pending" and not future.done():
                     future.set_result(found)
+
+    async def _look_for_steers(self) -> None:
+        for run in list(self.running.values()):
+            if run.turn is not None:
+                with suppress(StoreUnavailable):
+                    run.turn.hear(await self.store.queued_steers(run.task.id))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -21,9 +21,10 @@ from midwatch.engine import Instance
 from midwatch.errors import Conflict, KeyReused, LeaseLost, LimitReached
 from midwatch.event import EventFilter, TaskLate, ToolExecEnd, ToolExecStart, TurnEnd, TurnStart, event
 from midwatch.session import Message, Session
+from midwatch.step import Step
 from midwatch.store import Commit, Store
 from midwatch.task import TRANSITIONS, Shares, TaskFilter, end, meta, owned
-from records import CLOCK, OWNER, a_task, asking, fence, progress, put, running, submitted, take
+from records import CLOCK, OWNER, a_steer, a_task, asking, fence, progress, put, running, submitted, take
 
 
 def test_the_suite_calls_every_method_of_every_port() -> None:
@@ -33,6 +34,63 @@ def test_the_suite_calls_every_method_of_every_port() -> None:
     text = "".join(path.read_text() for path in (*here.glob("test_*.py"), here.parent / "records.py"))
     called = set(re.findall(r"store\.(\w+)\(", text)) | {"close"}  # the fixture closes
     assert methods - called == set()
+
+
+# -- steps and steers --------------------------------------------------------------------------------------------
+
+
+def a_step(task_id: str, number: int, thread_id: str | None = "th_1", data: Any = None) -> Step:
+    return Step(task_id=task_id, number=number, thread_id=thread_id, created_at=CLOCK.now() + number, data=data)
+
+
+async def test_steps_come_back_in_order_and_only_under_their_fence(store: Store) -> None:
+    task = await running(store)
+    for number in (1, 2):
+        step = a_step(task.id, number, data={"said": ["grüße", number, None]})
+        await store.apply(Changes(fence=fence(task), records=(step,)))
+    with pytest.raises(LeaseLost):
+        late = a_step(task.id, 3)
+        await store.apply(Changes(fence=Fence(task.id, task.attempt + 1), records=(late,)))
+    assert [(step.number, step.data["said"][1]) for step in await store.steps_of(task.id)] == [(1, 1), (2, 2)]
+    assert await store.steps_of("t_none") == []
+
+
+async def test_a_threads_history_leaves_out_cancelled_turns_and_ones_own(store: Store) -> None:
+    kept, gone, own = [await running(store) for _ in range(3)]
+    for task in (kept, gone, own):
+        await store.apply(Changes(fence=fence(task), records=(a_step(task.id, 1, data=task.id),)))
+    elsewhere = await running(store)
+    await store.apply(Changes(records=(a_step(elsewhere.id, 1, "th_2"), a_step(elsewhere.id, 2, None))))
+    await store.apply(end(gone, CLOCK.now(), outcome="cancelled")[1])
+    await store.apply(end(kept, CLOCK.now(), outcome="budget", error="spent")[1])
+    assert [step.data for step in await store.thread_steps("th_1", own.id)] == [kept.id]
+    assert [step.data for step in await store.thread_steps("th_1", "t_new")] == [kept.id, own.id]
+    assert await store.thread_steps("th_3", "t_new") == []
+
+
+async def test_a_steer_is_taken_once(store: Store) -> None:
+    task = await running(store)
+    one, two = a_steer(task, "one"), a_steer(task, "two", 2, mode="interrupt")
+    await store.apply(Changes(records=(two, one)))
+    assert await store.queued_steers(task.id) == [one, two]
+    taken = Update("steer", one.id, {"status": "injected", "attempt": 1}, {"status": "queued"})
+    await store.apply(Changes(fence=fence(task), updates=(taken,)))
+    with pytest.raises(Conflict):
+        await store.apply(Changes(fence=fence(task), updates=(taken,)))
+    assert [steer.text for steer in await store.queued_steers(task.id)] == ["two"]
+
+
+async def test_pruning_keeps_the_steps_a_conversation_is_made_of(store: Store) -> None:
+    private, talk, undone = await running(store), await running(store, session_key="chat:1"), await running(store)
+    for task in (private, talk, undone):
+        await store.apply(Changes(records=(a_step(task.id, 1), a_steer(task, "x"))))
+    await store.apply(end(undone, CLOCK.now(), outcome="cancelled")[1])
+    for task in (private, talk):
+        await store.apply(end(task, CLOCK.now(), outcome="ok", result="done")[1])
+    assert await store.prune_tasks(CLOCK.now() + 1, 0) == 3
+    assert [len(await store.steps_of(task.id)) for task in (private, talk, undone)] == [0, 1, 0]
+    assert await store.queued_steers(talk.id) == []
+    assert len(await store.thread_steps("th_1", "t_new")) == 1
 
 
 # -- submit ------------------------------------------------------------------------------------------------------

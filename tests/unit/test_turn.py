@@ -13,11 +13,13 @@ from midwatch.agent import Choice, Question
 from midwatch.approval import Approval, resolve
 from midwatch.change import Changes, Update
 from midwatch.clock import SECOND, SystemClock
-from midwatch.errors import AgentError, InvalidInput, LeaseLost, StoreUnavailable
+from midwatch.errors import AgentError, Conflict, InvalidInput, LeaseLost, StoreUnavailable
 from midwatch.event import (
     KINDS,
     Event,
     EventFilter,
+    LlmRequest,
+    LlmResponse,
     MessageDelta,
     MessageUpdate,
     TaskProgress,
@@ -30,7 +32,7 @@ from midwatch.stores.sqlite import SqliteStore
 from midwatch.task import Claim, Task, owned
 from midwatch.testing import RecordingTurn, settle
 from midwatch.turn import MOST_UNWRITTEN, LiveTurn
-from records import a_task, running
+from records import a_steer, a_task, running
 
 
 class Unsteady:
@@ -222,6 +224,7 @@ def test_what_an_agent_tells() -> None:
     assert {name for name, made in KINDS.items() if made.agents} == {
         "tool_exec_start", "tool_exec_end", "task_progress", "message_update", "message_delta", "screen_update",
         "error", "agent_error", "agent_exited", "llm_response", "thought_update", "thought_delta", "plan_update",
+        "llm_request", "llm_delta", "llm_retry", "tool_exec_skipped", "context_trimmed", "steering_injected",
     }  # fmt: skip
 
 
@@ -568,12 +571,55 @@ async def test_a_question_nobody_will_wait_for_is_not_left_in_the_inbox(
     assert await store.list_approvals("pending") == []
 
 
-async def test_messages_reach_the_turn_in_order(turn: LiveTurn) -> None:
+async def test_messages_reach_the_turn_in_order_and_once(turn: LiveTurn, store: Unsteady, task: Task) -> None:
     waiting = asyncio.create_task(turn.receive())
     await settle()
-    for text in ("one", "two"):
-        turn.inbox.put_nowait(text)
+    sent = [a_steer(task, text, number) for number, text in enumerate(("one", "two", "three"))]
+    await store.apply(Changes(records=tuple(sent)))
+    turn.hear(await store.queued_steers(task.id))
     assert [await waiting, await turn.receive()] == ["one", "two"]
+    await turn.save_step({"kind": "said"}, [steer.id for steer in turn.steers("after_tool")])
+    assert turn.steers() == ()
+    assert await store.queued_steers(task.id) == []
+    with pytest.raises(Conflict):
+        await turn.save_step({"kind": "again"}, [sent[0].id])
+    assert await turn.load_steps() == [{"kind": "said"}]
+
+
+async def test_a_turn_that_hears_of_nothing_new_is_not_woken(turn: LiveTurn, task: Task) -> None:
+    sent = a_steer(task, "one")
+    turn.hear([sent])
+    waiting = asyncio.create_task(turn.steered())
+    await settle()
+    turn.hear([sent])
+    await settle()
+    assert not waiting.done()
+    turn.hear([sent, a_steer(task, "two", mode="interrupt")])
+    await waiting
+    assert [steer.text for steer in turn.steers("interrupt", "stop")] == ["two"]
+
+
+async def test_steps_are_kept_in_order_over_attempts(worker: Worker, store: Unsteady) -> None:
+    task = await running(store)  # type: ignore[arg-type]
+    first = LiveTurn(worker, Claim(task, "secret"), "th_1")
+    await first.save_step(["a"])
+    await first.save_step(["b"])
+    again = LiveTurn(worker, Claim(task, "secret"), "th_1")
+    again.attempt = 2  # the fence is still the first's
+    await again.save_step(["c"])
+    assert await again.load_steps() == [["a"], ["b"], ["c"]]
+    assert await again.history() == []  # its own steps are no history yet
+    other = await running(store)  # type: ignore[arg-type]
+    assert await LiveTurn(worker, Claim(other, "secret"), "th_1").history() == [["a"], ["b"], ["c"]]
+    assert await LiveTurn(worker, Claim(other, "secret"), None).history() == []
+
+
+async def test_an_open_model_call_is_closed_with_the_turn(turn: LiveTurn) -> None:
+    await turn.emit(LlmRequest(model="m", messages_count=1, request_id="r1"))
+    await turn.emit(LlmRequest(model="m", messages_count=1, request_id="r2"))
+    await turn.emit(LlmResponse(model="m", request_id="r1", finish_reason="stop"))
+    ends = [one.payload for one in (await turn.finish("aborted", None, 0)).events if one.kind == "llm_response"]
+    assert [(one["request_id"], one["finish_reason"]) for one in ends][-1] == ("r2", "cut_off")
 
 
 async def test_a_stop_written_meanwhile_does_not_refuse_what_the_turn_tells(

@@ -77,6 +77,26 @@ def event(payload: Payload, now: int, **meta: Any) -> Event:
     return Event(payload.kind, now, payload.data(), new_id("e", now), **meta)
 
 
+def call_of(found: Event) -> str:
+    """What a start and its end have in common: the id of the model or tool call or, lacking one, the tool's name."""
+    told = found.payload
+    if found.kind.startswith("llm"):
+        return f"llm {told.get('request_id')}"
+    return f"tool {told.get('tool_call_id') or told.get('tool')}"
+
+
+def ending(start: Event, why: str, duration: float | None = None) -> Payload:
+    """The end of a model or tool call that was cut off."""
+    told = start.payload
+    if start.kind == "llm_request":
+        return LlmResponse(  # noqa: F405
+            model=told.get("model"), finish_reason="cut_off", latency=duration, request_id=told.get("request_id")
+        )
+    return ToolExecEnd(  # noqa: F405
+        tool=told["tool"], tool_call_id=told.get("tool_call_id"), duration=duration, is_error=True, result=why
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
     """Which events to read; empty means all."""

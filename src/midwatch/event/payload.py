@@ -20,7 +20,7 @@ class Payload:
 
     def data(self) -> dict[str, Any]:
         """The payload as plain data, ready for JSON."""
-        return {name: _kept(getattr(self, name)) for name in self.names}
+        return {name.rstrip("_"): _kept(getattr(self, name)) for name in self.names}
 
 
 def _kept(value: Any) -> Any:

@@ -30,9 +30,43 @@ class TurnEnd(Payload):
     final_content_len: int = 0
 
 
+@kind("llm_request", agents=True)
+class LlmRequest(Payload):
+    """The agent asks a model. Its `llm_response` has the same `request_id`; every request has one, whatever happens."""
+
+    model: str
+    messages_count: int
+    tools_count: int = 0
+    max_tokens: int | None = None
+    temperature: float | None = None
+    request_id: str | None = None
+
+
+@kind("llm_delta", live=True, agents=True)
+class LlmDelta(Payload):
+    """More of a model's answer has arrived: how much, in characters. The words themselves are a `message_delta`."""
+
+    content_delta_len: int = 0
+    reasoning_delta_len: int = 0
+    request_id: str | None = None
+
+
+@kind("llm_retry", agents=True)
+class LlmRetry(Payload):
+    """A model call failed in a way that may pass and is made again after `backoff` seconds."""
+
+    attempt: int
+    max_retries: int
+    reason: str
+    error: str
+    backoff: float
+    request_id: str | None = None
+
+
 @kind("llm_response", agents=True)
 class LlmResponse(Payload):
-    """A model answered the agent. What the agent does not tell is None; `latency` is in seconds."""
+    """A model answered the agent, or its call ended without an answer: `finish_reason` is then error, interrupted or
+    cut_off. What the agent does not tell is None; `latency` is in seconds."""
 
     model: str | None = None
     content_len: int | None = None
@@ -41,6 +75,7 @@ class LlmResponse(Payload):
     usage: Mapping[str, Any] | None = None
     finish_reason: str | None = None
     latency: float | None = None
+    request_id: str | None = None
 
 
 @kind("thought_update", agents=True)
@@ -90,16 +125,48 @@ class ToolExecEnd(Payload):
     for_llm_len: int | None = None
     for_user_len: int | None = None
     is_error: bool = False
+    async_: bool = False
+    """`async` in JSON: it goes on after this."""
     result: str | None = None
     diffs: tuple[Mapping[str, Any], ...] = ()
     """What it changed: `path`, `patch` (a unified diff, cut when long), `added`, `removed`, `cut`."""
 
 
-@kind("interrupt_received")
-class InterruptReceived(Payload):
-    """Somebody asked the running turn to stop; the envelope's `actor` says who."""
+@kind("tool_exec_skipped", agents=True)
+class ToolExecSkipped(Payload):
+    """A tool the model asked for was not run; the model was told `reason` as its result."""
+
+    tool: str
+    reason: str
+    tool_call_id: str | None = None
+
+
+@kind("context_trimmed", agents=True)
+class ContextTrimmed(Payload):
+    """Old parts of the conversation were left out of what the model sees. `reason` is budget or refused."""
 
     reason: str
+    dropped_messages: int
+    remaining_messages: int
+
+
+@kind("steering_injected", agents=True)
+class SteeringInjected(Payload):
+    """Messages that people sent into the running turn have reached the model."""
+
+    count: int
+    total_content_len: int
+    steer_ids: tuple[str, ...] = ()
+
+
+@kind("interrupt_received")
+class InterruptReceived(Payload):
+    """Somebody asked the running turn to stop or to turn; the envelope's `actor` says who. `reason` is cancel (it is
+    ended), stop (no more tools, one closing answer), or the mode of a message: interrupt, after_tool."""
+
+    reason: str
+    content_len: int | None = None
+    queue_depth: int | None = None
 
 
 @kind("error", agents=True)
@@ -247,6 +314,17 @@ class TaskFinished(Payload):
     error: str | None = None
     usage: Mapping[str, Any] | None = None
     worktree: Mapping[str, Any] | None = None
+
+
+@kind("budget_reached")
+class BudgetReached(Payload):
+    """What the task may spend is spent; it stops at its next step. `budget` names which: tokens, usd, steps, seconds of
+    the task, the goal, the automation or the day (`scope`)."""
+
+    budget: str
+    scope: str
+    limit: float
+    spent: float
 
 
 @kind("task_late")

@@ -22,8 +22,10 @@ from midwatch.identity import Token
 from midwatch.rule import Rule
 from midwatch.session import Message, Session, View
 from midwatch.state import DeskState, SessionState, TaskState
+from midwatch.steering import Steer
+from midwatch.step import Step
 from midwatch.store import Commit
-from midwatch.stores.verbs import alert, automation, change, event, live, look, state, task, token, worktree
+from midwatch.stores.verbs import alert, automation, change, event, live, look, state, step, task, token, worktree
 from midwatch.task import ClaimRequest, Claims, Submitted, Summary, Task, TaskFilter
 from midwatch.usage import Asked, Spent
 from midwatch.worktree import Worktree, WorktreeFilter
@@ -99,6 +101,15 @@ class VerbStore(ABC):
 
     async def open_events(self, fence: Fence) -> list[Event]:
         return await self.read(task.open_events, fence)
+
+    async def steps_of(self, task_id: str) -> list[Step]:
+        return await self.read(step.of_task, task_id)
+
+    async def thread_steps(self, thread_id: str, without: str) -> list[Step]:
+        return await self.read(step.of_thread, thread_id, without)
+
+    async def queued_steers(self, task_id: str) -> list[Steer]:
+        return await self.read(step.queued_steers, task_id)
 
     async def prune_tasks(self, before: int, keep: int) -> int:
         return await self.write(task.prune, before, keep)

@@ -26,12 +26,14 @@ from midwatch.goal import Goal
 from midwatch.identity import Token
 from midwatch.rule import Rule
 from midwatch.session import Message, Session
+from midwatch.steering import Steer
+from midwatch.step import Step
 from midwatch.task import Task
 from midwatch.worktree import Worktree
 
 NOUNS = (
     "task", "event", "session", "channel", "approval", "token", "engine", "automation", "goal", "alert", "worktree",
-    "rule",
+    "rule", "step", "steer",
 )  # fmt: skip
 TABLES = {
     "task": "tasks",
@@ -44,10 +46,12 @@ TABLES = {
     "goal": "goals",
     "instance": "instances",
     "worktree": "worktrees",
+    "step": "steps",
+    "steer": "steers",
 }
 JSON_COLUMNS = frozenset(
     {"progress", "budget", "usage", "trace", "worktree", "choices", "agents", "terms", "schedule", "tags"}
-    | {"paths", "always", "approvals"}
+    | {"paths", "always", "approvals", "data"}
 )
 
 EVENT_COLUMNS = Event._fields
@@ -75,6 +79,8 @@ RECORDS: Mapping[str, tuple[str, ...]] = {
     "goal": columns(Goal),
     "instance": columns(Instance),
     "worktree": columns(Worktree),
+    "step": columns(Step),
+    "steer": columns(Steer),
 }
 
 

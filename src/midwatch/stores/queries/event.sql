@@ -44,7 +44,7 @@ SELECT 1 FROM events WHERE task_id = :task_id AND attempt = :attempt AND kind = 
 -- of_attempt: starts and ends of one attempt, in order
 SELECT {event} FROM events
 WHERE task_id = :task_id AND attempt = :attempt
-  AND kind IN ('turn_start', 'turn_end', 'tool_exec_start', 'tool_exec_end')
+  AND kind IN ('turn_start', 'turn_end', 'tool_exec_start', 'tool_exec_end', 'llm_request', 'llm_response')
 ORDER BY seq
 
 -- first_fresh: the first event that is not too old

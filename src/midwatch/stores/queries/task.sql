@@ -110,6 +110,14 @@ SELECT id FROM (
 -- prune: an ended task
 DELETE FROM tasks WHERE id = :id
 
+-- prune_steps: of an ended task that is no part of a conversation's history
+DELETE FROM steps WHERE task_id = :id AND EXISTS (
+  SELECT 1 FROM tasks WHERE id = :id AND (status = 'cancelled' OR substr(session_key, 1, 3) = 'bg:')
+)
+
+-- prune_steers: of an ended task
+DELETE FROM steers WHERE task_id = :id
+
 -- prune_deliveries: of an ended task
 DELETE FROM deliveries WHERE task_id = :id
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from midwatch.change import Changes, Fence
 from midwatch.errors import Conflict, KeyReused, LimitReached
-from midwatch.event import Event, TaskStarted, event
+from midwatch.event import Event, TaskStarted, call_of, event
 from midwatch.identity import attempt_token, hash_of
 from midwatch.slots import Room
 from midwatch.stores.sql import TASK_JSON, dumps, loads
@@ -222,13 +222,11 @@ def dir_holder(tx: Tx, dir_key: str) -> str | None:
 
 
 def open_events(tx: Tx, fence: Fence) -> list[Event]:
-    """Starts without an end. A tool call is known by its id or, lacking one, by its name."""
-    opened: dict[tuple[str, str | None], Event] = {}
+    opened: dict[str, Event] = {}
     for row in tx.rows("event.of_attempt", {"task_id": fence.task_id, "attempt": fence.attempt}):
         found = event_of(row)
-        family = "turn" if found.kind.startswith("turn") else "tool"
-        key = (family, found.payload.get("tool_call_id") or found.payload.get("tool"))
-        if found.kind.endswith("_start"):
+        key = "turn" if found.kind.startswith("turn") else call_of(found)
+        if found.kind.endswith(("_start", "_request")):
             opened[key] = found
         else:
             opened.pop(key, None)
@@ -237,8 +235,8 @@ def open_events(tx: Tx, fence: Fence) -> list[Event]:
 
 def prune(tx: Tx, before: int, keep: int) -> int:
     gone = [{"id": row[0]} for row in tx.rows("task.prunable", {"before": before, "keep": keep})]
-    for statement in ("task.prune", "task.prune_deliveries", "task.prune_approvals"):
-        tx.run_many(statement, gone)
+    for what in ("prune_steps", "prune_steers", "prune", "prune_deliveries", "prune_approvals"):
+        tx.run_many(f"task.{what}", gone)
     return len(gone)
 
 

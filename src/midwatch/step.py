@@ -1,0 +1,38 @@
+"""Steps: what a turn has done so far, kept one by one, so that nothing finished is done or paid for again.
+
+A step belongs to a task and to the thread whose history it becomes part of. Its data is the agent's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One completed step. `number` counts within the task, from 1."""
+
+    task_id: str
+    number: int
+    thread_id: str | None
+    created_at: int
+    data: Any
+
+    @property
+    def noun(self) -> str:
+        """Its table."""
+        return "step"
+
+
+class StepStore(Protocol):
+    """Port: steps. They are written through `Changes`, under the fence of their attempt."""
+
+    async def steps_of(self, task_id: str) -> list[Step]:
+        """A task's steps, in order."""
+        ...
+
+    async def thread_steps(self, thread_id: str, without: str) -> list[Step]:
+        """The steps of a thread's turns in order, but not those of task `without` and its retries, nor those of turns
+        that were cancelled."""
+        ...
