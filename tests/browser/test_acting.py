@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from browsing import Desk, live, session_path
 
@@ -115,6 +117,36 @@ async def test_a_session_takes_messages_while_it_works_and_can_be_interrupted_an
     await expect(message).to_be_disabled()
     await page.get_by_role("link", name="Sessions").first.click()
     await expect(page.locator(".session-row .status")).to_have_text("closed")
+
+
+async def test_messages_are_sent_in_order_and_none_is_lost_while_the_server_is_slow_or_refuses(desk: Desk) -> None:
+    desk.expect_problem("status of 503")
+    session = (await desk.post("/sessions", {"agent": "demo"}))["key"]
+    page = await desk.open(session_path(session))
+    message = page.get_by_label("Message")
+    await expect(message).to_be_focused()
+    held: asyncio.Queue[Route] = asyncio.Queue()
+    await page.route("**/messages", held.put)
+    for text in ("demo:hang first", "second", "third"):
+        await message.fill(text)
+        await message.press("Control+Enter")
+        await expect(message).to_have_value("")
+    await (await asyncio.wait_for(held.get(), 15)).continue_()
+    await expect(page.locator(".message.user")).to_contain_text("first")
+    await (await asyncio.wait_for(held.get(), 15)).continue_()
+    await expect(page.locator(".queued")).to_contain_text("second")
+    await message.fill("fourth")
+    await page.get_by_role("button", name="Queue", exact=True).click()
+    await message.fill("and what is being written")
+    refusal = {"detail": "too much at once", "code": "store_unavailable"}
+    await (await asyncio.wait_for(held.get(), 15)).fulfill(status=503, json=refusal)
+    await expect(message).to_have_value("third\nfourth\nand what is being written")
+    await expect(page.locator(".toast")).to_have_text("too much at once")
+    await message.press("Control+Enter")
+    await (await asyncio.wait_for(held.get(), 15)).continue_()
+    await expect(page.locator(".queued")).to_contain_text(["second", "third"])
+    wishes = [request.headers["idempotency-key"] for request in desk.requests if request.url.endswith("/messages")]
+    assert len(set(wishes)) == len(wishes) == 4, wishes
 
 
 async def test_a_session_streams_and_keeps_its_text_over_a_reload(desk: Desk) -> None:

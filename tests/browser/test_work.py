@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,12 @@ async def test_a_session_shows_what_its_agent_thinks_plans_and_does(desk: Desk) 
     await page.get_by_role("button", name="Send").click()
     await expect(page.locator(".message.agent .page-text")).to_contain_text("The back-off has a ceiling now")
     steps = page.locator(".steps-list > li > .step")
+    kinds = ["thought", "plan", "tool", "tool", "tool", "tool", "turn"]
     for again in (False, True):
         if again:
             await page.reload()
             await live(page)
-        kinds = await steps.evaluate_all("(nodes) => nodes.map((node) => node.classList[1])")
-        assert kinds == ["thought", "plan", "tool", "tool", "tool", "tool", "turn"], "in the order they came"
+        await expect(steps).to_have_class([re.compile(rf"\b{kind}\b") for kind in kinds])  # in the order they came
         await expect(page.locator(".plan-list li")).to_have_text(list(PLAN))
         await expect(page.locator(".plan-head")).to_contain_text("4 of 4 done")
         order = ["message", "work", "message", "work"]
@@ -34,6 +35,22 @@ async def test_a_session_shows_what_its_agent_thinks_plans_and_does(desk: Desk) 
         await expect(page.locator(".step.turn")).to_contain_text("4 tools")
         await expect(page.locator(".step.turn")).to_contain_text("48.2K tokens in · 2904 out · $0.2113 · large-4")
         await expect(page.locator(".session-sub")).to_contain_text("used 48.2K tokens in · 2904 out · $0.2113")
+
+
+async def test_a_thought_stands_where_it_was_had_though_the_clock_here_is_off(desk: Desk) -> None:
+    session = (await desk.post("/sessions", {"agent": "coder", "key": "chat:clock"}))["key"]
+    page = await desk.open(session_path(session))
+    await page.add_init_script("const rightly = Date.now; Date.now = () => rightly() + 2000")
+    await page.reload()
+    await live(page)
+    await expect(page.get_by_label("Message")).to_be_focused()
+    await desk.post(f"{session_path(session)}/messages", {"text": "hold it"})
+    await expect(page.locator(".step.thought")).to_have_count(2)
+    await page.locator(".approval").get_by_role("button", name="Go on").click()
+    await expect(page.locator(".step.turn")).to_contain_text("5 tools")
+    await expect(page.locator(".talk > li")).to_have_class(["message user", "work", "message agent", "work"])
+    await expect(page.locator(".talk > .work .step.thought")).to_have_count(2)
+    await expect(page.locator(".message.agent + .work .step")).to_have_count(1)  # how the turn ended
 
 
 async def test_thoughts_and_tools_are_folded_and_open_by_keyboard(desk: Desk) -> None:

@@ -11,9 +11,11 @@ export class Work {
   #questions = new Map();
   #used = new Map();
   #seen = new Set();
+  #latest = ""; // when the newest stored event happened
 
   /** Take in an event, stored or live. Returns whether a step changed. */
   take(event) {
+    if (event.seq && event.time > this.#latest) this.#latest = event.time;
     if (!MAKERS.has(event.kind)) return false;
     if (event.seq) {
       if (this.#seen.has(event.seq)) return false;
@@ -22,9 +24,10 @@ export class Work {
     return Boolean(this[event.kind]?.(event, event.payload ?? {}));
   }
 
-  /** Begin again, with these events. */
-  reset(events) {
+  /** Begin again, with these events. `said` is when the last message was. */
+  reset(events, said = "") {
     Object.assign(this, { steps: [] });
+    this.#latest = said;
     for (const one of [this.#known, this.#questions, this.#used, this.#seen]) one.clear();
     for (const event of events) this.take(event);
   }
@@ -34,13 +37,14 @@ export class Work {
     for (const step of this.steps) if (step.task === task && step.open) Object.assign(step, { open: false, version: step.version + 1 });
   }
 
+  // A live event tells no time, and this machine's clock is another one: it came after what is stored so far.
   #step(name, event, fields) {
     const found = this.#known.get(name);
     if (found) {
       Object.assign(found, fields, { version: found.version + 1 });
       return found;
     }
-    const made = { key: `${name}#${event.seq ?? event.time}`, task: event.task_id, time: event.time, version: 0, open: false, ...fields };
+    const made = { key: `${name}#${event.seq ?? event.time}`, task: event.task_id, time: event.seq ? event.time : this.#latest || event.time, version: 0, open: false, ...fields };
     this.#known.set(name, made);
     this.steps.push(made);
     return made;

@@ -78,7 +78,7 @@ async function submit() {
   const text = at("text").value;
   if (!text.trim() || !stable) return;
   at("text").value = "";
-  if (!(await send(text, "user"))) at("text").value = text;
+  if (!(await send(text, "user"))) at("text").value = [text, at("text").value].filter(Boolean).join("\n"); // it may be written in again
 }
 
 at("form").addEventListener("submit", (event) => {

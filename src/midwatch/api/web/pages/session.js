@@ -3,10 +3,10 @@
 
 import { get, part, post, query } from "../api.js";
 import { approvalList } from "../approval.js";
-import { firstLine, h, insertSanitised, keyed, perFrame, say, wishKey } from "../dom.js";
+import { composer } from "../compose.js";
+import { firstLine, h, insertSanitised, keyed, perFrame, say } from "../dom.js";
 import { untoldText, usageText } from "../figures.js";
-import { icon } from "../icons.js";
-import { act, actButton, agoOf, attribute, confirmed, elapsed, empty, skeleton, taskLink, toast } from "../parts.js";
+import { actButton, agoOf, attribute, confirmed, elapsed, empty, skeleton, taskLink, toast } from "../parts.js";
 import { grow, Partial } from "../partial.js";
 import { desk } from "../desk.js";
 import { after, taskFrom } from "../model.js";
@@ -26,7 +26,7 @@ export default async function session(main, page) {
   main.className = "session-page";
   const stop = new AbortController();
   page.whenLeft(() => stop.abort());
-  const data = { session: null, messages: new Map(), html: new Map(), partials: new Map(), queue: new Map(), running: null, sending: [], errors: [], lately: [], seq: 0, work: new Work(), events: null };
+  const data = { session: null, messages: new Map(), html: new Map(), partials: new Map(), queue: new Map(), running: null, errors: [], lately: [], seq: 0, work: new Work(), events: null };
   const view = build(main, key, data);
   const draw = perFrame(() => page.isShown() && data.session && drawAll(view, data, page));
   const readUsed = async () => {
@@ -73,9 +73,8 @@ export default async function session(main, page) {
   }));
   page.whenLeft(desk.on("activity", draw));
   page.whenLeft(approvalList(view.approvals, { which: (one) => one.session_key === key, withTask: true, changed: () => stick(view) }));
-  view.send = async (text) => {
-    const wish = { key: wishKey(), text };
-    const task = await post(`/sessions/${part(key)}/messages`, { text }, { key: wish.key });
+  view.send = async (text, wish) => {
+    const task = await post(`/sessions/${part(key)}/messages`, { text }, { key: wish });
     if (!data.queue.has(task.id) && data.running?.id !== task.id && !data.ended?.has(task.id)) data.queue.set(task.id, task);
     view.stuck = true;
     draw();
@@ -144,7 +143,8 @@ async function readWork(key, data, signal) {
   const before = data.events?.[0]?.seq ?? Number.MAX_SAFE_INTEGER;
   const { events } = await get(`/events${query({ session_key: key, kind: WORK_KINDS, before, limit: STEPS })}`, { signal });
   data.events = [...events, ...(data.events ?? data.lately.filter((one) => one.seq > (events.at(-1)?.seq ?? 0)))];
-  data.work.reset(data.events);
+  const said = [...data.messages.values()].map((one) => one.time);
+  data.work.reset(data.events, said.sort().at(-1));
 }
 
 async function readEarlier(view, key, data) {
@@ -163,7 +163,7 @@ async function readEarlier(view, key, data) {
 function build(main, key, data) {
   const view = {
     title: h("h1.cut", key), status: h("span.status"), time: elapsed(null), last: agoOf(null), activity: h("span.cut.dim"), sub: h("p.session-sub.faint.cut"),
-    talk: h("ol.talk"), partials: h("ol.talk", { "aria-live": "off" }), approvals: h("div.approvals.in-place"), queue: h("ol.queue", { "aria-label": "Queue" }),
+    talk: h("ol.talk"), partials: h("ol.talk", { "aria-live": "off" }), approvals: h("div.approvals.in-place", { hidden: true }), queue: h("ol.queue", { "aria-label": "Queue" }),
     errors: h("details.errors", { hidden: true }), screen: h("pre.screen", { hidden: true }), loading: skeleton(5), stuck: true,
   };
   view.interrupt = actButton("Interrupt", async () => {
@@ -173,26 +173,7 @@ function build(main, key, data) {
   view.close = actButton("Close", async () => {
     if (await confirmed("Close this session? What is running or queued in it is cancelled.", "Close the session")) data.session = await post(`/sessions/${part(key)}/close`);
   }, { kind: "danger" });
-  view.input = h("textarea", { name: "text", rows: 2, placeholder: "Write a message", "aria-label": "Message", "data-slash": "" });
-  view.button = h("button.primary", { type: "submit", title: "Send (Ctrl Enter)" }, icon("send"), h("span", "Send"));
-  view.form = h("form.compose.acts", view.input, view.button);
-  const submit = () => act(view.button, async () => {
-    const text = view.input.value;
-    if (!text.trim()) return;
-    view.input.value = "";
-    fit(view.input);
-    try {
-      await view.send(text);
-    } catch (problem) {
-      view.input.value = text;
-      throw problem;
-    }
-  });
-  view.form.addEventListener("submit", (sent) => { sent.preventDefault(); submit(); });
-  view.input.addEventListener("input", () => fit(view.input));
-  view.input.addEventListener("keydown", (pressed) => {
-    if (pressed.key === "Enter" && (pressed.ctrlKey || pressed.metaKey)) { pressed.preventDefault(); submit(); }
-  });
+  Object.assign(view, composer((text, wish) => view.send(text, wish)));
   view.earlier = actButton("Earlier messages", () => readEarlier(view, key, data), { kind: "quiet" });
   view.earlier.hidden = true;
   view.scroller = h("div.talk-scroll", { tabindex: "0", role: "log", "aria-label": "Conversation" }, view.loading, view.earlier, view.talk, view.partials, view.screen, view.approvals);
@@ -202,11 +183,6 @@ function build(main, key, data) {
     view.sub, h("p.task-line", view.status, h("span", view.time), h("span.dim", "last activity ", view.last), view.activity),
     h("section.panel.talk-panel", view.scroller, h("div.talk-foot", view.errors, view.queue, view.form)));
   return view;
-}
-
-function fit(input) {
-  input.style.height = "auto";
-  input.style.height = `${Math.min(input.scrollHeight + 2, 240)}px`;
 }
 
 function stick(view) {
@@ -229,6 +205,7 @@ function drawAll(view, data, page) {
   view.interrupt.disabled = !running;
   view.close.disabled = closed;
   view.loading.remove();
+  view.approvals.hidden = false; // below what was said, so not before it
   drawTalk(view, data, closed);
   keyed(view.queue, [...data.queue.values()].sort((a, b) => (a.id < b.id ? -1 : 1)), (task) => task.id, queued);
   view.screen.hidden = !data.screen || !running;
@@ -253,7 +230,8 @@ function drawTalk(view, data, closed) {
   view.talk.querySelector(".empty")?.remove();
   if (!messages.length && !data.queue.size && !data.running && !closed) view.talk.append(empty("Say something", "The agent answers here; while it works you can write on, messages wait in the queue."));
   const written = [...data.partials.values()].filter((one) => one.text);
-  const shown = written.length || !data.running || data.running.wait === "approval" ? written : [{ id: "thinking", text: "" }];
+  const quiet = data.running && data.running.wait !== "approval" && !data.work.steps.some((one) => one.task === data.running.id);
+  const shown = written.length || !quiet ? written : [{ id: "thinking", text: "" }]; // steps tell themselves that it works, and would push it down
   keyed(view.partials, shown, (one) => one.id, (one) => {
     const text = h("div.said");
     const node = h("li.message.agent.writing", h("p.message-head", h("b", data.session.agent), h("span.faint", one.id === "thinking" ? "works" : "writes")), text);
