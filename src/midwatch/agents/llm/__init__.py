@@ -1,0 +1,1 @@
+"""Kind `llm`: a model and its tools, step by step."""

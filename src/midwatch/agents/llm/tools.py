@@ -1,0 +1,324 @@
+"""Tools a model may use: what one is, plain functions as tools, and the box a turn opens.
+
+Whatever a model asks for and whatever a tool does, `Toolbox.run` tells the model how it went; it does not raise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+import threading
+import typing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar, overload
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic_core import ArgsKwargs, PydanticSerializationError, to_json
+
+from midwatch.agent import QuestionKind, Turn
+from midwatch.agents.function_child import FACTS, TurnProxy, is_async
+from midwatch.errors import BadConfig, MidwatchError
+
+T = TypeVar("T")
+
+LONGEST_RESULT = 100_000
+"""Characters of a result that a model is told."""
+LONGEST_PROBLEM = 2000
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Names that every provider takes."""
+NO_RESULT = "done, without a result"
+
+
+class ToolError(Exception):
+    """The tool could not do it; the model is told the text."""
+
+
+class ToolOutput(NamedTuple):
+    """What became of a call."""
+
+    text: str
+    """For the model."""
+    is_error: bool = False
+    for_user: str | None = None
+    """For people, where that is not the same."""
+    went_on: bool = False
+    """Whether it goes on after this."""
+    diffs: tuple[Mapping[str, Any], ...] = ()
+    """What it changed, as `tool_exec_end` tells it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """Something a model may have done."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    """JSON schema of its arguments, an object."""
+    call: Callable[[dict[str, Any], Turn], Awaitable[Any]]
+    """Does it. It checks the arguments itself, and raises what it likes; ToolError for what it foresees."""
+    safe: bool = False
+    """Whether it may be run again when nobody knows whether it ran."""
+    kind: QuestionKind = "other"
+
+
+class Source(Protocol):
+    """Where further tools come from while a turn lasts."""
+
+    def open(self, turn: Turn, taken: frozenset[str]) -> AbstractAsyncContextManager[Sequence[Tool]]:
+        """Its tools, with other names than those that are taken; what it started ends with the block."""
+        ...
+
+
+class Toolbox:
+    """The tools of one turn."""
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        self.tools: Mapping[str, Tool] = {one.name: one for one in tools}
+
+    async def run(self, name: str, arguments: str | Mapping[str, Any] | None, turn: Turn) -> ToolOutput:
+        """Have a tool do its work. Raises nothing but CancelledError."""
+        found = self.tools.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.tools)) or "none"
+            return ToolOutput(f"there is no tool {_short(name, 100)!r}; the tools are: {known}.", is_error=True)
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task else 0
+        try:
+            return await _output(await found.call(_read(arguments), turn))
+        except asyncio.CancelledError:
+            if task is None or task.cancelling() > cancels:
+                raise
+            return ToolOutput("the tool cancelled itself.", is_error=True)
+        except GeneratorExit:
+            raise
+        except BaseException as problem:
+            return ToolOutput(_short(_told(problem), LONGEST_PROBLEM), is_error=True)
+
+
+class Toolkit:
+    """The tools an agent has; called with a turn it opens their box: `async with kit(turn) as box`."""
+
+    def __init__(self, agent: str, tools: Iterable[Tool] = (), sources: Iterable[Source] = ()) -> None:
+        self.tools, self.sources = tuple(tools), tuple(sources)
+        names = [one.name for one in self.tools]
+        for name in names:
+            if names.count(name) > 1:
+                raise BadConfig(f"agents.{agent}.tools: there are two tools {name!r}; give one another name.")
+
+    @asynccontextmanager
+    async def __call__(self, turn: Turn) -> AsyncIterator[Toolbox]:
+        async with AsyncExitStack() as stack:
+            found = list(self.tools)
+            for source in self.sources:
+                taken = frozenset(one.name for one in found)
+                found.extend(await stack.enter_async_context(source.open(turn, taken)))
+            yield Toolbox(found)
+
+
+# -- functions as tools ------------------------------------------------------------------------------------------
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    function: None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    safe: bool = False,
+    kind: QuestionKind = "other",
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    safe: bool = False,
+    kind: QuestionKind = "other",
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """A tool made of a function: `@tool`, or `@tool(safe=True)`. Its docstring is what the model reads, its annotations
+    are what the model's arguments are checked by. A parameter annotated `Turn` gets the turn. A plain function runs
+    on a thread of its own, an async one on midwatch's event loop."""
+    if function is None:
+        return lambda one: make(one, name=name, description=description, safe=safe, kind=kind)
+    return make(function)
+
+
+def make(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    safe: bool = False,
+    kind: QuestionKind = "other",
+) -> Tool:
+    """What `tool` does, as a plain call; BadConfig when no tool can be made of the function."""
+    called = str(name or getattr(function, "__name__", type(function).__name__))
+    if not NAME.fullmatch(called):
+        raise BadConfig(f"a tool's name is letters, digits, - and _, at most 64 of them; {called[:100]!r} is not.")
+    signature, turn_name = _signature(function, called)
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(_arguments(signature))  # type: ignore[arg-type]  # functions are types to it
+        schema = adapter.json_schema()
+    except PydanticUserError as problem:
+        first = str(problem).partition("\n")[0]
+        raise BadConfig(f"tool {called!r}: its arguments cannot be written as JSON ({first}); annotate them.") from None
+
+    async def call(arguments: dict[str, Any], turn: Turn) -> Any:
+        try:
+            checked = adapter.validate_python(ArgsKwargs((), arguments))
+        except ValidationError as problem:
+            raise ToolError(_wrong(problem)) from None
+        if is_async(function):
+            return await function(**checked, **({turn_name: turn} if turn_name else {}))
+        extra = {turn_name: _from_thread(turn)} if turn_name else {}
+        return await in_thread(lambda: function(**checked, **extra))
+
+    text = str(description or inspect.getdoc(function) or called)
+    return Tool(name=called, description=text, schema=schema, call=call, safe=safe, kind=kind)
+
+
+def _signature(function: Callable[..., Any], called: str) -> tuple[inspect.Signature, str | None]:
+    """The parameters a model fills, with their types, and the one that gets the turn."""
+    wrapped = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    try:
+        hints = typing.get_type_hints(wrapped, include_extras=True)
+        given = inspect.signature(function).parameters.values()
+    except Exception as problem:  # annotations are anybody's code
+        raise BadConfig(f"tool {called!r}: its parameters cannot be read ({problem}); annotate them.") from None
+    if any(one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL) for one in given):
+        raise BadConfig(f"tool {called!r}: a model names its arguments; leave out * and / in the parameters.")
+    turns = [one.name for one in given if hints.get(one.name) in (Turn, Turn | None)]
+    filled = [one.replace(annotation=hints.get(one.name, Any)) for one in given if one.name not in turns[:1]]
+    return inspect.Signature(filled), turns[0] if turns else None
+
+
+def _arguments(signature: inspect.Signature) -> Callable[..., Any]:
+    """A function with these parameters that returns what it was called with: pydantic reads it as a schema."""
+
+    def arguments(**given: Any) -> dict[str, Any]:
+        return given
+
+    arguments.__signature__ = signature  # type: ignore[attr-defined]
+    arguments.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
+    return arguments
+
+
+def _from_thread(turn: Turn) -> TurnProxy:
+    """The turn as a plain function uses it: its methods return when they are done."""
+    loop = asyncio.get_running_loop()
+    facts = {name: getattr(turn, name) for name in FACTS}
+    return TurnProxy(
+        facts,
+        lambda name, *given: asyncio.run_coroutine_threadsafe(_method(turn, name, given), loop),
+        lambda future: future.result(),
+    )
+
+
+async def _method(turn: Turn, name: str, given: Sequence[Any]) -> Any:
+    if name == "ask":
+        question, choices, expires = given
+        return await turn.ask(question, choices, expires=expires)
+    return await getattr(turn, name)(*given)
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """Call it on a thread of its own: one that hangs holds up nobody, and not the end of the process either. When the
+    caller is cancelled, it goes on unheard."""
+    loop = asyncio.get_running_loop()
+    settled: asyncio.Future[T] = loop.create_future()
+
+    def tell(value: T | None, problem: BaseException | None) -> None:
+        if settled.done():
+            return
+        if problem is not None:
+            settled.set_exception(problem)
+        else:
+            settled.set_result(value)  # type: ignore[arg-type]  # there is one when there is no problem
+
+    def main() -> None:
+        value: T | None = None
+        problem: BaseException | None = None
+        try:
+            value = function()
+        except StopIteration as stopped:  # which no future takes
+            problem = RuntimeError(f"it raised {stopped!r}")
+        except BaseException as raised:
+            problem = raised
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(tell, value, problem)
+
+    threading.Thread(target=main, name="midwatch-tool", daemon=True).start()
+    return await settled
+
+
+# -- what goes in and what comes out -----------------------------------------------------------------------------
+
+
+def _read(arguments: str | Mapping[str, Any] | None) -> dict[str, Any]:
+    """The arguments as a model wrote them."""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments) if arguments.strip() else None
+        except (ValueError, RecursionError) as problem:
+            raise ToolError(f"the arguments are not JSON ({problem}); write one JSON object.") from None
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, Mapping):
+        raise ToolError("the arguments are not a JSON object; write one, with a member for each argument.")
+    return dict(arguments)
+
+
+def _wrong(problem: ValidationError) -> str:
+    found = problem.errors(include_url=False, include_input=False, include_context=False)
+    lines = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:20])
+    return "the arguments are wrong; " + "; ".join(lines) + "."
+
+
+async def _output(value: Any) -> ToolOutput:
+    if isinstance(value, ToolOutput):
+        return value._replace(text=clean(value.text))
+    if value is None or value == "":
+        return ToolOutput(NO_RESULT)
+    if isinstance(value, str):
+        return ToolOutput(clean(value))
+    try:  # what is large or has no end must not hold up the others
+        return ToolOutput(clean((await in_thread(lambda: _json(value))).decode()))
+    except (PydanticSerializationError, ValueError, TypeError, RecursionError) as problem:
+        kind = type(value).__name__
+        why = _short(str(problem), 200)
+        return ToolOutput(f"the tool did its work, but its result, a {kind}, is no JSON: {why}", is_error=True)
+
+
+def _json(value: Any) -> bytes:
+    if inspect.isgenerator(value) or inspect.isasyncgen(value):
+        raise TypeError("it is a generator")
+    return to_json(value, inf_nan_mode="strings", bytes_mode="utf8")
+
+
+def clean(text: str, limit: int = LONGEST_RESULT) -> str:
+    """Text that can be sent and stored, cut where it is too long for a model."""
+    whole = len(text)
+    if whole > limit:
+        text = f"{text[:limit]}\n… cut: {whole - limit} of {whole} characters are left out …"
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def _told(problem: BaseException) -> str:
+    """What a model is told of an error."""
+    if isinstance(problem, ToolError | MidwatchError):
+        return str(problem)
+    return f"the tool failed with {type(problem).__name__}: {problem}"
+
+
+def _short(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[:limit] + "…"

@@ -1,0 +1,239 @@
+"""Tools: functions a model calls with whatever it likes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from midwatch.agent import Turn
+from midwatch.agents.llm.tools import LONGEST_RESULT, Tool, Toolbox, Toolkit, ToolOutput, tool
+from midwatch.errors import BadConfig
+from midwatch.event import TaskProgress
+from midwatch.testing import RecordingTurn
+
+
+async def run(one: Tool, arguments: Any = None, turn: Turn | None = None) -> ToolOutput:
+    return await Toolbox([one]).run(one.name, arguments, turn or RecordingTurn())
+
+
+# -- functions as tools ------------------------------------------------------------------------------------------
+
+
+class Place(BaseModel):
+    city: str
+    country: str = "PT"
+
+
+@tool(safe=True, kind="search")
+def weather(place: Place, days: Annotated[int, Field(ge=1, le=7, description="How many days.")] = 1) -> dict[str, Any]:
+    """Tells the weather."""
+    return {"place": place.city, "country": place.country, "days": days}
+
+
+def test_a_function_is_described_by_its_docstring_and_annotations() -> None:
+    assert (weather.name, weather.description) == ("weather", "Tells the weather.")
+    assert weather.safe
+    assert weather.kind == "search"
+    assert weather.schema["type"] == "object"
+    assert weather.schema["required"] == ["place"]
+    assert weather.schema["properties"]["days"]["description"] == "How many days."
+    assert weather.schema["additionalProperties"] is False
+
+
+async def test_arguments_are_checked_and_become_what_is_annotated() -> None:
+    good = await run(weather, '{"place": {"city": "Faro"}, "days": 3}')
+    assert json.loads(good.text) == {"place": "Faro", "country": "PT", "days": 3}
+    assert not good.is_error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ('{"place": {"city": "Faro"}, "days": 9}', "days: Input should be less than or equal to 7"),
+        ('{"days": 1}', "place: Missing required"),
+        ('{"place": {}}', "place.city: Field required"),
+        ('{"place": {"city": "Faro"}, "more": 1}', "more: Unexpected"),
+        ('{"place": {"city"', "not JSON"),
+        ("[1]", "not a JSON object"),
+        ('"text"', "not a JSON object"),
+        ("[" * 100_000, "not JSON"),
+        ("", "place: Missing required"),
+        (None, "place: Missing required"),
+        ({"place": 7}, "place: Input should be"),
+    ],
+)
+async def test_wrong_arguments_are_told(arguments: Any, told: str) -> None:
+    output = await run(weather, arguments)
+    assert output.is_error
+    assert told in output.text
+
+
+async def test_a_tool_that_is_not_there_is_told_with_those_that_are() -> None:
+    output = await Toolbox([weather]).run("wheather", "{}", RecordingTurn())
+    assert output == ToolOutput("there is no tool 'wheather'; the tools are: weather.", is_error=True)
+
+
+def test_what_can_be_no_tool_is_refused() -> None:
+    def starred(*names: str) -> None: ...
+    def unknown(handle: threading.Thread) -> None: ...
+
+    for function, word in ((starred, "leave out"), (unknown, "annotate")):
+        with pytest.raises(BadConfig, match=word):
+            tool(function)
+    with pytest.raises(BadConfig, match="letters"):
+        tool(name="no good")(weather.call)
+    with pytest.raises(BadConfig, match="two tools 'weather'"):
+        Toolkit("scout", [weather, weather])
+
+
+# -- the turn ----------------------------------------------------------------------------------------------------
+
+
+@tool
+async def ask_async(text: str, turn: Turn) -> str:
+    await turn.emit(TaskProgress(text="asking"))
+    return (await turn.ask(text)).choice or ""
+
+
+@tool
+def ask_plain(text: str, turn: Turn) -> str:
+    turn.emit(TaskProgress(text="asking"))  # type: ignore[unused-coroutine]
+    return f"{turn.ask(text).choice} on {threading.current_thread().name}"  # type: ignore[attr-defined]
+
+
+async def test_a_function_gets_the_turn_where_it_wants_it() -> None:
+    for one, answer in ((ask_async, "yes"), (ask_plain, "yes on midwatch-tool")):
+        turn = RecordingTurn(answers=["yes"])
+        assert "turn" not in one.schema["properties"]
+        assert (await run(one, {"text": "May I?"}, turn)).text == answer
+        assert turn.questions == [("May I?", ("yes", "no"))]
+        assert turn.kinds() == ["task_progress"]
+
+
+# -- results -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Point:
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("plain", "plain"),
+        (None, "done, without a result"),
+        ("", "done, without a result"),
+        (Point(3), '{"x":3}'),
+        (Place(city="Faro"), '{"city":"Faro","country":"PT"}'),
+        ([1, {"a": float("nan")}], '[1,{"a":"NaN"}]'),
+        ("half \ud800 and nul \0", "half ? and nul "),
+        (ToolOutput("for the model", for_user="for people"), "for the model"),
+    ],
+)
+async def test_results_become_text(value: Any, text: str) -> None:
+    @tool
+    def give() -> Any:
+        return value
+
+    output = await run(give)
+    assert output.text == text
+    assert not output.is_error
+
+
+def endless() -> Iterator[int]:
+    yield from itertools.count()
+
+
+@pytest.mark.parametrize("value", [object(), {1, object()}, b"\xff\xfe", endless(), threading.Lock()])
+async def test_a_result_that_is_no_json_is_told(value: Any) -> None:
+    @tool
+    async def give() -> Any:
+        return value
+
+    output = await run(give)
+    assert output.is_error
+    assert "is no JSON" in output.text
+
+
+async def test_a_result_in_a_circle_is_told() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+
+    @tool
+    def give() -> Any:
+        return circle
+
+    assert "is no JSON" in (await run(give)).text
+
+
+async def test_a_large_result_is_cut() -> None:
+    @tool
+    def give(kind: str) -> Any:
+        return "x" * 10_000_000 if kind == "text" else ["x" * 1000] * 10_000
+
+    for kind in ("text", "list"):
+        output = await run(give, {"kind": kind})
+        assert len(output.text) < LONGEST_RESULT + 200
+        assert "characters are left out" in output.text
+        assert not output.is_error
+
+
+# -- failures ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [ValueError("bad luck"), SystemExit("bad luck"), KeyboardInterrupt("bad luck"), StopIteration("bad luck")],
+)
+async def test_a_tool_that_raises_is_told(problem: BaseException) -> None:
+    @tool
+    def fail() -> None:
+        raise problem
+
+    output = await run(fail)
+    assert output.is_error
+    assert "bad luck" in output.text
+
+
+async def test_a_tool_that_cancels_itself_is_told_and_a_cancelled_call_is_cancelled() -> None:
+    hanging = asyncio.Event()
+
+    @tool
+    async def give_up(now: bool) -> None:
+        if now:
+            raise asyncio.CancelledError
+        hanging.set()
+        await asyncio.Event().wait()
+
+    assert (await run(give_up, {"now": True})).is_error
+    call = asyncio.create_task(run(give_up, {"now": False}))
+    await hanging.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def test_a_plain_function_that_hangs_holds_up_nobody() -> None:
+    go_on, hanging = threading.Event(), threading.Event()
+
+    @tool
+    def hang() -> None:
+        hanging.set()
+        go_on.wait()
+
+    call = asyncio.create_task(run(hang))
+    while not hanging.is_set():
+        await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    go_on.set()
