@@ -16,6 +16,7 @@ from midwatch.agent import Answer, Terminal, TurnResult
 from midwatch.agents import build
 from midwatch.agents.guard import guard
 from midwatch.agents.terminal.kind import TerminalOptions
+from midwatch.agents.terminal.screen import MOST_BYTES, Screen
 from midwatch.errors import AgentError, BadConfig, Conflict
 from midwatch.event import AgentExited
 from midwatch.testing import RecordingTurn
@@ -28,6 +29,8 @@ while True:
     except EOFError: break
     exec(said[1:]) if said.startswith("!") else print("you said", said)
 """
+
+BYTES_OF_A_CELL = 8
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +59,11 @@ async def say(talk: Any, text: str, **wishes: Any) -> TurnResult:
     async with asyncio.timeout(30):
         result: TurnResult = await talk.turn(RecordingTurn(text, **wishes))
         return result
+
+
+def lines_kept(talk: Any) -> int:
+    kept: int = talk._live.screen.height
+    return kept
 
 
 # -- turns --------------------------------------------------------------------------------------------------------
@@ -102,6 +110,18 @@ async def test_a_reply_of_fifty_thousand_lines_is_whole() -> None:
     async with talking(agent()) as talk:
         found = await say(talk, "!print('\\n'.join(f'line {n}' for n in range(50000)))")
         assert found.text.split("\n") == [f"line {n}" for n in range(50_000)]
+        assert (await say(talk, "and now?")).text == "you said and now?"
+
+
+async def test_lines_that_scrolled_off_are_kept_no_longer_than_they_are_wanted() -> None:
+    async with talking(agent()) as talk:
+        assert len((await say(talk, "!print('x\\n' * 20000)")).text) > 39_000
+        assert lines_kept(talk) < 100, "nobody reads them any more"
+        talk.send_keys(b"!print('x\\n' * 20000, 'by hand')\r")
+        async with asyncio.timeout(20):
+            while "by hand" not in talk.screenshot().text:
+                await asyncio.sleep(0.01)
+        assert lines_kept(talk) < 4000, "nobody has asked for them"
         assert (await say(talk, "and now?")).text == "you said and now?"
 
 
@@ -170,6 +190,19 @@ async def test_python_is_an_agent(tmp_path: Path) -> None:
     async with talking(agent([sys.executable, "-i", "-q"], prompt="^>>> $", env={"HOME": str(tmp_path)})) as talk:
         assert (await say(talk, "6 * 7")).text == "42"
         assert (await say(talk, "print('>>> ' * 3)")).text == ">>> >>> >>>"
+
+
+async def test_silence_is_no_end_for_a_program_whose_prompt_is_known() -> None:
+    async with talking(agent()) as talk:
+        assert (await say(talk, "!import time; time.sleep(3); print('late')")).text == "late"
+        assert (await say(talk, "hello")).text == "you said hello"
+
+
+async def test_silence_is_hardly_an_end_for_a_program_that_was_seen_to_come_back_to_its_prompt() -> None:
+    async with talking(agent([sys.executable, "-c", ECHO], quiet=0.5)) as talk:
+        assert (await say(talk, "hello")).text == "you said hello"
+        assert (await say(talk, "!import time; time.sleep(2); print('late')")).text == "late"
+        assert (await say(talk, "!print(input('your name? '))")).text.startswith("your name?")
 
 
 async def test_a_program_without_a_prompt_is_idle_when_it_is_quiet() -> None:
@@ -242,12 +275,43 @@ async def test_noise_is_harmless(noise: bytes, tmp_path: Path) -> None:
     async with talking(agent(columns=200)) as talk:
         turn = RecordingTurn(shout)
         working = asyncio.create_task(talk.turn(turn))
-        await asyncio.wait({working}, timeout=10)
+        await asyncio.wait({working}, timeout=3)
         if not working.done():  # its prompt stands beside what the noise left
             talk.send_keys(b"\r")
         async with asyncio.timeout(10):
             await working
             assert "you said after" in (await say(talk, "after")).text
+
+
+async def test_a_program_that_asks_its_terminal_and_reads_no_answer_is_harmless() -> None:
+    program = """
+import os, sys, time, tty
+tty.setraw(0)
+os.write(1, b"> ")
+while not os.read(0, 100).endswith(b"\\r"): pass
+for _ in range(1000): os.write(1, b"\\x1b[6n\\x1b[c\\x1b[>c\\x1b]10;?\\x07" * 100)
+os.write(1, b"\\r\\nwell asked\\r\\n> ")
+time.sleep(100)
+"""
+    faults: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    async with talking(agent([sys.executable, "-c", program], prompt="^> $")) as talk:
+        assert (await say(talk, "go")).text.endswith("well asked")
+    assert faults == []
+
+
+def test_a_wider_terminal_takes_no_more_memory_than_it_may() -> None:
+    screen = Screen(120, 40)
+    screen.feed(b"x\r\n" * 5000)
+    screen.resize(1000, 1000)
+    assert screen.read().count("x") == 5000, "a history of a usual size stays whole"
+    screen.resize(120, 40)
+    for _ in range(200):
+        screen.feed(b"x\r\n" * 1000)
+    assert screen.height > 190_000
+    screen.resize(1000, 1000)
+    assert screen.height * 1000 * BYTES_OF_A_CELL < 1.3 * MOST_BYTES
+    screen.close()
 
 
 async def test_a_program_that_ignores_signals_is_ended() -> None:

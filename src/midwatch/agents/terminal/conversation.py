@@ -190,7 +190,7 @@ class TerminalConversation:
 
     async def _work(self, turn: Turn, live: Live) -> TurnResult:
         prompt = clean(prompt_of(turn, known=self._thread is not None))
-        live.screen.forget_history()
+        live.record(True)
         first = 0 if live.profile.echo else live.screen.cursor_row
 
         def written() -> str:
@@ -199,12 +199,15 @@ class TerminalConversation:
                 text = text.removesuffix(live.watch.prompt_line.rstrip())
             return reply(text, prompt, live.profile)
 
-        await send(live, prompt)  # what stands on the screen before is no reply
-        async with self._telling(turn, live, written):
-            await self._keep_thread(turn, live)
-            await self._settled(turn, None)
-            await self._keep_thread(turn, live)
-        return TurnResult(text=written(), thread_id=self._thread)
+        try:
+            await send(live, prompt)  # what stands on the screen before is no reply
+            async with self._telling(turn, live, written):
+                await self._keep_thread(turn, live)
+                await self._settled(turn, None)
+                await self._keep_thread(turn, live)
+            return TurnResult(text=written(), thread_id=self._thread)
+        finally:
+            live.record(False)
 
     async def _settled(self, turn: Turn, seconds: float | None) -> None:
         """Return when the agent waits for a prompt; questions are asked meanwhile."""

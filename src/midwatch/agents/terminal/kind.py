@@ -20,6 +20,9 @@ from midwatch.event import AgentExited
 from midwatch.session import Session
 from midwatch.task import AgentTerms
 
+SIGNS = frozenset({"ready", "prompt", "idle_title"})
+"""Who says what tells that a program waits does not mean a short silence."""
+
 
 class TerminalOptions(Profile):
     """Options of kind `terminal`: a profile, and what of it is to be different."""
@@ -36,6 +39,8 @@ class TerminalOptions(Profile):
             known = ", ".join(sorted(PROFILES))
             raise BadConfig(f"agents.{agent}.profile: there is no profile {self.profile!r}; use one of {known}.")
         changes = {name: getattr(self, name) for name in self.model_fields_set & Profile.model_fields.keys()}
+        if changes.keys() & SIGNS:
+            changes = {"quiet": Profile.model_fields["quiet"].default, **changes}
         if "argv" in changes:
             changes = {"resume_argv": (), "thread": "", **changes}
         made = base.model_copy(update=changes)

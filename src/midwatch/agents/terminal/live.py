@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from midwatch.agent import Screenshot, Turn
 from midwatch.agents.process import Program, within
@@ -11,12 +12,15 @@ from midwatch.agents.terminal.process import TerminalChild
 from midwatch.agents.terminal.profiles import Profile
 from midwatch.agents.terminal.screen import Screen
 from midwatch.agents.terminal.status import Reading, Watch
+from midwatch.errors import AgentError
 
 BURST = 0.01
 """Seconds in which what belongs together usually arrives."""
 SHOWN_EVERY, SHOWN_AT_LEAST_EVERY = 0.05, 1.0
 """Seconds between two screens that are told: soon after keys or silence, ever less often while it goes on writing."""
 SILENCE = 0.5
+UNWANTED_LINES = 2000
+"""What a terminal keeps of the lines that scroll off while nobody waits for a reply."""
 
 
 class Live:
@@ -33,6 +37,7 @@ class Live:
         self._showing: asyncio.TimerHandle | None = None
         self._pace = SHOWN_EVERY
         self._heard_at = 0.0
+        self._recording = False
         self._closed = False
 
     async def start(self, program: Program, turn: Turn) -> None:
@@ -68,6 +73,12 @@ class Live:
             self._child.resize(columns, rows)
         self.screen.resize(columns, rows)
         self._show_soon()
+
+    def record(self, wanted: bool) -> None:
+        """From now on keep every line that scrolls off, or let go of them: they take memory."""
+        self._recording = wanted
+        if not self._closed:
+            self.screen.forget_history()
 
     # -- what it does --------------------------------------------------------------------------------------------
 
@@ -142,6 +153,8 @@ class Live:
         if self._closed:
             return
         self.screen.feed(data)
+        if not self._recording and self.screen.height > UNWANTED_LINES:
+            self.screen.forget_history()
         now = self._now()
         if now - self._heard_at > SILENCE:
             self._pace = SHOWN_EVERY
@@ -151,7 +164,8 @@ class Live:
         self._show_soon()
 
     def _answer(self, data: bytes) -> None:
-        self.type(data)
+        with suppress(AgentError):  # a program that asks and asks and reads no answer does without
+            self.type(data)
 
     def _signalled(self, signal: object) -> None:
         self.watch.heard(signal)  # type: ignore[arg-type]  # the screen is made before the watch that reads it

@@ -50,6 +50,7 @@ class Screen:
         self._signal, self._reply = signal, reply
         self._terminal, self._lib, self._ffi = _emulator(columns, rows)
         self._kept: list[Any] = []
+        self._limit_history(MOST_BYTES)  # it would be 10 000 bytes, whatever the number of lines
         self._connect()
 
     # -- in ------------------------------------------------------------------------------------------------------
@@ -62,9 +63,11 @@ class Screen:
             self._signal(Signal("paste_off"))  # it may be on again by the end of the same piece
 
     def resize(self, columns: int, rows: int) -> None:
-        """Give it another size; lines are wrapped anew."""
+        """Give it another size; lines are wrapped anew. The oldest go when they would take too much memory in it."""
         self.version += 1
+        self._limit_history(min(MOST_BYTES, MOST_BYTES * self.size[0] // columns))
         self._terminal.resize(columns, rows)
+        self._limit_history(MOST_BYTES)
 
     def forget_history(self) -> None:
         """Let go of the lines that have scrolled off."""
@@ -140,6 +143,11 @@ class Screen:
         return bool(self._terminal.mode(1))
 
     # -- inside --------------------------------------------------------------------------------------------------
+
+    def _limit_history(self, size: int) -> None:
+        """The emulator looks at its limit when lines come and when it is set, not when they become wider."""
+        option = self._lib.GHOSTTY_TERMINAL_OPT_SCROLLBACK_MAX_BYTES
+        self._lib.ghostty_terminal_set(self._terminal._t[0], option, self._ffi.new("size_t*", size))
 
     def _number(self, name: str, ctype: str = "uint16_t") -> int:
         return int(self._terminal.get(name, ctype))
@@ -219,10 +227,5 @@ def _emulator(columns: int, rows: int) -> tuple[Any, Any, Any]:
     except ImportError as problem:
         raise BadConfig(f"{problem.name} is missing; install it with `pip install 'midwatch[terminal]'`.") from None
     made = Terminal(columns, rows, MOST_LINES, fg=(220, 220, 220), bg=(0, 0, 0))
-    # Without this the history is 10 000 bytes, whatever the number of lines.
-    for option, value in (
-        (lib.GHOSTTY_TERMINAL_OPT_SCROLLBACK_MAX_BYTES, MOST_BYTES),
-        (lib.GHOSTTY_TERMINAL_OPT_APC_MAX_BYTES, LONGEST_SIGNAL),
-    ):
-        lib.ghostty_terminal_set(made._t[0], option, ffi.new("size_t*", value))
+    lib.ghostty_terminal_set(made._t[0], lib.GHOSTTY_TERMINAL_OPT_APC_MAX_BYTES, ffi.new("size_t*", LONGEST_SIGNAL))
     return made, lib, ffi

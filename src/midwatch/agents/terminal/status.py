@@ -20,6 +20,8 @@ GRACE = 5.0
 """Seconds after Enter in which idle is believed only of one that was seen busy."""
 ASKING_SETTLE = 0.15
 PROMPT_QUIET = 0.7
+LONGER = 10
+"""How many times as long a silence must be once a program was seen to come back to its prompt: elsewhere it works."""
 
 
 class Reading(NamedTuple):
@@ -48,6 +50,7 @@ class Watch:
         self._place = (0, "")
         self._busy_seen = False
         self._was_idle = False
+        self._comes_back = False
         self.shown = ""
         """The last rows, as of the last reading."""
 
@@ -117,6 +120,7 @@ class Watch:
             return Reading("busy" if self._was_idle else "starting", found.evidence, False, again=needed - silent)
         if found.state == "idle":
             self._was_idle = True
+            self._comes_back |= found.evidence == "prompt" and self._submitted is not None
             if self._prompt is None and self._submitted is None:
                 self._prompt = self._screen.line_to_cursor()
         return found
@@ -159,7 +163,7 @@ class Watch:
             return Reading("idle", "text"), profile.settle
         if self._prompt and line == self._prompt:
             return Reading("idle", "prompt", False), min(PROMPT_QUIET, profile.quiet)
-        return Reading("idle", "silence", False), profile.quiet
+        return Reading("idle", "silence", False), profile.quiet * (LONGER if self._comes_back else 1)
 
     def _where(self) -> tuple[int, str]:
         return self._screen.cursor_row, self._screen.line_to_cursor()
