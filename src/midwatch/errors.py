@@ -11,6 +11,7 @@ MidwatchError
 │   ├── NotFinished         the task has no result yet
 │   └── KeyReused           an idempotency key was used before with another body
 ├── LimitReached            too much open work; try again later
+│   └── HandoffLimit        the work was passed on too often
 ├── Unauthorized            no token, or a wrong one
 ├── Forbidden               the role does not allow this
 │   ├── ForeignOrigin       a web page of another site asks
@@ -27,7 +28,12 @@ MidwatchError
 ├── BadConfig               midwatch.toml or the environment holds a wrong setting
 ├── AgentError              an agent failed; the task fails with this text
 │   ├── TransientError      an agent failed in a way that may pass; the task is tried again
-│   └── UsageLimit          the provider's limit is used up; the task waits until it is reset, and goes on
+│   ├── UsageLimit          the provider's limit is used up; the task waits until it is reset, and goes on
+│   └── HandoffError        work that was handed over did not come back as an answer
+│       ├── NoCandidate     nobody can take work of that type
+│       ├── HandoffDisabled the target may not be handed to
+│       ├── HandoffRefused  the target, or all of them, did not take it
+│       └── HandoffOverdue  it was not done before its deadline
 └── DeliveryError           a channel refused or failed to send
 
 The message says what is wrong and what to do about it. `code` is stable and is what programs should look at;
@@ -80,6 +86,7 @@ class UnsupportedMediaType(InvalidInput):
 LISTS = {
     "task": "tasks", "session": "sessions", "approval": "approvals", "delivery": "deliveries", "agent": "agents",
     "token": "token list", "automation": "automation list", "goal": "goal list", "worktree": "worktrees",
+    "handoff": "handoff list",
 }  # fmt: skip
 """The command that lists each noun."""
 
@@ -281,3 +288,43 @@ class DeliveryError(MidwatchError):
     def __init__(self, message: str, *, permanent: bool = False) -> None:
         super().__init__(message)
         self.permanent = permanent
+
+
+class HandoffLimit(LimitReached):
+    """The work was passed on too often."""
+
+    code = "handoff_limit"
+
+
+class HandoffError(AgentError):
+    """Work that was handed over did not come back as an answer; `handoff` is its id, where there is a record."""
+
+    code = "handoff_error"
+
+    def __init__(self, message: str, handoff: str | None = None) -> None:
+        super().__init__(message)
+        self.handoff = handoff
+
+
+class NoCandidate(HandoffError):
+    """Nobody can take work of that type."""
+
+    code = "no_candidate"
+
+
+class HandoffDisabled(HandoffError):
+    """The target may not be handed to."""
+
+    code = "handoff_disabled"
+
+
+class HandoffRefused(HandoffError):
+    """The target, or all of them, did not take it."""
+
+    code = "handoff_refused"
+
+
+class HandoffOverdue(HandoffError):
+    """It was not done before its deadline."""
+
+    code = "handoff_overdue"

@@ -12,6 +12,7 @@ from midwatch.channel import DeliveryStore
 from midwatch.engine import InstanceStore, LiveStore
 from midwatch.event import Event, EventLog
 from midwatch.goal import GoalStore
+from midwatch.handoff import HandoffStore
 from midwatch.identity import TokenStore
 from midwatch.rule import RuleStore
 from midwatch.session import SessionStore
@@ -34,7 +35,7 @@ class Commit(NamedTuple):
     foreign: bool = False
 
 
-EVERY_TOPIC = frozenset({"task", "stop", "delivery", "approval", "automation", "goal", "session", "steer"})
+EVERY_TOPIC = frozenset({"task", "stop", "delivery", "approval", "automation", "goal", "session", "steer", "handoff"})
 
 
 class Store(
@@ -55,6 +56,7 @@ class Store(
     WorktreeStore,
     StepStore,
     SteerStore,
+    HandoffStore,
     Protocol,
 ):
     """Port: durable state. Kinds of stores are in `midwatch.stores`; one suite of tests holds for all of them."""

@@ -120,6 +120,97 @@ class GoalTimedOut(Payload):
     steps: int
 
 
+# -- handoffs ------------------------------------------------------------------------------------------------------
+
+
+@kind("handoff_requested")
+class HandoffRequested(Payload):
+    """An agent, or a person, wants to pass work on; the envelope's task is the one it comes from."""
+
+    handoff_id: str
+    from_agent: str
+    to_agent: str
+    form: str
+    task_type: str
+    description: str
+    parent_handoff: str | None = None
+    depth: int = 1
+
+
+@kind("handoff_accepted")
+class HandoffAccepted(Payload):
+    """The target took it."""
+
+    handoff_id: str
+    to_agent: str
+
+
+@kind("handoff_rejected")
+class HandoffRejected(Payload):
+    """The target did not take it; `following` is asked next, if there is one."""
+
+    handoff_id: str
+    to_agent: str
+    reason: str
+    following: str | None = None
+
+
+@kind("handoff_started")
+class HandoffStarted(Payload):
+    """The target's task was made."""
+
+    handoff_id: str
+    to_agent: str
+    task_id: str
+
+
+@kind("handoff_retried")
+class HandoffRetried(Payload):
+    """The target failed in a way that may pass and tries again."""
+
+    handoff_id: str
+    to_agent: str
+    attempt: int
+    until: str | None = None
+
+
+@kind("handoff_completed")
+class HandoffCompleted(Payload):
+    """The target has done it; its answer is in the record."""
+
+    handoff_id: str
+    to_agent: str
+    duration_ms: int
+
+
+@kind("handoff_failed")
+class HandoffFailed(Payload):
+    """It could not be done; `stage` is choose, enable, accept, hook, filter or execute."""
+
+    handoff_id: str
+    to_agent: str
+    error: str
+    stage: str
+
+
+@kind("handoff_cancelled")
+class HandoffCancelled(Payload):
+    """Somebody does not want it any more; its task is stopped."""
+
+    handoff_id: str
+    to_agent: str
+    reason: str
+
+
+@kind("handoff_expired")
+class HandoffExpired(Payload):
+    """It was not done in time; its task is stopped."""
+
+    handoff_id: str
+    to_agent: str
+    timeout: float
+
+
 # -- approvals and deliveries --------------------------------------------------------------------------------------
 
 

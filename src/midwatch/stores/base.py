@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from midwatch.alert import Told
@@ -18,6 +18,7 @@ from midwatch.engine import Instance
 from midwatch.event import EVERYTHING, Event, EventFilter, LogBounds, Page
 from midwatch.goal import Goal
 from midwatch.goal import Status as GoalStatus
+from midwatch.handoff import Handoff, HandoffFilter
 from midwatch.identity import Token
 from midwatch.rule import Rule
 from midwatch.session import Message, Session, View
@@ -25,7 +26,20 @@ from midwatch.state import DeskState, SessionState, TaskState
 from midwatch.steering import Steer
 from midwatch.step import Step
 from midwatch.store import Commit
-from midwatch.stores.verbs import alert, automation, change, event, live, look, state, step, task, token, worktree
+from midwatch.stores.verbs import (
+    alert,
+    automation,
+    change,
+    event,
+    handoff,
+    live,
+    look,
+    state,
+    step,
+    task,
+    token,
+    worktree,
+)
 from midwatch.task import ClaimRequest, Claims, Submitted, Summary, Task, TaskFilter
 from midwatch.usage import Asked, Spent
 from midwatch.worktree import Worktree, WorktreeFilter
@@ -110,6 +124,33 @@ class VerbStore(ABC):
 
     async def queued_steers(self, task_id: str) -> list[Steer]:
         return await self.read(step.queued_steers, task_id)
+
+    async def get_handoff(self, handoff_id: str) -> Handoff | None:
+        return await self.peek(handoff.get, handoff_id)
+
+    async def find_handoff(self, source_task: str, once: str) -> Handoff | None:
+        return await self.peek(handoff.find, source_task, once)
+
+    async def list_handoffs(self, which: HandoffFilter) -> list[Handoff]:
+        return await self.read(handoff.list_, which)
+
+    async def open_handoffs(self) -> dict[str, int]:
+        return await self.read(handoff.open_)
+
+    async def count_handoffs(self, root_id: str) -> int:
+        return await self.read(handoff.count, root_id)
+
+    async def due_handoffs(self, now: int, limit: int = 64) -> list[Handoff]:
+        return await self.read(handoff.due, now, limit)
+
+    async def next_handoff_at(self) -> int | None:
+        return await self.read(handoff.next_at)
+
+    async def left_handoffs(self, living: Sequence[str]) -> list[Handoff]:
+        return await self.read(handoff.left, living)
+
+    async def prune_handoffs(self, before: int) -> int:
+        return await self.write(handoff.prune, before)
 
     async def prune_tasks(self, before: int, keep: int) -> int:
         return await self.write(task.prune, before, keep)

@@ -23,6 +23,7 @@ from midwatch.engine import Instance
 from midwatch.errors import InvalidInput
 from midwatch.event import Event
 from midwatch.goal import Goal
+from midwatch.handoff import Handoff
 from midwatch.identity import Token
 from midwatch.rule import Rule
 from midwatch.session import Message, Session
@@ -33,7 +34,7 @@ from midwatch.worktree import Worktree
 
 NOUNS = (
     "task", "event", "session", "channel", "approval", "token", "engine", "automation", "goal", "alert", "worktree",
-    "rule", "step", "steer",
+    "rule", "step", "steer", "handoff",
 )  # fmt: skip
 TABLES = {
     "task": "tasks",
@@ -48,10 +49,11 @@ TABLES = {
     "worktree": "worktrees",
     "step": "steps",
     "steer": "steers",
+    "handoff": "handoffs",
 }
 JSON_COLUMNS = frozenset(
     {"progress", "budget", "usage", "trace", "worktree", "choices", "agents", "terms", "schedule", "tags"}
-    | {"paths", "always", "approvals", "data"}
+    | {"paths", "always", "approvals", "data", "request", "context", "answer", "chain", "refusals", "late"}
 )
 
 EVENT_COLUMNS = Event._fields
@@ -81,6 +83,7 @@ RECORDS: Mapping[str, tuple[str, ...]] = {
     "worktree": columns(Worktree),
     "step": columns(Step),
     "steer": columns(Steer),
+    "handoff": columns(Handoff),
 }
 
 

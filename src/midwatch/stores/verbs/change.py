@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from midwatch import approval, automation, channel, goal, steering, task, worktree
+from midwatch import approval, automation, channel, goal, handoff, steering, task, worktree
 from midwatch.change import Changes, Fence, Record, Update
 from midwatch.channel import Delivery
 from midwatch.errors import Conflict, LeaseLost
@@ -76,6 +76,7 @@ STATES: Mapping[str, Mapping[Any, frozenset[Any]]] = {
     "goal": goal.TRANSITIONS,
     "worktree": worktree.TRANSITIONS,
     "steer": steering.TRANSITIONS,
+    "handoff": handoff.TRANSITIONS,
 }
 
 

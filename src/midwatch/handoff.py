@@ -1,0 +1,419 @@
+"""Handoffs: work passed from one agent to another, with history, a deadline, retries and an answer that comes back.
+
+A handoff is a record; what runs is a task of its target. `delegate` lets the target work in a session of its own and
+brings the answer back to the source; `transfer` moves the conversation itself to the target. Terminal states absorb.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+from midwatch.agent import AgentCapability
+from midwatch.change import Changes, Update
+from midwatch.clock import SECOND, iso
+from midwatch.errors import HandoffLimit, InvalidInput
+from midwatch.event import (
+    Event,
+    HandoffAccepted,
+    HandoffCancelled,
+    HandoffCompleted,
+    HandoffExpired,
+    HandoffFailed,
+    HandoffRejected,
+    HandoffRequested,
+    HandoffRetried,
+    HandoffStarted,
+    Payload,
+    event,
+)
+from midwatch.history import HandoffContext
+from midwatch.task import Task
+
+Status = Literal[
+    "pending", "accepted", "in_progress", "completed", "failed", "rejected", "cancelled", "expired"
+]  # fmt: skip
+Form = Literal["delegate", "transfer"]
+
+TRANSITIONS: Mapping[Status, frozenset[Status]] = {
+    "pending": frozenset({"pending", "accepted", "rejected", "failed", "cancelled", "expired"}),
+    "accepted": frozenset({"in_progress", "failed", "cancelled", "expired"}),
+    "in_progress": frozenset({"in_progress", "completed", "failed", "cancelled", "expired"}),
+    "completed": frozenset(),
+    "failed": frozenset(),
+    "rejected": frozenset(),
+    "cancelled": frozenset(),
+    "expired": frozenset(),
+}
+"""A pending one stays so when another candidate is tried, one in progress when its task is tried again."""
+OPEN: frozenset[Status] = frozenset({"pending", "accepted", "in_progress"})
+TIMEOUT_SECONDS = 300.0
+MAX_INPUT = 1_000_000
+"""Characters of the work and its context together, as JSON."""
+MAX_RETRIES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffTask:
+    """The work that is handed over."""
+
+    type: str = ""
+    description: str = ""
+    input: Any = None
+    priority: int = 0
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def data(self) -> dict[str, Any]:
+        """As JSON keeps it."""
+        return {name: getattr(self, name) for name in ("type", "description", "input", "priority", "metadata")}
+
+    def words(self) -> str:
+        """The work as a prompt; what is no text as JSON."""
+        said = self.input if isinstance(self.input, str) else ""
+        if self.input is not None and not isinstance(self.input, str):
+            said = json.dumps(self.input, ensure_ascii=False, indent=2)
+        if said.strip() == self.description.strip():
+            said = ""
+        return "\n\n".join(part for part in (self.description.strip(), said) if part.strip())
+
+
+class Link(NamedTuple):
+    """One agent in a chain, and the handoff that brought the work to it; None for the first."""
+
+    agent: str
+    handoff: str | None = None
+
+
+class Limits(NamedTuple):
+    """How far work may be passed on."""
+
+    depth: int = 8
+    """Handoffs in a row, one out of the other."""
+    revisits: int = 0
+    """How often an agent may be chosen that is in the chain already. To hand back to the one it came from is free."""
+    total: int = 64
+    """Handoffs that come from one task in all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handoff:
+    """The record. `request`, `context` and `answer` are kept as JSON; in JSON they are called task, context, result."""
+
+    noun: ClassVar[str] = "handoff"
+
+    id: str
+    status: Status = "pending"
+    form: Form = "delegate"
+    from_agent: str = ""
+    to_agent: str = ""
+    tool_name: str = ""
+    tool_description: str = ""
+    transfer_message: str = ""
+    request: Mapping[str, Any] = field(default_factory=dict)
+    context: Mapping[str, Any] = field(default_factory=dict)
+    answer: Mapping[str, Any] | None = None
+    chain: tuple[tuple[str, str | None], ...] = ()
+    refusals: tuple[Mapping[str, Any], ...] = ()
+    """Agents that did not take it, and why."""
+    late: Mapping[str, Any] | None = None
+    """What its task brought after it had ended."""
+    reason: str | None = None
+    """Why it was rejected, cancelled or has failed."""
+    source_task: str | None = None
+    root_id: str | None = None
+    once: str | None = None
+    """What the source calls it by: the same handoff asked for again is this one."""
+    task_id: str | None = None
+    session_key: str | None = None
+    creator: str | None = None
+    owner: str | None = None
+    """The process that prepares it; when that dies before the task is made, the handoff fails."""
+    retry_of: str | None = None
+    timeout: float = TIMEOUT_SECONDS
+    deadline_at: int = 0
+    retry_count: int = 0
+    max_retries: int = 0
+    created_at: int = 0
+    accepted_at: int | None = None
+    completed_at: int | None = None
+    revision: int = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether it has not ended."""
+        return self.status in OPEN
+
+    @property
+    def work(self) -> HandoffTask:
+        """What is to be done."""
+        return HandoffTask(**self.request)
+
+    @property
+    def surroundings(self) -> HandoffContext:
+        """What goes along."""
+        return HandoffContext.from_data(self.context)
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it; times as text, the timeout in seconds."""
+        shown = {name: getattr(self, name) for name in SHOWN}
+        shown |= {"from_agent_id": self.from_agent, "to_agent_id": self.to_agent, "task": dict(self.request)}
+        shown |= {"result": self.answer, "chain": [Link(*link)._asdict() for link in self.chain]}
+        for name in ("created_at", "accepted_at", "completed_at", "deadline_at"):
+            shown[name] = iso(getattr(self, name))
+        return shown
+
+
+SHOWN = (
+    "id", "status", "form", "tool_name", "tool_description", "transfer_message", "context", "refusals", "late",
+    "reason", "source_task", "root_id", "task_id", "session_key", "creator", "retry_of", "timeout", "retry_count",
+    "max_retries", "revision",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffFilter:
+    """Which handoffs to list; empty means all. `before` is the id the last page ended with."""
+
+    statuses: tuple[Status, ...] = ()
+    agent: str | None = None
+    root_id: str | None = None
+    before: str | None = None
+    limit: int = 50
+
+
+class HandoffStore(Protocol):
+    """Port: handoffs. They are written through `Changes`."""
+
+    async def get_handoff(self, handoff_id: str) -> Handoff | None:
+        """The handoff, or None."""
+        ...
+
+    async def find_handoff(self, source_task: str, once: str) -> Handoff | None:
+        """What a task asked for under this name before, or None."""
+        ...
+
+    async def list_handoffs(self, which: HandoffFilter) -> list[Handoff]:
+        """Newest first."""
+        ...
+
+    async def open_handoffs(self) -> dict[str, int]:
+        """How many open handoffs each agent has been given."""
+        ...
+
+    async def count_handoffs(self, root_id: str) -> int:
+        """How many there are that come from one task."""
+        ...
+
+    async def due_handoffs(self, now: int, limit: int = 64) -> list[Handoff]:
+        """Open ones past their deadline, earliest first."""
+        ...
+
+    async def next_handoff_at(self) -> int | None:
+        """The earliest deadline of an open one."""
+        ...
+
+    async def left_handoffs(self, living: Sequence[str]) -> list[Handoff]:
+        """Those without a task whose process is none of `living`."""
+        ...
+
+    async def prune_handoffs(self, before: int) -> int:
+        """Remove ended ones completed before `before`. Returns how many went."""
+        ...
+
+
+# -- names and texts ---------------------------------------------------------------------------------------------
+
+
+def tool_name(agent: str, override: str | None = None) -> str:
+    """What a model calls to hand over to `agent`."""
+    if override and override.strip():
+        return override.strip()
+    plain = re.sub(r"[^A-Za-z0-9_]", "_", agent.strip().lower())
+    return f"transfer_to_{plain or 'agent'}"
+
+
+def tool_description(agent: str, override: str | None = None, about: str = "") -> str:
+    """What a model is told about handing over to `agent`."""
+    if override and override.strip():
+        return override.strip()
+    whom = f"the {agent.strip()} agent" if agent.strip() else "another agent"
+    return f"Handoff to {whom} to handle the request. {about}".strip()
+
+
+def transfer_message(agent: str) -> str:
+    """What the source's call is answered with."""
+    return json.dumps({"assistant": agent}, separators=(",", ":"), ensure_ascii=False)
+
+
+# -- choice and limits -------------------------------------------------------------------------------------------
+
+
+class Candidate(NamedTuple):
+    """An agent that may be chosen: what it can do, how much it has, and when it was registered."""
+
+    name: str
+    capabilities: tuple[AgentCapability, ...]
+    open: int = 0
+    place: int = 0
+
+    def score(self, task_type: str) -> int | None:
+        """The best priority it has for work of this type; None when it has none. A capability without types is for
+        all."""
+        fitting = [c.priority for c in self.capabilities if not c.task_types or task_type in c.task_types]
+        return max(fitting, default=None)
+
+
+def best_first(candidates: Iterable[Candidate], task_type: str, without: frozenset[str]) -> list[str]:
+    """Who could do it: higher priority first, then fewer open handoffs, then who was registered earlier."""
+    ranked = []
+    for one in candidates:
+        score = one.score(task_type)
+        if score is not None and one.name not in without:
+            ranked.append((-score, one.open, one.place, one.name))
+    return [name for *_, name in sorted(ranked)]
+
+
+def check_way(chain: Sequence[Link], to: str, total: int, limits: Limits) -> None:
+    """HandoffLimit when the work has been passed on too often; InvalidInput when it would go to its own source."""
+    source = chain[-1].agent if chain else None
+    if to == source:
+        raise InvalidInput(f"agent {to!r} cannot hand over to itself; choose another agent.", field="to")
+    way = " → ".join(link.agent for link in (*chain, Link(to)))
+    if len(chain) > limits.depth:
+        raise HandoffLimit(f"the work was passed on {limits.depth} times in a row already ({way}); finish it here.")
+    if total >= limits.total:
+        raise HandoffLimit(f"{limits.total} handoffs came from one task already; finish the work here.")
+    caller = chain[-2].agent if len(chain) > 1 else None
+    seen = sum(link.agent == to for link in chain)
+    if to != caller and seen > limits.revisits:
+        raise HandoffLimit(f"agent {to!r} had this work already ({way}); choose another agent or finish it here.")
+
+
+def visited(chain: Sequence[Link], limits: Limits) -> frozenset[str]:
+    """Agents that are not chosen by themselves."""
+    source = {chain[-1].agent} if chain else set()
+    names = [link.agent for link in chain]
+    return frozenset(source | {name for name in names if names.count(name) > limits.revisits})
+
+
+# -- pure steps --------------------------------------------------------------------------------------------------
+
+
+def check(request: HandoffTask, context: HandoffContext, timeout: float, max_retries: int) -> None:
+    """InvalidInput when it makes no sense."""
+    if not timeout > 0 or timeout == float("inf"):
+        raise InvalidInput("the timeout of a handoff is a number of seconds above 0.", field="timeout")
+    if not 0 <= max_retries <= MAX_RETRIES:
+        raise InvalidInput(f"a handoff is tried again 0 to {MAX_RETRIES} times.", field="max_retries")
+    if not request.words().strip():
+        raise InvalidInput("a handoff needs a description or an input.", field="task")
+    try:
+        size = len(json.dumps([request.data(), context.data()]))
+    except (TypeError, ValueError) as problem:
+        raise InvalidInput(f"the work and its context must be JSON: {problem}.", field="task") from None
+    if size > MAX_INPUT:
+        raise InvalidInput(
+            f"a handoff carries up to {MAX_INPUT} characters, this one has {size}; put the rest in a file.",
+            field="task",
+        )
+
+
+def asked(handoff: Handoff, now: int) -> Changes:
+    """The record, pending."""
+    told = HandoffRequested(
+        handoff_id=handoff.id, from_agent=handoff.from_agent, to_agent=handoff.to_agent, form=handoff.form,
+        task_type=handoff.work.type, description=handoff.work.description,
+        parent_handoff=handoff.surroundings.parent_handoff, depth=len(handoff.chain),
+    )  # fmt: skip
+    return Changes(records=(handoff,), events=(about(handoff, told, now),))
+
+
+def moved(handoff: Handoff, status: Status, told: Payload, now: int, **fields: Any) -> tuple[Handoff, Changes]:
+    """The handoff after a step, and the step. Refused when it changed meanwhile."""
+    fields |= {"status": status, "revision": handoff.revision + 1}
+    if status not in OPEN:
+        fields |= {"completed_at": now, "owner": None}
+    guard = {"status": handoff.status, "revision": handoff.revision}
+    after = replace(handoff, **fields)
+    return after, Changes(updates=(Update("handoff", handoff.id, fields, guard),), events=(about(after, told, now),))
+
+
+def accepted(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
+    """The target has taken it."""
+    told = HandoffAccepted(handoff_id=handoff.id, to_agent=handoff.to_agent)
+    return moved(handoff, "accepted", told, now, accepted_at=now)
+
+
+def refused(handoff: Handoff, why: str, now: int, following: str | None = None) -> tuple[Handoff, Changes]:
+    """The target did not take it; `following` is asked next, if there is one."""
+    told = HandoffRejected(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why, following=following)
+    refusals = (*handoff.refusals, {"agent": handoff.to_agent, "reason": why})
+    if following is None:
+        return moved(handoff, "rejected", told, now, refusals=refusals, reason=why)
+    named = {"to_agent": following, "tool_name": tool_name(following), "transfer_message": transfer_message(following)}
+    return moved(handoff, "pending", told, now, refusals=refusals, **named)
+
+
+def started(handoff: Handoff, task: Task, now: int) -> tuple[Handoff, Changes]:
+    """Its task is made."""
+    told = HandoffStarted(handoff_id=handoff.id, to_agent=handoff.to_agent, task_id=task.id)
+    fields = {"task_id": task.id, "session_key": task.session_key, "owner": None}
+    after, step = moved(handoff, "in_progress", told, now, **fields)
+    return after, replace(step, records=(task,))
+
+
+def failed(handoff: Handoff, why: str, now: int, stage: str = "execute", **fields: Any) -> tuple[Handoff, Changes]:
+    """It could not be done; `stage` says where: choose, enable, accept, hook, filter, execute."""
+    told = HandoffFailed(handoff_id=handoff.id, to_agent=handoff.to_agent, error=why, stage=stage)
+    answer = {"output": None, "error": why, "duration_ms": (now - handoff.created_at) // 1000}
+    return moved(handoff, "failed", told, now, answer=answer, reason=why, **fields)
+
+
+def cancelled(handoff: Handoff, why: str, now: int) -> tuple[Handoff, Changes]:
+    """Somebody does not want it any more."""
+    told = HandoffCancelled(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why)
+    return moved(handoff, "cancelled", told, now, reason=why)
+
+
+def expired(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
+    """Its deadline has passed."""
+    why = f"it was not done within its {handoff.timeout:g} s."
+    told = HandoffExpired(handoff_id=handoff.id, to_agent=handoff.to_agent, timeout=handoff.timeout)
+    answer = {"output": None, "error": why, "duration_ms": (now - handoff.created_at) // 1000}
+    return moved(handoff, "expired", told, now, answer=answer, reason=why)
+
+
+def settle(handoff: Handoff, task: Task, now: int) -> Changes:
+    """What the end of its task means, or that it is tried again."""
+    if task.id != handoff.task_id:
+        return Changes()
+    if not handoff.open:
+        late = {"outcome": task.outcome, "output": task.result, "error": task.error, "time": iso(now)}
+        fields = {"late": late, "revision": handoff.revision + 1}
+        return Changes(updates=(Update("handoff", handoff.id, fields, {"revision": handoff.revision}),))
+    if task.open:
+        told = HandoffRetried(
+            handoff_id=handoff.id, to_agent=handoff.to_agent, attempt=task.failures + 1, until=iso(task.due_at)
+        )
+        return moved(handoff, "in_progress", told, now, retry_count=task.failures)[1]
+    spent = (now - (handoff.accepted_at or handoff.created_at)) // 1000
+    if task.status == "done":
+        done = HandoffCompleted(handoff_id=handoff.id, to_agent=handoff.to_agent, duration_ms=spent)
+        answer = {"output": task.result, "error": None, "duration_ms": spent}
+        return moved(handoff, "completed", done, now, answer=answer, retry_count=task.failures)[1]
+    if task.status == "cancelled":
+        return cancelled(handoff, "its task was cancelled.", now)[1]
+    return failed(handoff, task.error or task.outcome or "it failed", now, retry_count=task.failures)[1]
+
+
+def about(handoff: Handoff, told: Payload, now: int) -> Event:
+    """An event of the handoff, told of the task that asked for it."""
+    return event(told, now, task_id=handoff.source_task, agent_id=handoff.from_agent or None, actor=handoff.creator)
+
+
+def remaining(handoff: Handoff, now: int) -> float:
+    """Seconds until its deadline."""
+    return max(0.0, (handoff.deadline_at - now) / SECOND)

@@ -1,0 +1,195 @@
+"""History: what of a conversation goes along when work is handed over.
+
+One mechanism: a filter is given what there is and returns what the target shall see. It is chosen by the handoff, else
+by the desk; without one everything goes along as it is. Messages are plain JSON objects with at least `role` and
+`content`; calls of tools are in `tool_calls`, their results have the role `tool`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+Message = Mapping[str, Any]
+Messages = tuple[Message, ...]
+
+TOOL_KEYS = frozenset({"tool_calls", "tool_call_id", "function_call", "reasoning", "reasoning_content"})
+TOOL_ROLES = frozenset({"tool", "function"})
+SYSTEM_ROLES = frozenset({"system", "developer"})
+OPENING = "<CONVERSATION HISTORY>"
+CLOSING = "</CONVERSATION HISTORY>"
+PREAMBLE = "What was said before this was handed over:"
+NOTHING = "(nothing was said before)"
+RECORD = re.compile(r"\d+\. ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffContext:
+    """What surrounds the work that is handed over."""
+
+    conversation_id: str | None = None
+    messages: Messages = ()
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    parent_handoff: str | None = None
+
+    def data(self) -> dict[str, Any]:
+        """As JSON keeps it."""
+        return {
+            "conversation_id": self.conversation_id,
+            "messages": [dict(message) for message in self.messages],
+            "variables": dict(self.variables),
+            "parent_handoff": self.parent_handoff,
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any] | None) -> HandoffContext:
+        """As it was kept."""
+        known = dict(data or {})
+        return cls(**{**known, "messages": tuple(known.get("messages") or ())})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffInputData:
+    """What a filter is given and returns.
+
+    `input_history` was said before the turn that hands over, `pre_handoff` in it, `new_messages` is the work itself.
+    The target sees the history, then `input_messages` where there are any, else the other two; what its session keeps
+    is always `new_messages`.
+    """
+
+    input_history: Messages = ()
+    pre_handoff: Messages = ()
+    new_messages: Messages = ()
+    input_messages: Messages | None = None
+    context: HandoffContext = field(default_factory=HandoffContext)
+
+    def clone(self) -> HandoffInputData:
+        """A copy that shares nothing with this."""
+        return deepcopy(self)
+
+    def seen(self) -> Messages:
+        """What the target's model sees, in order."""
+        latest = self.pre_handoff + self.new_messages if self.input_messages is None else self.input_messages
+        return self.input_history + latest
+
+    def change(self, map_: Callable[[Messages], Messages]) -> HandoffInputData:
+        """Every list of messages changed in the same way."""
+        return replace(
+            self,
+            input_history=map_(self.input_history),
+            pre_handoff=map_(self.pre_handoff),
+            new_messages=map_(self.new_messages),
+            input_messages=None if self.input_messages is None else map_(self.input_messages),
+        )
+
+
+InputFilter = Callable[[HandoffInputData], HandoffInputData | Awaitable[HandoffInputData]]
+HistoryMapper = Callable[[Messages], Iterable[Message]]
+
+
+async def filtered(wanted: InputFilter | None, data: HandoffInputData) -> HandoffInputData:
+    """What the filter makes of a copy of `data`; TypeError when it returns something else. The prompts of the source
+    never go along, whatever the filter says."""
+    safe = data.change(without_system)
+    if wanted is None:
+        return safe
+    made = wanted(safe.clone())
+    if inspect.isawaitable(made):
+        made = await made
+    if not isinstance(made, HandoffInputData):
+        raise TypeError(f"it returned {type(made).__name__} instead of HandoffInputData")
+    for message in made.seen():
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise TypeError("it returned a message that is no object with a role")
+    return made.change(without_system)
+
+
+def without_system(messages: Messages) -> Messages:
+    """Without what told the source how to behave."""
+    return tuple(message for message in messages if message.get("role") not in SYSTEM_ROLES)
+
+
+def remove_tools(data: HandoffInputData) -> HandoffInputData:
+    """Filter: without calls of tools, their results, and what was thought."""
+    return data.change(_without_tools)
+
+
+def _without_tools(messages: Messages) -> Messages:
+    kept = []
+    for message in messages:
+        if message.get("role") in TOOL_ROLES:
+            continue
+        plain = {name: value for name, value in message.items() if name not in TOOL_KEYS}
+        if plain.get("content") or len(plain) == len(message):
+            kept.append(plain)
+    return tuple(kept)
+
+
+def only_user(data: HandoffInputData) -> HandoffInputData:
+    """Filter: only what people said."""
+    return data.change(lambda messages: tuple(one for one in messages if one.get("role") == "user"))
+
+
+def last(count: int) -> InputFilter:
+    """Filter: only the last `count` messages of what was said before; a tool's result is not parted from its call."""
+    if count < 0:
+        raise ValueError("the number of messages cannot be negative")
+
+    def keep(data: HandoffInputData) -> HandoffInputData:
+        before = data.input_history + data.pre_handoff
+        kept = before[len(before) - count :] if count else ()
+        while kept and kept[0].get("role") in TOOL_ROLES:
+            kept = kept[1:]
+        split = max(0, len(kept) - len(data.pre_handoff))
+        return replace(data, input_history=kept[:split], pre_handoff=kept[split:])
+
+    return keep
+
+
+def mapped(mapper: HistoryMapper) -> InputFilter:
+    """Filter: what the mapper makes of all that was said before; its answer is the target's history as it is."""
+
+    def apply(data: HandoffInputData) -> HandoffInputData:
+        return replace(data, input_history=tuple(mapper(data.input_history + data.pre_handoff)), pre_handoff=())
+
+    return apply
+
+
+def nested(data: HandoffInputData) -> HandoffInputData:
+    """Filter: what was said before becomes one message of the assistant. An earlier one is taken apart first, so that
+    they never nest; a person's text that looks like one is left alone."""
+    records = [record for message in data.input_history + data.pre_handoff for record in _records(message)]
+    return replace(data, input_history=(summary(records),) if records else (), pre_handoff=())
+
+
+def summary(records: list[str]) -> Message:
+    """One message that holds what was said."""
+    lines = [f"{number}. {record}" for number, record in enumerate(records, 1)] or [NOTHING]
+    return {"role": "assistant", "content": "\n".join((PREAMBLE, OPENING, *lines, CLOSING))}
+
+
+def _records(message: Message) -> list[str]:
+    """What a message says, a line each; what an earlier summary holds, as it was."""
+    content = message.get("content")
+    if message.get("role") == "assistant" and isinstance(content, str):
+        lines = content.split("\n")
+        if lines[:2] == [PREAMBLE, OPENING] and lines[-1] == CLOSING:
+            return [RECORD.sub("", line, count=1) for line in lines[2:-1] if line != NOTHING]
+    said = [_line(str(message.get("role")), content)] if content else []
+    return said + [_line("tool_call", call) for call in message.get("tool_calls") or ()]
+
+
+def _line(role: str, content: Any) -> str:
+    plain = isinstance(content, str) and "\n" not in content and not content.startswith(('"', "{", "["))
+    return f"{role}: {content if plain else json.dumps(content, ensure_ascii=False)}"
+
+
+def as_text(messages: Messages) -> str:
+    """What was said, for an agent that reads only text; empty when nothing was."""
+    records = [record for message in messages for record in _records(message)]
+    return str(summary(records)["content"]) if records else ""

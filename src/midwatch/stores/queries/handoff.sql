@@ -1,0 +1,33 @@
+-- get: one handoff
+SELECT {handoff} FROM handoffs WHERE id = :id
+
+-- find: what a task asked for under a name
+SELECT {handoff} FROM handoffs WHERE source_task = :source_task AND once = :once
+
+-- list: newest first
+SELECT {handoff} FROM handoffs
+WHERE (CAST(:before AS TEXT) IS NULL OR id < :before)
+  AND (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
+  AND (CAST(:agent AS TEXT) IS NULL OR from_agent = :agent OR to_agent = :agent)
+  AND (CAST(:root_id AS TEXT) IS NULL OR root_id = :root_id)
+ORDER BY id DESC LIMIT :limit
+
+-- open: how many each agent has been given
+SELECT to_agent, count(*) FROM handoffs WHERE status IN ('pending', 'accepted', 'in_progress') GROUP BY to_agent
+
+-- count: that come from one task
+SELECT count(*) FROM handoffs WHERE root_id = :root_id
+
+-- due: open ones past their deadline
+SELECT {handoff} FROM handoffs
+WHERE status IN ('pending', 'accepted', 'in_progress') AND deadline_at <= :now ORDER BY deadline_at LIMIT :limit
+
+-- next: the earliest deadline of an open one
+SELECT min(deadline_at) FROM handoffs WHERE status IN ('pending', 'accepted', 'in_progress')
+
+-- left: without a task, and nobody who lives prepares them
+SELECT {handoff} FROM handoffs
+WHERE status IN ('pending', 'accepted') AND owner IS NOT NULL AND owner NOT IN {list:living}
+
+-- prune: ended long ago
+DELETE FROM handoffs WHERE completed_at IS NOT NULL AND completed_at < :before

@@ -1,0 +1,139 @@
+"""What every kind of store promises about handoffs."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from midwatch.change import Changes
+from midwatch.clock import SECOND
+from midwatch.errors import Conflict
+from midwatch.handoff import (
+    Handoff,
+    HandoffFilter,
+    HandoffTask,
+    accepted,
+    asked,
+    cancelled,
+    expired,
+    failed,
+    settle,
+    started,
+)
+from midwatch.history import HandoffContext
+from midwatch.store import Store
+from midwatch.task import end
+from records import CLOCK, a_task, take
+
+NUMBERS = itertools.count()
+
+
+def a_handoff(**fields: Any) -> Handoff:
+    now = CLOCK.now()
+    base: dict[str, Any] = {
+        "id": f"h_{next(NUMBERS):06d}", "from_agent": "lead", "to_agent": "coder", "created_at": now,
+        "request": HandoffTask(description="do it", input={"a": ["ü", None]}).data(),
+        "context": HandoffContext(messages=({"role": "user", "content": "x"},)).data(), "owner": "i_one",
+        "chain": (("lead", None), ("second", "h_0")), "deadline_at": now + 300 * SECOND, "timeout": 2.5,
+    }  # fmt: skip
+    return Handoff(**{**base, **fields})
+
+
+async def put(store: Store, **fields: Any) -> Handoff:
+    made = a_handoff(**fields)
+    await store.apply(asked(made, made.created_at))
+    return made
+
+
+async def test_a_handoff_is_read_back_as_it_was(store: Store) -> None:
+    made = await put(store, refusals=({"agent": "x", "reason": "busy"},), late={"output": "y"})
+    assert await store.get_handoff(made.id) == made
+    assert await store.get_handoff("h_none") is None
+
+
+async def test_the_same_thing_asked_for_again_is_found_and_not_made_twice(store: Store) -> None:
+    made = await put(store, source_task="t_1", once="c1")
+    assert await store.find_handoff("t_1", "c1") == made
+    assert await store.find_handoff("t_1", "c2") is None
+    with pytest.raises(Conflict):
+        await put(store, source_task="t_1", once="c1")
+    await put(store, source_task="t_1")
+    await put(store, source_task="t_1")  # without a name they are different
+
+
+async def test_a_step_is_refused_when_the_handoff_changed_meanwhile(store: Store) -> None:
+    made = await put(store)
+    await store.apply(accepted(made, CLOCK.now())[1])
+    for step in (accepted(made, 1), cancelled(made, "no", 1), expired(made, 1)):
+        with pytest.raises(Conflict):
+            await store.apply(step[1])
+    kept = await store.get_handoff(made.id)
+    assert kept is not None
+    assert (kept.status, kept.revision) == ("accepted", 1)
+
+
+async def test_only_what_the_table_draws_happens(store: Store) -> None:
+    made = await put(store)
+    over, step = failed(made, "no", CLOCK.now())
+    await store.apply(step)
+    for again in (accepted(over, 1), failed(over, "x", 1), cancelled(over, "x", 1)):
+        with pytest.raises(Conflict):
+            await store.apply(again[1])
+
+
+async def test_its_task_is_made_with_it_and_ends_with_it(store: Store) -> None:
+    made = await put(store)
+    taken, step = accepted(made, CLOCK.now())
+    await store.apply(step)
+    task = a_task(cause="handoff", cause_id=made.id)
+    await store.apply(started(taken, task, CLOCK.now())[1])
+    (running,) = await take(store)
+    assert running.cause_id == made.id
+    current = await store.get_handoff(made.id)
+    assert current is not None
+    ended, changes = end(running, CLOCK.now(), outcome="ok", result="42")
+    await store.apply(changes.plus(settle(current, ended, CLOCK.now())))
+    over = await store.get_handoff(made.id)
+    assert over is not None
+    assert (over.status, over.answer and over.answer["output"]) == ("completed", "42")
+    kinds = [one.kind for one in await store.read_events(0) if one.kind.startswith("handoff")]
+    assert kinds == ["handoff_requested", "handoff_accepted", "handoff_started", "handoff_completed"]
+
+
+async def test_lists_and_counts(store: Store) -> None:
+    first = await put(store, root_id="t_r", to_agent="a")
+    second = await put(store, root_id="t_r", from_agent="a", to_agent="b")
+    third = await put(store, to_agent="b")
+    await store.apply(cancelled(third, "no", CLOCK.now())[1])
+    assert [one.id for one in await store.list_handoffs(HandoffFilter())] == [third.id, second.id, first.id]
+    assert [one.id for one in await store.list_handoffs(HandoffFilter(agent="a"))] == [second.id, first.id]
+    assert [one.id for one in await store.list_handoffs(HandoffFilter(statuses=("cancelled",)))] == [third.id]
+    assert [one.id for one in await store.list_handoffs(HandoffFilter(root_id="t_r", limit=1))] == [second.id]
+    assert [one.id for one in await store.list_handoffs(HandoffFilter(before=second.id))] == [first.id]
+    assert await store.open_handoffs() == {"a": 1, "b": 1}
+    assert await store.count_handoffs("t_r") == 2
+
+
+async def test_what_is_due_and_what_was_left(store: Store) -> None:
+    now = CLOCK.now()
+    assert await store.next_handoff_at() is None
+    later = await put(store, deadline_at=now + 9 * SECOND)
+    due = await put(store, deadline_at=now - SECOND, owner="i_two")
+    assert [one.id for one in await store.due_handoffs(now)] == [due.id]
+    assert await store.next_handoff_at() == due.deadline_at
+    assert [one.id for one in await store.left_handoffs(["i_one"])] == [due.id]
+    await store.apply(expired(due, now)[1])
+    assert await store.due_handoffs(now) == []
+    assert await store.next_handoff_at() == later.deadline_at
+    assert await store.left_handoffs(["i_one"]) == []
+
+
+async def test_ended_ones_are_pruned(store: Store) -> None:
+    kept, gone = await put(store), await put(store)
+    await store.apply(cancelled(gone, "no", 5)[1])
+    assert await store.prune_handoffs(6) == 1
+    assert [one.id for one in await store.list_handoffs(HandoffFilter())] == [kept.id]
+    await store.apply(Changes(events=asked(replace(kept, id="h_x"), 1).events))

@@ -1,0 +1,274 @@
+"""Handoffs: the table of states, who is chosen, how far work may go, and what the end of a task means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from midwatch.agent import AgentCapability
+from midwatch.clock import SECOND
+from midwatch.errors import HandoffLimit, InvalidInput
+from midwatch.handoff import (
+    MAX_INPUT,
+    OPEN,
+    TRANSITIONS,
+    Candidate,
+    Handoff,
+    HandoffTask,
+    Limits,
+    Link,
+    accepted,
+    asked,
+    best_first,
+    cancelled,
+    check,
+    check_way,
+    expired,
+    failed,
+    refused,
+    settle,
+    started,
+    tool_description,
+    tool_name,
+    transfer_message,
+    visited,
+)
+from midwatch.history import HandoffContext
+from midwatch.task import Task
+from records import a_task
+
+NOW = 1_700_000_000 * SECOND
+
+
+def a_handoff(**fields: Any) -> Handoff:
+    base: dict[str, Any] = {
+        "id": "h_1", "from_agent": "lead", "to_agent": "coder", "request": HandoffTask(description="do it").data(),
+        "context": HandoffContext().data(), "created_at": NOW, "deadline_at": NOW + 300 * SECOND,
+    }  # fmt: skip
+    return Handoff(**{**base, **fields})
+
+
+def test_what_has_ended_stays_so() -> None:
+    for status, following in TRANSITIONS.items():
+        assert (status in OPEN) == bool(following)
+    assert all(TRANSITIONS[status] >= {"cancelled", "expired", "failed"} for status in OPEN)
+
+
+# -- names -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("agent", "name"),
+    [
+        ("Code Review", "transfer_to_code_review"),
+        ("a-b", "transfer_to_a_b"),
+        ("größe.2", "transfer_to_gr__e_2"),
+        ("  ", "transfer_to_agent"),
+    ],
+)
+def test_the_name_of_the_tool(agent: str, name: str) -> None:
+    assert tool_name(agent) == name
+
+
+def test_names_can_be_chosen() -> None:
+    assert tool_name("coder", "  ask_coder ") == "ask_coder"
+    assert tool_name("coder", "  ") == "transfer_to_coder"
+    assert tool_description("coder", " Knows code ") == "Knows code"
+    assert tool_description("coder", about="Writes Python.") == (
+        "Handoff to the coder agent to handle the request. Writes Python."
+    )
+    assert tool_description(" ") == "Handoff to another agent to handle the request."
+    assert transfer_message("coder") == '{"assistant":"coder"}'
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        (HandoffTask(description="sum it", input="1 2"), "sum it\n\n1 2"),
+        (HandoffTask(description="same", input=" same "), "same"),
+        (HandoffTask(input={"a": 1}), '{\n  "a": 1\n}'),
+        (HandoffTask(input=0), "0"),
+        (HandoffTask(type="x"), ""),
+    ],
+)
+def test_the_work_as_a_prompt_says_each_thing_once(task: HandoffTask, words: str) -> None:
+    assert task.words() == words
+
+
+# -- choice ------------------------------------------------------------------------------------------------------
+
+
+def can(priority: int, *types: str) -> AgentCapability:
+    return AgentCapability(name="c", task_types=types, priority=priority)
+
+
+CREW = (
+    Candidate("any", (can(1),), place=0),
+    Candidate("busy", (can(5, "code"),), open=2, place=1),
+    Candidate("free", (can(5, "code"), can(99, "art")), place=2),
+    Candidate("later", (can(5, "code"),), place=3),
+    Candidate("none", (), place=4),
+    Candidate("low", (can(-7, "code"),), place=5),
+)
+
+
+@pytest.mark.parametrize(
+    ("task_type", "without", "chosen"),
+    [
+        ("code", (), ["free", "later", "busy", "any", "low"]),
+        ("code", ("free", "any"), ["later", "busy", "low"]),
+        ("art", (), ["free", "any"]),
+        ("", (), ["any"]),
+        ("cooking", ("any",), []),
+    ],
+)
+def test_who_is_chosen(task_type: str, without: tuple[str, ...], chosen: list[str]) -> None:
+    assert best_first(CREW, task_type, frozenset(without)) == chosen
+    assert best_first(reversed(CREW), task_type, frozenset(without)) == chosen
+
+
+A, B, C = Link("a"), Link("b", "h1"), Link("c", "h2")
+
+
+@pytest.mark.parametrize(
+    ("chain", "to", "limits", "problem"),
+    [
+        ((), "a", Limits(), None),
+        ((A,), "b", Limits(), None),
+        ((A,), "a", Limits(), "to itself"),
+        ((A, B), "a", Limits(), None),  # back to the one it came from
+        ((A, B, C), "a", Limits(), "had this work already"),
+        ((A, B, C), "a", Limits(revisits=1), None),
+        ((A, B, C), "d", Limits(depth=2), "2 times in a row"),
+        ((A, B, C), "d", Limits(depth=3), None),
+    ],
+)
+def test_how_far_work_may_go(chain: tuple[Link, ...], to: str, limits: Limits, problem: str | None) -> None:
+    if problem is None:
+        check_way(chain, to, 0, limits)
+        return
+    with pytest.raises((HandoffLimit, InvalidInput), match=problem):
+        check_way(chain, to, 0, limits)
+
+
+def test_ping_pong_and_fan_out_end() -> None:
+    chain: tuple[Link, ...] = (Link("a"),)
+    with pytest.raises(HandoffLimit, match="a → b → a → b"):
+        for hop in range(100):
+            to = "b" if chain[-1].agent == "a" else "a"
+            check_way(chain, to, hop, Limits(depth=3))
+            chain = (*chain, Link(to, f"h{hop}"))
+    with pytest.raises(HandoffLimit, match="64 handoffs"):
+        check_way((A,), "b", 64, Limits())
+
+
+def test_who_had_it_is_not_chosen_again() -> None:
+    assert visited((A, B, C), Limits()) == {"a", "b", "c"}
+    assert visited((A, B, A, C), Limits(revisits=1)) == {"a", "c"}
+    assert visited((), Limits()) == frozenset()
+
+
+# -- steps -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"timeout": 0.0}, "timeout"),
+        ({"timeout": -1.0}, "timeout"),
+        ({"timeout": float("nan")}, "timeout"),
+        ({"timeout": float("inf")}, "timeout"),
+        ({"max_retries": -1}, "max_retries"),
+        ({"max_retries": 21}, "max_retries"),
+        ({"request": HandoffTask()}, "task"),
+        ({"request": HandoffTask(input="x" * (MAX_INPUT + 1))}, "task"),
+        ({"request": HandoffTask(input="x", metadata={"a": object()})}, "task"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> None:
+    good: dict[str, Any] = {
+        "request": HandoffTask(input="x"), "context": HandoffContext(), "timeout": 5.0, "max_retries": 0,
+    }  # fmt: skip
+    check(**good)
+    with pytest.raises(InvalidInput) as caught:
+        check(**{**good, **fields})
+    assert caught.value.field == field
+
+
+def test_each_step_is_one_event_and_guarded() -> None:
+    handoff = a_handoff()
+    assert [one.kind for one in asked(handoff, NOW).events] == ["handoff_requested"]
+    taken, step = accepted(handoff, NOW + 1)
+    assert (taken.status, taken.accepted_at, taken.revision) == ("accepted", NOW + 1, 1)
+    assert step.updates[0].guard == {"status": "pending", "revision": 0}
+    task = a_task(cause="handoff", cause_id="h_1")
+    running, step = started(taken, task, NOW + 2)
+    assert (running.status, running.task_id, running.owner) == ("in_progress", task.id, None)
+    assert step.records == (task,)
+    for move in (
+        lambda: failed(running, "no", NOW),
+        lambda: cancelled(running, "no", NOW),
+        lambda: expired(running, NOW),
+    ):
+        after, step = move()
+        assert not after.open
+        assert after.completed_at == NOW
+        assert len(step.events) == 1
+
+
+def test_a_refusal_goes_to_the_next_or_ends_it() -> None:
+    handoff = a_handoff()
+    following, step = refused(handoff, "busy", NOW, "painter")
+    assert (following.status, following.to_agent, following.tool_name) == ("pending", "painter", "transfer_to_painter")
+    assert step.events[0].payload["following"] == "painter"
+    over, _ = refused(following, "away", NOW)
+    assert (over.status, [one["agent"] for one in over.refusals]) == ("rejected", ["coder", "painter"])
+
+
+def ended(handoff: Handoff, **fields: Any) -> Task:
+    return a_task(id=handoff.task_id, cause="handoff", cause_id=handoff.id)._replace(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "answer"),
+    [
+        ({"status": "done", "outcome": "ok", "result": "42"}, "completed", ("42", None)),
+        ({"status": "failed", "outcome": "error", "error": "broke"}, "failed", (None, "broke")),
+        ({"status": "failed", "outcome": "timeout"}, "failed", (None, "timeout")),
+        ({"status": "cancelled", "outcome": "cancelled"}, "cancelled", None),
+        ({"status": "pending", "wait": "backoff", "failures": 1}, "in_progress", None),
+    ],
+)
+def test_what_the_end_of_its_task_means(fields: dict[str, Any], status: str, answer: Any) -> None:
+    handoff = a_handoff(status="in_progress", task_id="t_1", accepted_at=NOW)
+    (update,) = settle(handoff, ended(handoff, **fields), NOW + SECOND).updates
+    assert update.fields["status"] == status
+    kept = update.fields.get("answer")
+    assert (kept and (kept["output"], kept["error"])) == answer
+    assert update.fields.get("retry_count", 0) == fields.get("failures", 0)
+
+
+def test_a_late_result_is_kept_and_changes_nothing() -> None:
+    handoff, _ = expired(a_handoff(status="in_progress", task_id="t_1"), NOW)
+    step = settle(handoff, ended(handoff, status="done", outcome="ok", result="too late"), NOW)
+    (update,) = step.updates
+    assert "status" not in update.fields
+    assert update.fields["late"]["output"] == "too late"
+    assert step.events == ()
+
+
+def test_anothers_task_means_nothing() -> None:
+    handoff = a_handoff(status="in_progress", task_id="t_1")
+    assert settle(handoff, a_task(id="t_2"), NOW).updates == ()
+
+
+def test_json_keeps_the_names_of_the_seed() -> None:
+    shown = a_handoff(chain=(("lead", None),)).snapshot()
+    assert {
+        "id", "from_agent_id", "to_agent_id", "tool_name", "tool_description", "transfer_message", "task", "status",
+        "context", "result", "created_at", "accepted_at", "completed_at", "timeout", "retry_count", "max_retries",
+    } <= set(shown)  # fmt: skip
+    assert shown["chain"] == [{"agent": "lead", "handoff": None}]
+    assert set(shown["task"]) == {"type", "description", "input", "priority", "metadata"}
+    assert set(shown["context"]) == {"conversation_id", "messages", "variables", "parent_handoff"}
