@@ -10,6 +10,7 @@ import pty
 import re
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -165,7 +166,11 @@ def test_wrong_wishes_are_one_line_and_status_1(tmp_path: Path) -> None:
     assert "the list must not be empty" in refused(tmp_path, "-a", "", "--", "true")
     assert "'a:80' must not include a port" in refused(tmp_path, "--", "true", AGENTAPI_ALLOWED_HOSTS="b a:80")
     assert "--term-width" in refused(tmp_path, "-W", "5", "--", "true")
-    assert "no-such-program" in refused(tmp_path, "--", "no-such-program")
+    told = refused(tmp_path, "--", "no-such-program")
+    assert "program 'no-such-program' is not installed or not executable; install it or name another after --" in told
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = str(other.getsockname()[1])
+        assert "`midwatch agentapi server --port N`" in refused(tmp_path, "--port", taken, "--", "true")
     running = tmp_path / "pid"
     running.write_text(f"{os.getpid()}\n")
     told = refused(tmp_path, "--pid-file", str(running), "--", "true")

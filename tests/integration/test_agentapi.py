@@ -285,6 +285,7 @@ async def test_an_agent_that_does_not_react_is_told(tmp_path: Path) -> None:
             "failed to send message: failed to send message: failed to wait for processing to start: "
             "timeout waiting for condition"
         )
+        assert "look at its terminal" in reply.json()["errors"][1]["message"]
         (tmp_path / "end").touch()
 
 
@@ -336,6 +337,8 @@ async def test_wrong_messages(surface: Surface) -> None:
 
     empty = "failed to send message: message must not be empty"
     assert await told(b'{"content":" \\n","type":"user"}') == (422, "unexpected error occurred", {"message": empty})
+    only_keys = b'{"content":"\\u0003 \\u001b","type":"user"}'
+    assert await told(only_keys) == (422, "unexpected error occurred", {"message": empty})
     assert await told(b"") == (400, "request body is required", {})
     assert (await told(b"x", content_type="text/plain"))[0] == 415
     assert (await told(b'{"content":"x"}'))[0] == 422

@@ -44,6 +44,8 @@ async def works(served: Served) -> None:
     assert (await served.post(f"/sessions/{KEY}/keys", {"keys": "hello ü\r"})) == {"typed": 9}
     shown = await screen(http, "you said hello ü")
     assert "hello" in shown["styled"]
+    assert (await served.post(f"/sessions/{KEY}/keys", {"keys": "\0"})) == {"typed": 1}, "Ctrl-Space is a key, too"
+    await served.post(f"/sessions/{KEY}/keys", {"keys": "\x15"})
     shown = await served.post(f"/sessions/{KEY}/resize", {"columns": 60, "rows": 15})
     assert (shown["columns"], shown["rows"], shown["styled"]) == (60, 15, "")
     for path, body in (("resize", {"columns": 5, "rows": 15}), ("resize", {}), ("keys", {"keys": ""}), ("keys", {})):

@@ -341,6 +341,18 @@ def test_a_state_file_is_read_and_written_in_its_form(tmp_path: Path) -> None:
     assert [one.name for one in place.parent.iterdir()] == ["state.json"]
 
 
+def test_a_state_file_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "volume").mkdir()
+    link, real = tmp_path / "state.json", tmp_path / "volume" / "real.json"
+    link.symlink_to(real)
+    file = StateFile(link)
+    assert file.load() == Saved()
+    file.save([said(0, "one")], "", False)
+    file.save([said(0, "two")], "", False)
+    assert link.is_symlink() and "two" in real.read_text()
+    assert StateFile(link).load().messages == (said(0, "two"),)
+
+
 def test_a_state_of_the_reference_is_read() -> None:
     text = (
         '{"version":1,"messages":[{"id":0,"message":"Hi  ","role":"agent",'

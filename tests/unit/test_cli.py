@@ -13,7 +13,8 @@ import pytest
 from midwatch import approval, errors, usage
 from midwatch import automation as automations
 from midwatch import goal as goals
-from midwatch.cli import automation, goal, options, output
+from midwatch.api.bodies import KeysBody
+from midwatch.cli import attach, automation, goal, options, output
 from midwatch.cli.desk import own_token
 from midwatch.cli.main import failed, outcome
 from midwatch.cli.server import last_line
@@ -425,3 +426,10 @@ def test_the_last_line_of_a_server_that_did_not_start(tmp_path) -> None:
     log.write_text("before\nstarting\nmidwatch: no\n\n")
     assert last_line(log, len("before\n")) == "midwatch: no"
     assert "said nothing" in last_line(log, log.stat().st_size)
+
+
+def test_a_large_paste_is_typed_in_pieces_that_are_taken() -> None:
+    pasted = "ü\0" * 70_000
+    pieces = attach.parts(pasted)
+    assert "".join(KeysBody(keys=piece).keys for piece in pieces) == pasted
+    assert attach.parts("") == []

@@ -156,6 +156,11 @@ class KeysBody(Strict):
 
     keys: str = Field(min_length=1, max_length=100_000)
 
+    @field_validator("*")
+    @classmethod
+    def _text(cls, value: Any) -> Any:
+        return value  # Ctrl-Space is a NUL
+
 
 class SizeBody(Strict):
     """The size of a terminal."""

@@ -123,8 +123,8 @@ def address_of(settings: Settings) -> str:
     return EVERYWHERE[0] if settings.expose and "host" not in settings.model_fields_set else settings.host
 
 
-def listen(host: str, port: int, *, expose: bool = False) -> socket.socket:
-    """The listening socket, or an error that says what to change."""
+def listen(host: str, port: int, *, expose: bool = False, command: str = "midwatch up") -> socket.socket:
+    """The listening socket, or an error that says what to change: how `command` is started."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         if not expose and not ip_address(address[0]).is_loopback:
@@ -138,14 +138,14 @@ def listen(host: str, port: int, *, expose: bool = False) -> socket.socket:
     except (socket.gaierror, UnicodeError):
         raise BadConfig(f"the address {host!r} cannot be found; set another host.") from None
     except OSError as problem:
-        raise _not_listening(host, port, problem) from None
+        raise _not_listening(host, port, problem, command) from None
 
 
-def _not_listening(host: str, port: int, problem: OSError) -> MidwatchError:
+def _not_listening(host: str, port: int, problem: OSError, command: str) -> MidwatchError:
     if problem.errno == errno.EADDRINUSE:
-        return PortInUse(f"port {port} on {host} is used by another program; choose one with `midwatch up --port N`.")
+        return PortInUse(f"port {port} on {host} is used by another program; choose one with `{command} --port N`.")
     reason = os.strerror(problem.errno) if problem.errno else str(problem)
-    return BadConfig(f"cannot listen on {host} port {port}: {reason}; choose another with `midwatch up --port N`.")
+    return BadConfig(f"cannot listen on {host} port {port}: {reason}; choose another with `{command} --port N`.")
 
 
 def url_of(host: str, listener: socket.socket) -> str:

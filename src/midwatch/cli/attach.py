@@ -29,6 +29,7 @@ CHANGES = ("screen_update", "agent_exited", "session_closed")
 IN, OUT = "\x1b[?1049h\x1b[2J", "\x1b[0m\x1b[?25h\x1b[?1049l"
 TOGETHER, APART = "\x1b[?2026h\x1b[?25l\x1b[0m\x1b[H", "\x1b[?2026l"
 QUIET_SECONDS = 60.0
+MOST_KEYS = 50_000
 
 SessionKey = Annotated[str | None, typer.Argument(metavar="SESSION", help="Key of a session with a terminal.")]
 Url = Annotated[str | None, typer.Option("--url", "-u", help="Address of an agentapi server, in place of a session.")]
@@ -202,16 +203,16 @@ class Attached:
             loop.add_signal_handler(signal.SIGWINCH, self._keys.put_nowait, b"")
             for number in (signal.SIGTERM, signal.SIGHUP):
                 loop.add_signal_handler(number, self._leave, None)
-            parts = [asyncio.create_task(part()) for part in (self._listen, self._paint, self._type)]
-            for part in parts:
+            tasks = [asyncio.create_task(part()) for part in (self._listen, self._paint, self._type)]
+            for part in tasks:
                 part.add_done_callback(self._ended)
             try:
                 return await self._left
             finally:
                 loop.remove_reader(sys.stdin.fileno())
-                for part in parts:
+                for part in tasks:
                     part.cancel()
-                await asyncio.gather(*parts, return_exceptions=True)
+                await asyncio.gather(*tasks, return_exceptions=True)
                 with suppress(MidwatchError):
                     await self._far.end()
 
@@ -245,7 +246,7 @@ class Attached:
             if b"" in pieces:
                 await self._far.resize(*size())
                 self._news.set()
-            if keys := self._decoder.decode(b"".join(pieces)).replace("\0", ""):
+            for keys in parts(self._decoder.decode(b"".join(pieces))):
                 await self._far.press(keys)
 
     async def _listen(self) -> None:
@@ -265,6 +266,11 @@ class Attached:
             body = view.painted.replace("\r\n", "\x1b[K\r\n")
             sys.stdout.write(f"{TOGETHER}{body}\x1b[0m\x1b[K\x1b[J\x1b[{rows + 1};1H{bar}{place}{APART}")
             sys.stdout.flush()
+
+
+def parts(keys: str) -> list[str]:
+    """What was typed or pasted, in pieces that a server takes."""
+    return [keys[start : start + MOST_KEYS] for start in range(0, len(keys), MOST_KEYS)]
 
 
 def size() -> tuple[int, int]:

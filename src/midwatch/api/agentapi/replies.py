@@ -51,9 +51,9 @@ class Refusal(Exception):
         self.errors = errors
 
 
-def failed(status: int, message: str) -> Refusal:
-    """A message that was not sent."""
-    return Refusal(status, UNEXPECTED, Detail(f"failed to send message: {message}"))
+def failed(status: int, message: str, *more: str) -> Refusal:
+    """A message that was not sent; `more` says what clients of agentapi do not look for, but people do."""
+    return Refusal(status, UNEXPECTED, Detail(f"failed to send message: {message}"), *map(Detail, more))
 
 
 def reply(scope: Scope, name: str, body: Mapping[str, Any], status: int = 200) -> Response:

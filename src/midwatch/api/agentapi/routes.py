@@ -156,7 +156,7 @@ class Surface:
             raise failed(409, str(problem)) from None
         except NotTaken as problem:
             log.warning("session %s: %s", talk.key, problem)
-            raise failed(504, TIMED_OUT) from None
+            raise failed(504, TIMED_OUT, str(problem)) from None
         except AgentError as problem:
             raise failed(500, str(problem)) from None
         return reply(request.scope, "MessageResponseBody", {"ok": True})

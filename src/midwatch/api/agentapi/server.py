@@ -29,7 +29,7 @@ from midwatch.api.agentapi.uploads import Uploads
 from midwatch.api.protocol import Limits
 from midwatch.api.server import Server, listen, on_signals, room_for, url_of, write_log
 from midwatch.config import Settings
-from midwatch.errors import MidwatchError
+from midwatch.errors import BadConfig, MidwatchError
 from midwatch.runtime import Runtime
 
 HOST = "127.0.0.1"
@@ -70,7 +70,7 @@ def serve(wishes: Wishes, started: Callable[[str], None]) -> End:
     """Serve until a signal, or until the agent ends. `started` hears the address once requests are answered."""
     pid = PidFile(wishes.pid) if wishes.pid else None
     with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(listen(HOST, wishes.port))
+        listener = stack.enter_context(listen(HOST, wishes.port, command="midwatch agentapi server"))
         if pid is not None:
             pid.claim()
             stack.callback(pid.release)
@@ -111,6 +111,9 @@ async def _serve(wishes: Wishes, settings: Settings, listener: socket.socket, st
     stopping = asyncio.Event()
     on_signals(stopping)
     agent = agent_of(wishes)
+    if "problem" in agent.describe():
+        name = wishes.argv[0]
+        raise BadConfig(f"program {name!r} is not installed or not executable; install it or name another after --.")
     uploads = Uploads()
     try:
         async with (

@@ -112,13 +112,14 @@ class StateFile:
         text = written(Saved(tuple(messages), prompt, sent))
         if text == self._last or not self.readable:
             return
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new = self.path.with_name(f"{self.path.name}.tmp")
+        place = self.path.resolve()  # what a link leads to is written, and the link stays
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = place.with_name(f"{place.name}.tmp")
         with os.fdopen(os.open(new, PRIVATE, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        new.replace(self.path)
+        new.replace(place)
         self._last = text
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from midwatch.agent import Screenshot
 from midwatch.agents.terminal.format import BLANK, agent_type, format_agent_message
+from midwatch.agents.terminal.sending import clean
 from midwatch.api.agentapi.feed import Feed, Role, Said
 from midwatch.api.events import watched
 from midwatch.bus import Shown
@@ -133,7 +134,7 @@ class Talk:
     async def send(self, text: str, *, actor: str | None = None) -> None:
         """Say something and wait until the agent reacts. Conflict when it does not wait for input, NotTaken when it
         does not react, AgentError when it fails at once."""
-        if not text:
+        if not clean(text):
             raise InvalidInput("message must not be empty", field="content")
         if self.feed.status != "stable" or self._sending:
             raise Conflict("message can only be sent when the agent is waiting for user input")
