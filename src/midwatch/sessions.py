@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Protocol
 
+from midwatch.change import Changes
 from midwatch.clock import Clock, new_id
 from midwatch.errors import AlreadyFinished, Conflict, InvalidInput, KeyReused, NotFound
 from midwatch.event import SessionClosed, SessionOpened, StatusChange, event
-from midwatch.session import MAX_TITLE, Message, Session, SessionStore, View, checked_key, gate_key
+from midwatch.session import MAX_TITLE, Message, Role, Session, SessionStore, View, checked_key, gate_key, said
 from midwatch.submission import MAX_PROMPT, check, check_repository
 from midwatch.task import Status, Task, TaskFilter, TaskStore
 from midwatch.tasks import Tasks
@@ -102,6 +103,15 @@ class Sessions:
         once = sha256(idempotency_key.encode()).hexdigest() if idempotency_key else None
         await self.send(view.session.key, prompt, idempotency_key=once, actor=wish.get("actor"))
         return await self.get(view.session.key), created
+
+    async def recall(self, key: str, earlier: Iterable[tuple[Role, str, int]]) -> None:
+        """Begin a conversation with what was said in an earlier one: by whom, what and when."""
+        made = tuple(
+            Message(session_key=key, role=role, text=text, time=time, id=f"{key}.{at}")
+            for at, (role, text, time) in enumerate(earlier)
+        )
+        now = self._clock.now()
+        await self._store.apply(Changes(messages=made, events=tuple(said(one)._replace(time=now) for one in made)))
 
     async def get(self, key: str) -> View:
         """The session and what goes on in it, or NotFound."""

@@ -1,34 +1,40 @@
-"""The chat page of a conversation: read, spoken to, typed to, given files."""
+"""The chat page: the console for one conversation, of a server for one agent and below a desk."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Browser, Page, Route, expect
 
-from browsing import AGENTS, Desk
+from alone import Alone, alone
+from browsing import AGENTS, DESKTOP, PHONE, Desk, live, session_path
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+PICTURES = Path(__file__).parents[2] / "build" / "screenshots"
+SANE = (Path(__file__).parent / "sane.js").read_text()
+CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
 LISTENER = """
 import sys
+print("Welcome")
 while True:
     said = input("> ")
     print("<b>you said</b>", said)
 """
-
-
 TALKER = """
 [agents.talker]
 kind = "terminal"
 argv = ['PYTHON', '-c', '''PROGRAM''']
 prompt = '^> $'
 """
+AGENT = [sys.executable, "-c", LISTENER]
 
 
 @pytest.fixture
@@ -36,31 +42,135 @@ def settings() -> str:
     return AGENTS + TALKER.replace("PYTHON", sys.executable).replace("PROGRAM", LISTENER)
 
 
-async def test_a_conversation_on_the_chat_page(desk: Desk, tmp_path: Path) -> None:
+@asynccontextmanager
+async def chatting(
+    browser: Browser, folder: Path, *flags: str, behind: str = "", **options: Any
+) -> AsyncIterator[tuple[Page, Alone]]:
+    """A server for one agent and a browser on its page, found below `behind`. It asks nobody else and complains of
+    nothing."""
+    async with alone(folder, *flags, agent=AGENT) as server:
+        await server.stable()
+        url = str(server.http.base_url).rstrip("/")
+        context = await browser.new_context(base_url=url, **{"viewport": DESKTOP, **options})
+        asked: list[str] = []
+        problems: list[str] = []
+        context.on("request", lambda request: asked.append(request.url))
+        context.on("console", lambda said: said.type in ("error", "warning") and problems.append(said.text))
+        context.on("weberror", lambda told: problems.append(str(told.error)))
+        if behind:
+
+            async def strip(route: Route) -> None:
+                await route.continue_(url=route.request.url.replace(f"{url}{behind}/", f"{url}/", 1))
+
+            await context.route(f"{url}{behind}/**", strip)
+        page = await context.new_page()
+        try:
+            await page.goto(f"{behind}/chat/embed" if behind else "/")
+            await live(page)
+            yield page, server
+            assert [one for one in asked if not one.startswith((f"{url}{behind}/", "data:", "blob:"))] == []
+            assert problems == []
+        finally:
+            await context.close()
+
+
+async def talk(page: Page, text: str) -> None:
+    """Say something and see it answered."""
+    box = page.get_by_label("Message", exact=True)
+    await box.fill(text)
+    await box.press("Control+Enter")
+    await expect(page.locator(".message.user").last).to_contain_text(text)
+    await expect(page.locator(".message.agent:not(.writing)").last).to_contain_text(f"you said</b> {text.strip()}")
+    await expect(page.locator(".status")).to_have_text("idle")
+
+
+async def test_a_conversation_with_one_agent(browser: Browser, tmp_path: Path) -> None:
+    async with chatting(browser, tmp_path) as (page, server):
+        screen = page.get_by_role("application")
+        await expect(screen).to_contain_text("Welcome\n>")
+        await expect(page.locator("h1")).to_have_text("agentapi")
+        await talk(page, "hello there")
+        assert await page.locator(".message.agent b", has_text="you said").count() == 0, "what an agent writes is text"
+        await expect(screen).to_contain_text("<b>you said</b> hello there")
+        assert (await server.messages())[1:] == ["hello there", "<b>you said</b> hello there"]
+        await screen.press("h")
+        await screen.press("i")
+        await screen.press("Backspace")
+        await screen.press("o")
+        await page.get_by_role("button", name="Enter", exact=True).click()
+        await expect(screen).to_contain_text("<b>you said</b> ho")
+        await expect(page.locator(".message.user")).to_have_count(1)
+        notes = tmp_path / "notes.txt"
+        notes.write_text("some notes")
+        await page.get_by_label("A file for the agent").set_input_files(notes)
+        box = page.get_by_label("Message", exact=True)
+        await expect(box).to_have_value(re.compile(r'^@"/.*/notes\.txt"$'))
+        await page.get_by_role("button", name="Terminal", exact=True).click()
+        await expect(screen).to_have_count(0)
+        for away in ("a[href^='/']:not(.skip)", "#nav a", "text=Close"):
+            assert await page.locator(away).count() == 0, "there is no other page to go to"
+        await page.reload()
+        await expect(page.locator(".message")).to_have_count(2)
+
+
+async def test_what_was_said_before_is_on_the_page(browser: Browser, tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    async with alone(tmp_path, "--state-file", str(state), agent=AGENT) as server:
+        await server.stable()
+        await server.send("remember me")
+        await server.stable()
+    async with chatting(browser, tmp_path, "--state-file", str(state)) as (page, _):
+        await expect(page.locator(".message.user")).to_contain_text("remember me")
+        await talk(page, "once more")
+        await expect(page.locator(".message.user")).to_have_count(2)
+
+
+async def test_the_page_behind_a_proxy(browser: Browser, tmp_path: Path) -> None:
+    async with chatting(browser, tmp_path, "--chat-base-path", "/@me/app/chat", behind="/@me/app") as (page, _):
+        await talk(page, "from afar")
+        await expect(page.get_by_role("application")).to_contain_text("you said</b> from afar")
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "phone", "phone-dark"])
+async def test_it_looks_right(browser: Browser, tmp_path: Path, look: str) -> None:
+    options = {"viewport": PHONE if "phone" in look else DESKTOP, "color_scheme": "dark" if "dark" in look else "light"}
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    async with chatting(browser, tmp_path, **options) as (page, _):
+        await talk(page, "hello " * 30 + "end")
+        if "phone" in look:
+            await expect(page.get_by_role("application")).to_have_count(0)
+            await page.screenshot(path=PICTURES / f"chat-closed-{look}.png", animations="disabled")
+            assert [*await page.evaluate(SANE), *await page.evaluate(CONTRAST)] == []
+            await page.get_by_role("button", name="Terminal", exact=True).click()
+        await expect(page.get_by_role("application")).to_contain_text("Welcome")
+        await page.screenshot(path=PICTURES / f"chat-{look}.png", animations="disabled")
+        assert [*await page.evaluate(SANE), *await page.evaluate(CONTRAST)] == []
+
+
+async def test_the_same_page_below_a_desk(desk: Desk) -> None:
     key = (await desk.post("/sessions", {"agent": "talker"}))["key"]
     page = await desk.open()
     await page.goto(f"/sessions/{quote(key, safe='')}/agentapi/")
-    await expect(page.locator("#agent")).to_have_text("custom")
-    await expect(page.locator("#status")).to_have_text("waits for you")
-    box = page.get_by_label("Message")
-    await box.fill("hello there")
-    await box.press("Enter")
-    await expect(page.locator("article.user")).to_have_text("hello there")
-    reply = page.locator("article.agent", has_text="you said")
-    await expect(reply).to_have_text("<b>you said</b> hello there")
-    assert await page.locator("article b").count() == 0, "what an agent writes is text"
-    await expect(page.locator("#status")).to_have_text("waits for you")
-    notes = tmp_path / "notes.txt"
-    notes.write_text("some notes")
-    await page.locator("#file").set_input_files(notes)
-    await expect(box).to_have_value(re.compile(r'^@"/.*/notes\.txt"$'))
-    await box.fill("")
-    await page.get_by_label("Keys go to the terminal").check()
-    await box.press("h")
-    await box.press("i")
-    await box.press("Enter")
-    async with asyncio.timeout(15):
-        while "you said</b> hi" not in (await desk.get(f"/sessions/{quote(key, safe='')}/screen"))["text"]:
-            await asyncio.sleep(0.05)
-    await expect(box).to_have_value("")
-    await expect(page.locator("article.user")).to_have_count(1)
+    await live(page)
+    await talk(page, "hello desk")
+    await expect(page.get_by_role("application")).to_contain_text("you said</b> hello desk")
+    assert await page.locator("#nav a").count() == 0
+
+
+async def test_a_terminal_on_the_page_of_a_session(desk: Desk) -> None:
+    key = (await desk.post("/sessions", {"agent": "talker"}))["key"]
+    page = await desk.open(session_path(key))
+    await talk(page, "first")
+    await expect(page.get_by_role("application")).to_have_count(0)
+    await page.get_by_role("button", name="Terminal", exact=True).click()
+    screen = page.get_by_role("application")
+    await expect(screen).to_contain_text("you said</b> first")
+    await screen.press("n")
+    await screen.press("Enter")
+    await expect(screen).to_contain_text("you said</b> n\n")
+    assert page.url.endswith(session_path(key)), "what is typed into a terminal is no shortcut"
+    other = (await desk.post("/sessions", {"agent": "echo"}))["key"]
+    await page.goto(session_path(other))
+    await live(page)
+    await expect(page.get_by_role("button", name="Interrupt")).to_be_visible()
+    await expect(page.get_by_role("button", name="Terminal", exact=True)).to_be_hidden()

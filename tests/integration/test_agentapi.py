@@ -113,7 +113,7 @@ async def alone(
             talk = Talk(desk, view.session, kind="terminal", own=True)
             await talk.begin()
             await talk.open()
-            app = standalone(talk, allowed or rules(), chat, uploads)
+            app = standalone(desk, talk, allowed or rules(), chat, uploads)
             ready, stopping = asyncio.Event(), asyncio.Event()
             server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
             await ready.wait()
@@ -392,7 +392,45 @@ async def test_the_chat_page_may_stand_elsewhere(tmp_path: Path) -> None:
     async with alone(tmp_path, chat="/@me/app/chat") as surface:
         assert (await surface.http.get("/")).headers["location"] == "/@me/app/chat/embed"
         page = (await surface.http.get("/chat/embed")).text
-        assert 'data-base="/@me/app/chat"' in page and 'src="/@me/app/chat/chat.js"' in page
+        assert 'data-api="/@me/app/chat/api/v1"' in page and 'src="/@me/app/chat/app.js"' in page
+        assert '"/web/' not in page
+
+
+async def test_the_console_of_one_session_sees_that_session_alone(surface: Surface) -> None:
+    http, desk, key = surface.http, surface.desk, surface.talk.key
+    other = (await desk.sessions.create(agent="echo"))[0].session.key
+    waiting = await desk.tasks.submit("hello", session_key=other, delay=3600)
+    base = "/chat/api/v1"
+    assert (await http.get(f"{base}/me")).json()["role"] == "operator"
+    assert (await http.get(f"{base}/sessions/{key}")).json()["key"] == key
+    sent = await http.post(f"{base}/sessions/{key}/messages", json={"text": "by the console"})
+    assert sent.status_code == 202
+    await surface.stable()
+    assert [one["content"] for one in await surface.messages()][1:] == ["by the console", "you said by the console"]
+    shown = (await http.get(f"{base}/sessions/{key}/messages?html=true")).json()["messages"]
+    assert shown[1]["html"] == "<p>you said by the console</p>\n"
+    assert (await http.get(f"{base}/approvals")).json() == {"approvals": []}
+    accept = {"accept": "application/json"}
+    told = (await http.get(f"{base}/events?session_key={key}", headers=accept)).json()["events"]
+    assert {one["session_key"] for one in told} == {key}
+    for method, path in (
+        ("GET", f"/sessions/{other}"), ("GET", f"/sessions/{other}/messages"), ("POST", f"/sessions/{other}/interrupt"),
+        ("POST", f"/sessions/{other}/messages"), ("POST", f"/tasks/{waiting.id}/cancel"), ("GET", "/events"),
+        ("GET", f"/events?session_key={other}"), ("GET", f"/events?session_key={key}&session_key={other}"),
+        ("GET", "/usage"), ("GET", "/approvals/a_1"), ("GET", "/tasks"), ("GET", "/sessions"), ("GET", "/tokens"),
+        ("GET", "/settings"), ("POST", f"/sessions/{key}/close"), ("POST", "/sessions"),
+    ):  # fmt: skip
+        reply = await http.request(
+            method, base + path, headers=accept, json={"text": "x"} if method == "POST" else None
+        )
+        assert reply.status_code in (404, 405), (method, path, reply.text)
+    assert (await desk.tasks.get(waiting.id)).status == "pending"
+    large = await http.post(f"{base}/sessions/{key}/messages", json={"text": "x" * 3_000_000})
+    assert large.status_code == 413
+    foreign = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
+    refused = await http.post(f"{base}/sessions/{key}/messages", json={"text": "x"}, headers=foreign)
+    assert refused.status_code == 403
+    assert (await http.get(f"{base}/me", headers={"host": "evil.example"})).status_code == 400
 
 
 # -- uploads -----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
 from midwatch.api.agentapi.chat import Chat
+from midwatch.api.agentapi.console import PREFIX, Console
 from midwatch.api.agentapi.door import Gate, Rules
 from midwatch.api.agentapi.routes import ALLOWED, Surface
 from midwatch.api.agentapi.talk import Talk, Talks
@@ -32,16 +33,23 @@ MOST_STREAMS = 600
 class Alone:
     """The surface of one conversation, as an app of its own."""
 
-    def __init__(self, talk: Talk, rules: Rules, chat_base: str, uploads: Uploads, streams: Streams) -> None:
+    def __init__(
+        self, desk: Runtime, talk: Talk, rules: Rules, chat_base: str, uploads: Uploads, streams: Streams
+    ) -> None:
         self._talk = talk
+        self._console = Console(desk, talk.key, streams)
         self._chat_base = chat_base
         self._surface = Surface(Chat(rules.frames), uploads, streams)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope = {**scope, ACTOR: CLIENT, ALLOWED: _always}
-        request = Request(scope, receive)
         path: str = scope["path"]
-        reply = await self._surface.answer(request, path.removeprefix("/"), self._find, self._chat_base)
+        if path.startswith(PREFIX + "/"):
+            await self._console(scope, receive, send)
+            return
+        request, base = Request(scope, receive), self._chat_base
+        api = base.rstrip("/") + PREFIX.removeprefix("/chat")
+        reply = await self._surface.answer(request, path.removeprefix("/"), self._talk.key, self._find, base, api)
         await reply(scope, receive, send)
 
     async def _find(self) -> Talk:
@@ -52,10 +60,10 @@ async def _always() -> bool:
     return True
 
 
-def standalone(talk: Talk, rules: Rules, chat_base: str, uploads: Uploads) -> Starlette:
+def standalone(desk: Runtime, talk: Talk, rules: Rules, chat_base: str, uploads: Uploads) -> Starlette:
     """The app of `midwatch agentapi server`."""
     streams = Streams(MOST_STREAMS)
-    app = Starlette(routes=[Mount("/", app=Alone(talk, rules, chat_base, uploads, streams))])
+    app = Starlette(routes=[Mount("/", app=Alone(desk, talk, rules, chat_base, uploads, streams))])
     app.state.streams = streams
     app.add_middleware(Gate, rules=rules)
     return app
@@ -72,7 +80,7 @@ def mount(app: FastAPI, desk: Runtime) -> None:
         request.scope["root_path"] = prefix
         request.scope[ALLOWED] = await still_allowed(request)
         path = request.path_params.get("path", "")
-        return await surface.answer(request, path, lambda: talks.of(key), f"{prefix}/chat")
+        return await surface.answer(request, path, key, lambda: talks.of(key), f"{prefix}/chat", "/api/v1")
 
     for address in (BELOW, BELOW + "/{path:path}"):
         app.add_route(address, answer, methods=METHODS, include_in_schema=False)

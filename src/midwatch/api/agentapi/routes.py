@@ -92,9 +92,10 @@ class Surface:
         }
 
     async def answer(
-        self, request: Request, path: str, find: Callable[[], Awaitable[Talk]], chat_base: str
+        self, request: Request, path: str, key: str, find: Callable[[], Awaitable[Talk]], chat_base: str, api: str
     ) -> Response:
-        """The reply to a request for `path`, which has no slash before it. The chat page is at `chat_base`."""
+        """The reply to a request for `path`, which has no slash before it, about session `key`. Browsers find the chat
+        page at `chat_base`, and the interface of the console at `api`."""
         if path == "":
             return RedirectResponse(f"{chat_base.rstrip('/')}/embed", 307)
         if path in self._routes:
@@ -107,17 +108,18 @@ class Surface:
                 return refusal(request.scope, refused)
             except MidwatchError as problem:
                 return refusal(request.scope, Refusal(_status_of(problem), str(problem)))
-        return self._page(request, path, chat_base)
+        folder, _, name = path.partition("/")
+        if folder == "chat" and request.method == "GET":
+            return self._chat.reply(request, name, key, chat_base, api)
+        return self._page(request, path)
 
-    def _page(self, request: Request, path: str, chat_base: str) -> Response:
+    def _page(self, request: Request, path: str) -> Response:
         folder, _, name = path.partition("/")
         fixed = path in OPENAPI or path == "docs"
         if not fixed and folder not in ("chat", "schemas"):
             return plain("404 page not found\n", 404)
         if request.method != "GET":
             return Response(status_code=405, headers={"allow": "GET"})
-        if folder == "chat":
-            return self._chat.reply(request, name, chat_base)
         if path == "docs":
             return Response(describe.page(), media_type="text/html; charset=utf-8")
         if path in OPENAPI:

@@ -120,7 +120,7 @@ async def _serve(wishes: Wishes, settings: Settings, listener: socket.socket, st
             Runtime.open(settings.home, settings=settings, agents={agent.name: agent}) as desk,
             _conversation(desk, agent, wishes) as keeper,
         ):
-            app = standalone(keeper.talk, wishes.rules, wishes.chat_base, uploads)
+            app = standalone(desk, keeper.talk, wishes.rules, wishes.chat_base, uploads)
             limits = Limits(connections=room_for(settings))
             server = Server(app, stopping, lambda: started(url_of(HOST, listener)), limits)
             ended = asyncio.create_task(_until_gone(keeper.talk, stopping))
@@ -155,7 +155,8 @@ async def _conversation(desk: Runtime, agent: Agent, wishes: Wishes) -> AsyncIte
         except Unusable as problem:
             trouble = f"Failed to restore previous session: {problem}"
     view, _ = await desk.sessions.create(agent=agent.name, workdir=str(Path.cwd()), title="agentapi")
-    talk = Talk(desk, view.session, kind=agent.kind, prior=saved.messages, own=True)
+    await desk.sessions.recall(view.session.key, [(said.role, said.message, said.time) for said in saved.messages])
+    talk = Talk(desk, view.session, kind=agent.kind, own=True, resumed=bool(saved.messages))
     await talk.begin()
     keeper = Keeper(talk, file if wishes.save else None, saved)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
@@ -52,8 +52,8 @@ class Turn:
 class Talk:
     """One session. `feed` is what its clients see."""
 
-    def __init__(self, desk: Runtime, session: Session, *, kind: str, prior: Sequence[Said] = (), own: bool = False):
-        """`prior` are messages of an earlier conversation. With `own` its terminal has to be open."""
+    def __init__(self, desk: Runtime, session: Session, *, kind: str, own: bool = False, resumed: bool = False):
+        """With `own` its terminal has to be open. A conversation that is `resumed` begins with what was said."""
         self.key = session.key
         self.transport = "pty" if kind == "terminal" else "acp"
         self.feed = Feed(_type_of(desk, session), desk.clock.now)
@@ -63,8 +63,8 @@ class Talk:
         """Its exit code and last screen, when it ended while it worked."""
         self._desk = desk
         self._own = own
-        self._said: dict[str, Said] = {f"prior {said.id}": said for said in prior}
-        self._greets = self.transport == "pty" and not prior
+        self._said: dict[str, Said] = {}
+        self._greets = self.transport == "pty" and not resumed
         if self._greets:
             self._put(GREETING, "agent", "", session.created_at)
         self._writing: dict[str, str] = {}

@@ -1,11 +1,11 @@
 // Speaking to the server: JSON in, JSON out, problems as errors that say what to do.
 
-const PREFIX = "/api/v1";
+import { API } from "./place.js";
 
 /** An error reply. `message` is for people, `code` for programs, `field` what it is about. */
 export class Problem extends Error {
   constructor(status, body) {
-    super(body.detail || body.title || `the server answered ${status}`);
+    super([body.detail || body.title || `the server answered ${status}`, ...(body.errors ?? []).map((one) => one.message)].join(": "));
     this.status = status;
     this.code = body.code ?? "error";
     this.field = body.field ?? null;
@@ -19,20 +19,20 @@ export function toSignIn() {
   location.replace(back === "/" ? "/sign-in" : `/sign-in?next=${encodeURIComponent(back)}`);
 }
 
-async function call(method, path, { body, key, signal, headers, stay = false } = {}) {
+async function call(method, path, { body, form, key, signal, headers, stay = false, from = API } = {}) {
   let reply;
   try {
-    reply = await fetch(PREFIX + path, {
+    reply = await fetch(from + path, {
       method,
       signal,
       credentials: "same-origin",
       headers: {
         accept: "application/json",
-        ...(body === undefined ? {} : { "content-type": "application/json" }),
+        ...(body === undefined || form ? {} : { "content-type": "application/json" }),
         ...(key ? { "idempotency-key": key } : {}),
         ...headers,
       },
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: form ?? (body === undefined ? undefined : JSON.stringify(body)),
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;

@@ -6,6 +6,7 @@ import { h, say } from "./dom.js";
 import { icon } from "./icons.js";
 import { shortcut, showHelp } from "./keys.js";
 import { failure, skeleton, toast } from "./parts.js";
+import { single } from "./place.js";
 import { stream } from "./stream.js";
 
 // One line per page: address, module, entry of the navigation it belongs to. The first match counts. Entries that are
@@ -37,6 +38,7 @@ let shown = null;
 let title = "midwatch";
 
 function match(path) {
+  if (single) return { load: () => import("./pages/session.js"), entry: null, params: { key: single } };
   for (const [pattern, load, entry] of PAGES) {
     const found = new RegExp(`^${pattern.replace(/:(\w+)/g, "(?<$1>.+)")}$`).exec(path.replace(/(.)\/$/, "$1"));
     if (!found) continue;
@@ -107,8 +109,9 @@ function drawTitle() {
 }
 
 function drawNav() {
+  const nav = document.getElementById("nav");
   const entries = PAGES.filter(([, , entry]) => typeof entry === "object" && entry);
-  document.getElementById("nav").replaceChildren(
+  nav.replaceChildren(
     ...entries.map(([path, , { name, short = null, icon: shape, key, rare = false }]) => {
       shortcut(`g ${key}`, `Go to ${name}`, () => go(path));
       const words = short ? [h("span.long", name), h("span.short", short)] : h("span", name);
@@ -116,8 +119,8 @@ function drawNav() {
     }),
     moreButton(),
   );
-  document.getElementById("theme").append(icon("theme"));
-  document.getElementById("help").append(icon("help"));
+  shortcut("n", "New task", () => go("/tasks/new"));
+  shortcut("c", "New session", () => go("/sessions?new=1"));
 }
 
 /** On a phone: shows the rare pages, until one is chosen. */
@@ -176,7 +179,7 @@ document.addEventListener("click", (clicked) => {
   const link = clicked.target.closest?.("a[href]");
   if (!link || clicked.defaultPrevented || clicked.button || clicked.metaKey || clicked.ctrlKey || clicked.shiftKey || clicked.altKey) return;
   if (link.origin !== location.origin || link.target || link.hasAttribute("download") || link.getAttribute("href").startsWith("#")) return;
-  if (!match(link.pathname)) return;
+  if (single || !match(link.pathname)) return;
   clicked.preventDefault();
   if (link.href !== location.href) go(link.pathname + link.search + link.hash);
 });
@@ -188,9 +191,11 @@ window.addEventListener("popstate", show);
 document.getElementById("theme").addEventListener("click", toggleTheme);
 document.getElementById("help").addEventListener("click", showHelp);
 
-drawNav();
-shortcut("n", "New task", () => go("/tasks/new"));
-shortcut("c", "New session", () => go("/sessions?new=1"));
+document.getElementById("theme").append(icon("theme"));
+document.getElementById("help").append(icon("help"));
+document.body.classList.toggle("single", Boolean(single));
+if (single) document.querySelector(".brand").removeAttribute("href");
+else drawNav();
 shortcut("/", "Filter, or write a message", () => {
   const target = main.querySelector("[data-slash]");
   target?.focus();
@@ -207,7 +212,7 @@ async function start() {
   stream.on({ status: connection });
   stream.start();
   desk.start();
-  setTimeout(() => PAGES.forEach(([, load]) => load().catch(() => {})), 1500); // so that a page opens also while offline
+  if (!single) setTimeout(() => PAGES.forEach(([, load]) => load().catch(() => {})), 1500); // so that a page opens also while offline
   return show();
 }
 

@@ -59,7 +59,7 @@ class Desk {
 
   #state(data) {
     if (data.summary) this.counts = data.summary;
-    if (data.running) this.running = new Map(data.running.map((task) => [task.id, task]));
+    if (data.running !== undefined) this.running = new Map([data.running].flat().filter(Boolean).map((task) => [task.id, task])); // of one session it is one or none
     for (const id of this.activity.keys()) if (!this.running.has(id)) this.activity.delete(id);
     this.#tell("counts");
     this.#tell("tasks");

@@ -3,6 +3,7 @@
 import { firstLine, h, say } from "./dom.js";
 import { icon } from "./icons.js";
 import { statusText, waitText } from "./model.js";
+import { single } from "./place.js";
 
 /** A status with its own shape and colour. */
 export function statusMark(task) {
@@ -33,7 +34,7 @@ export function attribute(node, name, value) {
   else if (node.getAttribute(name) !== value) node.setAttribute(name, value);
 }
 
-export const taskLink = (id, text) => h("a", { href: `/tasks/${id}` }, text);
+export const taskLink = (id, text) => (single ? null : h("a", { href: `/tasks/${id}` }, text));
 export const sessionLink = (key) => h("a", { href: `/sessions/${encodeURIComponent(key)}` }, key);
 /** A task by its prompt; a step of a goal by the goal, as all their prompts begin alike. */
 export const promptText = (task) => firstLine((task.cause === "goal" && /^Goal: .+$/m.exec(task.prompt ?? "")?.[0]) || task.prompt) || "(no prompt)";

@@ -1,12 +1,13 @@
 // Steps of an agent's work as elements: the plan as a checklist, thoughts folded, tools with what they got and gave.
 
-import { get } from "./api.js";
+import { get, query } from "./api.js";
 import { fileDiff } from "./diff.js";
 import { firstLine, h, keyed, say } from "./dom.js";
 import { usageText } from "./figures.js";
 import { icon } from "./icons.js";
 import { attribute, elapsed } from "./parts.js";
 import { grow } from "./partial.js";
+import { single } from "./place.js";
 import { duration } from "./time.js";
 
 const TOOL_ICONS = { read: "file", edit: "edit", delete: "bin", move: "move", search: "search", execute: "terminal", think: "thought", fetch: "globe" };
@@ -150,7 +151,7 @@ function argumentText(value) {
 }
 
 async function whole(step, shown) {
-  const { events } = await get(`/events?after=${step.endSeq - 1}&limit=1`).catch(() => ({ events: [] }));
+  const { events } = await get(`/events${query({ after: step.endSeq - 1, limit: 1, session_key: single })}`).catch(() => ({ events: [] }));
   const result = events[0]?.seq === step.endSeq ? events[0].payload.result : null;
   if (result == null) return;
   Object.assign(step, { result, cut: null });

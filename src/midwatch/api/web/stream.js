@@ -5,6 +5,7 @@
 // good (pruned, or another store) and everything shown must be read again.
 
 import { toSignIn } from "./api.js";
+import { API, single } from "./place.js";
 import { learnTime, now } from "./time.js";
 
 const FIRST_PAUSE = 400;
@@ -53,7 +54,7 @@ function parse(text) {
 export async function snapshot(filter, signal) {
   const stop = new AbortController();
   signal?.addEventListener("abort", () => stop.abort(), { once: true });
-  const address = `/api/v1/events?${new URLSearchParams({ ...filter, state: "true", live: "true" })}`;
+  const address = `${API}/events?${new URLSearchParams({ ...filter, state: "true", live: "true" })}`;
   const reply = await fetch(address, { signal: stop.signal, headers: { accept: "text/event-stream" } });
   if (!reply.ok) throw new Error(`the server answered ${reply.status}`);
   try {
@@ -131,7 +132,7 @@ export class Stream {
     const guard = setInterval(() => Date.now() - this.#heard > SILENCE && this.#abort.abort(), 5000);
     this.#heard = Date.now();
     try {
-      const reply = await fetch("/api/v1/events?state=true&live=true", {
+      const reply = await fetch(`${API}/events?${new URLSearchParams({ state: "true", live: "true", ...(single ? { session_key: single } : {}) })}`, {
         signal: this.#abort.signal,
         cache: "no-store",
         headers: { accept: "text/event-stream", ...resume },
@@ -169,7 +170,7 @@ export class Stream {
       }
       return;
     }
-    if (id === null) return void this.#tell("live", { kind: name, time: new Date(now()).toISOString(), ...data });
+    if (id === null) return void this.#tell("live", { kind: name, time: new Date(now()).toISOString(), session_key: single, ...data });
     if (this.lastSeq !== null && id <= this.lastSeq) return;
     this.lastSeq = id;
     if (this.#current) learnTime(data.time);

@@ -10,14 +10,17 @@ import { actButton, agoOf, attribute, confirmed, elapsed, empty, skeleton, taskL
 import { grow, Partial } from "../partial.js";
 import { desk } from "../desk.js";
 import { after, taskFrom } from "../model.js";
+import { single, surface } from "../place.js";
 import { drawSteps } from "../steps.js";
 import { snapshot, stream } from "../stream.js";
+import { attachButton, terminalPanel } from "../terminal.js";
 import { timeOfDay, dateTime } from "../time.js";
 import { Work, WORK_KINDS } from "../work.js";
 
 const READ = 1000;
 const LATELY = 500;
 const EARLIER = 100;
+const WIDE = "(min-width: 64rem)"; // there is room for the terminal beside the conversation
 const STEPS = 1000; // events of its work that are read at once
 
 export default async function session(main, page) {
@@ -79,10 +82,27 @@ export default async function session(main, page) {
     view.stuck = true;
     draw();
   };
+  view.showTerminal = (wanted) => {
+    view.terminal?.stop.abort();
+    view.terminal?.node.remove();
+    view.terminal = null;
+    if (wanted) {
+      view.terminal = { ...terminalPanel(key), stop: new AbortController() };
+      view.body.append(view.terminal.node);
+      view.terminal.follow(view.terminal.stop.signal);
+    }
+    main.classList.toggle("with-terminal", wanted);
+    view.look.setAttribute("aria-pressed", String(wanted));
+    draw();
+  };
+  page.whenLeft(() => view.terminal?.stop.abort());
   const found = await get(`/sessions/${part(key)}`); // an unknown session is told as such
   page.setTitle(found.title || key);
   await Promise.all([read(), readUsed()]);
   if (desk.may.act) view.input.focus({ preventScroll: true });
+  const { transport } = await get("/status", { from: surface(key), signal: stop.signal }).catch(() => ({}));
+  view.look.hidden = transport !== "pty";
+  if (transport === "pty" && single && matchMedia(WIDE).matches) view.showTerminal(true);
 }
 
 /** The state of the session, as the stream tells it. */
@@ -169,19 +189,23 @@ function build(main, key, data) {
   view.interrupt = actButton("Interrupt", async () => {
     const { interrupted, resume } = await post(`/sessions/${part(key)}/interrupt`);
     toast(resume ? `Interrupted. Go on with: ${resume}` : interrupted ? "Interrupted; the queue goes on." : "Nothing was running.");
-  }, { iconName: "stop", title: "Stop the running turn; what is queued goes on" });
+  }, { kind: "acts", iconName: "stop", title: "Stop the running turn; what is queued goes on" });
   view.close = actButton("Close", async () => {
     if (await confirmed("Close this session? What is running or queued in it is cancelled.", "Close the session")) data.session = await post(`/sessions/${part(key)}/close`);
-  }, { kind: "danger" });
+  }, { kind: "danger acts" });
   Object.assign(view, composer((text, wish) => view.send(text, wish)));
+  if (single) view.button.before(...attachButton(key, view.input));
   view.earlier = actButton("Earlier messages", () => readEarlier(view, key, data), { kind: "quiet" });
   view.earlier.hidden = true;
   view.scroller = h("div.talk-scroll", { tabindex: "0", role: "log", "aria-label": "Conversation" }, view.loading, view.earlier, view.talk, view.partials, view.screen, view.approvals);
   view.scroller.addEventListener("scroll", () => { view.stuck = view.scroller.scrollHeight - view.scroller.scrollTop - view.scroller.clientHeight < 60; }, { passive: true });
+  view.look = actButton("Terminal", () => view.showTerminal(!view.terminal), { iconName: "terminal", title: "See its terminal and type into it" });
+  view.look.hidden = true;
+  view.body = h("div.session-body", h("section.panel.talk-panel", view.scroller, h("div.talk-foot", view.errors, view.queue, view.form)));
   main.append(
-    h("div.page-head", h("nav.crumbs", { "aria-label": "Where" }, h("a", { href: "/sessions" }, "Sessions")), view.title, h("span.spacer"), h("span.task-buttons.acts", view.interrupt, view.close)),
+    h("div.page-head", single ? null : h("nav.crumbs", { "aria-label": "Where" }, h("a", { href: "/sessions" }, "Sessions")), view.title, h("span.spacer"), h("span.task-buttons", view.look, view.interrupt, single ? null : view.close)),
     view.sub, h("p.task-line", view.status, h("span", view.time), h("span.dim", "last activity ", view.last), view.activity),
-    h("section.panel.talk-panel", view.scroller, h("div.talk-foot", view.errors, view.queue, view.form)));
+    view.body);
   return view;
 }
 
@@ -208,7 +232,7 @@ function drawAll(view, data, page) {
   view.approvals.hidden = false; // below what was said, so not before it
   drawTalk(view, data, closed);
   keyed(view.queue, [...data.queue.values()].sort((a, b) => (a.id < b.id ? -1 : 1)), (task) => task.id, queued);
-  view.screen.hidden = !data.screen || !running;
+  view.screen.hidden = !data.screen || !running || Boolean(view.terminal);
   if (data.screen) say(view.screen, data.screen);
   drawErrors(view.errors, data.errors);
   view.input.placeholder = closed ? "This session is closed" : running ? "Write on; it waits in the queue" : "Write a message";

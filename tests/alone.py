@@ -1,0 +1,101 @@
+"""`midwatch agentapi server` in a process of its own, with an agent that says what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from servers import PROGRAM, eventually, processes_with
+
+ECHO = """
+import os, sys, time
+print("Welcome to echo", os.get_terminal_size().columns)
+while True:
+    try: said = input("> ")
+    except KeyboardInterrupt: print("interrupted"); continue
+    word, _, rest = said.partition(" ")
+    if word == "leave": sys.exit(int(rest))
+    if word == "size": print("size", *os.get_terminal_size())
+    elif word == "start":
+        import subprocess
+        print("started", subprocess.Popen(["sleep", "1000"]).pid)
+    else: print("you said", said)
+"""
+AGENT = [sys.executable, "-c", ECHO]
+
+
+class Alone:
+    """A server of one agent, in a process of its own."""
+
+    def __init__(self, folder: Path, *flags: str, agent: list[str] = AGENT, stdin: str | None = "", **env: str) -> None:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("MIDWATCH_", "AGENTAPI_"))}
+        self.errors = folder / "errors.log"
+        self.mark = f"AGENTAPI_TEST={folder}"
+        with self.errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [PROGRAM, "agentapi", "server", "--port", "0", "--json", *flags, "--", *agent],
+                env={**kept, "TMPDIR": str(folder), "AGENTAPI_TEST": str(folder), **env}, cwd=folder, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
+            )  # fmt: skip
+        assert self.process.stdin is not None
+        if stdin is not None:
+            self.process.stdin.write(stdin)
+            self.process.stdin.close()
+        self.http = httpx2.AsyncClient(trust_env=False, timeout=20.0)
+
+    async def started(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = await asyncio.to_thread(self.process.stdout.readline)
+        assert line, self.errors.read_text()
+        told: dict[str, Any] = json.loads(line)
+        self.http.base_url = httpx2.URL(told["url"])
+        return told
+
+    async def stable(self) -> None:
+        async with asyncio.timeout(20):
+            while (await self.http.get("/status")).json()["status"] != "stable":
+                await asyncio.sleep(0.02)
+
+    async def send(self, content: str, kind: str = "user") -> None:
+        reply = await self.http.post("/message", json={"content": content, "type": kind})
+        assert reply.status_code == 200, reply.text
+
+    async def messages(self) -> list[str]:
+        return [one["content"] for one in (await self.http.get("/messages")).json()["messages"]]
+
+    async def ended(self, number: int | None = None) -> int:
+        if number is not None:
+            self.process.send_signal(number)
+        return await asyncio.to_thread(self.process.wait, 30)
+
+
+@asynccontextmanager
+async def alone(folder: Path, *flags: str, **wish: Any) -> AsyncIterator[Alone]:
+    """One that has started, and of which nothing is left in the end."""
+    made = Alone(folder, *flags, **wish)
+    try:
+        await made.started()
+        yield made
+    finally:
+        if made.process.poll() is None:
+            made.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(made.process.wait, 30)
+        assert made.process.stdout is not None
+        made.process.stdout.close()
+        await made.http.aclose()
+    assert await eventually(lambda: not processes_with(made.mark)), "a process was left behind"
+    left = [*folder.glob("midwatch-agentapi-*"), *folder.glob("agentapi-uploads-*")]
+    assert left == [] or made.process.returncode == -signal.SIGKILL
+    for path in left:
+        shutil.rmtree(path)
