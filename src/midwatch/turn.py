@@ -93,6 +93,8 @@ class LiveTurn:
         self._held: list[Event] = []
         self._open: dict[str, Event] = {}
         """Starts of model and tool calls that have not ended."""
+        self._iteration = 0
+        """Model calls the agent has told of."""
         self._started = host.clock.monotonic()
         self._flushing: asyncio.Task[None] | None = None
         self._ended = False
@@ -102,7 +104,8 @@ class LiveTurn:
 
     async def emit(self, payload: Payload) -> None:
         payload = self._own(payload)
-        made = event(payload, self._host.clock.now(), **self._meta)
+        self._iteration += isinstance(payload, LlmRequest)
+        made = event(payload, self._host.clock.now(), iteration=self._iteration or None, **self._meta)
         if payload.live:
             if self._events or self._flushing is not None:
                 self._held.append(made)  # what was told before it is shown before it

@@ -8,9 +8,15 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
-from fakes.script import Asked, Call, Json, Step, Text, clean
+from fakes.script import Asked, Call, Json, Step, Text, Thought, clean
 
-KINDS = {401: "authentication_error", 429: "rate_limit_error", 529: "overloaded_error"}
+KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
 
 
 def _blocks(content: Any) -> list[Json]:
@@ -19,6 +25,10 @@ def _blocks(content: Any) -> list[Json]:
 
 def _text(content: Any) -> str:
     return "\n".join(block.get("text", "") for block in _blocks(content) if block.get("type") == "text")
+
+
+def _offered(body: Json) -> list[Json]:
+    return [] if (body.get("tool_choice") or {}).get("type") == "none" else body.get("tools") or []
 
 
 def read(body: Json) -> Asked:
@@ -40,7 +50,7 @@ def read(body: Json) -> Asked:
         said=tuple(said),
         system=_text(body.get("system")),
         results=tuple(results),
-        tools={tool["name"]: tool.get("input_schema", {}) for tool in body.get("tools") or ()},
+        tools={tool["name"]: tool.get("input_schema", {}) for tool in _offered(body)},
         schema=wanted.get("schema"),
         stream=bool(body.get("stream")),
         size=len(json.dumps(body.get("messages", ()))),
@@ -79,6 +89,16 @@ def _event(kind: str, **fields: Any) -> bytes:
     return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
 
 
+def _thought(thought: Thought, index: int) -> list[bytes]:
+    block = {"type": "thinking", "thinking": "", "signature": ""}
+    return [
+        _event("content_block_start", index=index, content_block=block),
+        _event("content_block_delta", index=index, delta={"type": "thinking_delta", "thinking": thought.text}),
+        _event("content_block_delta", index=index, delta={"type": "signature_delta", "signature": "c2lnbmVk"}),
+        _event("content_block_stop", index=index),
+    ]
+
+
 async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
     """The answer as it comes."""
     yield _event("message_start", message=_message(asked, [], None, 1))
@@ -94,10 +114,15 @@ async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[byte
         if writing:
             yield _event("content_block_stop", index=index)
             index, writing = index + 1, False
+        if isinstance(step, Thought):
+            for event in _thought(step, index):
+                yield event
+            index += 1
+            continue
         stop = "tool_use"
         block = {"type": "tool_use", "id": step.id, "name": step.name, "input": {}}
         yield _event("content_block_start", index=index, content_block=block)
-        given = {"type": "input_json_delta", "partial_json": json.dumps(step.arguments)}
+        given = {"type": "input_json_delta", "partial_json": step.written}
         yield _event("content_block_delta", index=index, delta=given)
         yield _event("content_block_stop", index=index)
         index += 1

@@ -6,11 +6,12 @@ import json
 import time
 from collections.abc import AsyncIterator
 
-from fakes.script import Asked, Json, Step, Text, clean
+from fakes.script import Asked, Json, Step, Text, Thought, clean
 
 NAMES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
+    404: "NOT_FOUND",
     429: "RESOURCE_EXHAUSTED",
     500: "INTERNAL",
     503: "UNAVAILABLE",
@@ -34,7 +35,9 @@ def read(body: Json, model: str, stream: bool) -> Asked:
             said.append(text)
             results = []
     wanted = body.get("generationConfig") or {}
-    tools = [one for tool in body.get("tools") or () for one in tool.get("functionDeclarations") or ()]
+    mode = ((body.get("toolConfig") or {}).get("functionCallingConfig") or {}).get("mode")
+    offered = () if mode == "NONE" else body.get("tools") or ()
+    tools = [one for tool in offered for one in tool.get("functionDeclarations") or ()]
     return Asked(
         model=model,
         said=tuple(said),
@@ -50,10 +53,14 @@ def read(body: Json, model: str, stream: bool) -> Asked:
 def _part(step: Step) -> Json:
     if isinstance(step, Text):
         return {"text": step.text}
+    if isinstance(step, Thought):
+        return {"text": step.text, "thought": True}
+    if isinstance(step.arguments, str):  # this dialect has no arguments that are no JSON
+        return {"functionCall": {"id": step.id, "name": step.name, "args": {"text": step.arguments}}}
     return {"functionCall": {"id": step.id, "name": step.name, "args": step.arguments}}
 
 
-def _reply(asked: Asked, parts: list[Json], tokens: int, finish: str | None) -> Json:
+def _reply(asked: Asked, parts: list[Json], tokens: int, finish: str | None, number: int | None = None) -> Json:
     candidate: Json = {"content": {"role": "model", "parts": parts}, "index": 0}
     if finish:
         candidate["finishReason"] = finish
@@ -63,7 +70,7 @@ def _reply(asked: Asked, parts: list[Json], tokens: int, finish: str | None) -> 
         "candidates": [candidate],
         "usageMetadata": figures,
         "modelVersion": asked.model,
-        "responseId": f"fake-{time.time_ns()}",
+        "responseId": f"fake-{number or time.time_ns()}",
     }
 
 
@@ -74,18 +81,18 @@ def whole(asked: Asked, steps: list[Step]) -> Json:
 
 async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
     """The answer as it comes."""
-    tokens = 0
+    tokens, number = 0, time.time_ns()
     async for step in steps:
         tokens += 1
-        yield f"data: {json.dumps(_reply(asked, [_part(step)], tokens, None))}\r\n\r\n".encode()
-    yield f"data: {json.dumps(_reply(asked, [{'text': ''}], tokens, 'STOP'))}\r\n\r\n".encode()
+        yield f"data: {json.dumps(_reply(asked, [_part(step)], tokens, None, number))}\r\n\r\n".encode()
+    yield f"data: {json.dumps(_reply(asked, [{'text': ''}], tokens, 'STOP', number))}\r\n\r\n".encode()
 
 
 def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str], Json]:
     """Headers and body of an error; `reset` is when a usage limit ends."""
-    status = 400 if status == 401 else status
+    refused, status = status == 401, 400 if status == 401 else status
     error: Json = {"code": status, "message": text, "status": NAMES.get(status, "INTERNAL")}
-    if status == 400:
+    if refused:
         reason = {"reason": "API_KEY_INVALID", "domain": "googleapis.com"}
         error["details"] = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", **reason}]
     if reset is not None:

@@ -1,6 +1,7 @@
 """A model that is not there: Anthropic Messages, OpenAI Chat and Responses, Gemini, on one loopback port.
 
-What it answers is written in the prompt, see `fakes.script`. A key that begins with "bad" is refused. As a program:
+What it answers is written in the prompt, see `fakes.script`. A key that begins with "bad" is refused, a model that
+begins with "no-such" is not known. As a program:
 `PYTHONPATH=tests python -m fakes.model_server --port 8099`.
 """
 
@@ -24,7 +25,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from fakes import anthropic, gemini, openai_chat, openai_responses
-from fakes.script import Asked, Json, Step, Text, Wish, clean, sample, script, tool_call
+from fakes.script import Asked, Json, Step, Text, Thought, Wish, clean, sample, script, tool_call
 
 MODELS = ("fake-model", "claude-sonnet-4-5", "gemini-2.5-pro", "gpt-5")
 LONGEST_HOLD = 300.0
@@ -32,6 +33,11 @@ EXCEEDED = {
     "limit": "This request would exceed your account's rate limit.",
     "quota": "You exceeded your current quota, please check your plan and billing details.",
 }
+TOO_LONG = (
+    "prompt is too long: {0} tokens > {1} maximum; this model's maximum context length is {1} tokens; "
+    "the input token count ({0}) exceeds the maximum number of tokens allowed ({1})"
+)
+"""In the words of all providers."""
 
 
 class Refused(Exception):
@@ -40,6 +46,10 @@ class Refused(Exception):
     def __init__(self, status: int, text: str, reset: float | None = None) -> None:
         super().__init__(text)
         self.status, self.text, self.reset = status, text, reset
+
+
+class CutOff(Exception):
+    """The answer ends here, as if it were whole."""
 
 
 class Model:
@@ -88,9 +98,15 @@ class Model:
                     raise Refused(429, EXCEEDED[wish.verb], reset if wish.verb == "limit" else None)
             elif wish.verb == "fail":
                 status, count, name = wish.words(3)
-                self._failed[name] += 1
-                if not count or self._failed[name] <= int(count):
+                if self._still(count, name):
                     raise Refused(int(status), "Overloaded" if status == "529" else "Internal server error")
+            elif wish.verb == "window" and asked.size > int(wish.rest):
+                raise Refused(400, TOO_LONG.format(asked.size, wish.rest))
+
+    def _still(self, count: str, name: str) -> bool:
+        """Whether this is one of the first `count` times."""
+        self._failed[name] += 1
+        return not count or self._failed[name] <= int(count)
 
     async def answer(self, asked: Asked) -> AsyncIterator[Step]:
         """Do what the script says, as it says it."""
@@ -132,15 +148,28 @@ class Model:
                 async with asyncio.timeout(LONGEST_HOLD):
                     await self._hold(wish.rest).wait()
                 yield Text("I go on. ")
-            case "drop":
-                yield Text("This will break. ")
-                raise ConnectionAbortedError("as the script says")
-            case "shell" | "escalate" | "write":
+            case "drop" | "cut":
+                count, name = wish.words(2)
+                if self._still(count, name):
+                    yield Text("This will break. ")
+                    raise CutOff if wish.verb == "cut" else ConnectionAbortedError("as the script says")
+            case "think":
+                yield Thought(wish.rest)
+            case "shell" | "escalate" | "write" | "tool" | "also":
                 yield tool_call(asked, wish)
+            case "window":
+                pass
             case "limit" | "quota" | "fail":
                 yield Text("It is over. ")
             case unknown:
                 yield Text(f"I do not know [[{unknown}]]. ")
+
+
+async def whole_or_cut(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """An answer as it is sent; one that is cut off ends without its end."""
+    with suppress(CutOff):
+        async for piece in stream:
+            yield piece
 
 
 def key_of(request: Request) -> str:
@@ -160,6 +189,8 @@ async def speak(request: Request, dialect: ModuleType, asked: Asked) -> Response
         "said": list(asked.said),
         "results": list(asked.results),
         "tools": sorted(asked.tools),
+        "system": asked.system,
+        "size": asked.size,
         "errand": asked.errand,
         "agent": request.headers.get("user-agent", ""),
     }
@@ -168,12 +199,14 @@ async def speak(request: Request, dialect: ModuleType, asked: Asked) -> Response
     try:
         if key_of(request).startswith("bad"):
             raise Refused(401, "Invalid API key provided")
+        if asked.model.startswith("no-such"):
+            raise Refused(404, f"The model `{asked.model}` does not exist")
         model.check(asked)
     except Refused as no:
         headers, body = dialect.refusal(no.status, no.text, no.reset)
         return JSONResponse(body, 400 if (dialect is gemini and no.status == 401) else no.status, headers)
     if asked.stream:
-        stream = dialect.stream(asked, model.answer(asked))
+        stream = whole_or_cut(dialect.stream(asked, model.answer(asked)))
         return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-cache"})
     return JSONResponse(dialect.whole(asked, [step async for step in model.answer(asked)]))
 

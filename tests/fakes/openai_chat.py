@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from fakes.script import Asked, Call, Json, Step, Text, clean
+from fakes.script import Asked, Call, Json, Step, Text, Thought, clean
 
 
 def _text(content: Any) -> str:
@@ -30,7 +30,8 @@ def read(body: Json) -> Asked:
             results.append(text)
         elif message["role"] in ("system", "developer"):
             system.append(text)
-    functions = [tool["function"] for tool in body.get("tools") or () if tool.get("type") == "function"]
+    offered = () if body.get("tool_choice") == "none" else body.get("tools") or ()
+    functions = [tool["function"] for tool in offered if tool.get("type") == "function"]
     wanted = body.get("response_format") or {}
     return Asked(
         model=body.get("model", "fake"),
@@ -50,7 +51,7 @@ def _usage(asked: Asked, tokens: int) -> Json:
 
 
 def _call(call: Call) -> Json:
-    function = {"name": call.name, "arguments": json.dumps(call.arguments)}
+    function = {"name": call.name, "arguments": call.written}
     return {"id": call.id, "type": "function", "function": function}
 
 
@@ -84,6 +85,8 @@ async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[byte
         tokens += 1
         if isinstance(step, Text):
             yield chunk({"content": step.text})
+        elif isinstance(step, Thought):
+            yield chunk({"reasoning_content": step.text})
         else:
             yield chunk({"tool_calls": [{"index": calls, **_call(step)}]})
             calls += 1
@@ -94,7 +97,12 @@ async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[byte
 
 def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str], Json]:
     """Headers and body of an error; `reset` is when a usage limit ends."""
-    kinds = {401: ("invalid_request_error", "invalid_api_key"), 429: ("requests", "rate_limit_exceeded")}
+    kinds = {
+        400: ("invalid_request_error", "context_length_exceeded"),
+        401: ("invalid_request_error", "invalid_api_key"),
+        404: ("invalid_request_error", "model_not_found"),
+        429: ("requests", "rate_limit_exceeded"),
+    }
     kind, code = kinds.get(status, ("server_error", None))
     if status == 429 and reset is None:
         kind = code = "insufficient_quota"

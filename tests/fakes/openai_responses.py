@@ -30,7 +30,8 @@ def read(body: Json) -> Asked:
                 results = []
         elif str(item.get("type", "")).endswith("_call_output"):
             results.append(_text(item.get("output")))
-    functions = [tool for tool in body.get("tools") or () if tool.get("type") == "function"]
+    offered = () if body.get("tool_choice") == "none" else body.get("tools") or ()
+    functions = [tool for tool in offered if tool.get("type") == "function"]
     wanted = (body.get("text") or {}).get("format") or {}
     return Asked(
         model=body.get("model", "fake"),
@@ -44,7 +45,7 @@ def read(body: Json) -> Asked:
     )
 
 
-def _item(step: Step, number: int = 0) -> Json:
+def _item(step: Text | Call, number: int = 0) -> Json:
     if isinstance(step, Text):
         part = {"type": "output_text", "text": step.text, "annotations": []}
         return {"type": "message", "id": f"msg_{number}", "role": "assistant", "status": "completed", "content": [part]}
@@ -53,7 +54,7 @@ def _item(step: Step, number: int = 0) -> Json:
         "id": f"fc_{step.id}",
         "call_id": step.id,
         "name": step.name,
-        "arguments": json.dumps(step.arguments),
+        "arguments": step.written,
         "status": "completed",
     }
 
@@ -101,7 +102,7 @@ async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[byte
     written = ""
     async for step in steps:
         done.append(step)
-        if isinstance(step, Call):
+        if not isinstance(step, Text):
             continue
         if not written:
             opened = {**_item(Text(""), number), "status": "in_progress", "content": []}

@@ -9,10 +9,15 @@
     [[shell COMMAND]]       calls the tool that runs commands
     [[escalate COMMAND]]    the same, and asks to leave the agent's sandbox where the tool knows of one
     [[write PATH TEXT]]     calls the tool that writes files
+    [[tool NAME ARGUMENTS]] calls that tool, with the arguments as they stand there
+    [[also NAME ARGUMENTS]] the same, and another call follows in the same answer
+    [[think TEXT]]          thinks TEXT, where the dialect has a way to say so
     [[limit S NAME]]        429, the usage limit, until S seconds after the first request with NAME
     [[quota S NAME]]        the same, as a provider says it who does not tell when it ends
     [[fail STATUS N NAME]]  an error of the provider: to the first N requests with NAME, or always
-    [[drop]]                breaks the connection in mid-answer
+    [[drop N NAME]]         breaks the connection in mid-answer: for the first N requests with NAME, or always
+    [[cut N NAME]]          the same, but the answer ends as if it were whole
+    [[window N]]            refuses a request of more than N characters, as too long for the model
 
 Without any of them it answers "You said: ...". A tool call ends one answer; what stands after it is done when the
 tool's result has come.
@@ -20,6 +25,7 @@ tool's result has come.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -46,15 +52,27 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Thought:
+    """A piece of what the model thinks."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
-    """A tool the model wants called."""
+    """A tool the model wants called. Arguments that are no JSON are a text."""
 
     id: str
     name: str
-    arguments: Json
+    arguments: Json | str
+
+    @property
+    def written(self) -> str:
+        """The arguments as a model writes them."""
+        return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments)
 
 
-Step = Text | Call
+Step = Text | Thought | Call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +124,7 @@ class Wish:
         return found + [""] * (count - len(found))
 
 
-TOOL_VERBS = ("shell", "escalate", "write")
+TOOL_VERBS = ("shell", "escalate", "write", "tool")
 
 
 def clean(text: str) -> str:
@@ -122,7 +140,13 @@ def script(asked: Asked) -> list[Wish]:
         parts[-1].append(wish)
         if wish.verb in TOOL_VERBS:
             parts.append([])
-    return parts[min(len(asked.results), len(parts) - 1)]
+    left = len(asked.results)
+    for part in parts[:-1]:
+        calls = sum(wish.verb in (*TOOL_VERBS, "also") for wish in part)
+        if left < calls:
+            return part
+        left -= calls
+    return parts[-1]
 
 
 def sample(schema: Json) -> Any:
@@ -163,6 +187,13 @@ def offered(asked: Asked, names: tuple[str, ...]) -> str | None:
 def tool_call(asked: Asked, wish: Wish) -> Step:
     """The call an agent's own tools allow for a wish."""
     number = f"{len(asked.said)}x{len(asked.results)}"
+    if wish.verb in ("tool", "also"):
+        name, text = wish.words(2)
+        try:
+            read: Json | str = json.loads(text or "{}")
+        except ValueError:
+            read = text
+        return Call(f"call_{number}_{abs(hash(wish.rest)) % 10**8}", name, read)
     if wish.verb == "write" and (name := offered(asked, WRITERS)):
         path, text = wish.words(2)
         given = {"file_path": path, "filePath": path, "path": path, "content": text, "file_text": text}

@@ -22,6 +22,7 @@ KINDS: dict[str, str] = {
     "demo": "midwatch.agents.demo:DemoAgent",
     "function": "midwatch.agents.function:FunctionAgent",
     "headless": "midwatch.agents.headless:HeadlessAgent",
+    "llm": "midwatch.agents.llm:LlmAgent",
     "terminal": "midwatch.agents.terminal.kind:TerminalAgent",
 }
 """Where each kind lives."""

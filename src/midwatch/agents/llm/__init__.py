@@ -1,1 +1,157 @@
 """Kind `llm`: a model and its tools, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, Field, model_validator
+
+from midwatch.agents.base import BaseAgent, KindOptions, Seconds
+from midwatch.agents.llm.conversation import LlmConversation
+from midwatch.agents.llm.model import SILENCE, Connection
+from midwatch.agents.llm.output import OUTPUT_TOOL, Output
+from midwatch.agents.llm.tools import Tool, Toolkit, make
+from midwatch.errors import BadConfig
+from midwatch.session import Session
+from midwatch.task import AgentTerms
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.tools import ToolDefinition
+
+
+def _named(model: str) -> str:
+    provider, colon, name = model.partition(":")
+    if not (provider.strip() and colon and name.strip()):
+        raise ValueError("write provider:model, such as anthropic:claude-sonnet-4-5 or openai:gpt-5")
+    return model.strip()
+
+
+class LlmOptions(KindOptions):
+    """Options of kind `llm`."""
+
+    model: Annotated[str, AfterValidator(_named)] = Field(description="provider:model, as pydantic-ai names them.")
+    base_url: str | None = Field(
+        None, pattern=r"^https?://", description="Another address of the provider. With `openai:` any server like it."
+    )
+    api_key_env: str | None = Field(
+        None, description="Environment variable that has the key, where it is not the provider's usual one."
+    )
+    system: str = Field("", description="What the model is told first.")
+    system_file: str | None = Field(None, description="A file with it.")
+    temperature: float | None = Field(None, ge=0.0, le=2.0, description="How much is left to chance.")
+    max_tokens: int | None = Field(None, ge=1, description="Longest answer, in tokens.")
+    context_tokens: int | None = Field(
+        None, ge=1000, description="Size of the window. Unset: what is known of the model."
+    )
+    max_steps: int = Field(50, ge=1, description="Model calls in a turn; then one more, for a closing answer.")
+    retries: int = Field(
+        3, ge=0, le=20, description="How often a failed call, or a result of a wrong form, is tried again."
+    )
+    silence: Seconds = Field(SILENCE, gt=0, description="A model that says nothing for so long is asked again.")
+    tools: tuple[str, ...] = Field((), description="What it may use.")
+    output: dict[str, Any] | None = Field(None, description="JSON schema of its result.")
+    workdir: str | None = Field(None, description="Working directory of tasks that name none.")
+
+    @model_validator(mode="after")
+    def _one_system(self) -> LlmOptions:
+        if self.system and self.system_file:
+            raise ValueError("give system or system_file, not both")
+        return self
+
+
+class LlmAgent(BaseAgent):
+    """Asks a model, and runs the tools it wants."""
+
+    kind = "llm"
+    terms = AgentTerms(timeout_seconds=3600.0, on_crash="resume", slots=16)
+
+    def __init__(
+        self,
+        name: str,
+        model: str = "",
+        *,
+        tools: Iterable[Tool | Callable[..., Any] | str] = (),
+        output: type[BaseModel] | Mapping[str, Any] | None = None,
+        options: LlmOptions | None = None,
+        terms: AgentTerms | None = None,
+        description: str = "",
+        **more: Any,
+    ) -> None:
+        """`tools` are functions, tools made with `tool`, or names as in the configuration; `more` are further options
+        of the kind."""
+        super().__init__(name, terms=terms, description=description)
+        given = tuple(tools)
+        names = tuple(one for one in given if isinstance(one, str))
+        self.options = options or LlmOptions.read(name, {"model": model, "tools": names, **more})
+        form = output if output is not None else self.options.output
+        self.output = None if form is None else Output(name, form)
+        self.system = self._system()
+        self.connection = Connection(name, self.options.model, self.options.base_url, self.options.api_key_env)
+        own = [one if isinstance(one, Tool) else make(one) for one in given if not isinstance(one, str)]
+        self.kit = Toolkit(name, own)
+
+    @classmethod
+    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> LlmAgent:
+        """From `[agents.NAME]`."""
+        return cls(name, options=LlmOptions.read(name, options), terms=terms, description=description)
+
+    def _system(self) -> str:
+        if self.options.system_file is None:
+            return self.options.system
+        try:
+            return Path(self.options.system_file).expanduser().read_text()
+        except (OSError, UnicodeDecodeError) as problem:
+            why = getattr(problem, "strerror", None) or "it is no text"
+            raise BadConfig(f"agents.{self.name}.system_file: it cannot be read ({why}); correct it.") from None
+
+    async def open(self, session: Session) -> LlmConversation:
+        """Nothing is opened before the first turn."""
+        return LlmConversation(self, session)
+
+    def describe(self) -> Mapping[str, Any]:
+        """The model, and why it cannot be used here."""
+        found: dict[str, Any] = {"target": self.options.model}
+        if problem := self.connection.problem():
+            found["problem"] = problem
+        return found
+
+    # -- what a request says beside its messages -----------------------------------------------------------------
+
+    def settings(self) -> ModelSettings:
+        """As pydantic-ai reads them."""
+        wanted = {"temperature": self.options.temperature, "max_tokens": self.options.max_tokens}
+        made: ModelSettings = {key: value for key, value in wanted.items() if value is not None}  # type: ignore[assignment]
+        return made
+
+    def definitions(self, tools: Iterable[Tool]) -> Sequence[ToolDefinition]:
+        """The tools as a model is told of them."""
+        from pydantic_ai.tools import ToolDefinition
+
+        return [
+            ToolDefinition(name=one.name, description=one.description, parameters_json_schema=dict(one.schema))
+            for one in tools
+        ]
+
+    def parameters(self, definitions: Sequence[ToolDefinition]) -> ModelRequestParameters:
+        """What a request says beside messages and settings."""
+        from pydantic_ai.messages import InstructionPart
+        from pydantic_ai.models import ModelRequestParameters
+        from pydantic_ai.output import OutputObjectDefinition
+        from pydantic_ai.tools import ToolDefinition
+
+        more: dict[str, Any] = {}
+        if self.output is not None:
+            schema = self.output.schema
+            told = "Give the final result with it; this ends your work."
+            final = ToolDefinition(
+                name=OUTPUT_TOOL, description=told, parameters_json_schema=schema, kind="output"
+            )  # fmt: skip
+            form = OutputObjectDefinition(json_schema=schema, name=OUTPUT_TOOL)
+            more = {"output_mode": "auto", "output_tools": [final], "output_object": form}
+        if self.system:
+            more["instruction_parts"] = [InstructionPart(content=self.system)]
+        return ModelRequestParameters(function_tools=list(definitions), **more)

@@ -1,0 +1,392 @@
+"""The loop: ask the model, run the tools it wants, until it has said its last.
+
+What is to be done next follows from the transcript alone, so a turn that was cut off goes on as if it had not been. The
+methods `before_model`, `model`, `after_model`, `before_tool`, `tool` and `after_tool` are the seams of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from midwatch.agent import Turn, TurnResult, Usage
+from midwatch.agents.base import message_id
+from midwatch.agents.function import OnLoop
+from midwatch.agents.llm.history import Call, Transcript, Trimmed, Window, answered, returned, said
+from midwatch.agents.llm.model import Caller, Fault, Live
+from midwatch.agents.llm.output import OUTPUT_TOOL
+from midwatch.agents.llm.tools import Toolbox, ToolOutput
+from midwatch.agents.streams.reading import locations_of, title_of
+from midwatch.agents.streams.telling import ARGUMENT_LIMIT, RESULT_LIMIT, TEXT_LIMIT, shortened
+from midwatch.channel import cut
+from midwatch.errors import AgentError
+from midwatch.event import (
+    ContextTrimmed,
+    LlmRequest,
+    LlmResponse,
+    LoopError,
+    MessageUpdate,
+    SteeringInjected,
+    ThoughtUpdate,
+    ToolExecEnd,
+    ToolExecSkipped,
+    ToolExecStart,
+)
+from midwatch.session import Session
+from midwatch.steering import Mode, Steer
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.models import Model
+
+    from midwatch.agents.llm import LlmAgent
+
+SPOKEN_TO = "It was not run: a person sent a message meanwhile."
+STOPPED = "It was not run: a person asked to stop."
+UNKNOWN = (
+    "Whether it ran is not known: midwatch was stopped while it worked. It was not run again. "
+    "Look at what it may have done before you go on."
+)
+CLOSE = "A person asked you to stop. Use no more tools. Say in a few sentences what is done and what is not."
+ENOUGH = "You have used all {} model calls of this turn. Use no more tools. Say what you know, and what is not done."
+CUT_SHORT = "(It was ended after {} model calls, which is the agent's max_steps.)"
+NOTHING = "It was ended before it had an answer."
+TAKEN = "The result was taken."
+
+
+class LlmConversation(OnLoop):
+    """One session with a model. An interrupt ends the turn at once; messages of people are taken at its steps."""
+
+    def __init__(self, agent: LlmAgent, session: Session) -> None:
+        super().__init__(self._work)
+        self._agent = agent
+        self._session = session
+
+    async def _work(self, prompt: str, turn: Turn) -> TurnResult:
+        model = await self._agent.connection.model()
+        if turn.thread_id is None:
+            await turn.keep_thread(uuid.uuid4().hex)
+        talk = Transcript(await turn.history(), await turn.load_steps())
+        async with model, self._agent.kit(turn) as box:
+            return await Loop(self._agent, model, turn, box, talk).run()
+
+
+class Loop:
+    """One turn."""
+
+    def __init__(self, agent: LlmAgent, model: Model, turn: Turn, box: Toolbox, talk: Transcript) -> None:
+        options = agent.options
+        self._agent = agent
+        self._options = options
+        self._turn = turn
+        self._box = box
+        self._talk = talk
+        self._output = agent.output
+        self._caller = Caller(model, turn, settings=agent.settings(), retries=options.retries, silence=options.silence)
+        self._definitions = agent.definitions(box.tools.values())
+        tokens = options.context_tokens or model.profile.get("context_window")
+        overhead = len(agent.system) + len(str(self._definitions))
+        self._window = Window(tokens, options.max_tokens or min(8192, (tokens or 0) // 4), overhead)
+        self._calls = 0
+        """Model calls of this attempt."""
+        self._messages = 0
+        """Messages told in the middle of the turn."""
+        self._lost = Usage()
+        """Spent on calls that were broken off."""
+
+    async def run(self) -> TurnResult:
+        """Until there is an answer, or the budget is spent."""
+        turn, talk = self._turn, self._talk
+        if not talk.begun or (talk.complete and talk.task_id != turn.task_id):  # a retry of what was done is done anew
+            await self._keep(said(turn.prompt.replace("\0", ""), "prompt"))
+        while True:
+            if talk.complete and not await self._goes_on():
+                return self._ended()
+            if spent := turn.over_budget():
+                return TurnResult(
+                    text=talk.text, outcome="budget", error=spent, thread_id=turn.thread_id, usage=self._spent(),
+                    iterations=talk.requests,
+                )  # fmt: skip
+            if call := next(talk.open_calls(), None):
+                await self._step_of_tool(call)
+            else:
+                await self._step_of_model()
+
+    # -- the model -----------------------------------------------------------------------------------------------
+
+    async def _step_of_model(self) -> None:
+        await self.before_model()
+        response = await self.model()
+        if response is not None:
+            await self.after_model(response)
+
+    async def before_model(self) -> None:
+        """What people have said meanwhile goes to the model; the last call of a turn is told so."""
+        talk, options = self._talk, self._options
+        if talk.closing:
+            return
+        if self._turn.steers("stop"):
+            await self._inject("stop", "interrupt", "after_tool")
+        else:
+            await self._inject("interrupt", *(("after_tool",) if talk.any_returned else ()))
+            if talk.requests >= options.max_steps:
+                await self._keep(said(ENOUGH.format(options.max_steps), closing=True))
+
+    async def model(self) -> ModelResponse | None:
+        """Ask the model; None when a person interrupted it. Each request has its response, whatever happens."""
+        turn, options = self._turn, self._options
+        if trimmed := self._window.fit(self._talk):
+            await self._tell_trimmed("budget", trimmed)
+        self._calls += 1
+        request_id = f"{turn.task_id}.{turn.attempt}.{self._calls}"
+        told = LlmRequest(
+            model=options.model, messages_count=len(self._window.view(self._talk)),
+            tools_count=0 if self._talk.closing else len(self._definitions), max_tokens=options.max_tokens,
+            temperature=options.temperature, request_id=request_id,
+        )  # fmt: skip
+        await turn.emit(told)
+        live, began = Live(turn, request_id, self._messages), time.monotonic()
+        asking = asyncio.create_task(self._ask(live, request_id))
+        how = "error"
+        try:
+            await self._unless_interrupted(asking)
+            if asking.done():
+                response = asking.result()
+                await self._tell_response(response, request_id, time.monotonic() - began)
+                return response
+            how = "interrupted"
+        except Exception as problem:
+            await turn.emit(LoopError(stage="llm", message=str(problem)))
+            await self._tell_none(how, request_id, live, began)
+            raise
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        await live.discard()
+        await self._tell_none(how, request_id, live, began)
+        return None
+
+    async def after_model(self, response: ModelResponse) -> None:
+        """The answer is kept; if more is to come, what it says is a message."""
+        text = (response.text or "").strip()
+        if text and response.tool_calls:
+            await self._tell_message(text)
+        took = [steer.id for steer in self._turn.steers("stop")] if not response.tool_calls else []
+        await self._keep(answered(response, self._turn.task_id), took)
+
+    async def _ask(self, live: Live, request_id: str) -> ModelResponse:
+        """Call the model; when it says that it is too much, leave out more."""
+        params = self._agent.parameters(self._definitions)
+        more = {"tool_choice": "none"} if self._talk.closing and self._definitions else {}
+        while True:
+            try:
+                return await self._caller.call(self._window.view(self._talk), params, live, request_id, **more)
+            except Fault as fault:
+                trimmed = self._window.refused(self._talk)
+                if trimmed is None:
+                    raise AgentError(
+                        f"{fault.text}; nothing more can be left out: shorten the prompt, or use a model with a larger "
+                        f"window."
+                    ) from fault
+                await self._tell_trimmed("refused", trimmed)
+
+    async def _unless_interrupted(self, asking: asyncio.Task[ModelResponse]) -> None:
+        """Wait for the answer, or until somebody interrupts it."""
+        while not asking.done():
+            news = asyncio.create_task(self._turn.steered())
+            try:
+                await asyncio.sleep(0)  # it listens from here on; what came before is seen now
+                if self._turn.steers("interrupt"):
+                    return
+                await asyncio.wait({asking, news}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                news.cancel()
+
+    async def _tell_response(self, response: ModelResponse, request_id: str, latency: float) -> None:
+        thought = "\n\n".join(part.content for part in response.parts if part.part_kind == "thinking" and part.content)
+        if thought:
+            name = f"{message_id(self._turn)}.t{self._messages}"
+            await self._turn.emit(ThoughtUpdate(thought_id=name, text=thought[:TEXT_LIMIT]))
+        self._window.counted(response.usage.input_tokens)
+        told = LlmResponse(
+            model=self._options.model, content_len=len(response.text or ""), tool_calls=len(response.tool_calls),
+            has_reasoning=bool(thought), usage=figures(response.usage), finish_reason=response.finish_reason,
+            latency=round(latency, 6), request_id=request_id,
+        )  # fmt: skip
+        await self._turn.emit(told)
+
+    async def _tell_none(self, how: str, request_id: str, live: Live, began: float) -> None:
+        """A model call ended without an answer."""
+        usage = figures(live.usage) if live.usage is not None else {}
+        self._lost = _sum(self._lost, usage)
+        told = LlmResponse(
+            model=self._options.model, finish_reason=how, latency=round(time.monotonic() - began, 6),
+            request_id=request_id, usage=usage or None,
+        )  # fmt: skip
+        await self._turn.emit(told)
+
+    async def _tell_trimmed(self, reason: str, trimmed: Trimmed) -> None:
+        told = ContextTrimmed(reason=reason, dropped_messages=trimmed.dropped, remaining_messages=trimmed.remaining)
+        await self._turn.emit(told)
+
+    async def _tell_message(self, text: str) -> None:
+        """Something the agent says before its turn is over."""
+        name = f"{message_id(self._turn)}.{self._messages}"
+        self._messages += 1
+        await self._turn.emit(MessageUpdate(message_id=name, role="agent", message=text[:TEXT_LIMIT]))
+
+    # -- tools ---------------------------------------------------------------------------------------------------
+
+    async def _step_of_tool(self, call: Call) -> None:
+        if self._output is not None and call.name == OUTPUT_TOOL:
+            await self._take_result(call)
+            return
+        if reason := await self.before_tool(call):
+            tool_id = call.part.tool_call_id
+            await self._turn.emit(ToolExecSkipped(tool=call.name, reason=reason, tool_call_id=tool_id))
+            await self._keep(returned(call, reason, "interrupted"))
+            return
+        began = time.monotonic()
+        output = await self.tool(call)
+        await self.after_tool(call, output, time.monotonic() - began)
+
+    async def before_tool(self, call: Call) -> str | None:
+        """Why the tool is not run, as the model is told; None when it is."""
+        talk, turn = self._talk, self._turn
+        found = self._box.tools.get(call.name)
+        if talk.started(call) and not (found is not None and found.safe):
+            return UNKNOWN
+        if turn.steers("stop"):
+            return STOPPED
+        return SPOKEN_TO if turn.steers("interrupt", *(("after_tool",) if talk.any_returned else ())) else None
+
+    async def tool(self, call: Call) -> ToolOutput:
+        """Run it. That it may have run is kept before, unless it may be run again."""
+        found = self._box.tools.get(call.name)
+        arguments = arguments_of(call)
+        told = ToolExecStart(
+            tool=cut(call.name, 200), arguments=shortened(arguments), tool_call_id=call.part.tool_call_id,
+            title=title_of(call.name, arguments), tool_kind=found.kind if found else "other",
+            locations=locations_of(arguments),
+        )  # fmt: skip
+        await self._turn.emit(told)
+        if found is not None and not found.safe and not self._talk.started(call):
+            await self._keep({"kind": "started", "call": call.place})
+        return await self._box.run(call.name, call.part.args, self._turn)
+
+    async def after_tool(self, call: Call, output: ToolOutput, duration: float) -> None:
+        """What the tool returned is told and kept."""
+        told = ToolExecEnd(
+            tool=cut(call.name, 200), tool_call_id=call.part.tool_call_id, duration=round(duration, 6),
+            for_llm_len=len(output.text), for_user_len=None if output.for_user is None else len(output.for_user),
+            is_error=output.is_error, async_=output.went_on, result=cut(output.text, RESULT_LIMIT), diffs=output.diffs,
+        )  # fmt: skip
+        await self._turn.emit(told)
+        if output.for_user:
+            await self._tell_message(output.for_user)
+        await self._keep(returned(call, output.text, "failed" if output.is_error else "success"))
+
+    # -- results of a form ---------------------------------------------------------------------------------------
+
+    async def _take_result(self, call: Call) -> None:
+        """The model gives its result as the arguments of a tool call."""
+        assert self._output is not None
+        text, problem = self._output.check(call.part.args_as_json_str())
+        if problem is None:
+            await self._keep(returned(call, TAKEN, final=text))
+            return
+        await self._refuse(problem)
+        await self._keep(returned(call, problem, "failed", refused=True))
+
+    async def _refuse(self, problem: str) -> None:
+        """A result without its form: the model may try again, not for ever."""
+        await self._turn.emit(LoopError(stage="output", message=cut(problem, 1000)))
+        if self._talk.refused >= self._options.retries:
+            raise AgentError(f"the model's result does not have the form that output asks for: {cut(problem, 500)}")
+
+    # -- people --------------------------------------------------------------------------------------------------
+
+    async def _inject(self, *modes: Mode) -> bool:
+        """Give the model what people have sent, once: it is taken in the step that has it."""
+        found = self._turn.steers(*modes)
+        if not found:
+            return False
+        stop = any(steer.mode == "stop" for steer in found)
+        words = [steer.text for steer in found if steer.text.strip()] + ([CLOSE] if stop else [])
+        await self._keep(said("\n\n".join(words), closing=stop), [steer.id for steer in found])
+        await self._tell_injected(found)
+        return True
+
+    async def _tell_injected(self, found: tuple[Steer, ...]) -> None:
+        told = SteeringInjected(
+            count=len(found), total_content_len=sum(len(steer.text) for steer in found),
+            steer_ids=tuple(steer.id for steer in found),
+        )  # fmt: skip
+        await self._turn.emit(told)
+
+    async def _goes_on(self) -> bool:
+        """Whether the turn goes on although the model has answered: a result without its form, or new messages."""
+        talk = self._talk
+        if self._output is not None and talk.final is None:
+            text, problem = self._output.check(talk.text)
+            if problem is not None:
+                await self._refuse(problem)
+                await self._keep(said(problem, refused=True))
+                return True
+            talk.final = text
+        if talk.closing or not self._turn.steers("interrupt", "after_tool"):
+            return False
+        if text := (talk.final or talk.text).strip():
+            await self._tell_message(text)
+        return await self._inject("interrupt", "after_tool")
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def _ended(self) -> TurnResult:
+        talk = self._talk
+        text = talk.final if talk.final is not None else talk.text.strip()
+        if talk.final is None and talk.closing and talk.requests > self._options.max_steps:
+            text = f"{text}\n\n{CUT_SHORT.format(self._options.max_steps)}".strip()
+        text = text or (NOTHING if talk.closing else "")
+        return TurnResult(
+            text=text, thread_id=self._turn.thread_id, usage=self._spent(), iterations=talk.requests
+        )  # fmt: skip
+
+    def _spent(self) -> Usage:
+        """What the turn consumed."""
+        total = self._lost
+        for usage in self._talk.usages(self._turn.task_id):
+            total = _sum(total, figures(usage))
+        return total
+
+    async def _keep(self, step: dict[str, Any], took: list[str] | None = None) -> None:
+        await self._turn.save_step(step, took or ())
+        self._talk.add(step)
+
+
+def figures(usage: Any) -> dict[str, int]:
+    """What a model counted, as far as it did."""
+    names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+    return {name: found for name in names if (found := getattr(usage, name, 0))}
+
+
+def _sum(total: Usage, usage: Mapping[str, int]) -> Usage:
+    if not usage:
+        return total
+    taken, made = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
+    return Usage(input_tokens=(total.input_tokens or 0) + taken, output_tokens=(total.output_tokens or 0) + made)
+
+
+def arguments_of(call: Call) -> Any:
+    """A call's arguments as far as they can be read."""
+    given = call.part.args
+    if isinstance(given, str):
+        try:
+            return json.loads(given)
+        except (ValueError, RecursionError):
+            return cut(given, ARGUMENT_LIMIT)
+    return given or {}

@@ -1,0 +1,336 @@
+"""What a model is told: the conversation as messages, folded from the steps that were kept, and cut to its window.
+
+A step is JSON data of one of these kinds: `prompt` begins a turn, `said` is what people or midwatch say in its middle,
+`model` is an answer, `started` says that a tool may have run, `tool` is what became of a tool call. Loading them and
+living through them is the same code, so a turn that is taken up is where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from midwatch.channel import cut
+from midwatch.errors import AgentError
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart, ToolReturnPart
+    from pydantic_ai.usage import RequestUsage
+
+Json = dict[str, Any]
+
+NOT_RUN = "It was not run: the turn ended before."
+SHORTENED = 300
+"""Characters that are left of a tool's result when old ones are shortened."""
+CHARACTERS = 4.0
+"""Of a token, until a model has counted some."""
+ROOM = 0.75
+"""How much of the window is filled after it was too full, so that this does not happen at each step."""
+OVERHEAD = 30
+"""Characters a part counts beside its text."""
+
+
+class Call(NamedTuple):
+    """A tool call of the last answer, by its place there: ids of calls may repeat."""
+
+    place: int
+    part: ToolCallPart
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+        return self.part.tool_name
+
+
+class Transcript:
+    """A conversation so far, and what stands open in it."""
+
+    def __init__(self, earlier: Iterable[Any] = (), own: Iterable[Any] = ()) -> None:
+        self.turns: list[list[ModelMessage]] = []
+        """The messages of each turn; the last is the one that goes on."""
+        self.response: ModelResponse | None = None
+        """The last answer in this turn."""
+        self.requests = 0
+        """Answers in this turn."""
+        self.closing = False
+        """Whether the next answer is to be the last: no tools for it."""
+        self.final: str | None = None
+        """The result, when a tool call gave it."""
+        self.refused = 0
+        """How often a result did not have its form."""
+        self.begun = False
+        """Whether the turn that goes on has its prompt."""
+        self.task_id: str | None = None
+        """Whose last answer it was."""
+        self._closed = False
+        self._usages: list[tuple[str, RequestUsage]] = []
+        self._calls: list[ToolCallPart] = []
+        self._started: set[int] = set()
+        self._returned: dict[int, ToolReturnPart] = {}
+        self._parts: list[ModelRequestPart] = []
+        self._begin()
+        for step in earlier:
+            if step["kind"] == "prompt":
+                self._settle()
+                self._begin()
+            self.add(step)
+        self._settle()
+        self._begin()
+        for step in own:
+            self.add(step)
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def add(self, step: Json) -> None:
+        """One more step."""
+        match step["kind"]:
+            case "prompt":
+                if self.begun:  # the same task again, from its beginning
+                    self.turns.pop()
+                    self._begin()
+                self.begun = True
+                self._parts += parts_of(step["request"])
+            case "said":
+                self.final = None
+                self.closing = self.closing or step.get("closing", False)
+                self.refused += step.get("refused", False)
+                self._parts += parts_of(step["request"])
+            case "model":
+                self._answered(step["response"], step["task"])
+            case "started":
+                self._started.add(step["call"])
+            case "tool":
+                self.final = step.get("final", self.final)
+                self.refused += step.get("refused", False)
+                self._returned[step["call"]] = parts_of(step["request"])[0]
+
+    def _begin(self) -> None:
+        if not self.turns or self.turns[-1]:
+            self.turns.append([])
+        self.begun = False
+        self.response, self.final = None, None
+        self.requests, self.refused, self.closing, self._closed = 0, 0, False, False
+        self._calls, self._started, self._returned, self._parts = [], set(), {}, []
+
+    def _answered(self, data: Json, task_id: str) -> None:
+        from pydantic_ai.messages import ModelRequest
+
+        self.response, self.task_id, self._closed = _read(data), task_id, self.closing
+        self._usages.append((task_id, self.response.usage))
+        self.requests += 1
+        self.turns[-1] += [ModelRequest(parts=self._unsent()), self.response]
+        self._calls = list(self.response.tool_calls)
+        self._started, self._returned, self._parts = set(), {}, []
+
+    def _settle(self) -> None:
+        """The turn is over: what the model asked for and never got is answered, and belongs to that turn."""
+        from pydantic_ai.messages import ModelRequest, ToolReturnPart
+
+        for call in self.open_calls():
+            part = ToolReturnPart(call.name, NOT_RUN, call.part.tool_call_id, outcome="interrupted")
+            self._returned[call.place] = part
+        if unsent := self._unsent():
+            self.turns[-1].append(ModelRequest(parts=unsent))
+
+    def _unsent(self) -> list[ModelRequestPart]:
+        """What the next request says: the results of tools in the order of their calls, then people's words."""
+        return [*(self._returned[place] for place in sorted(self._returned)), *self._parts]
+
+    # -- what stands open ----------------------------------------------------------------------------------------
+
+    def open_calls(self) -> Iterator[Call]:
+        """Tool calls of the last answer that have no result, in order."""
+        for place, part in enumerate(self._calls):
+            if place not in self._returned:
+                yield Call(place, part)
+
+    def started(self, call: Call) -> bool:
+        """Whether a call may have been run already."""
+        return call.place in self._started
+
+    @property
+    def any_returned(self) -> bool:
+        """Whether a tool of the last answer has a result."""
+        return bool(self._returned)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the model has said its last and nobody anything since."""
+        if self.response is None or self._parts:
+            return False
+        return not self._calls or self._closed or self.final is not None
+
+    @property
+    def text(self) -> str:
+        """What the last answer says."""
+        return (self.response.text if self.response is not None else None) or ""
+
+    def usages(self, task_id: str) -> list[RequestUsage]:
+        """What the answers to a task have cost."""
+        return [usage for owner, usage in self._usages if owner == task_id]
+
+    def last(self) -> list[ModelMessage]:
+        """What was not sent yet, as a message."""
+        from pydantic_ai.messages import ModelRequest
+
+        unsent = self._unsent()
+        return [ModelRequest(parts=unsent)] if unsent else []
+
+
+# -- steps as data -----------------------------------------------------------------------------------------------
+
+
+def request_of(*parts: ModelRequestPart) -> Json:
+    """Parts of a request, as data."""
+    from pydantic_ai.messages import ModelRequest
+
+    return _data(ModelRequest(parts=list(parts)))
+
+
+def said(text: str, kind: str = "said", **more: Any) -> Json:
+    """A step in which somebody speaks to the model."""
+    from pydantic_ai.messages import UserPromptPart
+
+    return {"kind": kind, "request": request_of(UserPromptPart(text)), **more}
+
+
+def answered(response: ModelResponse, task_id: str) -> Json:
+    """The step of a model's answer."""
+    return {"kind": "model", "response": _data(response), "task": task_id}
+
+
+def returned(call: Call, text: str, outcome: Any = "success", **more: Any) -> Json:
+    """The step of a tool's result."""
+    from pydantic_ai.messages import ToolReturnPart
+
+    part = ToolReturnPart(call.name, text, call.part.tool_call_id, outcome=outcome)
+    return {"kind": "tool", "call": call.place, "request": request_of(part), **more}
+
+
+def parts_of(data: Json) -> list[Any]:
+    """The parts of a request that was kept."""
+    return list(_read(data).parts)
+
+
+def _data(message: ModelMessage) -> Json:
+    from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+    made: list[Json] = ModelMessagesTypeAdapter.dump_python([message], mode="json")
+    return made[0]
+
+
+def _read(data: Json) -> Any:
+    from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+    try:
+        return ModelMessagesTypeAdapter.validate_python([data])[0]
+    except ValueError as problem:
+        raise AgentError(
+            "what was kept of this conversation cannot be read, since another version of pydantic-ai wrote it; "
+            "install that version, or begin a new session."
+        ) from problem
+
+
+# -- the window --------------------------------------------------------------------------------------------------
+
+
+class Trimmed(NamedTuple):
+    """What was left out of a request."""
+
+    dropped: int
+    remaining: int
+
+
+class Window:
+    """Which part of a transcript a model sees. What was kept is not changed, and what was left out stays out."""
+
+    def __init__(self, tokens: int | None, reserve: int, overhead: int) -> None:
+        self._limit = None if tokens is None else max(tokens - reserve, tokens // 2)
+        self._overhead = overhead
+        self._dropped = 0
+        """Earlier turns that are left out."""
+        self._short = 0
+        """Earlier turns, from the oldest, whose tool results are shortened."""
+        self._own = False
+        """Whether those of the turn that goes on are shortened, too."""
+        self._characters = CHARACTERS
+        self._sent = 0
+
+    def view(self, talk: Transcript) -> list[ModelMessage]:
+        """The messages for the next request."""
+        made: list[ModelMessage] = []
+        for number, turn in enumerate(talk.turns[:-1]):
+            if number >= self._dropped:
+                made += map(_shorter, turn) if number < self._short else turn
+        own = talk.turns[-1]
+        made += map(_shorter, own) if self._own else own
+        return made + talk.last()
+
+    def fit(self, talk: Transcript) -> Trimmed | None:
+        """Make room if the next request would be too long for the window; what was left out for it."""
+        self._sent = self._size(talk)
+        if self._limit is None or self._sent / self._characters <= self._limit:
+            return None
+        return self._trim(talk, self._limit * ROOM * self._characters)
+
+    def refused(self, talk: Transcript) -> Trimmed | None:
+        """Make room after a model said that it is too much; None when there is nothing to leave out."""
+        return self._trim(talk, self._size(talk) * ROOM)
+
+    def counted(self, tokens: int) -> None:
+        """So many tokens a model counted in what was sent last."""
+        if tokens > 100:
+            self._characters = min(CHARACTERS, max(1.0, self._sent / tokens))
+
+    def _trim(self, talk: Transcript, most: float) -> Trimmed | None:
+        before, size = len(self.view(talk)), self._size(talk)
+        for _ in self._harder(talk):
+            if self._size(talk) <= most:
+                break
+        if self._size(talk) == size:
+            return None
+        after = len(self.view(talk))
+        return Trimmed(before - after, after)
+
+    def _harder(self, talk: Transcript) -> Iterator[None]:
+        """Leave out a little more each time: old results, old turns, this turn's results."""
+        earlier = len(talk.turns) - 1
+        while self._short < earlier:
+            self._short += 1
+            yield
+        while self._dropped < earlier:
+            self._dropped += 1
+            yield
+        if not self._own:
+            self._own = True
+            yield
+
+    def _size(self, talk: Transcript) -> int:
+        return self._overhead + sum(map(_size, self.view(talk)))
+
+
+def _shorter(message: ModelMessage) -> ModelMessage:
+    """The message with the results of tools cut short."""
+    from pydantic_ai.messages import ModelRequest, ToolReturnPart
+
+    if not isinstance(message, ModelRequest) or not any(isinstance(part, ToolReturnPart) for part in message.parts):
+        return message
+    return replace(message, parts=[_short_part(part) for part in message.parts])
+
+
+def _short_part(part: Any) -> Any:
+    from pydantic_ai.messages import ToolReturnPart
+
+    if not isinstance(part, ToolReturnPart) or not isinstance(part.content, str):
+        return part
+    return replace(part, content=cut(part.content, SHORTENED))
+
+
+def _size(message: ModelMessage) -> int:
+    """About how long a message is, in characters."""
+    found = 0
+    for part in message.parts:
+        content = getattr(part, "content", None) or getattr(part, "args", None) or ""
+        found += OVERHEAD + len(content if isinstance(content, str) else str(content))
+    return found

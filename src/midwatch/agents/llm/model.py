@@ -1,0 +1,314 @@
+"""One model of one provider: how it is reached, one streamed request, and what its failures mean."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
+
+from midwatch.agent import Turn
+from midwatch.agents.base import Seconds, message_id
+from midwatch.agents.streams.faults import reset_time
+from midwatch.channel import cut
+from midwatch.clock import SECOND
+from midwatch.errors import AgentError, BadConfig, TransientError, UsageLimit
+from midwatch.event import LlmDelta, LlmRetry, MessageDelta, ThoughtDelta
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponseStreamEvent
+    from pydantic_ai.models import Model, ModelRequestParameters
+    from pydantic_ai.providers import Provider
+    from pydantic_ai.settings import ModelSettings
+
+EXTRA = "kind llm needs pydantic-ai: pip install 'midwatch[llm]'"
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "deepseek": ("DEEPSEEK_API_KEY",),
+    "google": ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+    "groq": ("GROQ_API_KEY",),
+    "mistral": ("MISTRAL_API_KEY",),
+    "openai": ("OPENAI_API_KEY",),
+    "openai-chat": ("OPENAI_API_KEY",),
+    "openai-responses": ("OPENAI_API_KEY",),
+    "openrouter": ("OPENROUTER_API_KEY",),
+    "xai": ("XAI_API_KEY",),
+}
+"""Where the usual providers' keys are looked for, to tell early that one is missing."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""Seconds before a call is made again: doubled each time, and half of it by chance."""
+PATIENCE = 60.0
+"""Seconds a provider may ask to wait; for longer the task gives back its place."""
+SILENCE = 600.0
+SHOWN_EVERY = 0.05
+ERROR_SHOWN = 500
+
+FaultKind = Literal["limit", "passing", "context", "refused"]
+
+
+class Fault(Exception):
+    """A model call that failed, and what that means: `refused` will be refused again."""
+
+    def __init__(self, kind: FaultKind, text: str, wait: float | None = None) -> None:
+        super().__init__(text)
+        self.kind, self.text, self.wait = kind, text, wait
+
+
+class Connection:
+    """A provider and its model, made at the first use and shared by the agent's turns."""
+
+    def __init__(self, agent: str, model: str, base_url: str | None, api_key_env: str | None) -> None:
+        self.name = model
+        self._agent = agent
+        self._base_url = base_url
+        self._key = api_key_env
+        self._model: Model | None = None
+        self._making = asyncio.Lock()
+
+    def problem(self) -> str | None:
+        """Why it cannot be used here, as far as that can be told without loading anything."""
+        if find_spec("pydantic_ai") is None:
+            return EXTRA
+        provider = self.name.partition(":")[0]
+        wanted = (self._key,) if self._key else () if self._base_url else KEYS.get(provider, ())
+        if wanted and not any(os.environ.get(name) for name in wanted):
+            return f"there is no key: set {' or '.join(wanted)} in the environment of midwatch"
+        return None
+
+    async def model(self) -> Model:
+        """The model; loading the library takes a while and is done beside the event loop."""
+        async with self._making:
+            if self._model is None:
+                if problem := self.problem():
+                    error = BadConfig if problem == EXTRA else AgentError
+                    raise error(f"agent {self._agent!r}: {problem}.")
+                self._model = await asyncio.to_thread(self._make)
+            return self._model
+
+    def _make(self) -> Model:
+        import pydantic_ai.direct  # noqa: F401 - loaded here, where nobody waits for it
+        from pydantic_ai.exceptions import UserError
+        from pydantic_ai.models import infer_model
+
+        name = self.name
+        if self._base_url and name.startswith("openai:"):  # servers like it know the older interface
+            name = name.replace("openai:", "openai-chat:", 1)
+        try:
+            return infer_model(name, self._provider)
+        except ImportError as problem:
+            raise AgentError(f"agent {self._agent!r}: {problem}") from problem
+        except (UserError, ValueError, TypeError) as problem:
+            told = cut(str(problem).partition(" To try Pydantic AI")[0], ERROR_SHOWN)
+            raise AgentError(f"agents.{self._agent}.model: {told}") from problem
+
+    def _provider(self, name: str) -> Provider[Any]:
+        from pydantic_ai.providers import infer_provider, infer_provider_class
+
+        given = {"base_url": self._base_url} if self._base_url else {}
+        if self._key:
+            given["api_key"] = os.environ[self._key]
+        elif self._base_url and not any(os.environ.get(key) for key in KEYS.get(name, ())):
+            given["api_key"] = "none"  # servers of one's own often want none, clients always do
+        return infer_provider_class(name)(**given) if given else infer_provider(name)
+
+
+class Live:
+    """Shows an answer while it comes."""
+
+    def __init__(self, turn: Turn, request_id: str, number: int) -> None:
+        self.usage: Any = None
+        self._turn = turn
+        self._request = request_id
+        self._ids = f"{message_id(turn)}.{number}", f"{message_id(turn)}.t{number}"
+        self._shown = [0, 0]
+        self._new: tuple[list[str], list[str]] = ([], [])
+        self._last = 0.0
+
+    async def take(self, event: ModelResponseStreamEvent) -> None:
+        """A piece of the answer."""
+        from pydantic_ai.messages import (
+            PartDeltaEvent,
+            PartStartEvent,
+            TextPart,
+            TextPartDelta,
+            ThinkingPart,
+            ThinkingPartDelta,
+        )
+
+        if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart | ThinkingPart):
+            self._new[isinstance(event.part, ThinkingPart)].append(event.part.content)
+        elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta | ThinkingPartDelta):
+            self._new[isinstance(event.delta, ThinkingPartDelta)].append(event.delta.content_delta or "")
+        if time.monotonic() - self._last >= SHOWN_EVERY:
+            await self.show()
+
+    async def show(self) -> None:
+        """Tell what was not told yet."""
+        self._last = time.monotonic()
+        text, thought = ("".join(new) for new in self._new)
+        if not text and not thought:
+            return
+        offset, thought_offset = self._shown
+        self._shown = [offset + len(text), thought_offset + len(thought)]
+        for new in self._new:
+            new.clear()
+        told = LlmDelta(content_delta_len=len(text), reasoning_delta_len=len(thought), request_id=self._request)
+        await self._turn.emit(told)
+        if text:
+            await self._turn.emit(MessageDelta(message_id=self._ids[0], offset=offset, text=text))
+        if thought:
+            await self._turn.emit(ThoughtDelta(thought_id=self._ids[1], offset=thought_offset, text=thought))
+
+    async def discard(self) -> None:
+        """What was shown does not count: the text begins anew."""
+        for new in self._new:
+            new.clear()
+        if self._shown[0]:
+            await self._turn.emit(MessageDelta(message_id=self._ids[0], offset=0, text=""))
+        if self._shown[1]:
+            await self._turn.emit(ThoughtDelta(thought_id=self._ids[1], offset=0, text=""))
+        self._shown = [0, 0]
+
+
+class Caller:
+    """Calls a model, again if that may help."""
+
+    def __init__(self, model: Model, turn: Turn, *, settings: ModelSettings, retries: int, silence: Seconds) -> None:
+        self._model = model
+        self._turn = turn
+        self._settings = settings
+        self._retries = retries
+        self._silence = silence
+
+    async def call(
+        self, messages: list[ModelMessage], params: ModelRequestParameters, live: Live, request_id: str, **more: Any
+    ) -> ModelResponse:
+        """The model's answer. Fault `context` when it is too much for the model; else AgentError, TransientError or
+        UsageLimit when there is none."""
+        attempt = 0
+        while True:
+            try:
+                return await self._once(messages, params, live, more)
+            except Fault as fault:
+                await live.discard()
+                attempt += 1
+                pause = _pause(fault, attempt)
+                if fault.kind == "context":
+                    raise
+                if fault.kind == "refused" or attempt > self._retries or pause > PATIENCE:
+                    raise _given_up(fault) from fault
+                told = LlmRetry(
+                    attempt=attempt, max_retries=self._retries, reason=fault.kind, error=fault.text,
+                    backoff=round(pause, 3), request_id=request_id,
+                )  # fmt: skip
+            await self._turn.emit(told)
+            await asyncio.sleep(pause)
+
+    async def _once(
+        self, messages: list[ModelMessage], params: ModelRequestParameters, live: Live, more: Mapping[str, Any]
+    ) -> ModelResponse:
+        from pydantic_ai.direct import model_request_stream
+
+        settings: Any = {**self._settings, **more, "max_retries": 0}
+        try:
+            async with asyncio.timeout(self._silence) as watch:
+                asked = model_request_stream(
+                    self._model, messages, model_settings=settings, model_request_parameters=params
+                )
+                async with asked as answer:
+                    try:
+                        async for event in answer:
+                            watch.reschedule(asyncio.get_running_loop().time() + self._silence)
+                            await live.take(event)
+                    finally:
+                        live.usage = answer.usage
+                response = answer.get()
+        except Exception as problem:
+            raise _judge(problem, self._model.model_name, self._silence) from problem
+        _check(response)
+        await live.show()
+        return response
+
+
+def _pause(fault: Fault, attempt: int) -> float:
+    """Seconds before the next try: what the provider asked for, or longer each time; never the same for everybody."""
+    if fault.wait is not None:
+        return fault.wait * random.uniform(1.0, 1.1)  # noqa: S311 - nothing secret depends on it
+    return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)  # noqa: S311
+
+
+def _given_up(fault: Fault) -> AgentError:
+    """The error a turn ends with."""
+    if fault.kind == "limit":
+        reset = None if fault.wait is None else time.time_ns() // 1000 + int(fault.wait * SECOND)
+        return UsageLimit(fault.text, resets_at=reset)
+    return TransientError(fault.text) if fault.kind == "passing" else AgentError(fault.text)
+
+
+def _check(response: ModelResponse) -> None:
+    """Whether an answer is one."""
+    if response.finish_reason is None or response.state == "incomplete":
+        raise Fault("passing", "the model's answer broke off")
+    if not response.tool_calls and not (response.text or "").strip():
+        if response.finish_reason == "content_filter":
+            raise Fault("refused", "the provider's content filter held back the answer; word the prompt differently.")
+        if response.finish_reason == "length":
+            raise Fault("refused", "the answer did not fit: all tokens went into thinking; raise max_tokens.")
+        raise Fault("passing", "the model answered nothing")
+
+
+def _judge(problem: Exception, model: str, silence: float) -> Fault:
+    """What a failure means."""
+    from pydantic_ai import exceptions as known
+
+    text = _words(problem)
+    match problem:
+        case TimeoutError() if not isinstance(problem, known.ModelAPIError):
+            return Fault("passing", f"the model was silent for {silence:g} s")
+        case known.ModelContextWindowExceededError():
+            return Fault("context", f"it is too much for the model: {text}")
+        case known.ModelAuthenticationError():
+            return Fault("refused", f"the provider refused the key: {text}; check the key and what it may be used for.")
+        case known.ModelNotFoundError():
+            return Fault(
+                "refused", f"the provider does not know the model {model!r}: {text}; correct model or base_url."
+            )
+        case known.ModelRateLimitError() | known.ModelQuotaExceededError():
+            return Fault("limit", f"the provider's limit is reached: {text}", _wait(problem, text))
+        case known.ModelUnavailableError() | known.ModelServerError() | known.ModelRequestTimeout():
+            return Fault("passing", f"the provider failed: {text}", problem.retry_after)
+        case known.ModelConnectionError():
+            return Fault("passing", f"the provider was not reached, or broke off: {text}")
+        case known.ModelHTTPError():
+            kind: FaultKind = "passing" if problem.status_code >= 500 or problem.status_code == 408 else "refused"
+            return Fault(kind, f"the provider refused the request: {text}")
+        case known.ModelRequestRejectedError() | known.UserError():
+            return Fault("refused", f"the request was refused: {text}")
+        case known.ModelAPIError() | known.UnexpectedModelBehavior() | OSError():
+            return Fault("passing", f"the model call failed: {text}")
+    if "Transport" in {base.__name__[:9] for base in type(problem).__mro__}:  # of whichever HTTP library
+        return Fault("passing", f"the provider was not reached, or broke off: {text}")
+    return Fault("refused", f"the model call failed: {type(problem).__name__}: {text}")
+
+
+def _wait(problem: Any, text: str) -> float | None:
+    """Seconds until a limit ends, by what the provider says; None when it does not."""
+    if problem.retry_after is not None:
+        return float(problem.retry_after)
+    now = time.time_ns() // 1000
+    reset = reset_time(f"{text} {problem.body}", now)
+    return None if reset is None else max(0.0, (reset - now) / SECOND)
+
+
+def _words(problem: Exception) -> str:
+    """What a provider says went wrong, in a line."""
+    body: Any = getattr(problem, "body", None)
+    found = body.get("error", body) if isinstance(body, dict) else None
+    said = found.get("message") if isinstance(found, dict) else found
+    text = said if isinstance(said, str) and said else str(problem)
+    status = getattr(problem, "status_code", None)
+    line = " ".join(text.split()).rstrip(".")
+    return cut(f"{line} ({status})" if status else line, ERROR_SHOWN)
