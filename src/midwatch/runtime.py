@@ -36,9 +36,10 @@ from midwatch.conversations import Conversations
 from midwatch.courier import Courier
 from midwatch.engine import Engine, Instance, Role
 from midwatch.engines.embedded import EmbeddedEngine, dead_owners
-from midwatch.errors import BadConfig, MidwatchError, UnknownAgent
+from midwatch.errors import BadConfig, Conflict, MidwatchError, UnknownAgent
 from midwatch.goal import Ended
 from midwatch.goals import Goals
+from midwatch.handoffs import Handoffs
 from midwatch.home import Home, boot_id
 from midwatch.hooks import Hooks
 from midwatch.identity import Tokens
@@ -68,7 +69,8 @@ Registered = Agent | Callable[..., Any] | str
 
 WATCHDOG_SECONDS = 60.0
 WORKTREES_SECONDS = 3600.0
-SCHEDULED = frozenset({"automation", "goal", "session"})
+HANDOFFS_SECONDS = 10.0
+SCHEDULED = frozenset({"automation", "goal", "session", "handoff"})
 """What the scheduler wants to hear of."""
 Living = Callable[[], Awaitable[list[Instance]]]
 """The processes that live now."""
@@ -88,7 +90,11 @@ class Roster:
 
     async def terms_of(self, agent: str) -> AgentTerms:
         """The terms of an agent, wherever it is; plain ones when nobody offers it now."""
-        return self.terms(agent) or await self.advertised(agent) or AgentTerms()
+        return await self.terms_or_none(agent) or AgentTerms()
+
+    async def terms_or_none(self, agent: str) -> AgentTerms | None:
+        """The terms of an agent, wherever it is; None when nobody offers it."""
+        return self.terms(agent) or await self.advertised(agent)
 
     def known(self) -> frozenset[str]:
         return frozenset(self._agents)
@@ -157,6 +163,7 @@ class Runtime:
         self.automations = Automations(store, clock, self.tasks, *about, submitter=self._id)
         self.snapshots = Snapshots(store, clock, self.tasks, self.notifications.check_route)
         self.goals = Goals(store, clock, self.tasks, *about, settings.goals.defaults())
+        self.handoffs = Handoffs(store, clock, agents, self.roster.terms_or_none, self._id)
         self._scheduler: Scheduler | None = None
         self.routines = Routines(clock, lambda: False)
         self.hooks = Hooks(store, self.bus)
@@ -213,7 +220,7 @@ class Runtime:
                 up.release()
 
     async def _start(self, role: Role) -> None:
-        settings, per_agent = self.settings, {name: agent.terms.slots for name, agent in self.agents.items()}
+        settings = self.settings
         self.instance = Instance(
             id=self._id,
             role=role,
@@ -225,23 +232,7 @@ class Runtime:
             started_at=self.clock.now(),
             terms={name: tuple(agent.terms) for name, agent in self.agents.items()},
         )
-        self._worker = Worker(
-            self.store,
-            self.clock,
-            self.agents,
-            self.notifications,
-            self.approvals,
-            Slots(settings.slots, per_agent, settings.max_running_per_actor),
-            self._conversations(),
-            owner=self._id,
-            show=self.bus.show,
-            identify=identify,
-            env=self._child_env,
-            approval_seconds=settings.approval_expiry,
-            max_waiting=settings.max_waiting,
-            settle=self.settlements.after,
-            worktrees=self.worktrees,
-        )
+        self._worker = self._build_worker()
         engine = self._engine = self._build_engine(self._worker, self.instance)
         self._courier = Courier(self.store, self.clock, self.channels, engine.leads)
         self._watchdog = Watchdog(
@@ -260,8 +251,10 @@ class Runtime:
         self.routines = Routines(self.clock, engine.leads)
         self.routines.register("watchdog", WATCHDOG_SECONDS, self.alerts.tell)
         self.routines.register("worktrees", WORKTREES_SECONDS, self._prune_worktrees)
+        self.routines.register("handoffs", HANDOFFS_SECONDS, self._tend_handoffs)
         terms, stop, prompts = self.roster.terms_of, self.tasks.cancel, settings.goals.templates()
-        self._scheduler = Scheduler(self.store, self.clock, engine.leads, terms, stop, prompts)
+        expire = self.handoffs.expire
+        self._scheduler = Scheduler(self.store, self.clock, engine.leads, terms, stop, prompts, expire)
         if self.relay is not None:
             self.relay.open()
         await self._watchdog.start()
@@ -273,6 +266,26 @@ class Runtime:
         if settings.completion_hook:
             await self.hooks.add("completion", program(settings.completion_hook, self._child_env), engine.leads)
 
+    def _build_worker(self) -> Worker:
+        settings, per_agent = self.settings, {name: agent.terms.slots for name, agent in self.agents.items()}
+        return Worker(
+            self.store,
+            self.clock,
+            self.agents,
+            self.notifications,
+            self.approvals,
+            Slots(settings.slots, per_agent, settings.max_running_per_actor),
+            self._conversations(),
+            owner=self._id,
+            show=self.bus.show,
+            identify=identify,
+            env=self._child_env,
+            approval_seconds=settings.approval_expiry,
+            max_waiting=settings.max_waiting,
+            settle=self.settlements.after,
+            worktrees=self.worktrees,
+        )
+
     def _conversations(self) -> Conversations:
         idle, most = self.settings.keep_open, self.settings.max_live
         made = Conversations(self.store, self.clock, self._id, idle_seconds=idle, most=most, show=self.bus.show)
@@ -281,6 +294,14 @@ class Runtime:
 
     async def _prune_worktrees(self) -> None:
         await self.worktrees.prune(self.clock.now() - int(self.settings.retention.task_age * SECOND))
+
+    async def _tend_handoffs(self) -> None:
+        """End those whose process died before their task was made; forget old ones."""
+        living = [one.id for one in await self.living()]
+        for left in await self.store.left_handoffs(living):
+            with suppress(Conflict):
+                await self.handoffs.abandon(left)
+        await self.store.prune_handoffs(self.clock.now() - int(self.settings.retention.task_age * SECOND))
 
     async def _pause_automation(self, automation_id: str, actor: str | None) -> None:
         why = f"{actor or 'a person'} interrupted its run"
@@ -342,6 +363,8 @@ class Runtime:
         if self._worker is None or self._engine is None or self._courier is None or self._watchdog is None:
             return
         self._worker.heard(commit.topics)
+        if "handoff" in commit.topics:
+            self.handoffs.heard()
         if "task" in commit.topics:
             self._engine.wake()
         if "delivery" in commit.topics:

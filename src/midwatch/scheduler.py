@@ -1,4 +1,6 @@
-"""The scheduler: fires due automations and wakes due goals. It runs on the leader and sleeps until the next time.
+"""The scheduler: fires due automations, wakes due goals, ends handoffs past their deadline.
+
+It runs on the leader and sleeps until the next time.
 
 It keeps nothing in memory: what is due is asked of the store, and what it writes is guarded, so that two schedulers for
 a moment do no harm.
@@ -9,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from midwatch import automation as automations
 from midwatch import goal as goals
@@ -17,6 +19,7 @@ from midwatch.automation import Automation, AutomationStore
 from midwatch.clock import SECOND, Clock
 from midwatch.errors import Conflict, StoreError
 from midwatch.goal import Goal, GoalStore, Templates
+from midwatch.handoff import Handoff, HandoffStore
 from midwatch.lookout import Lookout
 from midwatch.session import SessionStore
 from midwatch.task import AgentTerms, TaskStore
@@ -27,7 +30,7 @@ BATCH = 128
 PAUSE_SECONDS = 1.0
 
 
-class Store(AutomationStore, GoalStore, TaskStore, SessionStore, Protocol):
+class Store(AutomationStore, GoalStore, HandoffStore, TaskStore, SessionStore, Protocol):
     """What the scheduler needs of the store."""
 
 
@@ -42,6 +45,7 @@ class Scheduler:
         terms: Callable[[str], Awaitable[AgentTerms]],
         stop: Callable[[str], Awaitable[object]],
         templates: Templates | None = None,
+        expire: Callable[[Handoff], Awaitable[None]] | None = None,
         submitter: str | None = None,
     ) -> None:
         self._store = store
@@ -49,6 +53,7 @@ class Scheduler:
         self._terms = terms
         self._stop = stop
         self._templates = templates or Templates()
+        self._expire = expire
         self._submitter = submitter
         self._lookout = Lookout(clock, leads, self.look, log)
 
@@ -72,15 +77,21 @@ class Scheduler:
             now = self._clock.now()
             due = await self._store.due_automations(now, BATCH)
             woken = await self._store.due_goals(now, BATCH)
-            if not due and not woken:
+            over = await self._store.due_handoffs(now, BATCH) if self._expire else []
+            if not (due or woken or over):
                 break
-            due = [one for one in due if (one.id, one.revision) not in tried]
-            woken = [one for one in woken if (one.id, one.revision) not in tried]
-            if not due and not woken:
+            work: list[tuple[Any, Callable[[Any], Awaitable[None]]]] = [
+                *((one, self._fire) for one in due),
+                *((one, self._wake_goal) for one in woken),
+                *((one, self._end) for one in over),
+            ]
+            fresh = [(one, step) for one, step in work if (one.id, one.revision) not in tried]
+            if not fresh:
                 return now + int(PAUSE_SECONDS * SECOND)
-            tried |= {(one.id, one.revision) for one in due} | {(one.id, one.revision) for one in woken}
-            await asyncio.gather(*(self._fire(one) for one in due), *(self._wake_goal(one) for one in woken))
-        times = (await self._store.next_automation_at(), await self._store.next_goal_at())
+            tried |= {(one.id, one.revision) for one, _ in fresh}
+            await asyncio.gather(*(step(one) for one, step in fresh))
+        times = [await self._store.next_automation_at(), await self._store.next_goal_at()]
+        times += [await self._store.next_handoff_at()] if self._expire else []
         return min((at for at in times if at is not None), default=None)
 
     async def _fire(self, automation: Automation) -> None:
@@ -124,3 +135,12 @@ class Scheduler:
             log.warning("goal %s could not be woken yet: %s", goal.id, problem)
         except Exception:
             log.exception("goal %s could not be woken", goal.id)
+
+    async def _end(self, handoff: Handoff) -> None:
+        assert self._expire is not None
+        try:
+            await self._expire(handoff)
+        except Conflict:
+            log.debug("handoff %s ended just now", handoff.id)
+        except StoreError as problem:
+            log.warning("handoff %s could not be ended yet: %s", handoff.id, problem)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from midwatch import automation, goal
+from midwatch import automation, goal, handoff
 from midwatch.automation import AutomationStore
 from midwatch.change import Changes
 from midwatch.clock import Clock
 from midwatch.goal import Ended, GoalStore, Templates
+from midwatch.handoff import HandoffStore
 from midwatch.task import AgentTerms, Task
 
 Settle = Callable[[Ended], Awaitable[Changes]]
 """What is to be written with the end of a task."""
 
 
-class Store(AutomationStore, GoalStore, Protocol):
+class Store(AutomationStore, GoalStore, HandoffStore, Protocol):
     """What this needs of the store."""
 
 
@@ -28,9 +29,11 @@ async def nothing(ended: Ended) -> Changes:
 async def settled(
     settle: Settle, task: Task, step: Changes, *, tools: int = 0, thread_id: str | None = None
 ) -> Changes:
-    """A step whose first update is the task's, with what it means for what the task belongs to, if it ends it."""
+    """A step whose first update is the task's, with what it means for what the task belongs to, if it ends it or has
+    it tried again."""
     after = task._replace(**step.updates[0].fields)
-    if task.cause_id is None or after.open:
+    again = task.cause == "handoff" and after.wait == "backoff"
+    if task.cause_id is None or (after.open and not again):
         return step
     return step.plus(await settle(Ended(after, tools, thread_id)))
 
@@ -54,9 +57,14 @@ class Settlements:
         """What is to be written with the end of `ended.task`; it is refused, and asked for again, when the automation
         or goal changed meanwhile."""
         task: Task = ended.task
-        if task.cause_id is None or task.open:
+        if task.cause_id is None:
             return Changes()
         now = self._clock.now()
+        if task.cause == "handoff":
+            passed = await self._store.get_handoff(task.cause_id)
+            return handoff.settle(passed, task, now) if passed else Changes()
+        if task.open:
+            return Changes()
         if task.cause == "automation":
             found = await self._store.get_automation(task.cause_id)
             return automation.settle(found, task, now, ended.thread_id) if found else Changes()

@@ -1,0 +1,493 @@
+"""The handoff service: pass work on, look at it, stop it, have it again. What one is stands in `midwatch.handoff`.
+
+Everything before the target's task is made happens here, within the deadline: choose, ask whether it is enabled, have
+it accepted, tell the hook, filter what goes along. From then on the task carries it, whatever becomes of this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+from midwatch import handoff as steps
+from midwatch.agent import Agent, AgentCapability
+from midwatch.change import Changes
+from midwatch.clock import SECOND, Clock, new_id
+from midwatch.errors import (
+    Conflict,
+    HandoffDisabled,
+    HandoffError,
+    HandoffOverdue,
+    HandoffRefused,
+    NoCandidate,
+    NotFound,
+    StoreError,
+    UnknownAgent,
+)
+from midwatch.event import TaskSubmitted, event
+from midwatch.handoff import (
+    TIMEOUT_SECONDS,
+    Candidate,
+    Form,
+    Handoff,
+    HandoffFilter,
+    HandoffStore,
+    HandoffTask,
+    Limits,
+    Link,
+    best_first,
+    check,
+    check_way,
+    remaining,
+    tool_description,
+    tool_name,
+    transfer_message,
+    visited,
+)
+from midwatch.history import (
+    HandoffContext,
+    HandoffInputData,
+    HistoryMapper,
+    InputFilter,
+    as_text,
+    filtered,
+    mapped,
+    nested,
+)
+from midwatch.session import PRIVATE, gate_key
+from midwatch.task import TRIES, AgentTerms, Task, TaskStore, meta
+from midwatch.tasks import stopping
+
+Hook = Callable[[Handoff], Any]
+Enable = Callable[["HandoffOptions", str], Any]
+"""Asked with the options and the agent that would get the work."""
+
+
+PAUSE_SECONDS = 0.5
+DISABLED = "it may not be handed to."
+
+
+class Store(HandoffStore, TaskStore, Protocol):
+    """What this service needs of the store."""
+
+
+@runtime_checkable
+class Receiver(Protocol):
+    """An agent that has a say in what it is given."""
+
+    @property
+    def capabilities(self) -> tuple[AgentCapability, ...]:
+        """What it can do."""
+        ...
+
+    def can_handle(self, work: HandoffTask) -> bool:
+        """Whether it could do this."""
+        ...
+
+    async def accept(self, handoff: Handoff) -> None:
+        """Take it, or raise to refuse it; the error's text is the reason."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffOptions:
+    """What can be said with a handoff. `to` is chosen by what agents can do when it is not given."""
+
+    task: HandoffTask
+    from_agent: str = ""
+    to: str | None = None
+    context: HandoffContext = field(default_factory=HandoffContext)
+    pre_handoff: tuple[Mapping[str, Any], ...] = ()
+    form: Form = "delegate"
+    timeout: float = TIMEOUT_SECONDS
+    max_retries: int = 0
+    wait: bool = True
+    on_handoff: Hook | None = None
+    input_filter: InputFilter | None = None
+    enabled: bool | None = None
+    enable_func: Enable | None = None
+    """Both must allow it."""
+    tool_name_override: str | None = None
+    tool_description_override: str | None = None
+    nest_history: bool | None = None
+    """None: as the desk is set."""
+    history_mapper: HistoryMapper | None = None
+    source_task: str | None = None
+    once: str | None = None
+    """A name the source gives it, so that asking again does not do it twice."""
+    retry_of: str | None = None
+    workdir: str | None = None
+    actor: str | None = None
+
+
+class Handoffs:
+    """Service: work passed from agent to agent."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        agents: Mapping[str, Agent],
+        terms: Callable[[str], Awaitable[AgentTerms | None]],
+        owner: str,
+        limits: Limits | None = None,
+        *,
+        nest_history: bool = False,
+        input_filter: InputFilter | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        self._store = store
+        self._clock = clock
+        self._agents = agents
+        self._terms = terms
+        self._owner = owner
+        self._nest = nest_history
+        self._filter = input_filter
+        self._disabled: set[str] = set()
+        self._waiting: dict[str, list[asyncio.Future[Handoff]]] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._changed = False
+
+    # -- who can be handed to ------------------------------------------------------------------------------------
+
+    def enable(self, agent: str, on: bool = True) -> None:
+        """Whether an agent of this process may be handed to."""
+        (self._disabled.discard if on else self._disabled.add)(agent)
+
+    async def find_agent(self, work: HandoffTask, without: frozenset[str] = frozenset()) -> list[str]:
+        """Who could do this work here, best first."""
+        given = await self._store.open_handoffs()
+        able = [
+            Candidate(name, capabilities_of(agent), given.get(name, 0), place)
+            for place, (name, agent) in enumerate(self._agents.items())
+            if not isinstance(agent, Receiver) or agent.can_handle(work)
+        ]
+        return best_first(able, work.type, without)
+
+    # -- handing over --------------------------------------------------------------------------------------------
+
+    async def handoff(self, options: HandoffOptions) -> Handoff:
+        """Pass work on. With `wait` the handoff as it ended, or the error that says why there is no answer; without it
+        the handoff as soon as its task is made: it goes on whatever becomes of the caller."""
+        check(options.task, options.context, options.timeout, options.max_retries)
+        known = await self._known(options)
+        made = known or await self._begin(options)
+        if known is None:
+            made = await self._in_time(made, options)
+        return await self.wait(made.id) if options.wait else made
+
+    async def _known(self, options: HandoffOptions) -> Handoff | None:
+        if options.source_task is None or options.once is None:
+            return None
+        found = await self._store.find_handoff(options.source_task, options.once)
+        if found is not None and found.status in ("pending", "accepted") and found.owner != self._owner:
+            return None if await self._drop(found) else await self._known(options)
+        return found
+
+    async def _drop(self, left: Handoff) -> bool:
+        """An earlier attempt of the source was preparing it and died; its name is free again."""
+        over, step = steps.failed(left, "the process that prepared it ended", self._clock.now(), "choose", once=None)
+        with suppress(Conflict):
+            await self._store.apply(step)
+            return not over.open
+        return False
+
+    async def _begin(self, options: HandoffOptions) -> Handoff:
+        """The record, and who will be asked first."""
+        source = await self._source(options)
+        chain = await self._chain(options, source)
+        root = (source.root_id or source.id) if source else None
+        total = await self._store.count_handoffs(root) if root else 0
+        if options.to is not None:
+            await self._check_agent(options.to)
+            check_way(chain, options.to, total, self.limits)
+            candidates = [options.to]
+        else:
+            candidates = await self.find_agent(options.task, visited(chain, self.limits))
+            check_way(chain, candidates[0] if candidates else "", total, self.limits)
+        now = self._clock.now()
+        to = candidates[0] if candidates else ""
+        parent = options.context.parent_handoff or _latest(chain)
+        made = Handoff(
+            id=new_id("h", now), form=options.form, from_agent=options.from_agent or (source.agent if source else ""),
+            to_agent=to, tool_name=tool_name(to, options.tool_name_override),
+            tool_description=tool_description(to, options.tool_description_override),
+            transfer_message=transfer_message(to), request=options.task.data(),
+            context=replace(options.context, parent_handoff=parent).data(), chain=tuple(chain),
+            source_task=source.id if source else None, root_id=root, once=options.once, creator=options.actor,
+            owner=self._owner, retry_of=options.retry_of, timeout=options.timeout,
+            deadline_at=now + int(options.timeout * SECOND), max_retries=options.max_retries, created_at=now,
+        )  # fmt: skip
+        await self._store.apply(steps.asked(made, now))
+        if not candidates:
+            why = f"no agent here can do work of type {options.task.type!r}; name one, or give one that capability."
+            await self._store.apply(steps.failed(made, why, now, "choose")[1])
+            raise NoCandidate(why, made.id)
+        return made
+
+    async def _source(self, options: HandoffOptions) -> Task | None:
+        if options.source_task is None:
+            return None
+        found = await self._store.get_task(options.source_task)
+        if found is None:
+            raise NotFound("task", options.source_task)
+        return found
+
+    async def _chain(self, options: HandoffOptions, source: Task | None) -> list[Link]:
+        """Who had the work before, in order."""
+        chain: list[Link] = []
+        parent = options.context.parent_handoff
+        if source is not None and source.cause == "handoff":
+            parent = source.cause_id
+        if parent is not None:
+            above = await self.get(parent)
+            chain = [Link(*link) for link in above.chain] + [Link(above.to_agent, above.id)]
+        agent = options.from_agent or (source.agent if source else "")
+        if agent and (not chain or chain[-1].agent != agent):
+            chain.append(Link(agent))
+        return chain
+
+    async def _check_agent(self, name: str) -> None:
+        if name not in self._agents and await self._terms(name) is None:
+            raise UnknownAgent(name, sorted(self._agents))
+
+    async def _in_time(self, made: Handoff, options: HandoffOptions) -> Handoff:
+        """What comes before the task, within the deadline; whatever fails ends the handoff and not the process."""
+        stage = _Stage(made)
+        try:
+            async with asyncio.timeout(remaining(made, self._clock.now())):
+                return await self._prepare(stage, options)
+        except TimeoutError:
+            await self._end(stage, steps.expired(stage.handoff, self._clock.now())[1])
+            why = f"handoff {made.id} was not even begun within its {made.timeout:g} s."
+            raise HandoffOverdue(why, made.id) from None
+        except HandoffError:
+            raise
+        except asyncio.CancelledError:
+            await asyncio.shield(
+                self._end(stage, steps.cancelled(stage.handoff, "its caller left", self._clock.now())[1])
+            )
+            raise
+        except Exception as problem:
+            why = f"{stage.name}: {type(problem).__name__}: {problem}"
+            await self._end(stage, steps.failed(stage.handoff, why, self._clock.now(), stage.name)[1])
+            raise HandoffError(f"handoff {made.id} failed before it began; {why}", made.id) from problem
+
+    async def _prepare(self, stage: _Stage, options: HandoffOptions) -> Handoff:
+        await self._take(stage, options)
+        stage.name = "hook"
+        if options.on_handoff is not None:
+            await _called(options.on_handoff, stage.handoff)
+        stage.name = "filter"
+        data = HandoffInputData(
+            input_history=options.context.messages, pre_handoff=options.pre_handoff, context=options.context,
+            new_messages=({"role": "user", "content": options.task.words()},),
+        )  # fmt: skip
+        seen = await filtered(self._chosen_filter(options), data)
+        stage.name = "execute"
+        task, context = await self._task(stage.handoff, options, seen)
+        stage.handoff = replace(stage.handoff, context=context)
+        running, step = steps.started(stage.handoff, task, self._clock.now())
+        first = step.updates[0]
+        told = TaskSubmitted(prompt=task.prompt, agent=task.agent, cause=task.cause, priority=task.priority)
+        submitted = Changes(events=(event(told, task.created_at, **meta(task)),))
+        kept = replace(first, fields={**first.fields, "context": context})
+        await self._store.apply(replace(step, updates=(kept,)).plus(submitted))
+        return replace(running, context=context)
+
+    async def _take(self, stage: _Stage, options: HandoffOptions) -> None:
+        """Have it taken by the one it is for, or, when nobody was named, by the first who does."""
+        tried: set[str] = set()
+        while True:
+            made, why = stage.handoff, ""
+            tried.add(made.to_agent)
+            stage.name = "enable"
+            if not await self._enabled(options, made.to_agent):
+                why = DISABLED
+            agent: object = self._agents.get(made.to_agent)
+            stage.name = "accept"
+            if not why and isinstance(agent, Receiver):
+                try:
+                    await agent.accept(made)
+                except Exception as problem:
+                    why = str(problem) or type(problem).__name__
+            if not why:
+                stage.handoff, step = steps.accepted(made, self._clock.now())
+                await self._store.apply(step)
+                return
+            without = visited([Link(*link) for link in made.chain], self.limits) | tried
+            others = await self.find_agent(options.task, without) if options.to is None else []
+            stage.handoff, step = steps.refused(made, why, self._clock.now(), others[0] if others else None)
+            await self._store.apply(step)
+            if not others:
+                kind = HandoffDisabled if why == DISABLED else HandoffRefused
+                raise kind(f"handoff {made.id}: agent {made.to_agent!r} did not take it: {why}", made.id)
+
+    async def _enabled(self, options: HandoffOptions, agent: str) -> bool:
+        if options.enabled is False or agent in self._disabled:
+            return False
+        return options.enable_func is None or bool(await _called(options.enable_func, options, agent))
+
+    def _chosen_filter(self, options: HandoffOptions) -> InputFilter | None:
+        """The handoff's own filter, mapper or wish to nest, before the desk's."""
+        if options.input_filter is not None:
+            return options.input_filter
+        if options.history_mapper is not None:
+            return mapped(options.history_mapper)
+        if options.nest_history is not None:
+            return nested if options.nest_history else None
+        return self._filter or (nested if self._nest else None)
+
+    async def _task(
+        self, made: Handoff, options: HandoffOptions, seen: HandoffInputData
+    ) -> tuple[Task, dict[str, Any]]:
+        """What the target runs, and what goes along. An agent that keeps no messages is told the history as text."""
+        agent = self._agents.get(made.to_agent)
+        terms = await self._terms(made.to_agent) or AgentTerms()
+        latest = seen.new_messages if seen.input_messages is None else seen.input_messages
+        history = seen.input_history + (seen.pre_handoff if seen.input_messages is None else ())
+        prompt = "\n\n".join(str(one.get("content") or "") for one in latest).strip() or options.task.words()
+        if not getattr(agent, "takes_history", False) and history:
+            prompt = f"{as_text(history)}\n\n{prompt}"
+        now = self._clock.now()
+        task_id = new_id("t", now)
+        session = f"{PRIVATE}{task_id}"
+        task = Task(
+            id=task_id, status="pending", prompt=prompt, agent=made.to_agent, session_key=session,
+            gate_key=gate_key(session), created_at=now, due_at=now, cause="handoff", cause_id=made.id,
+            priority=options.task.priority, creator=options.actor, workdir=options.workdir,
+            dir_key=terms.dir_key(options.workdir), timeout_seconds=terms.timeout_seconds, on_crash=terms.on_crash,
+            max_attempts=made.max_retries + 1, root_id=made.root_id or task_id, parent_id=made.source_task,
+            internal_key=f"handoff:{made.id}",
+        )  # fmt: skip
+        context = {**made.context, "messages": [dict(message) for message in history]}
+        return task, context
+
+    async def _end(self, stage: _Stage, step: Changes) -> None:
+        with suppress(Conflict, StoreError):
+            await self._store.apply(step)
+
+    # -- afterwards ----------------------------------------------------------------------------------------------
+
+    async def wait(self, handoff_id: str) -> Handoff:
+        """The handoff once it is completed; the error that says why it has no answer otherwise."""
+        future: asyncio.Future[Handoff] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(handoff_id, []).append(future)
+        try:
+            found = await self.get(handoff_id)
+            return answered(found if not found.open else await future)
+        finally:
+            waiting = self._waiting[handoff_id]
+            waiting.remove(future)
+            if not waiting:
+                del self._waiting[handoff_id]
+
+    def heard(self) -> None:
+        """Handoffs have changed; some may be waited for."""
+        self._changed = True
+        if self._waiting and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        while self._changed:
+            self._changed = False
+            for handoff_id in list(self._waiting):
+                try:
+                    found = await self.get(handoff_id)
+                except StoreError:
+                    self._changed = True
+                    await asyncio.sleep(PAUSE_SECONDS)
+                    continue
+                for future in self._waiting.get(handoff_id, ()) if not found.open else ():
+                    if not future.done():
+                        future.set_result(found)
+
+    async def get(self, handoff_id: str) -> Handoff:
+        """The handoff, or NotFound."""
+        found = await self._store.get_handoff(handoff_id)
+        if found is None:
+            raise NotFound("handoff", handoff_id)
+        return found
+
+    async def list(self, which: HandoffFilter | None = None) -> list[Handoff]:
+        """Newest first."""
+        return await self._store.list_handoffs(which or HandoffFilter())
+
+    async def cancel(self, handoff_id: str, *, why: str = "cancelled by a person", actor: str | None = None) -> Handoff:
+        """It is not wanted any more: it ends now, and its task is stopped wherever it runs."""
+        for _ in range(TRIES):
+            found = await self.get(handoff_id)
+            if not found.open:
+                raise Conflict(
+                    f"handoff {found.id} is already {found.status}; look at it with `midwatch handoff show`."
+                )
+            with suppress(Conflict):
+                return await self._stop(found, steps.cancelled(found, why, self._clock.now()), actor)
+        raise Conflict(f"handoff {handoff_id} keeps changing; try again.")
+
+    async def expire(self, due: Handoff) -> None:
+        """Its deadline has passed."""
+        await self._stop(due, steps.expired(due, self._clock.now()), None)
+
+    async def abandon(self, left: Handoff) -> None:
+        """The process that prepared it is gone, and nothing of it runs."""
+        why = "the process that prepared it ended before its task was made; hand it over again."
+        await self._store.apply(steps.failed(left, why, self._clock.now(), "choose")[1])
+
+    async def _stop(self, found: Handoff, ended: tuple[Handoff, Changes], actor: str | None) -> Handoff:
+        after, step = ended
+        task = await self._store.get_task(found.task_id) if found.task_id else None
+        if task is not None and task.open:
+            step = step.plus(stopping(task, self._clock.now(), actor)[1])
+        await self._store.apply(step)
+        return after
+
+    async def retry(self, handoff_id: str, *, actor: str | None = None) -> Handoff:
+        """A new handoff of the same work to the same agent; it is not waited for."""
+        old = await self.get(handoff_id)
+        if old.open or old.status == "completed":
+            raise Conflict(f"handoff {old.id} is {old.status}; only one that has failed is tried again.")
+        options = HandoffOptions(
+            task=old.work, from_agent=old.from_agent, to=old.to_agent or None, context=old.surroundings,
+            timeout=old.timeout, max_retries=old.max_retries, wait=False, source_task=old.source_task,
+            retry_of=old.id, actor=actor,
+        )  # fmt: skip
+        return await self.handoff(options)
+
+
+class _Stage:
+    """How far the preparation of a handoff has come."""
+
+    def __init__(self, handoff: Handoff) -> None:
+        self.handoff = handoff
+        self.name = "choose"
+
+
+def capabilities_of(agent: Agent) -> tuple[AgentCapability, ...]:
+    """What an agent can do."""
+    return agent.capabilities if isinstance(agent, Receiver) else (agent.capability,)
+
+
+def answered(handoff: Handoff) -> Handoff:
+    """It, when it has an answer; the error that says why there is none otherwise."""
+    if handoff.status == "completed":
+        return handoff
+    why = f"handoff {handoff.id} to {handoff.to_agent!r} {handoff.status}: {handoff.reason or 'no reason was given'}"
+    if handoff.status == "expired":
+        raise HandoffOverdue(why, handoff.id)
+    raise (HandoffRefused if handoff.status == "rejected" else HandoffError)(why, handoff.id)
+
+
+def _latest(chain: Sequence[Link]) -> str | None:
+    """The handoff that brought the work to where it is now, if one did."""
+    return next((link.handoff for link in reversed(chain) if link.handoff), None)
+
+
+async def _called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns, awaited where it is to be."""
+    made = function(*arguments)
+    return await made if inspect.isawaitable(made) else made

@@ -1,0 +1,263 @@
+"""Handoffs through a real desk: chosen, taken, done, answered; refused, late, cancelled. What fails leaves a record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch.agent import AgentCapability
+from midwatch.agents.function import FunctionAgent
+from midwatch.errors import (
+    Conflict,
+    HandoffDisabled,
+    HandoffError,
+    HandoffLimit,
+    HandoffOverdue,
+    HandoffRefused,
+    InvalidInput,
+    NoCandidate,
+    NotFound,
+    TransientError,
+    UnknownAgent,
+)
+from midwatch.handoff import Handoff, HandoffFilter, HandoffTask
+from midwatch.handoffs import HandoffOptions
+from midwatch.history import HandoffContext, HandoffInputData
+from midwatch.runtime import Runtime
+
+SAID = ({"role": "system", "content": "secret"}, {"role": "user", "content": "earlier"})
+
+
+class Picky(FunctionAgent):
+    """A function agent with capabilities and a say."""
+
+    def __init__(self, name: str, function: Any, priority: int, refuses: str = "", types: tuple[str, ...] = ()) -> None:
+        super().__init__(name, function)
+        self.capabilities = (AgentCapability(name="c", task_types=types, priority=priority),)
+        self.refuses = refuses
+        self.taken: list[str] = []
+
+    def can_handle(self, work: HandoffTask) -> bool:
+        return work.type != "impossible"
+
+    async def accept(self, handoff: Handoff) -> None:
+        if self.refuses:
+            raise ValueError(self.refuses)
+        self.taken.append(handoff.id)
+
+
+async def echo(prompt: str) -> str:
+    return f"<{prompt}>"
+
+
+class Crew:
+    """What the agents of these tests do."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.go = asyncio.Event()
+
+    async def shaky(self, prompt: str) -> str:
+        self.failures += 1
+        if self.failures < 3:
+            raise TransientError("not yet")
+        return "at last"
+
+    async def slow(self, prompt: str) -> str:
+        await self.go.wait()
+        return "late"
+
+    async def broken(self, prompt: str) -> str:
+        raise RuntimeError("broke")
+
+
+@pytest.fixture
+def crew() -> Crew:
+    return Crew()
+
+
+@pytest.fixture
+async def desk(tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Runtime]:
+    monkeypatch.setenv("MIDWATCH_DETECT_AGENTS", "false")
+    monkeypatch.setattr("midwatch.worker.pause_before", lambda task: 0.0)
+    agents = {
+        "echo": FunctionAgent("echo", echo),
+        "first": Picky("first", echo, 9, refuses="I am busy", types=("code",)),
+        "second": Picky("second", echo, 5, types=("code",)),
+        "shaky": FunctionAgent("shaky", crew.shaky),
+        "slow": FunctionAgent("slow", crew.slow),
+        "broken": FunctionAgent("broken", crew.broken),
+    }
+    async with Runtime.open(tmp_path, agents=agents) as desk:
+        yield desk
+
+
+def options(to: str | None = "echo", **wish: Any) -> HandoffOptions:
+    return HandoffOptions(**{"task": HandoffTask(description="do it"), "to": to, "from_agent": "lead", **wish})
+
+
+async def kinds(desk: Runtime, handoff_id: str | None = None) -> list[str]:
+    found = [one for one in await desk.store.read_events(0) if one.kind.startswith("handoff_")]
+    return [one.kind[8:] for one in found if handoff_id in (None, one.payload["handoff_id"])]
+
+
+async def test_work_is_handed_over_and_the_answer_comes_back(desk: Runtime) -> None:
+    done = await desk.handoffs.handoff(options(context=HandoffContext(messages=SAID)))
+    assert (done.status, done.to_agent, done.chain) == ("completed", "echo", (("lead", None),))
+    assert done.answer is not None
+    output = done.answer["output"]
+    assert "1. user: earlier" in output  # an agent that keeps no messages is told as text
+    assert "secret" not in output
+    assert output.count("do it") == 1
+    assert await kinds(desk) == ["requested", "accepted", "started", "completed"]
+    task = await desk.tasks.get(str(done.task_id))
+    assert (task.cause, task.cause_id) == ("handoff", done.id)
+
+
+async def test_the_best_that_takes_it_gets_it(desk: Runtime) -> None:
+    work = HandoffTask(type="code", description="write")
+    done = await desk.handoffs.handoff(options(None, task=work))
+    assert done.to_agent == "second"
+    assert [dict(one) for one in done.refusals] == [{"agent": "first", "reason": "I am busy"}]
+    assert await kinds(desk) == ["requested", "rejected", "accepted", "started", "completed"]
+    with pytest.raises(HandoffRefused, match="I am busy"):
+        await desk.handoffs.handoff(options("first", task=work))
+    desk.handoffs.enable("second", False)
+    with pytest.raises(HandoffDisabled):
+        await desk.handoffs.handoff(options("second", task=work))
+    assert [one.status for one in await desk.handoffs.list()] == ["rejected", "rejected", "completed"]
+
+
+async def test_nobody_who_can_is_an_error_that_leaves_a_record(desk: Runtime) -> None:
+    for agent in desk.agents.values():
+        desk.handoffs.enable(agent.name, False)
+    with pytest.raises(HandoffDisabled):
+        await desk.handoffs.handoff(options(None, task=HandoffTask(type="code", description="x")))
+    await desk.handoffs.list()
+    without = {name: agent for name, agent in desk.agents.items() if name in ("first", "second")}
+    for name in list(desk.agents):
+        if name not in without:
+            del desk.agents[name]
+    with pytest.raises(NoCandidate, match="'painting'") as caught:
+        await desk.handoffs.handoff(options(None, task=HandoffTask(type="painting", description="x")))
+    assert (await desk.handoffs.get(str(caught.value.handoff))).status == "failed"
+
+
+async def test_each_way_to_change_what_goes_along(desk: Runtime) -> None:
+    context = HandoffContext(messages=SAID)
+
+    async def told(**wish: Any) -> str:
+        done = await desk.handoffs.handoff(options(context=context, **wish))
+        assert done.answer is not None
+        return str(done.answer["output"])
+
+    assert await told(input_filter=lambda data: HandoffInputData(new_messages=data.new_messages)) == "<do it>"
+    assert "2 seen" not in await told(history_mapper=lambda seen: [{"role": "user", "content": f"{len(seen)} seen"}])
+    assert "1 seen" in await told(history_mapper=lambda seen: [{"role": "user", "content": f"{len(seen)} seen"}])
+    assert "earlier" in await told(nest_history=True)
+
+    async def instead(data: HandoffInputData) -> HandoffInputData:
+        return HandoffInputData(input_messages=({"role": "user", "content": "other"},), new_messages=data.new_messages)
+
+    assert await told(input_filter=instead) == "<other>"
+
+
+@pytest.mark.parametrize(
+    ("wish", "stage", "match"),
+    [
+        ({"on_handoff": lambda handoff: 1 / 0}, "hook", "division"),
+        ({"input_filter": lambda data: "wrong"}, "filter", "instead of HandoffInputData"),
+        ({"input_filter": lambda data: 1 / 0}, "filter", "division"),
+        ({"enable_func": lambda options, agent: 1 / 0}, "enable", "division"),
+        ({"to": "broken"}, "execute", "broke"),
+    ],
+)
+async def test_whatever_fails_ends_the_handoff_and_not_the_desk(
+    desk: Runtime, wish: dict[str, Any], stage: str, match: str
+) -> None:
+    with pytest.raises(HandoffError, match=match) as caught:
+        await desk.handoffs.handoff(options(**wish))
+    record = await desk.handoffs.get(str(caught.value.handoff))
+    assert record.status == "failed"
+    (over,) = [one for one in await desk.store.read_events(0) if one.kind == "handoff_failed"]
+    assert over.payload["stage"] == stage
+    assert (await desk.handoffs.handoff(options())).status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("wish", "error"),
+    [
+        ({"to": "nobody"}, UnknownAgent),
+        ({"to": "echo", "from_agent": "echo"}, InvalidInput),
+        ({"timeout": 0.0}, InvalidInput),
+        ({"timeout": -3.0}, InvalidInput),
+        ({"task": HandoffTask(input="x" * 5_000_000)}, InvalidInput),
+        ({"source_task": "t_none"}, NotFound),
+        ({"context": HandoffContext(parent_handoff="h_none")}, NotFound),
+    ],
+)
+async def test_bad_input_leaves_nothing(desk: Runtime, wish: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        await desk.handoffs.handoff(options(**wish))
+    assert await desk.handoffs.list() == []
+
+
+async def test_it_is_tried_again_and_counts(desk: Runtime, crew: Crew) -> None:
+    done = await desk.handoffs.handoff(options("shaky", max_retries=3))
+    assert done.answer is not None
+    assert (done.answer["output"], done.retry_count) == ("at last", 2)
+    assert await kinds(desk) == ["requested", "accepted", "started", "retried", "retried", "completed"]
+
+
+async def test_a_deadline_covers_everything_and_a_late_result_is_kept(desk: Runtime, crew: Crew) -> None:
+    with pytest.raises(HandoffOverdue):
+        await desk.handoffs.handoff(options("slow", timeout=0.3))
+    (record,) = await desk.handoffs.list()
+    assert record.status == "expired"
+    task = await desk.tasks.wait(str(record.task_id))
+    assert task.status == "cancelled"
+    late = await desk.handoffs.get(record.id)
+    assert (late.status, late.late and late.late["outcome"]) == ("expired", "cancelled")
+    with pytest.raises(HandoffOverdue):
+        await desk.handoffs.handoff(options(on_handoff=lambda handoff: asyncio.sleep(9), timeout=0.2))
+
+
+async def test_cancel_reaches_the_target(desk: Runtime) -> None:
+    made = await desk.handoffs.handoff(options("slow", wait=False))
+    waiting = asyncio.create_task(desk.handoffs.wait(made.id))
+    assert (await desk.handoffs.cancel(made.id)).status == "cancelled"
+    with pytest.raises(HandoffError, match="cancelled"):
+        await waiting
+    assert (await desk.tasks.wait(str(made.task_id))).status == "cancelled"
+    with pytest.raises(Conflict):
+        await desk.handoffs.cancel(made.id)
+    again = await desk.handoffs.retry(made.id)
+    assert (again.retry_of, again.status) == (made.id, "in_progress")
+    await desk.handoffs.cancel(again.id)
+
+
+async def test_the_same_thing_asked_for_again_is_the_same_handoff(desk: Runtime) -> None:
+    task = await desk.tasks.submit("source", agent="slow")
+    wish = options(source_task=task.id, from_agent="", once="call-1")
+    first, second = await desk.handoffs.handoff(wish), await desk.handoffs.handoff(wish)
+    assert first.id == second.id
+    assert first.root_id == task.id
+    assert len(await desk.handoffs.list(HandoffFilter(root_id=task.id))) == 1
+    await desk.tasks.cancel(task.id)
+
+
+async def test_ping_pong_stops_at_the_limit(desk: Runtime) -> None:
+    parent, hops = None, 0
+    with pytest.raises(HandoffLimit, match="8 times in a row"):
+        for hop in range(20):
+            to = ("echo", "second")[hop % 2]
+            context = HandoffContext(parent_handoff=parent)
+            parent = (
+                await desk.handoffs.handoff(options(to, context=context, from_agent="" if parent else "second"))
+            ).id
+            hops += 1
+    assert hops == 8
