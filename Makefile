@@ -36,7 +36,8 @@ check: lint ## Fast inner loop: style, types, unit and contract tests; under a m
 .PHONY: test
 test: lint ## Everything
 	tests/install-services
-	$(BIN)/pytest -n 3 --dist worksteal --ignore=tests/chaos --ignore=tests/agents
+	$(BIN)/pytest -n 3 --dist worksteal --ignore=tests/chaos --ignore=tests/agents --ignore=tests/browser
+	$(BIN)/pytest -n 2 --dist worksteal tests/browser
 	$(BIN)/pytest -s tests/chaos
 
 .PHONY: test-agents

@@ -49,8 +49,7 @@ async def test_an_idle_page_says_nothing(desk: Desk) -> None:
     await desk.ended(await desk.submit("put a ceiling on it", "coder", session_key=session))
     for path in (f"/tasks/{task}", session_path(session), "/events", "/inbox"):  # a browser has six connections
         await desk.tab(first.context, path)
-    files = [path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.js")]
-    modules = {f"/web/{name}" for name in files if not name.startswith("chat/")}  # which is a page of its own
+    modules = {f"/web/{path.relative_to(FOLDER).as_posix()}" for path in FOLDER.rglob("*.js")}
     async with asyncio.timeout(30):  # a page fetches all of them ahead, so that it goes on while it is offline
         for page in first.context.pages:
             while modules - {request.url.removeprefix(desk.server.url) for request in of_page(desk, page)}:

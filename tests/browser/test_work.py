@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from browsing import Desk, live, session_path
 from coder import PLAN, THOUGHT
@@ -62,6 +63,7 @@ async def test_thoughts_and_tools_are_folded_and_open_by_keyboard(desk: Desk) ->
         await expect(thought.locator(".said")).to_be_hidden()
         await thought.locator("summary").focus()
         await page.keyboard.press("Enter")
+        await expect(thought.locator(".said")).to_be_visible()
         await expect(thought.locator(".said")).to_have_text(THOUGHT)
         bad = page.locator(".step.tool[data-state=bad]")
         await expect(bad).to_contain_text("failed")
@@ -70,6 +72,20 @@ async def test_thoughts_and_tools_are_folded_and_open_by_keyboard(desk: Desk) ->
         await page.keyboard.press("Enter")
         await expect(bad.locator(".tool-body")).to_contain_text("1 failed, 87 passed")
         await expect(bad.locator(".tool-body")).to_contain_text("pytest")
+
+
+async def test_the_work_of_a_task_is_shown_though_its_events_come_late(desk: Desk) -> None:
+    task = await desk.submit("put a ceiling on it", "coder")
+    await desk.ended(task)
+    page = await desk.open("/")
+    held: asyncio.Queue[Route] = asyncio.Queue()
+    await page.route("**/api/v1/events?task_id=*", held.put)
+    async with page.expect_response(f"**/api/v1/tasks/{task}/page") as answered:
+        await page.goto(f"/tasks/{task}")
+    await (await answered.value).finished()
+    await page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+    await (await asyncio.wait_for(held.get(), 15)).continue_()
+    await expect(page.locator(".task-work .step.tool").first).to_be_visible()
 
 
 async def test_a_diff_is_coloured_counted_and_folded_when_it_is_long(desk: Desk) -> None:

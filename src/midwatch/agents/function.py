@@ -428,7 +428,7 @@ class _Serving:
         turn = self._turn
         if name == "emit":
             kind, data = arguments
-            return await turn.emit(KINDS[kind](**data))
+            return await turn.emit(KINDS[kind].of(data))
         if name == "ask":
             said, choices, expires = arguments
             asked = said if isinstance(said, str) else question_of(said)

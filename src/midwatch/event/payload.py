@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 
 class Payload:
@@ -21,6 +21,12 @@ class Payload:
     def data(self) -> dict[str, Any]:
         """The payload as plain data, ready for JSON."""
         return {name.rstrip("_"): _kept(getattr(self, name)) for name in self.names}
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Self:
+        """The payload that gave this data."""
+        fields = {name.rstrip("_"): name for name in cls.names}
+        return cls(**{fields.get(name, name): value for name, value in data.items()})
 
 
 def _kept(value: Any) -> Any:

@@ -26,7 +26,7 @@ export default async function task(main, page) {
   page.whenLeft(() => stop.abort());
   const data = { task: null, events: new Map(), deliveries: new Map(), lineage: [], early: [], last: null, work: new Work() };
   const view = build(main, data, page);
-  const draw = perFrame(() => page.isShown() && data.task && drawAll(view, data, page));
+  const draw = perFrame(() => page.isShown() && data.read && drawAll(view, data, page));
   const whole = async () => {
     const state = await snapshot({ task_id: id }, stop.signal).catch(() => null);
     if (!state || !page.isShown()) return;
@@ -59,6 +59,7 @@ export default async function task(main, page) {
     await Promise.all([readPage(), readEvents(id, data, stop.signal)]);
     data.work.reset(inOrder(data));
     for (const event of data.early.splice(0)) note(data, event);
+    data.read = true; // both: whether it has steps decides how the page is laid out
     draw();
     if (data.task.status === "running") await whole();
   };
