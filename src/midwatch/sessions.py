@@ -7,18 +7,21 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from midwatch.change import Changes
 from midwatch.clock import Clock, new_id
 from midwatch.errors import AlreadyFinished, Conflict, InvalidInput, KeyReused, NotFound
 from midwatch.event import SessionClosed, SessionOpened, StatusChange, event
 from midwatch.session import MAX_TITLE, Message, Role, Session, SessionStore, View, checked_key, gate_key, said
-from midwatch.submission import MAX_PROMPT, check, check_repository
+from midwatch.steering import SEND_MODES, SendMode, Sent
+from midwatch.submission import MAX_PROMPT, Submission, check, check_repository
 from midwatch.task import Status, Task, TaskFilter, TaskStore
 from midwatch.tasks import Tasks
 
 PAGE = 200
+InterruptMode = Literal["abort", "stop"]
+"""How a running turn is ended: at once, or with one closing answer and no more tools."""
 
 
 class Store(SessionStore, TaskStore, Protocol):
@@ -129,34 +132,79 @@ class Sessions:
         key: str,
         text: str,
         *,
+        mode: SendMode = "after_turn",
         priority: int = 0,
         idempotency_key: str | None = None,
         actor: str | None = None,
     ) -> Task:
-        """Say something in a conversation. While it is busy the message waits for its turn; it is durable when this
-        returns."""
+        """Say something in a conversation; the task that will answer it. While it is busy the message waits for its
+        turn; with another `mode` it goes into the turn that runs, see `say`. It is durable when this returns."""
+        return (await self.say(key, text, mode, priority=priority, idempotency_key=idempotency_key, actor=actor)).task
+
+    async def say(
+        self,
+        key: str,
+        text: str,
+        mode: SendMode = "after_turn",
+        *,
+        priority: int = 0,
+        idempotency_key: str | None = None,
+        actor: str | None = None,
+    ) -> Sent:
+        """Say something in a conversation, and when the agent is to hear it while it is busy: `after_turn`, at its next
+        step (`interrupt`), or when the tool it uses has returned (`after_tool`). When nothing runs, or the agent takes
+        nothing while it works, it is a task as ever; the reply's `mode` tells. LimitReached when too many wait for the
+        running turn."""
+        if mode not in SEND_MODES:
+            raise InvalidInput(f"mode is one of: {', '.join(SEND_MODES)}.", field="mode")
         session = (await self.get(key)).session
+        wish: Submission = {
+            "agent": session.agent, "session_key": key, "workdir": session.workdir, "cause": "message",
+            "priority": priority, "idempotency_key": idempotency_key, "origin_session": key,
+        }  # fmt: skip
         try:
-            return await self._tasks.submit(
-                text, actor=actor, agent=session.agent, session_key=key, workdir=session.workdir, cause="message",
-                priority=priority, idempotency_key=idempotency_key, origin_session=key,
-            )  # fmt: skip
+            if mode == "after_turn":
+                return Sent(await self._tasks.submit(text, actor=actor, **wish))
+            return await self._tasks.steer(text, mode, actor=actor, **wish)
         except InvalidInput as problem:
             if problem.field != "prompt":
                 raise
             raise InvalidInput(str(problem).replace("prompt", "text"), field="text") from None
 
-    async def interrupt(self, key: str, *, actor: str | None = None) -> str | None:
-        """Stop what runs in it now; what waits goes on. Returns the stopped task, or None when nothing ran."""
-        running = (await self.get(key)).running_task
+    async def interrupt(
+        self, key: str, mode: InterruptMode = "abort", *, hint: str | None = None, actor: str | None = None
+    ) -> str | None:
+        """End the turn that runs in it now; what waits goes on. `abort` cancels its task; `stop` lets it close with one
+        answer, for which `hint` may say something; Conflict when the agent cannot. Returns the task, or None when
+        nothing ran."""
+        if mode not in ("abort", "stop"):
+            raise InvalidInput("mode is abort or stop.", field="mode")
+        if mode == "abort" and hint:
+            raise InvalidInput("a hint goes with mode stop; an abort asks the agent nothing.", field="hint")
+        view = await self.get(key)
+        running = view.running_task
         if running is None:
             return None
+        if mode == "stop":
+            return await self._close_turn(view.session, hint or "", actor)
         with suppress(AlreadyFinished):
             stopped = await self._tasks.cancel(running, actor=actor)
             if stopped.cause == "automation" and stopped.cause_id and self._pause is not None:
                 await self._pause(stopped.cause_id, actor)
             return running
         return None
+
+    async def _close_turn(self, session: Session, hint: str, actor: str | None) -> str | None:
+        if not await self._tasks.steerable(session.agent):
+            raise Conflict(
+                f"{session.agent} takes nothing while it works, so it cannot be asked to close its turn; "
+                f"end it now with `midwatch session interrupt {session.key}`."
+            )
+        try:
+            sent = await self._tasks.stop(session.key, hint.strip(), actor=actor)
+        except InvalidInput as problem:
+            raise InvalidInput(str(problem).replace("prompt", "hint"), field="hint") from None
+        return sent.task.id if sent else None
 
     async def restart(self, key: str, *, actor: str | None = None) -> View:
         """Stop what runs in it and end its agent's process; the next message begins a new one, which takes up the
@@ -175,6 +223,7 @@ class Sessions:
         await self._store.close_session(key, now, (closed, status))
         await self._cancel_all(key, "pending", actor)  # first, so that none of them begins when the running one ends
         await self._cancel_all(key, "running", actor)
+        await self._cancel_all(key, "pending", actor)  # what a turn that ended meanwhile left untaken
         return await self.get(key)
 
     async def _cancel_all(self, key: str, status: Status, actor: str | None) -> None:

@@ -1,4 +1,5 @@
-"""Settlements: what the end of a task means for the automation or goal it belongs to. Written with that end."""
+"""Settlements: what the end of a task means for the automation or goal it belongs to, and for messages that people have
+sent into its turn and it has not taken. Written with that end."""
 
 from __future__ import annotations
 
@@ -11,13 +12,15 @@ from midwatch.change import Changes
 from midwatch.clock import Clock
 from midwatch.goal import Ended, GoalStore, Templates
 from midwatch.handoff import HandoffStore
+from midwatch.session import SessionStore
+from midwatch.steering import SteerStore, passed_on
 from midwatch.task import AgentTerms, Task
 
 Settle = Callable[[Ended], Awaitable[Changes]]
 """What is to be written with the end of a task."""
 
 
-class Store(AutomationStore, GoalStore, HandoffStore, Protocol):
+class Store(AutomationStore, GoalStore, HandoffStore, SessionStore, SteerStore, Protocol):
     """What this needs of the store."""
 
 
@@ -33,7 +36,7 @@ async def settled(
     it tried again."""
     after = task._replace(**step.updates[0].fields)
     again = task.cause == "handoff" and after.wait == "backoff"
-    if task.cause_id is None or (after.open and not again):
+    if (after.open and not again) or (task.cause_id is None and not task.steers):
         return step
     return step.plus(await settle(Ended(after, tools, thread_id)))
 
@@ -56,6 +59,17 @@ class Settlements:
     async def after(self, ended: Ended) -> Changes:
         """What is to be written with the end of `ended.task`; it is refused, and asked for again, when the automation
         or goal changed meanwhile."""
+        task: Task = ended.task
+        left = await self._left(task) if task.steers and not task.open else Changes()
+        return left.plus(await self._of_cause(ended))
+
+    async def _left(self, task: Task) -> Changes:
+        queued = await self._store.queued_steers(task.id)
+        session = await self._store.get_session(task.session_key) if queued else None
+        closed = session is not None and session.status == "closed"
+        return passed_on(task, queued, self._clock.now(), closed=closed)
+
+    async def _of_cause(self, ended: Ended) -> Changes:
         task: Task = ended.task
         if task.cause_id is None:
             return Changes()

@@ -201,6 +201,8 @@ class AgentTerms(NamedTuple):
     """Whether its tasks want their directory for themselves while they run, as those that write code do."""
     workdir: str | None = None
     """Where a task works that names no directory."""
+    steerable: bool = False
+    """Whether its turns take what people send into them while they run."""
 
     def dir_key(self, workdir: str | None) -> str | None:
         """What a task in this directory must not share with a running one; None when it need not care."""
@@ -384,6 +386,14 @@ def conversation(task: Task) -> bool:
     return task.session_key != f"{PRIVATE}{task.retry_of or task.id}"
 
 
+def prompt_message(task: Task, now: int) -> Message:
+    """What its conversation shows of its prompt."""
+    return Message(
+        session_key=task.session_key, role="user", text=task.prompt, time=now, task_id=task.id, id=task.id,
+        author=task.creator,
+    )  # fmt: skip
+
+
 def end_messages(task: Task, now: int) -> tuple[Message, ...]:
     """The answer for the task's conversation, and the result for the session it was asked from."""
     how = task.status if task.status == task.outcome else f"{task.status}: {task.outcome}"
@@ -431,7 +441,8 @@ def end(
     usage: Mapping[str, Any] | None = None,
     actor: str | None = None,
 ) -> tuple[Task, Changes]:
-    """The task as it ends, and everything that is written with it. Guarded by what was known of a stop."""
+    """The task as it ends, and everything that is written with it. Guarded by what was known of a stop, and of messages
+    sent into its turn."""
     ended = task._replace(
         status=STATUS_OF[outcome], outcome=outcome, result=result, error=error, usage=usage or task.usage,
         completed_at=now, wait=None, lease_owner=None, pgid=None, pgid_mark=None, token_hash=None,
@@ -444,7 +455,7 @@ def end(
     messages = end_messages(ended, now)
     failed = trouble(task, error or outcome, "error", now) if ended.status == "failed" else ()
     return ended, Changes(
-        updates=(Update("task", task.id, fields, owned(task)),),
+        updates=(Update("task", task.id, fields, {**owned(task), "steers": task.steers}),),
         messages=messages,
         deliveries=end_notice(ended, now),
         events=(

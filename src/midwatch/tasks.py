@@ -11,6 +11,7 @@ from midwatch.clock import SECOND, Clock, iso, new_id
 from midwatch.errors import AlreadyFinished, Conflict, InvalidInput, NotFinished, NotFound, UnknownAgent
 from midwatch.event import InterruptReceived, TaskSubmitted, event
 from midwatch.session import PRIVATE, SessionStore, checked_key, gate_key
+from midwatch.steering import Mode, Sent, Steer, SteerStore
 from midwatch.submission import MAX_PROMPT, Submission, body_hash, check, check_repository
 from midwatch.task import OUTSIDE, TRIES, AgentTerms, Summary, Task, TaskFilter, TaskStore, end, meta, owned
 
@@ -24,7 +25,7 @@ class Limits:
     max_prompt: int = MAX_PROMPT
 
 
-class Store(TaskStore, SessionStore, Protocol):
+class Store(TaskStore, SessionStore, SteerStore, Protocol):
     """What this service needs of the store."""
 
 
@@ -83,6 +84,35 @@ class Tasks:
     async def submit(self, prompt: str, *, actor: str | None = None, **wish: Unpack[Submission]) -> Task:
         """Accept a prompt for an agent; `Submission` lists what else can be said. When this returns the task is
         durable and will run. The same `idempotency_key` with the same wishes returns the first task."""
+        return await self._insert(await self._made(prompt, actor, wish), self._limits)
+
+    async def steer(self, prompt: str, mode: Mode, *, actor: str | None = None, **wish: Unpack[Submission]) -> Sent:
+        """Send a prompt into the turn that runs in `session_key`, or accept it as a task when none does, or when the
+        agent takes nothing while it works."""
+        task = await self._made(prompt, actor, wish)
+        if not await self.steerable(task.agent):
+            return Sent(await self._insert(task, self._limits))
+        steer = Steer(
+            id=task.id, task_id="", number=0, session_key=task.session_key, mode=mode, text=prompt,
+            created_at=task.created_at, actor=actor, idempotency_key=task.idempotency_key,
+        )  # fmt: skip
+        changes, *most = _written(task, self._limits)
+        sent = await self._store.send_steer(steer, (task, changes), *most)
+        assert sent is not None
+        return sent
+
+    async def stop(self, key: str, hint: str = "", *, actor: str | None = None) -> Sent | None:
+        """Ask the turn that runs in a session to use no more tools and close with one answer; None when none runs."""
+        if hint:
+            check(hint, {}, self._limits.max_prompt)
+        now = self._clock.now()
+        steer = Steer(
+            id=new_id("t", now), task_id="", number=0, session_key=key, mode="stop", text=hint, created_at=now,
+            actor=actor,
+        )  # fmt: skip
+        return await self._store.send_steer(steer, None)
+
+    async def _made(self, prompt: str, actor: str | None, wish: Submission) -> Task:
         check(prompt, wish, self._limits.max_prompt)
         name = wish.get("agent") or self._agents.default
         terms = await self._terms(name)
@@ -96,7 +126,7 @@ class Tasks:
         session = wish.get("session_key")
         session = checked_key(session) if session else f"{PRIVATE}{task_id}"
         worktree = await self._worktree(wish, session, terms, now)
-        task = Task(
+        return Task(
             id=task_id, status="pending", prompt=prompt, agent=name, session_key=session, gate_key=gate_key(session),
             created_at=now, due_at=now + int(delay * SECOND), wait="delay" if delay else None,
             cause=wish.get("cause") or "submit", priority=wish.get("priority") or 0, creator=actor,
@@ -110,7 +140,6 @@ class Tasks:
             body_hash=body_hash(prompt, wish) if key else None, budget=wish.get("budget"),
             worktree=worktree,
         )  # fmt: skip
-        return await self._insert(task, self._limits)
 
     async def _worktree(self, wish: Submission, session: str, terms: AgentTerms, now: int) -> dict[str, Any] | None:
         """The worktree the task is to work in: its conversation's, one of its own if it wishes so, or none."""
@@ -226,19 +255,17 @@ class Tasks:
         return (await self._store.count_tasks()).active
 
     async def _insert(self, task: Task, limits: Limits | None) -> Task:
-        told = TaskSubmitted(
-            prompt=task.prompt, agent=task.agent, cause=task.cause, priority=task.priority,
-            due_at=iso(task.due_at) if task.wait else None, retry_of=task.retry_of,
-        )  # fmt: skip
-        changes = Changes(events=(event(told, task.created_at, **meta(task)),))
-        most = (limits.max_open, limits.max_open_per_actor) if limits and task.cause in OUTSIDE else (None, None)
-        return (await self._store.submit(task, changes, *most)).task
+        return (await self._store.submit(task, *_written(task, limits))).task
 
     async def known_agent(self, agent: str | None) -> str:
         """The agent of that name, or the default one; UnknownAgent when nobody offers it."""
         name = agent or self._agents.default
         await self._terms(name)
         return name
+
+    async def steerable(self, agent: str) -> bool:
+        """Whether its turns take what people send into them."""
+        return (await self._terms(agent)).steerable
 
     async def _get(self, task_id: str) -> Task:
         found = await self._store.get_task(task_id)
@@ -267,6 +294,18 @@ def stopping(task: Task, now: int, actor: str | None = None) -> tuple[Task, Chan
     told = event(InterruptReceived(reason="cancel"), now, **meta(task, actor))
     stop = Update("task", task.id, {"stop_requested": "cancel"}, owned(task))
     return task._replace(stop_requested="cancel"), Changes(updates=(stop,), events=(told,))
+
+
+def _written(task: Task, limits: Limits | None) -> tuple[Changes, int | None, int | None]:
+    """What is written with a task that is handed in, and how much may be open."""
+    told = TaskSubmitted(
+        prompt=task.prompt, agent=task.agent, cause=task.cause, priority=task.priority,
+        due_at=iso(task.due_at) if task.wait else None, retry_of=task.retry_of,
+    )  # fmt: skip
+    changes = Changes(events=(event(told, task.created_at, **meta(task)),))
+    if limits is None or task.cause not in OUTSIDE:
+        return changes, None, None
+    return changes, limits.max_open, limits.max_open_per_actor
 
 
 async def _nothing(ended: Task) -> Changes:

@@ -243,7 +243,7 @@ class ScriptedAgent:
     ) -> None:
         self.name = name
         self.lasting = lasting
-        self.terms = terms or AgentTerms(timeout_seconds=60.0, on_crash="rerun")
+        self.terms = (terms or AgentTerms(timeout_seconds=60.0, on_crash="rerun"))._replace(steerable=True)
         self.capability = AgentCapability(name=name)
         self.opened: list[Session] = []
         self.turns: list[Turn] = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from midwatch.agent import Answer, Question
 from midwatch.approval import Approval, answer_of, ask, ruled, too_late
 from midwatch.change import Changes, Fence, Update
 from midwatch.clock import Clock
-from midwatch.errors import AgentError, LeaseLost, StoreUnavailable, TransientError
+from midwatch.errors import AgentError, LeaseLost, MidwatchError, StoreUnavailable, TransientError
 from midwatch.event import (
     Event,
     LlmRequest,
@@ -22,6 +23,7 @@ from midwatch.event import (
     MessageDelta,
     MessageUpdate,
     Payload,
+    SteeringInjected,
     ToolExecEnd,
     ToolExecStart,
     TurnEnd,
@@ -32,9 +34,9 @@ from midwatch.event import (
 )
 from midwatch.rule import Judge
 from midwatch.session import Message, Session, said
-from midwatch.steering import Mode, Steer
+from midwatch.steering import STOP, Mode, Steer
 from midwatch.step import Step, StepStore
-from midwatch.task import Claim, Task, TaskStore, changed_status, conversation, meta, used
+from midwatch.task import Claim, Task, TaskStore, changed_status, conversation, meta, prompt_message, used
 
 MOST_UNWRITTEN = 500
 PAUSE_SECONDS = 0.5
@@ -83,6 +85,9 @@ class LiveTurn:
         self.tools_used = 0
         self._steers: list[Steer] = []
         self._steered = asyncio.Event()
+        self._took: set[str] = set()
+        self._receiving = asyncio.Lock()
+        self._returning: asyncio.Task[None] | None = None
         self._saved = 0
         self._host = host
         self._progress = task.progress
@@ -146,7 +151,7 @@ class LiveTurn:
         )  # fmt: skip
         await self._write(Changes(fence=self.fence, records=(step,), updates=self._taken(took)))
         self._saved += 1
-        self._steers = [steer for steer in self._steers if steer.id not in took]
+        self._let_go(took)
 
     async def history(self) -> list[Any]:
         if self.thread_id is None:
@@ -162,12 +167,35 @@ class LiveTurn:
         await self._steered.wait()
 
     async def receive(self) -> str:
-        while not self._steers:
-            await self.steered()
-        taken = self._steers[0]
-        await self._write(Changes(fence=self.fence, updates=self._taken((taken.id,))))
-        self._steers = [steer for steer in self._steers if steer.id != taken.id]
-        return taken.text
+        async with self._receiving:
+            while not self._steers:
+                await self.steered()
+            taken = self._steers[0]
+            self._let_go((taken.id,))
+            taking = asyncio.get_running_loop().create_task(self._take(taken))
+            try:
+                await asyncio.shield(taking)
+            except BaseException:
+                giving = self._give_back(taken, taking, self._returning)
+                self._returning = asyncio.get_running_loop().create_task(giving)
+                raise
+            return taken.text or STOP
+
+    async def _take(self, steer: Steer) -> None:
+        told = SteeringInjected(count=1, total_content_len=len(steer.text), steer_ids=(steer.id,))
+        made = event(told, self._host.clock.now(), **self._meta)
+        await self._write(Changes(fence=self.fence, updates=self._taken((steer.id,)), events=(made,)))
+
+    async def _give_back(self, steer: Steer, taking: asyncio.Task[None], before: asyncio.Task[None] | None) -> None:
+        """Whoever wanted the message has stopped waiting: it is taken again, or becomes a task."""
+        if before is not None:
+            await before
+        with suppress(MidwatchError):
+            await taking
+            again = Update("steer", steer.id, {"status": "queued", "attempt": None}, {"status": "injected"})
+            await self._write(Changes(fence=self.fence, updates=(again,)))
+        self._took.discard(steer.id)
+        self.hear(sorted((*self._steers, steer), key=lambda one: one.number))
 
     def over_budget(self) -> str | None:
         return None
@@ -232,8 +260,8 @@ class LiveTurn:
     def hear(self, queued: Sequence[Steer]) -> None:
         """What people have sent into the turn and it has not taken, oldest first."""
         known = {steer.id for steer in self._steers}
-        self._steers = list(queued)
-        if any(steer.id not in known for steer in queued):
+        self._steers = [steer for steer in queued if steer.id not in self._took]  # a look may be older than a step
+        if any(steer.id not in known for steer in self._steers):
             self._steered.set()
 
     def begin(self) -> None:
@@ -242,10 +270,7 @@ class LiveTurn:
         task = self.task
         told = TurnStart(user_message=task.prompt, channel=task.origin_channel, chat_id=task.origin_session)
         if conversation(task):
-            prompt = Message(
-                session_key=task.session_key, role="user", text=task.prompt, time=now, task_id=task.id, id=task.id,
-                author=task.creator,
-            )  # fmt: skip
+            prompt = prompt_message(task, now)
             self._events.extend((*changed_status(task, "busy", now), said(prompt, **self._meta)))
             self._messages.append(prompt)
             self._sessions.append(used(task, now))
@@ -253,6 +278,8 @@ class LiveTurn:
 
     async def finish(self, status: str, iterations: int | None, length: int) -> Changes:
         """No more events: close what is open and hand over everything that is not written yet."""
+        if self._returning is not None:
+            await self._returning
         self._ended = True
         if self._flushing is not None:
             await asyncio.shield(self._flushing)
@@ -264,6 +291,10 @@ class LiveTurn:
         told = TurnEnd(status=status, duration=round(spent, 6), iterations=iterations, final_content_len=length)
         self._events.append(event(told, now, **self._meta))
         return Changes(events=tuple(self._events), messages=tuple(self._messages), sessions=tuple(self._sessions))
+
+    def _let_go(self, took: Sequence[str]) -> None:
+        self._took.update(took)
+        self._steers = [steer for steer in self._steers if steer.id not in self._took]
 
     def _taken(self, ids: Sequence[str]) -> tuple[Update, ...]:
         """Each message goes into one step, once."""

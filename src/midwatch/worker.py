@@ -87,6 +87,8 @@ class Run:
     remaining: float | None = None
     ladder: asyncio.Task[None] | None = None
     question: asyncio.Future[Approval | None] | None = None
+    steered: bool = False
+    """Whether somebody may have sent something before there was a turn to hear it."""
     has_slot: bool = True
 
     def end(self, _: object = None) -> None:
@@ -146,6 +148,7 @@ class Worker:
         """Waiting for what could not be stopped."""
         self._young: list[LiveTurn] = []
         self._stop_unseen = False
+        self._steer_unseen = False
         self._stopping = False
 
     # -- from the engine and the loops ---------------------------------------------------------------------------
@@ -160,6 +163,7 @@ class Worker:
         if self._stop_unseen:  # it may have been meant for this task, which was claimed but not started yet
             self._stop_unseen = False
             self._spawn(self._look_for_stops())
+        run.steered, self._steer_unseen = self._steer_unseen, False
         return run.slot_given
 
     def heard(self, topics: frozenset[str]) -> None:
@@ -172,8 +176,10 @@ class Worker:
             self._spawn(self._look_for_answers())
         if "session" in topics:
             self.conversations.heard()
-        if "steer" in topics and self.running:
-            self._spawn(self._look_for_steers())
+        if "steer" in topics:
+            self._steer_unseen = True
+            if self.running:
+                self._spawn(self._look_for_steers())
 
     async def stop(self, grace: float) -> None:
         """End everything: turns get `grace` seconds to end by themselves, then they are interrupted."""
@@ -231,6 +237,8 @@ class Worker:
             turn = LiveTurn(self, run.claim, session.thread_id)
             run.turn = turn
             turn.begin()
+            if task.steers or run.steered:
+                turn.hear(await self.store.queued_steers(task.id))
             self._write_soon(turn)
             if session.worktree is not None and task.worktree is None:
                 run.task = task._replace(worktree={"id": session.worktree})
@@ -574,9 +582,11 @@ class Worker:
 
     async def _look_for_steers(self) -> None:
         for run in list(self.running.values()):
-            if run.turn is not None:
-                with suppress(StoreUnavailable):
-                    run.turn.hear(await self.store.queued_steers(run.task.id))
+            if run.turn is None:
+                run.steered = True  # it looks when it has one
+                continue
+            with suppress(StoreUnavailable):
+                run.turn.hear(await self.store.queued_steers(run.task.id))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

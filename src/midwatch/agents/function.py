@@ -82,6 +82,8 @@ class FunctionAgent(BaseAgent):
         super().__init__(name, terms=terms, description=description)
         if on_loop and (isinstance(target, str) or not is_async(target)):
             raise BadConfig(f"agent {name!r}: on_loop needs an async function; leave it out to use a thread.")
+        takes_turn = isinstance(target, str) or wants_turn(target)  # of a path nobody knows before it runs
+        self.terms = self.terms._replace(steerable=takes_turn)
         self.target = target
         self.workdir = workdir
         self._on_loop = on_loop

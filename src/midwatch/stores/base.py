@@ -23,7 +23,7 @@ from midwatch.identity import Token
 from midwatch.rule import Rule
 from midwatch.session import Message, Session, View
 from midwatch.state import DeskState, SessionState, TaskState
-from midwatch.steering import Steer
+from midwatch.steering import Sent, Steer
 from midwatch.step import Step
 from midwatch.store import Commit
 from midwatch.stores.verbs import (
@@ -35,6 +35,7 @@ from midwatch.stores.verbs import (
     live,
     look,
     state,
+    steer,
     step,
     task,
     token,
@@ -123,7 +124,16 @@ class VerbStore(ABC):
         return await self.read(step.of_thread, thread_id, without)
 
     async def queued_steers(self, task_id: str) -> list[Steer]:
-        return await self.read(step.queued_steers, task_id)
+        return await self.read(steer.queued, task_id)
+
+    async def send_steer(
+        self,
+        wanted: Steer,
+        otherwise: tuple[Task, Changes] | None,
+        max_open: int | None = None,
+        max_of_actor: int | None = None,
+    ) -> Sent | None:
+        return await self.write(steer.send, wanted, otherwise, max_open, max_of_actor)
 
     async def get_handoff(self, handoff_id: str) -> Handoff | None:
         return await self.peek(handoff.get, handoff_id)

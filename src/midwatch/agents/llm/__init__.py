@@ -84,6 +84,7 @@ class LlmAgent(BaseAgent):
         """`tools` are functions, tools made with `tool`, or names as in the configuration; `more` are further options
         of the kind."""
         super().__init__(name, terms=terms, description=description)
+        self.terms = self.terms._replace(steerable=True)
         given = tuple(tools)
         names = tuple(one for one in given if isinstance(one, str))
         self.options = options or LlmOptions.read(name, {"model": model, "tools": names, **more})

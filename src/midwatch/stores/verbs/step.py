@@ -1,8 +1,7 @@
-"""Steps and steers: look; they are written by `change.apply`."""
+"""Steps: look; they are written by `change.apply`."""
 
 from __future__ import annotations
 
-from midwatch.steering import Steer
 from midwatch.step import Step
 from midwatch.stores.sql import RECORDS, loads
 from midwatch.stores.verbs.tx import Row, Tx
@@ -19,8 +18,3 @@ def of_task(tx: Tx, task_id: str) -> list[Step]:
 
 def of_thread(tx: Tx, thread_id: str, without: str) -> list[Step]:
     return [_step(row) for row in tx.rows("step.of_thread", {"thread_id": thread_id, "without": without})]
-
-
-def queued_steers(tx: Tx, task_id: str) -> list[Steer]:
-    rows = tx.rows("steer.queued", {"task_id": task_id})
-    return [Steer(**dict(zip(RECORDS["steer"], row, strict=True))) for row in rows]

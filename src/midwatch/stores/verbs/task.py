@@ -51,6 +51,8 @@ def submit(tx: Tx, task: Task, changes: Changes, max_open: int | None, max_of_ac
             if first.body_hash != task.body_hash:
                 raise KeyReused(task.idempotency_key, f"task {first.id}")
             return Submitted(first, created=False)
+        if row := tx.row("steer.find_key", {"actor": task.creator or "", "key": task.idempotency_key}):
+            raise KeyReused(task.idempotency_key, f"message {row[0]}")
     if max_open is not None:
         _check_room(tx, max_open)
     if max_of_actor is not None:
@@ -66,11 +68,16 @@ def submit(tx: Tx, task: Task, changes: Changes, max_open: int | None, max_of_ac
 
 def _check_session(tx: Tx, task: Task) -> None:
     """A conversation that is closed takes nothing more; one that is new begins with this task."""
-    row = tx.row("session.status", {"key": task.session_key})
-    if row is None:
+    if not check_open(tx, task.session_key):
         tx.run("session.ensure", fields_of(used(task, task.created_at)))
-    elif row[0] == "closed":
-        raise Conflict(f"session {task.session_key} is closed; open it again by creating it with the same key.")
+
+
+def check_open(tx: Tx, key: str) -> bool:
+    """Whether there is such a session; Conflict when it is closed."""
+    row = tx.row("session.status", {"key": key})
+    if row is not None and row[0] == "closed":
+        raise Conflict(f"session {key} is closed; open it again by creating it with the same key.")
+    return row is not None
 
 
 def _check_room(tx: Tx, max_open: int) -> None:

@@ -21,8 +21,10 @@ CREATE TABLE steers (
   status TEXT NOT NULL CHECK (status IN ('queued', 'injected', 'passed_on', 'dropped')),
   actor TEXT,
   attempt INTEGER,
-  became TEXT
+  became TEXT,
+  idempotency_key TEXT
 );
 CREATE INDEX steers_task ON steers (task_id) WHERE status = 'queued';
+CREATE UNIQUE INDEX steers_key ON steers (coalesce(actor, ''), idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 ALTER TABLE tasks ADD COLUMN steers INTEGER NOT NULL DEFAULT 0;

@@ -1,0 +1,158 @@
+"""What every store promises of messages for running turns."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from midwatch.change import Changes, Update
+from midwatch.errors import Conflict, KeyReused, LimitReached
+from midwatch.event import EventFilter, SessionClosed, event
+from midwatch.steering import MOST_QUEUED, Sent, Steer, passed_on
+from midwatch.store import Store
+from midwatch.task import Task, end
+from records import CLOCK, a_steer, a_task, fence, running, submitted, take
+
+KEY = "chat:1"
+
+
+async def send(store: Store, text: str, *, otherwise: bool = True, **fields: Any) -> Sent | None:
+    """Send a message as the task service does."""
+    task = a_task(session_key=KEY, prompt=text, cause="message", idempotency_key=fields.get("idempotency_key"))
+    steer = replace(a_steer(task, text), id=task.id, task_id="", number=0, **fields)
+    return await store.send_steer(steer, (task, submitted(task)) if otherwise else None)
+
+
+async def sent(store: Store, text: str, **fields: Any) -> Steer:
+    found = await send(store, text, **fields)
+    assert found is not None
+    assert found.steer is not None
+    return found.steer
+
+
+async def now(store: Store, task: Task) -> Task:
+    found = await store.get_task(task.id)
+    assert found is not None
+    return found
+
+
+async def test_messages_wait_for_the_turn_in_order_and_are_told_once(store: Store) -> None:
+    task = await running(store, session_key=KEY)
+    for number, text in enumerate(("one", "two"), 1):
+        steer = await sent(store, text, mode="interrupt", actor="ann")
+        assert (steer.task_id, steer.number, steer.status) == (task.id, number, "queued")
+    assert [one.text for one in await store.queued_steers(task.id)] == ["one", "two"]
+    assert (await now(store, task)).steers == 2
+    told = [e for e in await store.read_events(0, EventFilter(session_key=KEY)) if e.actor == "ann"]
+    assert [e.kind for e in told] == ["interrupt_received", "message_update"] * 2
+    assert told[2].payload == {"reason": "interrupt", "content_len": 3, "queue_depth": 2}
+    assert {(e.task_id, e.turn_id) for e in told} == {(task.id, f"{task.id}.1")}
+    shown = await store.read_messages(KEY)
+    assert [(one.role, one.text, one.author, one.task_id) for one in shown] == [
+        ("user", "do it", None, task.id), ("user", "one", "ann", task.id), ("user", "two", "ann", task.id)
+    ]  # fmt: skip
+
+
+async def test_when_nothing_runs_a_message_is_a_task(store: Store) -> None:
+    await running(store, session_key="chat:2")  # another session's turn is not asked
+    found = await send(store, "hello")
+    assert found is not None
+    assert (found.task.status, found.steer, found.mode) == ("pending", None, "after_turn")
+    assert await send(store, "stop", mode="stop", otherwise=False) is None
+
+
+async def test_a_closed_session_takes_none(store: Store) -> None:
+    await running(store, session_key=KEY)
+    await store.close_session(KEY, CLOCK.now(), (event(SessionClosed(reason="x"), CLOCK.now(), session_key=KEY),))
+    with pytest.raises(Conflict, match="closed"):
+        await send(store, "hello")
+
+
+async def test_too_many_are_an_error_to_the_sender(store: Store) -> None:
+    task = await running(store, session_key=KEY)
+    for number in range(MOST_QUEUED):
+        await sent(store, f"{number}")
+    with pytest.raises(LimitReached):
+        await send(store, "one more")
+    assert (await now(store, task)).steers == MOST_QUEUED, "nothing of it is left"
+    assert (await sent(store, "", mode="stop")).number == MOST_QUEUED + 1, "a stop is never kept out by messages"
+    first = (await store.queued_steers(task.id))[0]
+    taken = Update("steer", first.id, {"status": "injected", "attempt": 1}, {"status": "queued"})
+    await store.apply(Changes(fence=fence(task), updates=(taken,)))
+    await sent(store, "there is room again")
+
+
+async def test_a_message_with_a_key_is_sent_once(store: Store) -> None:
+    task = await running(store, session_key=KEY)
+    first = await sent(store, "one", actor="ann", idempotency_key="k")
+    assert await sent(store, "one", actor="ann", idempotency_key="k") == first
+    assert await sent(store, "one", actor="bob", idempotency_key="k") != first
+    for other in ({"text": "two"}, {"text": "one", "mode": "interrupt"}):
+        with pytest.raises(KeyReused):
+            await send(store, actor="ann", idempotency_key="k", **other)
+    with pytest.raises(KeyReused):
+        await store.submit(a_task(idempotency_key="k", creator="ann"), Changes(), None)
+    assert len(await store.queued_steers(task.id)) == 2
+
+
+async def test_a_message_that_was_a_task_is_not_sent_into_its_own_turn(store: Store) -> None:
+    first = await send(store, "one", idempotency_key="k")
+    assert first is not None
+    await take(store)
+    again = await send(store, "one", idempotency_key="k")
+    assert again is not None
+    assert (again.task.id, again.steer) == (first.task.id, None)
+
+
+async def test_requests_with_one_key_at_once_are_one_message(store: Store) -> None:
+    task = await running(store, session_key=KEY)
+    found = await asyncio.gather(*(sent(store, "one", idempotency_key="k") for _ in range(8)))
+    assert len({one.id for one in found}) == 1
+    assert (await now(store, task)).steers == 1
+
+
+async def test_an_end_must_have_seen_the_last_message(store: Store) -> None:
+    task = await running(store, session_key=KEY)
+    steer = await sent(store, "wait")
+    with pytest.raises(Conflict):
+        await store.apply(end(task, CLOCK.now(), outcome="ok", result="done")[1])
+    seen = await now(store, task)
+    over = end(seen, CLOCK.now(), outcome="ok", result="done")[1]
+    await store.apply(over.plus(passed_on(seen, [steer], CLOCK.now(), closed=False)))
+    became = await now(store, task._replace(id=steer.id))
+    assert (became.status, became.prompt, became.cause, became.session_key) == ("pending", "wait", "message", KEY)
+    assert await store.queued_steers(task.id) == []
+    again = await send(store, "wait", idempotency_key=None)
+    assert again is not None
+    assert again.steer is None
+    (following,) = await take(store)
+    assert following.id == steer.id, "in the order they were sent"
+
+
+async def test_what_became_of_a_message_is_told_to_whoever_sends_it_again(store: Store) -> None:
+    task = await running(store, session_key=KEY)
+    steer = await sent(store, "wait", idempotency_key="k")
+    seen = await now(store, task)
+    over = end(seen, CLOCK.now(), outcome="ok", result="done")[1]
+    await store.apply(over.plus(passed_on(seen, [steer], CLOCK.now(), closed=False)))
+    again = await send(store, "wait", idempotency_key="k")
+    assert again is not None
+    assert (again.task.id, again.mode) == (steer.id, "after_turn")
+    assert again.steer is not None
+    assert (again.steer.status, again.steer.became) == ("passed_on", steer.id)
+
+
+async def test_a_stop_and_what_a_closed_session_is_told_are_dropped(store: Store) -> None:
+    task = await running(store, session_key=KEY)
+    stop, message = await sent(store, "", mode="stop"), await sent(store, "hello")
+    changes = passed_on(task, [stop, message], CLOCK.now(), closed=False)
+    assert [u.fields["status"] for u in changes.updates] == ["dropped", "passed_on"]
+    changes = passed_on(task, [stop, message], CLOCK.now(), closed=True)
+    await store.apply(changes)
+    assert (changes.records, await store.queued_steers(task.id)) == ((), [])
+    assert [one.text for one in await store.read_messages(KEY)] == ["do it", "hello"], (
+        "a stop without a hint says nothing"
+    )

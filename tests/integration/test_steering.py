@@ -1,0 +1,299 @@
+"""Messages into running turns: taken once, passed on when the turn ends first, never lost, whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch import Runtime, Settings, Turn
+from midwatch.agents.function import FunctionAgent
+from midwatch.errors import AgentError, Conflict, InvalidInput, LimitReached, TransientError
+from midwatch.event import EventFilter
+from midwatch.session import Message
+from midwatch.steering import MOST_QUEUED, STOP
+from midwatch.task import Task, TaskFilter
+from midwatch.testing import ScriptedAgent, receive, say
+
+KEY = "chat:1"
+
+
+async def until(look: Callable[[], Awaitable[Any]]) -> Any:
+    async with asyncio.timeout(30):
+        while not (found := await look()):
+            await asyncio.sleep(0.005)
+    return found
+
+
+async def begun(desk: Runtime, agent: str, prompt: str = "begin") -> Task:
+    """The first turn of a conversation, as soon as it runs."""
+    await desk.sessions.create(key=KEY, agent=agent)
+    task = await desk.sessions.send(KEY, prompt)
+
+    async def runs() -> bool:
+        return (await desk.tasks.get(task.id)).status == "running"
+
+    await until(runs)
+    return task
+
+
+async def over(desk: Runtime, task: Task) -> Task:
+    async with asyncio.timeout(30):
+        return await desk.tasks.wait(task.id)
+
+
+async def said(desk: Runtime, key: str = KEY) -> list[tuple[str, str]]:
+    return [(one.role, one.text) for one in await desk.sessions.messages(key)]
+
+
+async def shown_once(desk: Runtime, key: str = KEY) -> list[Message]:
+    """Every message was told once, in the order of the numbers."""
+    stored = await desk.sessions.messages(key)
+    told = await desk.store.read_events(0, EventFilter(session_key=key, kinds=("message_update",)))
+    assert [e.payload["message_id"] for e in told] == [one.id for one in stored]
+    return stored
+
+
+class Hands:
+    """Turns that do as the test says."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.began = asyncio.Event()
+        self.prompts: list[str] = []
+        self.received: list[str] = []
+
+    async def hold(self, prompt: str, turn: Turn) -> str:
+        """Takes nothing, though it could."""
+        self.prompts.append(prompt)
+        self.began.set()
+        await self.go.wait()
+        return f"did {prompt}"
+
+    async def alone(self, prompt: str) -> str:
+        """Cannot take anything."""
+        return await self.hold(prompt, None)  # type: ignore[arg-type]
+
+    async def listen(self, prompt: str, turn: Turn) -> str:
+        self.prompts.append(prompt)
+        if prompt != "begin":
+            return f"did {prompt}"
+        self.received.append(await turn.receive())
+        return f"heard {self.received[-1]}"
+
+    async def stumble(self, prompt: str, turn: Turn) -> str:
+        self.prompts.append(prompt)
+        if turn.attempt == 1:
+            self.began.set()
+            await self.go.wait()
+            raise TransientError("not yet")
+        return await turn.receive()
+
+    async def fall(self, prompt: str, turn: Turn) -> str:
+        if prompt == "begin":
+            await self.go.wait()
+            raise AgentError("no")
+        return f"did {prompt}"
+
+
+@pytest.fixture
+def hands() -> Hands:
+    return Hands()
+
+
+@pytest.fixture
+async def desk(home: Path, hands: Hands) -> AsyncIterator[Runtime]:
+    bodies = ("hold", "alone", "listen", "stumble", "fall")
+    agents = {name: FunctionAgent(name, getattr(hands, name), on_loop=True) for name in bodies}
+    async with Runtime.open(home, agents=agents) as opened:
+        yield opened
+
+
+async def test_a_message_reaches_the_running_turn(desk: Runtime, hands: Hands) -> None:
+    task = await begun(desk, "listen")
+    sent = await desk.sessions.say(KEY, "look here", "interrupt", actor="ann")
+    assert (sent.task.id, sent.mode) == (task.id, "interrupt")
+    assert sent.steer is not None
+    assert (await over(desk, task)).result == "heard look here"
+    assert await said(desk) == [("user", "begin"), ("user", "look here"), ("agent", "heard look here")]
+    (told,) = await desk.store.read_events(0, EventFilter(task_id=task.id, kinds=("steering_injected",)))
+    assert told.payload == {"count": 1, "total_content_len": 9, "steer_ids": [sent.steer.id]}
+    await shown_once(desk)
+    assert hands.prompts == ["begin"], "it is no task of its own"
+
+
+async def test_a_script_takes_steers_too(home: Path) -> None:
+    agent = ScriptedAgent(receive(), say("hm"), receive(), name="it")
+    async with Runtime.open(home, agents={"it": agent}) as desk:
+        task = await begun(desk, "it")
+        for text in ("one", "two"):
+            await desk.sessions.say(KEY, text, "after_tool")
+        assert (await over(desk, task)).result == "two"
+
+
+async def test_what_a_turn_has_not_taken_becomes_tasks_in_order(desk: Runtime, hands: Hands) -> None:
+    task = await begun(desk, "hold")
+    late = await desk.sessions.say(KEY, "last of all", actor="ann")
+    modes = ("interrupt", "after_tool", "interrupt")
+    sent = [await desk.sessions.say(KEY, f"m{n}", mode, actor="ann") for n, mode in enumerate(modes)]
+    hands.go.set()
+    assert (await over(desk, task)).result == "did begin"
+    for one in sent:
+        assert one.steer is not None
+        done = await over(desk, one.task._replace(id=one.steer.id))
+        assert (done.creator, done.cause, done.agent, done.session_key) == ("ann", "message", "hold", KEY)
+    await over(desk, late.task)
+    assert hands.prompts == ["begin", "last of all", "m0", "m1", "m2"], "in the order they were sent"
+    stored = await shown_once(desk)
+    assert Counter(one.text for one in stored if one.role == "user") == Counter(hands.prompts), "each is shown once"
+
+
+@pytest.mark.parametrize("how", ["error", "abort", "timeout"])
+async def test_however_a_task_ends_its_messages_go_on(desk: Runtime, hands: Hands, how: str) -> None:
+    if how == "timeout":
+        await desk.sessions.create(key=KEY, agent="hold")
+        task = await desk.tasks.submit("begin", agent="hold", session_key=KEY, timeout=0.3)
+        await hands.began.wait()
+    else:
+        task = await begun(desk, "fall" if how == "error" else "hold")
+    sent = await desk.sessions.say(KEY, "still here", "interrupt")
+    assert sent.steer is not None
+    if how == "abort":
+        assert await desk.sessions.interrupt(KEY) == task.id
+    elif how == "error":
+        hands.go.set()
+    assert (await over(desk, task)).outcome == {"abort": "cancelled"}.get(how, how)
+    hands.go.set()
+    assert (await over(desk, task._replace(id=sent.steer.id))).result == "did still here"
+    await shown_once(desk)
+
+
+async def test_a_later_attempt_finds_what_was_sent_to_an_earlier_one(desk: Runtime, hands: Hands) -> None:
+    task = await begun(desk, "stumble")
+    await hands.began.wait()
+    await desk.sessions.say(KEY, "remember me", "interrupt")
+    hands.go.set()
+    ended = await over(desk, task)
+    assert (ended.result, ended.attempt, hands.prompts) == ("remember me", 2, ["begin", "begin"])
+
+
+async def test_a_pending_task_that_is_cancelled_passes_its_messages_on(desk: Runtime, hands: Hands) -> None:
+    task = await begun(desk, "stumble")
+    await hands.began.wait()
+    sent = await desk.sessions.say(KEY, "remember me", "interrupt")
+    assert sent.steer is not None
+    hands.go.set()
+
+    async def waits() -> bool:
+        return (await desk.tasks.get(task.id)).wait == "backoff"
+
+    await until(waits)
+    await desk.tasks.cancel(task.id)
+    found = await desk.store.get_task(sent.steer.id)
+    assert found is not None
+    assert found.prompt == "remember me"
+
+
+async def test_closing_a_session_drops_what_waits(desk: Runtime, hands: Hands) -> None:
+    task = await begun(desk, "hold")
+    await desk.sessions.say(KEY, "never mind", "interrupt")
+    await desk.sessions.close(KEY)
+    assert (await over(desk, task)).outcome == "cancelled"
+    assert await desk.store.queued_steers(task.id) == []
+    assert (await desk.tasks.summary()).total == 1
+
+
+async def test_an_agent_that_takes_nothing_hears_it_after_its_turn(desk: Runtime, hands: Hands) -> None:
+    task = await begun(desk, "alone")
+    sent = await desk.sessions.say(KEY, "wait", "interrupt")
+    assert (sent.mode, sent.steer, sent.task.status) == ("after_turn", None, "pending")
+    with pytest.raises(Conflict, match=f"midwatch session interrupt {KEY}"):
+        await desk.sessions.interrupt(KEY, "stop")
+    hands.go.set()
+    await over(desk, task)
+    assert (await over(desk, sent.task)).result == "did wait"
+
+
+async def test_a_stop_is_a_message_of_its_own_kind(desk: Runtime, hands: Hands) -> None:
+    task = await begun(desk, "listen")
+    assert await desk.sessions.interrupt(KEY, "stop", actor="ann") == task.id
+    assert (await over(desk, task)).result == f"heard {STOP}"
+    assert await said(desk) == [("user", "begin"), ("agent", f"heard {STOP}")]
+    assert await desk.sessions.interrupt(KEY, "stop") is None, "nothing runs"
+    (told,) = await desk.store.read_events(0, EventFilter(task_id=task.id, kinds=("interrupt_received",)))
+    assert (told.payload["reason"], told.actor) == ("stop", "ann")
+
+
+async def test_a_hint_is_seen_and_a_stop_that_is_not_taken_is_dropped(desk: Runtime, hands: Hands) -> None:
+    task = await begun(desk, "hold")
+    await desk.sessions.interrupt(KEY, "stop", hint="sum up")
+    assert ("user", "sum up") in await said(desk)
+    hands.go.set()
+    await over(desk, task)
+    assert (await desk.tasks.summary()).total == 1
+    with pytest.raises(InvalidInput):
+        await desk.sessions.interrupt(KEY, hint="why")
+    with pytest.raises(InvalidInput):
+        await desk.sessions.interrupt(KEY, "softly")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput):
+        await desk.sessions.say(KEY, "x", "soon")  # type: ignore[arg-type]
+
+
+async def test_the_queue_of_a_turn_is_bounded(desk: Runtime, hands: Hands) -> None:
+    await begun(desk, "hold")
+    for number in range(MOST_QUEUED):
+        await desk.sessions.say(KEY, f"{number}", "interrupt")
+    with pytest.raises(LimitReached):
+        await desk.sessions.say(KEY, "one more", "interrupt")
+    assert (await desk.sessions.say(KEY, "one more")).mode == "after_turn"
+    hands.go.set()
+
+
+async def eager(prompt: str, turn: Turn) -> str:
+    """Takes what comes within a moment, and ends."""
+    heard = [prompt]
+    with suppress(TimeoutError):
+        async with asyncio.timeout(random.uniform(0, 0.02)):
+            while True:
+                heard.append(await turn.receive())
+    return " ".join(heard)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_each_message_arrives_exactly_once_while_turns_end(
+    home: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    """Whether the turn took it or it became a task: its text is heard once, also when it came as the turn ended."""
+    settings = Settings.load(home, db=request.getfixturevalue("database") if kind == "postgres" else "")
+    agents = {"it": FunctionAgent("it", eager, on_loop=True)}
+    async with Runtime.open(agents=agents, settings=settings) as desk:
+        await desk.sessions.create(key=KEY, agent="it")
+        sent: list[str] = []
+
+        async def talk(who: str) -> None:
+            for number in range(25):
+                text = f"{who}{number}"
+                with suppress(LimitReached):
+                    await desk.sessions.say(KEY, text, random.choice(("after_turn", "interrupt", "after_tool")))
+                    sent.append(text)
+                await asyncio.sleep(random.uniform(0, 0.01))
+
+        await asyncio.gather(*(talk(who) for who in "abc"))
+
+        async def quiet() -> bool:
+            return await desk.tasks.active_count() == 0
+
+        async with asyncio.timeout(120):
+            await until(quiet)
+        heard = [
+            word for task in await desk.store.list_tasks(TaskFilter(limit=500)) for word in (task.result or "").split()
+        ]
+        assert Counter(heard) == Counter(sent), sorted(heard)
+        stored = await shown_once(desk)
+        assert Counter(one.text for one in stored if one.role == "user") == Counter(sent)
