@@ -46,11 +46,11 @@ SILENCE = 600.0
 SHOWN_EVERY = 0.05
 ERROR_SHOWN = 500
 
-FaultKind = Literal["limit", "passing", "context", "refused"]
+FaultKind = Literal["limit", "quota", "passing", "context", "refused"]
 
 
 class Fault(Exception):
-    """A model call that failed, and what that means: `refused` will be refused again."""
+    """A model call that failed, and what that means: `refused` and `quota` will be refused again."""
 
     def __init__(self, kind: FaultKind, text: str, wait: float | None = None) -> None:
         super().__init__(text)
@@ -198,7 +198,7 @@ class Caller:
                 pause = _pause(fault, attempt)
                 if fault.kind == "context":
                     raise
-                if fault.kind == "refused" or attempt > self._retries or pause > PATIENCE:
+                if fault.kind in ("refused", "quota") or attempt > self._retries or pause > PATIENCE:
                     raise _given_up(fault) from fault
                 told = LlmRetry(
                     attempt=attempt, max_retries=self._retries, reason=fault.kind, error=fault.text,
@@ -228,7 +228,7 @@ class Caller:
                 response = answer.get()
         except Exception as problem:
             raise _judge(problem, self._model.model_name, self._silence) from problem
-        _check(response)
+        _check(response, chat=any(base.__name__ == "OpenAIChatModel" for base in type(self._model).__mro__))
         await live.show()
         return response
 
@@ -242,15 +242,16 @@ def _pause(fault: Fault, attempt: int) -> float:
 
 def _given_up(fault: Fault) -> AgentError:
     """The error a turn ends with."""
-    if fault.kind == "limit":
+    if fault.kind in ("limit", "quota"):
         reset = None if fault.wait is None else time.time_ns() // 1000 + int(fault.wait * SECOND)
         return UsageLimit(fault.text, resets_at=reset)
     return TransientError(fault.text) if fault.kind == "passing" else AgentError(fault.text)
 
 
-def _check(response: ModelResponse) -> None:
-    """Whether an answer is one."""
-    if response.finish_reason is None or response.state == "incomplete":
+def _check(response: ModelResponse, *, chat: bool) -> None:
+    """Whether an answer is one. Of OpenAI's `chat` the library takes an answer without its end for a whole one."""
+    cut_off = chat and "finish_reason" not in (response.provider_details or {})
+    if cut_off or response.finish_reason is None or response.state == "incomplete":
         raise Fault("passing", "the model's answer broke off")
     if not response.tool_calls and not (response.text or "").strip():
         if response.finish_reason == "content_filter":
@@ -276,8 +277,10 @@ def _judge(problem: Exception, model: str, silence: float) -> Fault:
             return Fault(
                 "refused", f"the provider does not know the model {model!r}: {text}; correct model or base_url."
             )
-        case known.ModelRateLimitError() | known.ModelQuotaExceededError():
+        case known.ModelRateLimitError():
             return Fault("limit", f"the provider's limit is reached: {text}", _wait(problem, text))
+        case known.ModelQuotaExceededError():
+            return Fault("quota", f"the account is used up: {text}; look at its plan and billing.")
         case known.ModelUnavailableError() | known.ModelServerError() | known.ModelRequestTimeout():
             return Fault("passing", f"the provider failed: {text}", problem.retry_after)
         case known.ModelConnectionError():

@@ -1,0 +1,118 @@
+"""The process of a model's turns is killed at random points of them. Nothing completed is done or paid for twice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import turning
+from fakes.model_server import Model, serve
+from midwatch import Runtime
+from midwatch.event import Event, EventFilter
+
+POINTS = 50
+TASKS, DEATHS = 5, 4
+STARTS = {"turn_start": "turn_end", "llm_request": "llm_response", "tool_exec_start": "tool_exec_end"}
+
+
+def name_of(event: Event) -> tuple[Any, ...]:
+    """What a start and its end have in common."""
+    told = event.payload
+    return event.turn_id, told.get("request_id"), told.get("tool_call_id")
+
+
+def balanced(events: list[Event]) -> None:
+    """Every start has exactly one end, after it."""
+    opened: Counter[tuple[Any, ...]] = Counter()
+    for event in events:
+        for start, end in STARTS.items():
+            if event.kind == start:
+                opened[(start, *name_of(event))] += 1
+                assert opened[(start, *name_of(event))] == 1
+            elif event.kind == end:
+                opened[(start, *name_of(event))] -= 1
+                assert opened[(start, *name_of(event))] == 0
+    assert not +opened
+
+
+def asked(model: Model, number: int) -> Counter[int]:
+    """How often the model was asked at each step of a turn."""
+    return Counter(len(seen["results"]) for seen in model.requests if seen["said"][0].startswith(f"turn-{number}:"))
+
+
+async def killed_turns(folder: Path, url: str, model: Model, rng: random.Random) -> int:
+    """Some turns, killed together several times. How many points of turns that was."""
+    folder.mkdir()
+    home, notes, points = folder / "home", folder / "notes", 0
+    notes.touch()
+    model.requests.clear()
+    total = TASKS * (turning.STEPS + 1)
+    targets = sorted(rng.sample(range(1, total - 8), DEATHS))
+    hit: Counter[int] = Counter()
+    for death in range(DEATHS + 1):
+        command = (sys.executable, turning.__file__, home, url, notes, str(TASKS))
+        child = await asyncio.create_subprocess_exec(*map(str, command), stderr=asyncio.subprocess.PIPE)
+        try:
+            if death < DEATHS:
+                target = max(targets[death], len(model.requests) + 1)
+                reached = asyncio.create_task(model.until(lambda seen, most=target: len(seen.requests) >= most))
+                over = asyncio.create_task(child.wait())
+                await asyncio.wait({reached, over}, return_when=asyncio.FIRST_COMPLETED)
+                reached.cancel()
+                assert child.returncode is None, (await child.communicate())[1].decode()
+                await asyncio.sleep(rng.uniform(0.0, 0.03))  # a random moment, not synchronisation
+                child.kill()
+            error = (await asyncio.wait_for(child.communicate(), 60))[1].decode()
+        finally:
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
+        open_turns = [n for n in range(TASKS) if turning.STEPS not in asked(model, n) and asked(model, n)]
+        if death < DEATHS:
+            hit.update(open_turns)
+            points += len(open_turns)
+        else:
+            assert child.returncode == 0, error
+    await check(home, notes, model, hit)
+    return points
+
+
+async def check(home: Path, notes: Path, model: Model, hit: Counter[int]) -> None:
+    """What must hold after it."""
+    written = Counter(notes.read_text().splitlines())
+    async with Runtime.open(home, agents={}) as desk:
+        tasks = {task.prompt.partition(":")[0]: task for task in await desk.tasks.list()}
+        for number in range(TASKS):
+            task = tasks[f"turn-{number}"]
+            assert (task.outcome, (task.result or "").split()[-2:]) == ("ok", ["the", "end"])
+            steps = [step.data for step in await desk.store.steps_of(task.id)]
+            told = [step["request"]["parts"][0]["content"] for step in steps if step["kind"] == "tool"]
+            assert len(told) == turning.STEPS
+            for place, text in enumerate(told):
+                line = f"{number} {place}"
+                if text == f"wrote {line}":
+                    assert written[line] == 1, line
+                else:
+                    assert text.startswith("Whether it ran is not known"), text
+                    assert written[line] <= 1, line
+            assert sum(step["kind"] == "model" for step in steps) == turning.STEPS + 1
+            again = asked(model, number)
+            assert again.total() <= turning.STEPS + 1 + task.rescues, again
+            balanced(list(await desk.store.read_events(0, EventFilter(task_id=task.id), 10_000)))
+    assert max(written.values()) == 1
+
+
+async def test_a_turn_that_is_killed_anywhere_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    seed = time.time_ns() % 10**9
+    rng, points, batch, began = random.Random(seed), 0, 0, time.monotonic()
+    print(f"\nseed {seed}")
+    async with serve() as (url, model):
+        while points < POINTS:
+            points += await killed_turns(tmp_path / str(batch), url, model, rng)
+            batch += 1
+    print(f"{points} points in {batch * TASKS} turns, {time.monotonic() - began:.0f} s")

@@ -1,0 +1,676 @@
+"""Kind llm over real HTTP: providers, retries, steering, budgets, resuming, forms and windows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from fakes.model_server import Model, serve
+from midwatch.agent import TurnResult
+from midwatch.agents import build
+from midwatch.agents.llm import LlmAgent
+from midwatch.agents.llm.tools import Tool, tool
+from midwatch.errors import AgentError, BadConfig, TransientError, UsageLimit
+from midwatch.event import LlmRequest, LlmResponse, LlmRetry, MessageDelta, ToolExecEnd, ToolExecSkipped
+from midwatch.testing import RecordingTurn
+
+Fake = tuple[str, Model]
+PROVIDERS = {"openai:fake": "/v1", "openai-responses:fake": "/v1", "anthropic:fake": "", "google:fake": ""}
+ADD = '[[tool add {"a": 1, "b": 2}]]'
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[Fake]:
+    """A model, and where it is."""
+    async with serve() as found:
+        yield found
+
+
+@pytest.fixture(params=PROVIDERS)
+def provider(request: pytest.FixtureRequest) -> str:
+    """Each dialect there is a fake of."""
+    return str(request.param)
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+def made(fake: Fake, *tools: Any, model: str = "openai:fake", **more: Any) -> LlmAgent:
+    return LlmAgent("it", model, base_url=fake[0] + PROVIDERS.get(model, "/v1"), tools=tools or (add,), **more)
+
+
+async def perform(agent: LlmAgent, turn: RecordingTurn) -> TurnResult:
+    talk = await agent.open(turn.session())
+    try:
+        async with asyncio.timeout(30):
+            return await talk.turn(turn)
+    finally:
+        await talk.close()
+
+
+async def run(fake: Fake, prompt: str, *tools: Any, **more: Any) -> tuple[TurnResult, RecordingTurn]:
+    turn = RecordingTurn(prompt)
+    return await perform(made(fake, *tools, **more), turn), turn
+
+
+def of(turn: RecordingTurn, kind: type) -> list[Any]:
+    return [seen for seen in turn.events if isinstance(seen, kind)]
+
+
+def balanced(turn: RecordingTurn) -> bool:
+    """Every start has its end, and in order."""
+    opened: list[str | None] = []
+    for seen in turn.events:
+        if seen.kind in ("llm_request", "tool_exec_start"):
+            opened.append(getattr(seen, "request_id", None) or getattr(seen, "tool_call_id", None))
+        elif seen.kind in ("llm_response", "tool_exec_end"):
+            opened.remove(getattr(seen, "request_id", None) or getattr(seen, "tool_call_id", None))
+    return not opened
+
+
+def results(turn: RecordingTurn) -> list[str]:
+    """What the model was told of its calls."""
+    return [step["request"]["parts"][0]["content"] for step in turn.steps if step["kind"] == "tool"]
+
+
+# -- providers ---------------------------------------------------------------------------------------------------
+
+
+async def test_each_provider_answers_uses_tools_and_remembers(fake: Fake, provider: str) -> None:
+    agent = made(fake, model=provider, system="Be kind.")
+    first = RecordingTurn(f"[[say let me see]] {ADD} [[say done]]")
+    result = await perform(agent, first)
+    assert result.text.startswith("The tool said: ")
+    assert "3" in result.text
+    assert result.text.endswith("done")
+    assert (result.iterations, result.thread_id) == (2, first.thread_id)
+    stored = [kind for kind in first.kinds() if "delta" not in kind]
+    assert stored == [
+        "llm_request", "llm_response", "message_update", "tool_exec_start", "tool_exec_end", "llm_request",
+        "llm_response",
+    ]  # fmt: skip
+    assert {one.model for one in of(first, LlmRequest)} == {provider}
+    assert all(one.usage["input_tokens"] > 0 and one.latency > 0 for one in of(first, LlmResponse))
+    assert first.text().startswith("let me see ")
+    assert all("Be kind." in seen["system"] for seen in fake[1].requests)
+
+    second = RecordingTurn("[[recall]]", earlier=first.steps, thread_id=first.thread_id)
+    result = await perform(agent, second)
+    assert result.text == f"You said: [[say let me see]] {ADD} [[say done]]"
+    assert of(second, LlmRequest)[0].messages_count == 5
+
+
+async def test_thoughts_are_told(fake: Fake) -> None:
+    result, turn = await run(fake, "[[think hm hm]] [[say yes]]", model="anthropic:fake")
+    assert result.text == "yes"
+    assert "thought_update" in turn.kinds()
+    assert of(turn, LlmResponse)[0].has_reasoning is True
+
+
+# -- failures of the provider ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trouble", ["fail 500", "fail 503", "drop", "cut"])
+async def test_a_call_that_fails_is_made_again_and_its_text_does_not_count(
+    fake: Fake, provider: str, trouble: str
+) -> None:
+    began = time.monotonic()
+    result, turn = await run(fake, f"[[say one]] [[{trouble} 1 a]] [[say two]]", model=provider)
+    assert result.text.split() == ["one", "two"] or result.text.split() == ["one", "It", "is", "over.", "two"]
+    told = of(turn, LlmRetry)
+    assert [(one.attempt, one.max_retries, one.reason) for one in told] == [(1, 3, "passing")]
+    assert 0.5 <= told[0].backoff <= 1.0
+    assert time.monotonic() - began >= told[0].backoff
+    assert (len(of(turn, LlmRequest)), len(of(turn, LlmResponse))) == (1, 1)
+    text = ""
+    for piece in of(turn, MessageDelta):
+        assert piece.offset <= len(text)
+        text = text[: piece.offset] + piece.text
+    assert text.strip() == result.text
+
+
+@pytest.mark.parametrize("trouble", ["fail 500", "drop", "cut"])
+async def test_a_provider_that_keeps_failing_has_the_task_tried_later(fake: Fake, trouble: str) -> None:
+    turn = RecordingTurn(f"[[{trouble}]]")
+    with pytest.raises(TransientError):
+        await perform(made(fake, retries=1), turn)
+    assert of(turn, LlmResponse)[0].finish_reason == "error"
+    assert [seen.stage for seen in turn.events if seen.kind == "error"] == ["llm"]
+    assert balanced(turn)
+
+
+async def test_a_provider_that_is_not_there_may_come_back(fake: Fake) -> None:
+    turn = RecordingTurn("Hello.")
+    with pytest.raises(TransientError, match="not reached"):
+        await perform(LlmAgent("it", "openai:fake", base_url="http://127.0.0.1:9/v1", retries=0), turn)
+    assert balanced(turn)
+
+
+async def test_a_silent_model_is_asked_again(fake: Fake) -> None:
+    turn = RecordingTurn("[[hold a]]")
+    with pytest.raises(TransientError, match=r"silent for 0.3 s"):
+        await perform(made(fake, retries=0, silence="0.3s"), turn)
+
+
+async def test_a_short_limit_is_waited_for_as_long_as_the_provider_asks(fake: Fake, provider: str) -> None:
+    result, turn = await run(fake, "[[limit 1 a]] [[say back]]", model=provider)
+    assert result.text == "It is over. back"
+    told = of(turn, LlmRetry)
+    assert told[0].reason == "limit"
+    assert 0.9 <= told[0].backoff <= 2.3
+
+
+async def test_a_long_limit_parks_the_task(fake: Fake, provider: str) -> None:
+    turn = RecordingTurn("[[limit 3600 a]]")
+    now = time.time_ns() // 1000
+    with pytest.raises(UsageLimit) as raised:
+        await perform(made(fake, model=provider), turn)
+    assert raised.value.resets_at is not None
+    assert 3590 < (raised.value.resets_at - now) / 1e6 < 3610
+    assert not of(turn, LlmRetry)
+    assert balanced(turn)
+
+
+async def test_a_used_up_account_parks_the_task(fake: Fake) -> None:
+    with pytest.raises(UsageLimit, match="used up"):
+        await run(fake, "[[quota 3600 a]]")
+    with pytest.raises(UsageLimit):
+        await run(fake, "[[quota 3600 a]]", model="google:fake", retries=0)
+
+
+async def test_a_refused_key_says_what_to_do(fake: Fake, provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IT_KEY", "bad-key")
+    turn = RecordingTurn("Hello.")
+    with pytest.raises(AgentError, match="check the key") as raised:
+        await perform(made(fake, model=provider, api_key_env="IT_KEY"), turn)
+    assert type(raised.value) is AgentError
+    assert "bad-key" not in str(raised.value)
+    assert balanced(turn)
+
+
+async def test_an_unknown_model_says_what_to_do(fake: Fake, provider: str) -> None:
+    kind = provider.partition(":")[0]
+    agent = LlmAgent("it", f"{kind}:no-such-model", base_url=fake[0] + PROVIDERS[provider])
+    with pytest.raises(AgentError, match="correct model") as raised:
+        await perform(agent, RecordingTurn("Hello."))
+    assert type(raised.value) is AgentError
+
+
+async def test_a_missing_key_is_told_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    agent = LlmAgent("it", "anthropic:claude-sonnet-4-5")
+    assert "ANTHROPIC_API_KEY" in agent.describe()["problem"]
+    with pytest.raises(AgentError, match="set ANTHROPIC_API_KEY"):
+        await perform(agent, RecordingTurn())
+    assert "problem" not in LlmAgent("it", "openai:x", base_url="http://127.0.0.1:9/v1").describe()
+
+
+async def test_an_unknown_provider_is_told() -> None:
+    with pytest.raises(AgentError, match=r"agents\.it\.model"):
+        await perform(LlmAgent("it", "nobody:model"), RecordingTurn())
+
+
+# -- tools -------------------------------------------------------------------------------------------------------
+
+
+@tool
+def broken() -> str:
+    """Fails."""
+    raise RuntimeError("it is broken")
+
+
+@tool
+def large() -> str:
+    """Returns ten megabytes."""
+    return "x" * 10_000_000
+
+
+@tool
+def odd() -> Any:
+    """Returns what is no JSON."""
+    return object()
+
+
+@pytest.mark.parametrize(
+    ("call", "expected", "is_error"),
+    [
+        ("broken", "it is broken", True),
+        ("large", "cut: 9900000 of 10000000", False),
+        ("odd", "no JSON", True),
+        ('add {"a": "many"}', "a: ", True),
+        ('add {"a": 1, "b": 2, "c": 3}', "c: ", True),
+        ('add {"a": 1,', "not JSON", True),
+        ("add 7", "not a JSON object", True),
+        ("missing {}", "there is no tool 'missing'", True),
+    ],
+)
+async def test_what_a_tool_does_is_told_to_the_model(fake: Fake, call: str, expected: str, is_error: bool) -> None:
+    result, turn = await run(fake, f"[[tool {call}]] [[say on]]", add, broken, large, odd)
+    assert result.text.endswith("on")
+    assert expected in results(turn)[0]
+    assert [one.is_error for one in of(turn, ToolExecEnd)] == [is_error]
+    assert len(json.dumps(turn.steps)) < 300_000
+    assert balanced(turn)
+
+
+async def test_arguments_that_are_no_json_do_not_spoil_the_history(fake: Fake, provider: str) -> None:
+    result, turn = await run(fake, '[[tool add {"a": 1,]] [[say on]]', model=provider)
+    assert result.text.endswith("on")
+    assert [one.is_error for one in of(turn, ToolExecEnd)] == [True]
+    after = RecordingTurn("[[say next]]", earlier=turn.steps, thread_id=turn.thread_id)
+    assert (await perform(made(fake, model=provider), after)).text == "next"
+
+
+async def test_tools_of_one_answer_run_one_after_another(fake: Fake) -> None:
+    running: list[str] = []
+    seen: list[tuple[str, int]] = []
+
+    @tool
+    async def work(name: str) -> str:
+        """Works."""
+        running.append(name)
+        await asyncio.sleep(0.01)
+        seen.append((name, len(running)))
+        running.remove(name)
+        return name
+
+    prompt = '[[also work {"name": "a"}]] [[also work {"name": "b"}]] [[tool work {"name": "c"}]] [[say done]]'
+    result, turn = await run(fake, prompt, work)
+    assert seen == [("a", 1), ("b", 1), ("c", 1)]
+    assert results(turn) == ["a", "b", "c"]
+    assert fake[1].requests[-1]["results"] == ["a", "b", "c"]
+    assert result.iterations == 2
+
+
+# -- steering ----------------------------------------------------------------------------------------------------
+
+
+async def steering(
+    fake: Fake, turn: RecordingTurn, *tools: Any, **more: Any
+) -> tuple[asyncio.Task[TurnResult], RecordingTurn]:
+    return asyncio.create_task(perform(made(fake, *tools, **more), turn)), turn
+
+
+async def test_an_interrupt_breaks_off_a_model_call(fake: Fake) -> None:
+    working, turn = await steering(fake, RecordingTurn("[[say so]] [[hold a]]"))
+    await fake[1].until(lambda seen: "a" in seen.held)
+    await turn.steer("[[say instead]]", "interrupt")
+    assert (await working).text == "instead"
+    assert [one.finish_reason for one in of(turn, LlmResponse)] == ["interrupted", "stop"]
+    assert fake[1].requests[-1]["said"] == ["[[say so]] [[hold a]]", "[[say instead]]"]
+    assert len(fake[1].requests) == 2
+    assert turn.kinds().count("steering_injected") == 1
+    assert not turn.steers()
+    assert balanced(turn)
+
+
+async def test_after_tool_lets_an_answer_end_keeps_it_and_goes_on(fake: Fake) -> None:
+    working, turn = await steering(fake, RecordingTurn("[[hold a]]"))
+    await fake[1].until(lambda seen: "a" in seen.held)
+    await turn.steer("[[say more]]", "after_tool")
+    fake[1].release("a")
+    assert (await working).text == "more"
+    assert [one.finish_reason for one in of(turn, LlmResponse)] == ["stop", "stop"]
+    assert [one.message for one in turn.events if one.kind == "message_update"] == ["I am holding. I go on."]
+    said = [step for step in turn.steps if step["kind"] == "said"]
+    assert len(said) == 1
+    assert fake[1].requests[-1]["said"] == ["[[hold a]]", "[[say more]]"]
+
+
+@pytest.mark.parametrize("mode", ["interrupt", "after_tool", "stop"])
+async def test_a_message_among_tools_lets_the_running_one_end_and_skips_the_rest(fake: Fake, mode: Any) -> None:
+    turn = RecordingTurn(
+        '[[also work {"name": "a"}]] [[also work {"name": "b"}]] [[tool work {"name": "c"}]] [[say x]]'
+    )
+    begun, ran = asyncio.Event(), []
+    gate = asyncio.Event()
+
+    @tool
+    async def work(name: str) -> str:
+        """Works."""
+        begun.set()
+        await gate.wait()
+        ran.append(name)
+        return name
+
+    working, _ = await steering(fake, turn, work)
+    await begun.wait()
+    await turn.steer("[[say instead]]", mode)
+    gate.set()
+    result = await working
+    assert ran == ["a"]
+    assert [one.tool for one in of(turn, ToolExecSkipped)] == ["work", "work"]
+    told = results(turn)
+    assert told[0] == "a"
+    assert all(text.startswith("It was not run: a person") for text in told[1:])
+    assert len(told) == 3
+    assert "instead" in result.text
+    assert fake[1].requests[-1]["tools"] == ([] if mode == "stop" else ["work"])
+    assert of(turn, LlmRequest)[-1].tools_count == (0 if mode == "stop" else 1)
+    assert turn.kinds().count("steering_injected") == 1
+    assert not turn.steers()
+    assert balanced(turn)
+
+
+async def test_a_message_that_comes_while_the_model_asks_for_tools_acts_after_the_first(fake: Fake) -> None:
+    working, turn = await steering(fake, RecordingTurn(f'[[hold a]] [[also add {{"a": 4, "b": 4}}]] {ADD} [[say x]]'))
+    await fake[1].until(lambda seen: "a" in seen.held)
+    await turn.steer("[[say instead]]", "after_tool")
+    fake[1].release("a")
+    assert (await working).text == "instead"
+    assert results(turn)[0] == "8"
+    assert len(of(turn, ToolExecSkipped)) == 1
+
+
+async def test_stop_makes_an_answer_that_is_being_written_the_last(fake: Fake) -> None:
+    working, turn = await steering(fake, RecordingTurn("[[hold a]]"))
+    await fake[1].until(lambda seen: "a" in seen.held)
+    await turn.steer("", "stop")
+    fake[1].release("a")
+    assert (await working).text == "I am holding. I go on."
+    assert len(fake[1].requests) == 1
+    assert not turn.steers()
+
+
+async def test_an_interrupt_of_the_worker_ends_a_model_call_at_once_and_leaves_nothing(fake: Fake) -> None:
+    turn = RecordingTurn("[[hold a]]")
+    talk = await made(fake).open(turn.session())
+    before = asyncio.all_tasks()
+    working = asyncio.create_task(talk.turn(turn))
+    await fake[1].until(lambda seen: "a" in seen.held)
+    began = time.monotonic()
+    await talk.interrupt("stop")
+    with pytest.raises(AgentError, match="interrupted"):
+        await working
+    assert time.monotonic() - began < 2.0
+    await talk.close()
+    left = [task for task in asyncio.all_tasks() - before - {working} if "fakes" not in repr(task)]
+    assert [task for task in left if "llm" in repr(task.get_coro())] == []
+
+
+async def test_an_interrupt_of_the_worker_ends_a_tool_at_once(fake: Fake) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def hang() -> None:
+        """Hangs."""
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    turn = RecordingTurn("[[tool hang]]")
+    talk = await made(fake, hang).open(turn.session())
+    working = asyncio.create_task(talk.turn(turn))
+    await begun.wait()
+    await talk.interrupt("stop")
+    with pytest.raises(AgentError, match="interrupted"):
+        await working
+    assert ended.is_set()
+
+
+# -- limits ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_spent_budget_ends_the_turn_before_the_next_step_and_keeps_what_was_done(fake: Fake) -> None:
+    turn = RecordingTurn(f"[[say so far]] [[also spend]] {ADD} [[say done]]")
+    ran: list[str] = []
+
+    @tool
+    def spend() -> str:
+        """Spends."""
+        ran.append("spend")
+        turn.spent = "it may use 10 tokens and has used 11"
+        return "spent"
+
+    result = await perform(made(fake, add, spend), turn)
+    assert (result.outcome, result.error, result.text.strip()) == ("budget", turn.spent, "so far")
+    assert len(fake[1].requests) == 1
+    assert results(turn) == ["spent"]
+    assert balanced(turn)
+    again = RecordingTurn(turn.prompt, steps=turn.steps, thread_id=turn.thread_id)
+    result = await perform(made(fake, add, spend), again)
+    assert (result.outcome, result.text) == ("ok", "The tool said: 3 done")
+    assert ran == ["spend"]
+    assert len(fake[1].requests) == 2
+
+
+async def test_a_turn_with_a_spent_budget_asks_nothing(fake: Fake) -> None:
+    turn = RecordingTurn("Hello.")
+    turn.spent = "nothing is left"
+    assert (await perform(made(fake), turn)).outcome == "budget"
+    assert fake[1].requests == []
+
+
+async def test_after_the_last_step_there_is_one_closing_answer(fake: Fake) -> None:
+    result, turn = await run(fake, " ".join([ADD] * 5), max_steps=2)
+    assert len(of(turn, ToolExecEnd)) == 2
+    assert [one.tools_count for one in of(turn, LlmRequest)] == [1, 1, 0]
+    assert fake[1].requests[-1]["tools"] == []
+    assert result.outcome == "ok"
+    assert result.text.endswith("(It was ended after 2 model calls, which is the agent's max_steps.)")
+
+
+# -- going on ----------------------------------------------------------------------------------------------------
+
+
+def counted() -> tuple[list[str], list[Tool]]:
+    """Two tools that leave a trace: one that may be repeated, one that may not."""
+    ran: list[str] = []
+
+    @tool(safe=True)
+    def look(what: str) -> str:
+        """Looks."""
+        ran.append(f"look {what}")
+        return f"saw {what}"
+
+    @tool
+    def send(what: str) -> str:
+        """Sends."""
+        ran.append(f"send {what}")
+        return f"sent {what}"
+
+    return ran, [look, send]
+
+
+SCRIPT = '[[also look {"what": "a"}]] [[tool send {"what": "b"}]] [[tool send {"what": "c"}]] [[say the end]]'
+
+
+async def test_a_turn_goes_on_from_whatever_step_it_was_cut_off_at(fake: Fake) -> None:
+    ran, tools = counted()
+    whole, first = await run(fake, SCRIPT, *tools)
+    steps, requests = first.steps, len(fake[1].requests)
+    assert [step["kind"] for step in steps] == [
+        "prompt", "model", "tool", "started", "tool", "model", "started", "tool", "model",
+    ]  # fmt: skip
+    assert ran == ["look a", "send b", "send c"]
+    for length in range(len(steps) + 1):
+        ran.clear()
+        fake[1].requests.clear()
+        kept = steps[:length]
+        turn = RecordingTurn(SCRIPT, steps=kept, task_id=first.task_id, attempt=2, resumed=True, thread_id="t")
+        result = await perform(made(fake, *tools), turn)
+        assert result.text.endswith("the end")
+        assert len(fake[1].requests) == requests - sum(step["kind"] == "model" for step in kept)
+        assert result.iterations == whole.iterations
+        open_send = bool(kept) and kept[-1]["kind"] == "started"
+        done = sum(step["kind"] == "tool" for step in kept) + open_send
+        assert ran == ["look a", "send b", "send c"][done:]
+        assert len(of(turn, ToolExecSkipped)) == open_send
+        if open_send:
+            assert "not known" in of(turn, ToolExecSkipped)[0].reason
+        assert len(results(turn)) == 3
+        assert result.usage.input_tokens
+        assert balanced(turn)
+
+
+async def test_a_safe_tool_in_flight_is_run_again(fake: Fake) -> None:
+    ran, tools = counted()
+    _, first = await run(fake, '[[tool look {"what": "a"}]] [[say x]]', *tools)
+    kept = [*first.steps[:2], {"kind": "started", "call": 0}]
+    turn = RecordingTurn(first.prompt, steps=kept, task_id=first.task_id, attempt=2, thread_id="t")
+    await perform(made(fake, *tools), turn)
+    assert ran == ["look a", "look a"]
+
+
+async def test_a_retry_of_what_was_done_is_done_anew(fake: Fake) -> None:
+    ran, tools = counted()
+    _, first = await run(fake, SCRIPT, *tools)
+    again = RecordingTurn(SCRIPT, steps=first.steps, thread_id=first.thread_id)
+    assert (await perform(made(fake, *tools), again)).text.endswith("the end")
+    assert ran == ["look a", "send b", "send c"] * 2
+    assert fake[1].requests[3]["said"] == [SCRIPT]
+
+
+async def test_calls_a_turn_left_open_are_answered_in_the_next(fake: Fake) -> None:
+    _, tools = counted()
+    _, first = await run(fake, SCRIPT, *tools)
+    turn = RecordingTurn("[[say next]]", earlier=first.steps[:3], thread_id=first.thread_id)
+    assert (await perform(made(fake, *tools), turn)).text == "next"
+    assert fake[1].requests[-1]["said"][-1] == "[[say next]]"
+
+
+# -- the window --------------------------------------------------------------------------------------------------
+
+
+@tool(safe=True)
+def many(n: int) -> str:
+    """So many characters."""
+    return "y" * n
+
+
+async def test_old_results_and_turns_make_room_when_the_window_is_full(fake: Fake) -> None:
+    agent = made(fake, many, context_tokens=4000, max_tokens=500)
+    steps: list[Any] = []
+    trimmed = []
+    for number in range(12):
+        turn = RecordingTurn(
+            f'No {number} {"z" * 600} [[tool many {{"n": 3000}}]] [[say ok]]', earlier=steps, thread_id="t"
+        )
+        assert (await perform(agent, turn)).text.endswith("ok")
+        trimmed += [seen for seen in turn.events if seen.kind == "context_trimmed"]
+        steps += turn.steps
+        assert fake[1].requests[-1]["size"] < 4 * 4500
+    assert trimmed
+    assert {one.reason for one in trimmed} == {"budget"}
+    assert any(one.dropped_messages == 0 for one in trimmed)
+    assert any(one.dropped_messages > 0 for one in trimmed)
+    assert sum("y" * 3000 in str(step) for step in steps) == 12
+
+
+@pytest.mark.parametrize("model", ["openai:fake", "anthropic:fake", "google:fake"])
+async def test_a_model_that_says_it_is_too_much_gets_less(fake: Fake, model: str) -> None:
+    agent = made(fake, many, model=model)
+    first = RecordingTurn('[[tool many {"n": 5000}]] [[say ok]]')
+    await perform(agent, first)
+    turn = RecordingTurn("[[window 3000]] [[say fits]]", earlier=first.steps, thread_id=first.thread_id)
+    assert (await perform(agent, turn)).text == "fits"
+    assert [seen.reason for seen in turn.events if seen.kind == "context_trimmed"] == ["refused"]
+    assert (len(of(turn, LlmRequest)), len(of(turn, LlmResponse))) == (1, 1)
+
+
+async def test_when_nothing_can_be_left_out_the_task_fails_and_says_so(fake: Fake) -> None:
+    turn = RecordingTurn("[[window 10]]")
+    with pytest.raises(AgentError, match="nothing more can be left out"):
+        await perform(made(fake), turn)
+    assert balanced(turn)
+
+
+# -- results of a form -------------------------------------------------------------------------------------------
+
+
+class City(BaseModel):
+    """A city."""
+
+    name: str
+    people: int
+
+
+FORM = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "people": {"type": "integer"}},
+    "required": ["name"],
+}
+WRONG, RIGHT = '[[tool final_result {"people": "some"}]]', '[[tool final_result {"name": "Ulm", "people": 3}]]'
+
+
+@pytest.mark.parametrize("form", [City, FORM])
+async def test_a_result_has_its_form(fake: Fake, provider: str, form: Any) -> None:
+    result, turn = await run(fake, f"{ADD} {WRONG} {RIGHT}", model=provider, output=form)
+    assert json.loads(result.text) == {"name": "Ulm", "people": 3}
+    assert [seen.stage for seen in turn.events if seen.kind == "error"] == ["output"]
+    assert len(of(turn, ToolExecEnd)) == 1
+    assert balanced(turn)
+    after = RecordingTurn("[[say next]] " + RIGHT, earlier=turn.steps, thread_id=turn.thread_id)
+    assert json.loads((await perform(made(fake, model=provider, output=form), after)).text)["name"] == "Ulm"
+
+
+async def test_a_result_that_never_has_its_form_fails_the_task(fake: Fake) -> None:
+    with pytest.raises(AgentError, match="does not have the form"):
+        await run(fake, " ".join([WRONG] * 9), output=FORM, retries=2)
+    assert len(fake[1].requests) == 3
+
+
+# -- options -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({}, "agents.it.model"),
+        ({"model": "gpt-5"}, "agents.it.model: write provider:model"),
+        ({"model": "openai:x", "modle": 1}, "agents.it.modle: there is no such option"),
+        ({"model": "openai:x", "temperature": 9}, "agents.it.temperature"),
+        ({"model": "openai:x", "base_url": "localhost"}, "agents.it.base_url"),
+        ({"model": "openai:x", "system": "a", "system_file": "b"}, "system or system_file"),
+        ({"model": "openai:x", "system_file": "/nowhere/at/all"}, "agents.it.system_file"),
+        ({"model": "openai:x", "max_steps": 0}, "agents.it.max_steps"),
+        ({"model": "openai:x", "output": {"type": "string"}}, "agents.it.output"),
+        ({"model": "openai:x", "output": {"type": "nonsense"}}, "agents.it.output"),
+    ],
+)
+def test_wrong_options_are_told(options: dict[str, Any], where: str) -> None:
+    with pytest.raises(BadConfig) as raised:
+        build("it", "llm", options)
+    assert where in str(raised.value)
+
+
+def test_the_system_text_may_be_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "system").write_text("Be kind.")
+    agent = build("it", "llm", {"model": "openai:x", "system_file": str(tmp_path / "system")})
+    assert isinstance(agent, LlmAgent)
+    assert agent.system == "Be kind."
+    assert (agent.terms.on_crash, agent.describe()["target"]) == ("resume", "openai:x")
+
+
+LAZY = """
+import sys
+from midwatch.agents import build
+agent = build("it", "llm", {"model": "openai:x", "base_url": "http://127.0.0.1:9"})
+agent.describe()
+assert "pydantic_ai" not in sys.modules
+sys.modules["pydantic_ai"] = None
+print(agent.describe()["problem"])
+"""
+
+
+def test_the_library_is_loaded_when_it_is_used_and_missed_in_plain_words() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", LAZY], capture_output=True, text=True, env=dict(os.environ), timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "pip install 'midwatch[llm]'" in ran.stdout
