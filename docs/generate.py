@@ -13,11 +13,20 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from midwatch.api.reply import STATUS
-from midwatch.config import AgentSettings, ApprovalSettings, ChannelSettings, GoalSettings, RetentionSettings, Settings
+from midwatch.config import (
+    AgentSettings,
+    ApprovalSettings,
+    ChannelSettings,
+    DayBudgetSettings,
+    GoalSettings,
+    PriceSettings,
+    RetentionSettings,
+    Settings,
+)
 from midwatch.errors import MidwatchError
 from midwatch.event import KINDS, Payload
 
@@ -65,6 +74,8 @@ def one_kind(name: str, made: type[Payload]) -> str:
 SECTIONS: dict[str, type[BaseModel]] = {
     "retention": RetentionSettings,
     "goals": GoalSettings,
+    "day_budget": DayBudgetSettings,
+    "prices.MODEL": PriceSettings,
     "agents.NAME": AgentSettings,
     "agents.NAME.approvals": ApprovalSettings,
     "channels.NAME": ChannelSettings,
@@ -99,8 +110,20 @@ def values(field: FieldInfo) -> str:
     base = get_args(kept)[0] if hasattr(kept, "__metadata__") else kept
     if isinstance(base, type) and issubclass(base, BaseModel):
         return "table"
-    words = {float: "duration", int: "whole number", bool: "`true` or `false`", Path: "directory", str: "text"}
+    words = {
+        float: "duration" if timed(field, kept) else "number",
+        dict[str, Any]: "table",
+        int: "whole number",
+        bool: "`true` or `false`",
+        Path: "directory",
+        str: "text",
+    }
     return " ".join(filter(None, (words.get(base, "list"), *bounds(field))))
+
+
+def timed(field: FieldInfo, kept: Any = None) -> bool:
+    """Whether a number is a duration: those are read from text, too."""
+    return hasattr(kept, "__metadata__") or any(isinstance(m, BeforeValidator) for m in field.metadata)
 
 
 def bounds(field: FieldInfo) -> Iterator[str]:
@@ -123,7 +146,7 @@ def default_of(field: FieldInfo) -> str:
     if isinstance(value, bool):
         return f"`{value}`".lower()
     if isinstance(value, float):
-        return f"`{duration(value)}`"
+        return f"`{duration(value)}`" if timed(field) else f"`{value:g}`"
     return f"`{value}`"
 
 

@@ -15,13 +15,13 @@ SOURCE = Path(midwatch.__file__).parent
 ROOT = SOURCE.parent.parent
 
 ORDER = (
-    "errors", "clock", "schedule", "event", "session", "channel", "change", "notifications", "submission", "task",
-    "step", "steering", "worktree", "tasks", "worktrees", "state", "usage", "sessions", "agent", "commandline", "risk",
-    "rule", "approval", "identity", "automation", "goal", "history", "handoff", "rules", "automations",
-    "snapshots", "goals", "handoffs", "settlement", "alert", "alerts", "engine", "store", "home", "slots", "turn",
-    "verdict", "conversations", "waiting", "worker", "lookout", "courier", "watchdog", "scheduler", "routines",
-    "hooks", "partial", "relay", "terminals", "bus",
-    "stores", "engines", "agents", "channels", "config", "runtime", "backup", "testing", "wire", "api", "client", "cli",
+    "errors", "clock", "schedule", "event", "budget", "session", "channel", "change", "notifications", "submission",
+    "task", "step", "steering", "worktree", "tasks", "worktrees", "state", "usage", "spending", "sessions", "agent",
+    "commandline", "risk", "rule", "approval", "identity", "automation", "goal", "history", "handoff", "rules",
+    "automations", "snapshots", "goals", "handoffs", "settlement", "alert", "alerts", "engine", "store", "home",
+    "slots", "turn", "verdict", "conversations", "waiting", "run", "worker", "lookout", "courier", "watchdog",
+    "scheduler", "routines", "hooks", "partial", "relay", "terminals", "bus", "stores", "engines", "agents",
+    "channels", "config", "runtime", "backup", "testing", "wire", "api", "client", "cli",
 )  # fmt: skip
 """Reading order. A module imports only from names that stand before its own."""
 
@@ -30,6 +30,7 @@ NOUNS = (
     "clock",
     "schedule",
     "event",
+    "budget",
     "session",
     "channel",
     "change",

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal, Protocol
 from zoneinfo import ZoneInfo
 
+from midwatch.budget import Budget
 from midwatch.change import Changes, Update
 from midwatch.channel import Delivery, Route, cut, shown_route
 from midwatch.clock import SECOND, iso, new_id
@@ -181,6 +182,7 @@ def normalise(automation: Automation) -> Automation:
         scope_id=automation.scope_id.strip(),
         session_key=automation.session_key.strip() or f"auto:{automation.id}",
         tags=tuple(dict.fromkeys(tag.strip() for tag in automation.tags if tag.strip())),
+        budget=Budget.from_data(automation.budget).data(),
         approvals=Policy.from_data(automation.approvals).data() or None if automation.approvals else None,
         deleted_at=automation.deleted_at if automation.status == "deleted" else None,
         next_run_at=automation.next_run_at if automation.status == "active" else None,
@@ -343,7 +345,7 @@ def a_run(
         worktree={"id": new_id("w", now)} if automation.worktree else None,
         timeout_seconds=automation.timeout_seconds or terms.timeout_seconds,
         on_crash=automation.on_crash or terms.on_crash, max_attempts=len(AUTOMATION_PAUSES) + 1, submitter=submitter,
-        root_id=task_id, internal_key=key, budget=automation.budget,
+        root_id=task_id, internal_key=key, budget=terms.budget_of(Budget.kept(automation.budget)),
     )  # fmt: skip
 
 

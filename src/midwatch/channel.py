@@ -92,11 +92,12 @@ def start_text(task_id: str, prompt: str, agent: str) -> str:
     return f"Started: {cut(prompt, PROMPT_SHOWN)}\n{task_id} with {agent}"
 
 
-def end_text(notice: str, task_id: str, prompt: str, text: str) -> str:
+def end_text(notice: str, task_id: str, prompt: str, text: str, again: str | None = None) -> str:
     """What is said when work ends, with the command that shows or does the rest."""
     head = f"{notice.replace('_', ' ').capitalize()}: {cut(prompt, PROMPT_SHOWN)}"
     said = f"\n{cut(text, TEXT_SHOWN)}" if text else ""
-    rest = f"All of it: midwatch result {task_id}" if notice == "done" else f"Try again: midwatch retry {task_id}"
+    again = again or f"midwatch retry {task_id}"
+    rest = f"All of it: midwatch result {task_id}" if notice == "done" else f"Try again: {again}"
     return f"{head}{said}\n{rest}"
 
 

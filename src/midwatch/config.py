@@ -25,6 +25,7 @@ from pydantic_settings import (
 
 from midwatch.agents.base import Seconds
 from midwatch.automation import ManageMode
+from midwatch.budget import Budget
 from midwatch.errors import BadConfig, Conflict, InvalidInput
 from midwatch.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Templates
 from midwatch.identity import Role
@@ -103,6 +104,36 @@ class ApprovalSettings(BaseModel):
         return Policy.from_data(self.model_dump())
 
 
+def _budget(value: Any) -> Any:
+    try:
+        return Budget.from_data(value).data()
+    except InvalidInput as problem:
+        raise ValueError(str(problem)) from None
+
+
+class DayBudgetSettings(BaseModel):
+    """What may be spent in a day of the host's time zone, `[day_budget]` and `day_budget` of an agent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tokens: int | None = Field(None, gt=0, description="Tokens in and out. Default: no limit.")
+    usd: float | None = Field(None, gt=0, description="Dollars, as far as prices are known. Default: no limit.")
+
+    def budget(self) -> Budget:
+        """As it is counted."""
+        return Budget(tokens=self.tokens, usd=self.usd)
+
+
+class PriceSettings(BaseModel):
+    """What a model costs, `[prices."MODEL"]`: dollars for a million tokens. MODEL is `provider:model` or a name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    input: float = Field(ge=0, description="Of what is sent to it.")
+    output: float = Field(ge=0, description="Of what it answers.")
+    cached: float | None = Field(None, ge=0, description="Of what is sent and was cached. Default: as `input`.")
+
+
 class AgentSettings(BaseModel):
     """One agent, `[agents.NAME]`. Other keys are options of its kind; see the agents page."""
 
@@ -133,6 +164,10 @@ class AgentSettings(BaseModel):
     )
     description: str = Field("", description="Shown in lists.")
     approvals: ApprovalSettings | None = Field(None, description="What it may do without asking.")
+    budget: Annotated[dict[str, Any] | None, BeforeValidator(_budget)] = Field(
+        None, description="What each of its tasks may spend: tokens, usd, steps, seconds. Default: no limit."
+    )
+    day_budget: DayBudgetSettings | None = Field(None, description="What all its tasks may spend in a day.")
 
     def options(self) -> dict[str, Any]:
         """The options of its kind."""
@@ -174,6 +209,7 @@ class GoalSettings(BaseModel):
     max_seconds: Seconds = Field(
         0.0, ge=0, description="Working time of a goal that names no such budget; 0: no limit."
     )
+    max_usd: float = Field(0.0, ge=0, description="Dollars of a goal that names no such budget; 0 for no limit.")
     continue_prompt: GoalPrompt | None = Field(
         None, description="What an agent is told at each step. Default: built in."
     )
@@ -190,7 +226,7 @@ class GoalSettings(BaseModel):
 
     def defaults(self) -> dict[str, Any]:
         """What holds for a goal that does not say it."""
-        return self.model_dump(include={"deadline", "max_steps", "max_tokens", "max_seconds"})
+        return self.model_dump(include={"deadline", "max_steps", "max_tokens", "max_seconds", "max_usd"})
 
 
 class Settings(BaseSettings):
@@ -250,6 +286,10 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="What the server logs.")
     retention: RetentionSettings = Field(default_factory=lambda: RetentionSettings(), description="What is kept.")
     goals: GoalSettings = Field(default_factory=lambda: GoalSettings(), description="Defaults and prompts of goals.")
+    day_budget: DayBudgetSettings = Field(
+        default_factory=lambda: DayBudgetSettings(), description="What the whole desk may spend in a day."
+    )
+    prices: dict[str, PriceSettings] = Field(default_factory=dict, description="What models cost, by name.")
     agents: dict[Name, AgentSettings] = Field(default_factory=dict, description="Agents by name.")
     channels: dict[Name, ChannelSettings] = Field(default_factory=dict, description="Channels by name.")
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from midwatch.automation import ManageMode, ScopeKind
+from midwatch.budget import MOST, Budget, Spending, shown
 from midwatch.change import Changes, Update
 from midwatch.channel import Delivery, Route, cut, shown_route
 from midwatch.clock import SECOND, duration, iso, new_id
@@ -120,8 +121,10 @@ class Goal:
     max_steps: int = 0
     max_tokens: int = 0
     max_seconds: float = 0.0
+    max_usd: float = 0.0
     tokens: int = 0
     seconds: float = 0.0
+    usd: float = 0.0
     paused_why: str | None = None
     summary: str | None = None
     created_at: int = 0
@@ -145,7 +148,7 @@ class Goal:
 SHOWN = (
     "id", "objective", "agent", "status", "delay_reason", "thread_id", "scope_kind", "scope_id", "route", "creator",
     "manage_mode", "session_key", "workdir", "verifier", "step", "work", "evidence", "missing", "errors", "max_steps",
-    "max_tokens", "max_seconds", "tokens", "seconds", "paused_why", "summary", "revision",
+    "max_tokens", "max_seconds", "max_usd", "tokens", "seconds", "usd", "paused_why", "summary", "revision",
 )  # fmt: skip
 
 
@@ -239,6 +242,7 @@ def validate(goal: Goal) -> None:
         ("max_steps", goal.max_steps < 0, "max_steps is 0, for no limit, or more."),
         ("max_tokens", goal.max_tokens < 0, "max_tokens is 0, for no limit, or more."),
         ("max_seconds", goal.max_seconds < 0, "the time is 0, for no limit, or more."),
+        ("max_usd", not 0 <= goal.max_usd <= MOST, "max_usd is 0, for no limit, or more."),
         ("deadline", goal.deadline_at <= goal.created_at, "the deadline has passed already; choose a later one."),
     ):
         if wrong:
@@ -284,7 +288,7 @@ def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Chan
         session_key=session, gate_key=gate_key(session), created_at=now, due_at=now, cause="goal", cause_id=goal.id,
         creator=goal.creator, workdir=goal.workdir, dir_key=terms.dir_key(goal.workdir),
         timeout_seconds=_limit(after, work, now, terms.timeout_seconds),
-        on_crash=terms.on_crash, max_attempts=1, root_id=task_id,
+        on_crash=terms.on_crash, max_attempts=1, root_id=task_id, budget=_left(after, terms),
         internal_key=f"{goal.id}#{work}:{number}:{goal.revision}",
     )  # fmt: skip
     new = {**BETWEEN, **fields, "step": number, "work": work, "task_id": task_id}
@@ -308,6 +312,14 @@ def _limit(goal: Goal, work: Work, now: int, limit: float | None) -> float | Non
         limits.append((goal.deadline_at - now) / SECOND)
         limits += [goal.max_seconds - goal.seconds] if goal.max_seconds else []
     return min(limits, default=None)
+
+
+def _left(goal: Goal, terms: AgentTerms) -> dict[str, Any] | None:
+    """What the task may spend: no more than is left of the goal's tokens and money. Where nothing is, a claim is still
+    verified and the end still wrapped up, once."""
+    left = (goal.max_tokens - goal.tokens, goal.max_usd - goal.usd)
+    own = Budget(*(amount if amount > 0 else None for amount in left))
+    return Budget.kept(terms.budget).within(own).data()
 
 
 def wake(goal: Goal, now: int, means: Means, thread_id: str | None = None) -> Changes:
@@ -378,6 +390,7 @@ def _spent(goal: Goal, ended: Ended) -> dict[str, Any]:
     worked = ((task.completed_at or 0) - (task.started_at or task.completed_at or 0)) / SECOND
     found: dict[str, Any] = {
         "tokens": goal.tokens + (task.tokens_used or 0),
+        "usd": round(goal.usd + Spending.of(task.usage).usd, 9),
         "seconds": goal.seconds + max(0.0, worked),
     }
     if ended.thread_id and task.session_key == goal.session_key:
@@ -394,13 +407,14 @@ class Over(NamedTuple):
 
 def over_budget(goal: Goal) -> Over | None:
     """The first of its budgets that is spent, or None."""
-    for name, most, used, shown in (
+    for name, most, used, words in (
         ("max-steps", goal.max_steps, goal.step, f"{goal.max_steps} steps"),
         ("max-tokens", goal.max_tokens, goal.tokens, f"{goal.max_tokens} tokens"),
+        ("max-usd", goal.max_usd, goal.usd, shown("usd", goal.max_usd)),
         ("max-time", goal.max_seconds, goal.seconds, f"{duration(goal.max_seconds)} of work"),
     ):
         if 0 < most <= used:
-            return Over(f"its budget of {shown} is spent", f"midwatch goal edit {goal.id} --{name} MORE")
+            return Over(f"its budget of {words} is spent", f"midwatch goal edit {goal.id} --{name} MORE")
     return None
 
 

@@ -21,9 +21,11 @@ from midwatch.tasks import Tasks, stopping
 
 SETTABLE = frozenset({
     "agent", "workdir", "verifier", "route", "session_key", "scope_kind", "scope_id", "manage_mode", "max_steps",
-    "max_tokens", "max_seconds", "deadline_at",
+    "max_tokens", "max_seconds", "max_usd", "deadline_at",
 })  # fmt: skip
-EDITABLE = frozenset({"objective", "deadline_at", "max_steps", "max_tokens", "max_seconds", "route", "manage_mode"})
+EDITABLE = frozenset(
+    {"objective", "deadline_at", "max_steps", "max_tokens", "max_seconds", "max_usd", "route", "manage_mode"}
+)
 
 
 class Store(GoalStore, TaskStore, SessionStore, Protocol):

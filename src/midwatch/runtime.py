@@ -21,12 +21,14 @@ from midwatch.agents.function import FunctionAgent
 from midwatch.agents.git import GitProgram
 from midwatch.agents.guard import guard
 from midwatch.agents.hook import program
+from midwatch.agents.prices import listed_cost
 from midwatch.agents.profiles import advice, detect
 from midwatch.agents.reaping import identify, reap
 from midwatch.agents.sandbox import sandbox_of
 from midwatch.alerts import Alerts
 from midwatch.approval import Approvals
 from midwatch.automations import Automations
+from midwatch.budget import Price, Prices
 from midwatch.bus import Bus
 from midwatch.channel import Channel
 from midwatch.channels import build as build_channel
@@ -47,11 +49,13 @@ from midwatch.notifications import Notifications
 from midwatch.relay import Relay
 from midwatch.routines import Routines
 from midwatch.rules import Policies, Rules
+from midwatch.schedule import host_zone
 from midwatch.scheduler import Scheduler
 from midwatch.sessions import Sessions
 from midwatch.settlement import Settlements
 from midwatch.slots import Slots
 from midwatch.snapshots import Snapshots
+from midwatch.spending import Day, Purse
 from midwatch.store import Commit, Store
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.task import AgentTerms, Task
@@ -248,10 +252,7 @@ class Runtime:
             event_age_seconds=settings.retention.event_age,
             settle=self.settlements.after,
         )
-        self.routines = Routines(self.clock, engine.leads)
-        self.routines.register("watchdog", WATCHDOG_SECONDS, self.alerts.tell)
-        self.routines.register("worktrees", WORKTREES_SECONDS, self._prune_worktrees)
-        self.routines.register("handoffs", HANDOFFS_SECONDS, self._tend_handoffs)
+        self.routines = self._routines(engine)
         terms, stop, prompts = self.roster.terms_of, self.tasks.cancel, settings.goals.templates()
         expire = self.handoffs.expire
         self._scheduler = Scheduler(self.store, self.clock, engine.leads, terms, stop, prompts, expire)
@@ -284,7 +285,29 @@ class Runtime:
             max_waiting=settings.max_waiting,
             settle=self.settlements.after,
             worktrees=self.worktrees,
+            purse=self._purse(),
         )
+
+    def _routines(self, engine: Engine) -> Routines:
+        made = Routines(self.clock, engine.leads)
+        made.register("watchdog", WATCHDOG_SECONDS, self.alerts.tell)
+        made.register("worktrees", WORKTREES_SECONDS, self._prune_worktrees)
+        made.register("handoffs", HANDOFFS_SECONDS, self._tend_handoffs)
+        return made
+
+    def _purse(self) -> Purse:
+        """What work here may spend: prices as they are set, those of midwatch's own model calls also by the list."""
+        settings = self.settings
+        prices = Prices({name: Price(**one.model_dump()) for name, one in settings.prices.items()})
+        own = {name: one.day_budget.budget() for name, one in settings.agents.items() if one.day_budget}
+        desk = settings.day_budget.budget()
+        limited = any(one.data() for one in (desk, *own.values()))
+        day = Day(self.store, self.clock, host_zone(), desk, own) if limited else None
+
+        def known(agent: str, model: str, usage: Mapping[str, Any]) -> float | None:
+            return listed_cost(model, usage) if self.agents[agent].kind == "llm" else None
+
+        return Purse(prices, day, known)
 
     def _conversations(self) -> Conversations:
         idle, most = self.settings.keep_open, self.settings.max_live
@@ -467,6 +490,7 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
             max_attempts=wanted.max_attempts,
             slots=wanted.slots,
             share_workdir=wanted.share_workdir,
+            budget=wanted.budget,
             sandbox=sandbox_of(
                 name, wanted.sandbox, str(settings.home), write=wanted.sandbox_paths, read=wanted.sandbox_read
             ),

@@ -32,7 +32,11 @@ class StepStore(Protocol):
         """A task's steps, in order."""
         ...
 
+    async def steps_before(self, task_id: str) -> list[Step]:
+        """The steps of the tasks that this one tries again, in order: of the first try, then of each that followed."""
+        ...
+
     async def thread_steps(self, thread_id: str, without: str) -> list[Step]:
         """The steps of a thread's turns in order, but not those of task `without` and its retries, nor those of turns
-        that were cancelled."""
+        that were cancelled, unless another try went on with them."""
         ...

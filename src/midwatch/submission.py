@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
+from midwatch.budget import Budget
 from midwatch.errors import InvalidInput
 
 OnCrash = Literal["resume", "rerun", "fail"]
@@ -49,6 +50,7 @@ class Submission(TypedDict, total=False):
     """How often it is tried when it fails in a way that may pass."""
     cause: Cause
     budget: Mapping[str, Any] | None
+    """What it may spend: tokens, usd, steps, seconds."""
 
 
 class AutomationWish(TypedDict, total=False):
@@ -81,6 +83,7 @@ class AutomationWish(TypedDict, total=False):
     quiet: str | None
     """An answer that is just this is not delivered."""
     budget: Mapping[str, Any] | None
+    """What each run may spend: tokens, usd, steps, seconds."""
     approvals: Mapping[str, Any] | None
     """What its runs may do without asking: default, allow, deny, expires."""
     tags: Sequence[str]
@@ -105,6 +108,7 @@ class GoalWish(TypedDict, total=False):
     max_steps: int
     max_tokens: int
     max_seconds: float | str
+    max_usd: float
     route: str | None
     manage_mode: str
 
@@ -150,6 +154,7 @@ def check(prompt: str, wish: Submission, max_prompt: int) -> None:
         raise InvalidInput("on_crash is resume, rerun or fail.", field="on_crash")
     if wish.get("cause") not in (None, *CAUSES):
         raise InvalidInput(f"the cause is one of: {', '.join(CAUSES)}.", field="cause")
+    Budget.from_data(wish.get("budget"))
     key = wish.get("idempotency_key")
     if key is not None and not (0 < len(key) <= 200 and key.isprintable()):
         raise InvalidInput("an idempotency key is 1 to 200 printable characters.", field="idempotency_key")

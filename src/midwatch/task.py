@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
+from midwatch.budget import Budget, again
 from midwatch.change import Changes, Fence, Update
 from midwatch.channel import Delivery, Route, end_text, shown_route, start_text
 from midwatch.clock import iso, new_id
@@ -128,6 +129,11 @@ class Task(NamedTuple):
         return sum(known) if known else None
 
     @property
+    def again(self) -> str:
+        """The command that has it done again."""
+        return again(self.id, self.budget, self.usage)
+
+    @property
     def actor(self) -> str:
         """Who the slot it runs in is counted for."""
         return self.creator or ""
@@ -167,12 +173,12 @@ SHOWN = (
     "id", "status", "outcome", "prompt", "result", "error", "agent", "session_key", "origin_channel", "origin_session",
     "route", "workdir", "cause", "cause_id", "priority", "creator", "timeout_seconds", "on_crash", "attempt",
     "failures", "rescues", "interruptions", "max_attempts", "stop_requested", "wait", "root_id", "parent_id",
-    "retry_of", "usage",
+    "retry_of", "budget", "usage",
 )  # fmt: skip
 WAITS = {
     "delay": "waits for its time",
     "backoff": "waits before the next try",
-    "limit": "waits for the provider's usage limit",
+    "limit": "waits for the end of a usage limit",
     "session": "waits for its session's running task",
     "directory": "waits for the task that works in its directory",
     "slot": "waits for a free slot",
@@ -203,11 +209,17 @@ class AgentTerms(NamedTuple):
     """Where a task works that names no directory."""
     steerable: bool = False
     """Whether its turns take what people send into them while they run."""
+    budget: Mapping[str, Any] | None = None
+    """What a task may spend, as far as it says nothing else."""
 
     def dir_key(self, workdir: str | None) -> str | None:
         """What a task in this directory must not share with a running one; None when it need not care."""
         place = workdir or self.workdir
         return directory_of(place) if self.exclusive and place else None
+
+    def budget_of(self, limits: Budget) -> dict[str, Any] | None:
+        """What a task of this agent may spend that has these limits of its own."""
+        return Budget.kept(self.budget).with_(limits).data()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,7 +390,8 @@ def end_notice(task: Task, now: int) -> tuple[Delivery, ...]:
     if not task.route or task.outcome == "silent":
         return ()
     word = "timed_out" if task.outcome == "timeout" else task.status
-    return notices(task, word, end_text(word, task.id, task.prompt, task.result or task.error or ""), now)
+    text = end_text(word, task.id, task.prompt, task.result or task.error or "", task.again)
+    return notices(task, word, text, now)
 
 
 def conversation(task: Task) -> bool:

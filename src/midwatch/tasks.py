@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Unpack
 
+from midwatch.budget import BEFORE, Budget, again, spent_of
 from midwatch.change import Changes, Update
 from midwatch.clock import SECOND, Clock, iso, new_id
 from midwatch.errors import AlreadyFinished, Conflict, InvalidInput, NotFinished, NotFound, UnknownAgent
@@ -137,8 +138,8 @@ class Tasks:
             on_crash=wish.get("on_crash") or terms.on_crash,
             max_attempts=wish.get("max_attempts") or terms.max_attempts, submitter=self._submitter,
             root_id=task_id, idempotency_key=key,
-            body_hash=body_hash(prompt, wish) if key else None, budget=wish.get("budget"),
-            worktree=worktree,
+            body_hash=body_hash(prompt, wish) if key else None,
+            budget=terms.budget_of(Budget.from_data(wish.get("budget"))), worktree=worktree,
         )  # fmt: skip
 
     async def _worktree(self, wish: Submission, session: str, terms: AgentTerms, now: int) -> dict[str, Any] | None:
@@ -190,9 +191,7 @@ class Tasks:
             return task.result or ""
         if task.open:
             raise NotFinished(task.id, task.status, f"look at it with `midwatch show {task.id}` and try again later.")
-        raise NotFinished(
-            task.id, task.status, f"{task.error or task.outcome}. Try again with `midwatch retry {task.id}`."
-        )
+        raise NotFinished(task.id, task.status, f"{task.error or task.outcome}. Try again with `{task.again}`.")
 
     async def wait(self, task_id: str) -> Task:
         """Return the task once it has ended."""
@@ -219,9 +218,13 @@ class Tasks:
             return after
         raise Conflict(f"task {task_id} keeps changing; try again.")
 
-    async def retry(self, task_id: str, *, actor: str | None = None, idempotency_key: str | None = None) -> Task:
-        """Submit a failed or cancelled task again, as a new task that continues from the old one's progress."""
-        check("-", {"idempotency_key": idempotency_key}, 1)
+    async def retry(
+        self, task_id: str, *, actor: str | None = None, idempotency_key: str | None = None,
+        budget: Mapping[str, Any] | None = None,
+    ) -> Task:  # fmt: skip
+        """Submit a failed or cancelled task again, as a new task that continues from the old one's progress. What the
+        old one has spent counts; `budget` raises its limits, or sets some."""
+        check("-", {"idempotency_key": idempotency_key, "budget": budget}, 1)
         old = await self._get(task_id)
         if old.open:
             raise Conflict(f"task {old.id} is still {old.status}; cancel it first with `midwatch cancel {old.id}`.")
@@ -236,8 +239,8 @@ class Tasks:
             gate_key=old.gate_key, created_at=now, due_at=now, submitter=self._submitter,
             retry_of=old.retry_of or old.id, creator=actor or old.creator, internal_key=f"retry:{old.id}",
             idempotency_key=idempotency_key,
-            body_hash=body_hash(f"retry:{old.id}", {}) if idempotency_key else None,
-            **{name: getattr(old, name) for name in KEPT_BY_RETRY},
+            body_hash=body_hash(f"retry:{old.id}", {"budget": budget}) if idempotency_key else None,
+            budget=larger(old, budget), **{name: getattr(old, name) for name in KEPT_BY_RETRY},
         )  # fmt: skip
         try:
             return await self._insert(fresh, None)
@@ -308,12 +311,24 @@ def _written(task: Task, limits: Limits | None) -> tuple[Changes, int | None, in
     return changes, limits.max_open, limits.max_open_per_actor
 
 
+def larger(old: Task, said: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The budget of a task that goes on with `old`; Conflict when nothing would be left of it."""
+    limits, spent = Budget.kept(old.budget).with_(Budget.from_data(said)), spent_of(old.budget, old.usage)
+    most = limits.data()
+    if most is None:
+        return None
+    before = {name: figure for name, figure in spent._asdict().items() if figure}
+    budget = {**most, **({BEFORE: before} if before else {})}
+    if over := limits.over(spent, "task"):
+        raise Conflict(f"task {old.id} cannot go on: {over.words}. Give it more: `{again(old.id, budget, None)}`.")
+    return budget
+
+
 async def _nothing(ended: Task) -> Changes:
     return Changes()
 
 
 KEPT_BY_RETRY = (
     "cause", "cause_id", "priority", "quiet", "origin_channel", "origin_session", "route", "workdir", "dir_key",
-    "timeout_seconds", "on_crash", "max_attempts", "root_id", "parent_id", "progress", "budget", "trace",
-    "worktree",
+    "timeout_seconds", "on_crash", "max_attempts", "root_id", "parent_id", "progress", "trace", "worktree",
 )  # fmt: skip

@@ -13,13 +13,16 @@ from typing import Any, Protocol
 
 from midwatch.agent import Answer, Question
 from midwatch.approval import Approval, answer_of, ask, ruled, too_late
+from midwatch.budget import Over, Spending
 from midwatch.change import Changes, Fence, Update
 from midwatch.clock import Clock
 from midwatch.errors import AgentError, LeaseLost, MidwatchError, StoreUnavailable, TransientError
 from midwatch.event import (
+    BudgetReached,
     Event,
     LlmRequest,
     LlmResponse,
+    LoopError,
     MessageDelta,
     MessageUpdate,
     Payload,
@@ -34,10 +37,12 @@ from midwatch.event import (
 )
 from midwatch.rule import Judge
 from midwatch.session import Message, Session, said
+from midwatch.spending import Purse
 from midwatch.steering import STOP, Mode, Steer
 from midwatch.step import Step, StepStore
 from midwatch.task import Claim, Task, TaskStore, changed_status, conversation, meta, prompt_message, used
 
+STEPS = (LlmRequest, LlmResponse, ToolExecStart, ToolExecEnd)
 MOST_UNWRITTEN = 500
 PAUSE_SECONDS = 0.5
 CUT_OFF = "cut off when the turn ended"
@@ -53,12 +58,14 @@ class Host(Protocol):
     clock: Clock
     approval_seconds: float
     judge: Judge
+    purse: Purse
 
     @property
     def store(self) -> Store: ...
     def env(self, task: Task) -> Mapping[str, str]: ...
     def show(self, live: Event) -> None: ...
     def lost(self, turn: LiveTurn) -> None: ...
+    async def spent(self, turn: LiveTurn) -> None: ...
     async def identify(self, pgid: int) -> str: ...
     async def pause(self, turn: LiveTurn) -> None: ...
     async def go_on(self, turn: LiveTurn) -> None: ...
@@ -101,6 +108,12 @@ class LiveTurn:
         self._iteration = 0
         """Model calls the agent has told of."""
         self._started = host.clock.monotonic()
+        self._works_since: float | None = self._started
+        self._worked = 0.0
+        self.meter = host.purse.open(task, self.worked)
+        self.over: Over | None = None
+        """The budget that is spent; told once."""
+        self._unpriced: set[str] = set()
         self._flushing: asyncio.Task[None] | None = None
         self._ended = False
         self._lost = False
@@ -109,6 +122,8 @@ class LiveTurn:
 
     async def emit(self, payload: Payload) -> None:
         payload = self._own(payload)
+        if isinstance(payload, LlmResponse):
+            payload = self._priced(payload)
         self._iteration += isinstance(payload, LlmRequest)
         made = event(payload, self._host.clock.now(), iteration=self._iteration or None, **self._meta)
         if payload.live:
@@ -121,8 +136,10 @@ class LiveTurn:
             return  # the agent is being ended; nothing it says is ours to tell
         if self._ended:
             raise LeaseLost(self.task_id, self.attempt)
-        self._note_call(payload, made)
+        begins = self._note_call(payload, made)
         self._events.append(made)
+        if isinstance(payload, STEPS):
+            await self._count(payload, begins)
         if isinstance(payload, MessageUpdate) and conversation(self.task):
             self._messages.append(self._message(payload, made.time))
         self.flush_soon()
@@ -137,7 +154,7 @@ class LiveTurn:
         self._progress = progress
 
     async def load_steps(self) -> list[Any]:
-        before = await self._host.store.steps_of(self.task.retry_of) if self.task.retry_of else []
+        before = await self._host.store.steps_before(self.task_id) if self.task.retry_of else []
         own = await self._host.store.steps_of(self.task_id)
         self._saved = len(own)
         return [step.data for step in (*before, *own)]
@@ -198,7 +215,9 @@ class LiveTurn:
         self.hear(sorted((*self._steers, steer), key=lambda one: one.number))
 
     def over_budget(self) -> str | None:
-        return None
+        over = self._reached()
+        self.flush_soon()
+        return over.words if over else None
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -228,6 +247,7 @@ class LiveTurn:
         host = self._host
         approval, changes = ask(self.task, asked, expires, host.clock.now(), until)
         await host.pause(self)
+        self._stand_still()
         try:
             self.asked = True
             asking = changed_status(self.task, "asking", host.clock.now())
@@ -235,6 +255,7 @@ class LiveTurn:
             resolved = await host.answer(approval)
         finally:
             await host.go_on(self)
+            self._works_since = host.clock.monotonic()
         going_on = Update("task", self.task_id, {"wait": None})
         busy = changed_status(self.task, "busy", host.clock.now())
         await self._write(Changes(fence=self.fence, updates=(going_on,), events=busy))
@@ -256,6 +277,18 @@ class LiveTurn:
             raise TransientError(f"the program was not started: {problem}") from problem
 
     # -- for the worker ------------------------------------------------------------------------------------------
+
+    def worked(self) -> float:
+        """Seconds it has worked; while it waits for an answer its time stands still."""
+        since = self._works_since
+        return self._worked + (self._host.clock.monotonic() - since if since is not None else 0.0)
+
+    def time_is_up(self) -> None:
+        """It has worked as long as its budget lets it."""
+        most = self.meter.budget.seconds or 0.0
+        spent = max(most, self.meter.before.seconds + self.meter.task.seconds)
+        self._reached(Over("seconds", most, spent, self.meter.scope))
+        self.flush_soon()
 
     def hear(self, queued: Sequence[Steer]) -> None:
         """What people have sent into the turn and it has not taken, oldest first."""
@@ -323,12 +356,62 @@ class LiveTurn:
             id=told.message_id, author=self.task.agent,
         )  # fmt: skip
 
-    def _note_call(self, payload: Payload, made: Event) -> None:
+    def _note_call(self, payload: Payload, made: Event) -> bool:
+        """Keep track of calls that are open. True for the first that is heard of one."""
         if isinstance(payload, ToolExecStart | LlmRequest):
             self._open[call_of(made)] = made
-        elif isinstance(payload, ToolExecEnd | LlmResponse):
+            return True
+        if isinstance(payload, ToolExecEnd | LlmResponse):
             self.tools_used += isinstance(payload, ToolExecEnd)
-            self._open.pop(call_of(made), None)
+            return self._open.pop(call_of(made), None) is None
+        return False
+
+    # -- what it spends ------------------------------------------------------------------------------------------
+
+    def _priced(self, told: LlmResponse) -> LlmResponse:
+        """With what it costs, where the agent did not tell and the price is known."""
+        usage, purse = told.usage, self._host.purse
+        if not isinstance(usage, Mapping) or not Spending.of(usage).tokens or usage.get("cost_usd") is not None:
+            return told
+        cost = purse.cost(self.task.agent, told.model, usage) if told.model else None
+        if cost is not None:
+            return replace(told, usage={**usage, "cost_usd": cost})
+        if purse.counts_money(self.task.agent, self.meter) and (told.model or "") not in self._unpriced:
+            self._unpriced.add(told.model or "")
+            why = (
+                f"what {told.model or 'its model'} costs is not known, so no budget of money can stop it; set [prices]."
+            )
+            self._tell(LoopError(stage="budget", message=why))
+        return told
+
+    async def _count(self, payload: Payload, begins: bool) -> None:
+        """Add up what a step took. One that begins although nothing is left ends the turn."""
+        if isinstance(payload, LlmResponse):
+            self.meter.answered(payload.usage, payload.model, payload.finish_reason)
+        elif isinstance(payload, ToolExecEnd):
+            self.meter.used_tool()
+        spent_before = self.over is not None
+        await self._host.purse.look()
+        if self._reached() and begins and (spent_before or isinstance(payload, LlmRequest | ToolExecStart)):
+            await self._host.spent(self)
+
+    def _reached(self, known: Over | None = None) -> Over | None:
+        """The budget that is spent, if one is; the first time it is told."""
+        if self.over is not None or self._ended:
+            return self.over
+        if over := known or self._host.purse.over(self.task.agent, self.meter):
+            self.over = over
+            self._tell(BudgetReached(budget=over.budget, scope=over.scope, limit=over.limit, spent=over.spent))
+        return self.over
+
+    def _tell(self, payload: Payload) -> None:
+        """An event of our own among the agent's."""
+        self._events.append(event(payload, self._host.clock.now(), **self._meta))
+
+    def _stand_still(self) -> None:
+        self._worked, self._works_since = self.worked(), None
+
+    # -- writing -------------------------------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
         """Begin to write what is not written."""

@@ -11,6 +11,7 @@ from midwatch.agent import Agent, Conversation, TurnResult
 from midwatch.channel import cut
 from midwatch.errors import AgentError, MidwatchError, TransientError, UsageLimit
 from midwatch.session import Session
+from midwatch.spending import Rest
 from midwatch.task import STATUS_OF, Outcome, Task
 from midwatch.turn import LiveTurn
 
@@ -33,6 +34,8 @@ class Verdict:
     transient: bool = False
     limit: UsageLimit | None = None
     """The provider's limit that ended the turn."""
+    rest: Rest | None = None
+    """Nothing is left of the day; it was not begun."""
 
 
 async def contained(talk: Conversation, turn: LiveTurn) -> TurnResult:
@@ -86,6 +89,6 @@ def turn_status(reason: Reason | None, verdict: Verdict) -> str:
         return "timeout"
     if verdict.outcome in ("ok", "silent", "transferred") and reason != "cancel":
         return "completed"
-    if reason is not None:
+    if reason not in (None, "budget"):
         return "aborted"
-    return "budget" if verdict.outcome == "budget" else "error"
+    return "budget" if reason == "budget" or verdict.outcome == "budget" else "error"

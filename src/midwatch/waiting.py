@@ -11,6 +11,7 @@ from midwatch.channel import cut
 from midwatch.clock import SECOND, iso
 from midwatch.errors import UsageLimit
 from midwatch.event import TaskInterrupted, TaskWaiting, event
+from midwatch.spending import Rest
 from midwatch.task import Task, changed_status, meta, notices, owned, trouble
 
 LIMIT_PAUSES = (300.0, 900.0, 1800.0, 3600.0)
@@ -37,13 +38,21 @@ def back(task: Task, told: TaskInterrupted | TaskWaiting, now: int, **fields: ob
     )
 
 
-def park(task: Task, limit: UsageLimit, now: int) -> Changes:
+def park(task: Task, limit: UsageLimit, now: int, usage: Mapping[str, Any] | None = None) -> Changes:
     """The task waits for the provider's limit to be reset and then goes on; its route is told once."""
     due = limit_over(task, limit, now)
     told = TaskWaiting(wait="limit", until=iso(due), reason=str(limit))
-    step = back(task, told, now, wait="limit", due_at=due, interruptions=task.interruptions + 1)
+    step = back(task, told, now, wait="limit", due_at=due, interruptions=task.interruptions + 1, usage=usage)
     text = f"{task.agent} has used up its limit: {cut(str(limit), SHOWN)}\n{task.id} goes on at {iso(due)}."
     return replace(step, deliveries=notices(task, "limit", text, now))
+
+
+def put_off(task: Task, rest: Rest, now: int) -> Changes:
+    """The task was not begun, because nothing is left of the day; it waits for the next. Its route is told once."""
+    told = TaskWaiting(wait="limit", until=iso(rest.until), reason=rest.over.words)
+    step = back(task, told, now, wait="limit", due_at=rest.until)
+    words = rest.over.words[0].upper() + rest.over.words[1:]
+    return replace(step, deliveries=notices(task, "limit", f"{words}.\n{task.id} begins at {iso(rest.until)}.", now))
 
 
 def limit_over(task: Task, limit: UsageLimit, now: int) -> int:

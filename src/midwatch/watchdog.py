@@ -9,20 +9,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from midwatch.approval import Approvals, ApprovalStore, resolve
 from midwatch.automation import AutomationStore
 from midwatch.automations import kept_since
+from midwatch.budget import COUNTED, counted
 from midwatch.change import Changes, Fence, Update
 from midwatch.clock import SECOND, Clock
 from midwatch.engine import Engine, InstanceStore
 from midwatch.errors import Conflict, LeaseLost, StoreError
-from midwatch.event import Event, EventLog, TaskRescued, TurnEnd, ending, event
+from midwatch.event import Event, EventFilter, EventLog, TaskRescued, TurnEnd, ending, event
 from midwatch.lookout import Lookout
 from midwatch.settlement import Settle, nothing, settled
 from midwatch.submission import OnCrash
 from midwatch.task import MAX_RESCUES, Task, TaskStore, changed_status, end, meta, owned
+from midwatch.waiting import together
 
 log = logging.getLogger("midwatch.watchdog")
 
@@ -123,6 +125,7 @@ class Watchdog:
         fence = Fence(task.id, task.attempt)
         now = self._clock.now()
         closing = _closing(await self._store.open_events(fence), now)
+        task = task._replace(usage=together(task.usage, await self._used(task)))
         changes, action = rescue(task, now)
         changes = await settled(self._settle, task, changes)
         asked = [
@@ -141,6 +144,13 @@ class Watchdog:
         except (Conflict, LeaseLost):
             log.info("task %s was rescued by somebody else, or something it belongs to changed", task.id)
             self.wake()
+
+    async def _used(self, task: Task) -> dict[str, Any] | None:
+        """What the dead attempt has used, as far as it was told."""
+        which, found = EventFilter(kinds=COUNTED, task_id=task.id), list[Event]()
+        while page := await self._store.read_events(found[-1].seq if found else 0, which):
+            found += page
+        return counted((one for one in found if one.attempt == task.attempt), task.budget)
 
     # -- pruning -------------------------------------------------------------------------------------------------
 
@@ -180,7 +190,7 @@ def rescue(task: Task, now: int) -> tuple[Changes, str]:
         return replace(changes, events=(first, *changes.events)), action
     fields = {
         "status": "pending", "wait": None, "stop_requested": None, "lease_owner": None, "pgid": None,
-        "pgid_mark": None, "token_hash": None, "rescues": task.rescues + 1,
+        "pgid_mark": None, "token_hash": None, "rescues": task.rescues + 1, "usage": task.usage,
     }  # fmt: skip
     back = Update("task", task.id, fields, owned(task))
     return Changes(updates=(back,), events=(first, *changed_status(task, "idle", now))), action

@@ -10,14 +10,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
-from midwatch.agent import Agent, Conversation, Interrupt, TurnResult
+from midwatch.agent import Agent, Conversation, Interrupt
 from midwatch.approval import Approval, Approvals, ApprovalStore, resolve
 from midwatch.change import Changes
 from midwatch.channel import cut
-from midwatch.clock import SECOND, Clock, Timer, iso
+from midwatch.clock import SECOND, Clock, iso
 from midwatch.conversations import Conversations
 from midwatch.errors import (
     AgentError,
@@ -29,9 +29,11 @@ from midwatch.errors import (
 )
 from midwatch.event import Event, TaskInterrupted, TaskLate, TaskWaiting, event
 from midwatch.notifications import Notifications
+from midwatch.run import Run
 from midwatch.session import Session, SessionStore
 from midwatch.settlement import Settle, nothing, settled
 from midwatch.slots import Slots
+from midwatch.spending import Purse
 from midwatch.steering import SteerStore
 from midwatch.step import StepStore
 from midwatch.task import (
@@ -46,8 +48,7 @@ from midwatch.task import (
 )  # fmt: skip
 from midwatch.turn import LiveTurn
 from midwatch.verdict import ERROR_SHOWN, STUCK, Reason, Verdict, contained, failed, plain, turn_status
-from midwatch.waiting import back, park, together
-from midwatch.worktree import Worktree
+from midwatch.waiting import back, park, put_off
 from midwatch.worktrees import Worktrees
 
 log = logging.getLogger("midwatch.worker")
@@ -59,6 +60,7 @@ LADDER: Mapping[bool, tuple[tuple[Interrupt, float], ...]] = {
 """How to interrupt, and how many seconds to wait before the next step."""
 FIRST_FLUSH_SECONDS = 0.01
 ABANDON_SECONDS = 0.2
+STOPPED_SECONDS = 0.2
 CLOSE_SECONDS = 5.0
 STORE_PAUSE_SECONDS = 0.5
 STORE_PATIENCE_SECONDS = 5.0
@@ -66,40 +68,6 @@ STORE_PATIENCE_SECONDS = 5.0
 
 class Store(TaskStore, SessionStore, ApprovalStore, StepStore, SteerStore, Protocol):
     """What the worker needs of the store."""
-
-
-@dataclass(slots=True)
-class Run:
-    """Handles of one running task."""
-
-    claim: Claim
-    task: Task
-    ended: asyncio.Future[None]
-    """Done when the turn has ended, or was given up."""
-    slot_given: asyncio.Future[None]
-    """Done when the slot was given back for the first time."""
-    conversation: Conversation | None = None
-    turn: LiveTurn | None = None
-    making: asyncio.Task[Worktree] | None = None
-    body: asyncio.Task[TurnResult] | None = None
-    reason: Reason | None = None
-    timer: Timer | None = None
-    remaining: float | None = None
-    ladder: asyncio.Task[None] | None = None
-    question: asyncio.Future[Approval | None] | None = None
-    steered: bool = False
-    """Whether somebody may have sent something before there was a turn to hear it."""
-    has_slot: bool = True
-
-    def end(self, _: object = None) -> None:
-        """The turn is over."""
-        if not self.ended.done():
-            self.ended.set_result(None)
-
-    async def ends_within(self, seconds: float) -> bool:
-        """Whether the turn is over in time."""
-        await asyncio.wait({self.ended}, timeout=seconds)
-        return self.ended.done()
 
 
 class Worker:
@@ -123,6 +91,7 @@ class Worker:
         max_waiting: int = 1000,
         settle: Settle = nothing,
         worktrees: Worktrees | None = None,
+        purse: Purse | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -131,6 +100,7 @@ class Worker:
         self.conversations = conversations
         self.approval_seconds = approval_seconds
         self.judge = approvals.judge
+        self.purse = purse or Purse()
         self.running: dict[str, Run] = {}
         self.slot_freed: Callable[[], None] = lambda: None
         self._agents = agents
@@ -212,6 +182,8 @@ class Worker:
             await self._end_somehow(run, problem)
         finally:
             del self.running[run.task.id]
+            if run.turn is not None:
+                self.purse.close(run.turn.meter, run.usage)
             if not stuck:
                 self._give_slot(run)
 
@@ -233,6 +205,8 @@ class Worker:
         if agent is None:
             return Verdict("error", error=f"agent {task.agent!r} is not configured here any more.")
         try:
+            if rest := await self.purse.rest(task.agent):
+                return Verdict("budget", error=rest.over.words, rest=rest)
             session = await self._session(task)
             turn = LiveTurn(self, run.claim, session.thread_id)
             run.turn = turn
@@ -269,8 +243,7 @@ class Worker:
     async def _turn(self, run: Run, talk: Conversation, turn: LiveTurn) -> Verdict:
         run.body = asyncio.get_running_loop().create_task(contained(talk, turn))
         run.body.add_done_callback(run.end)
-        if run.task.timeout_seconds is not None:
-            self._arm(run, run.task.timeout_seconds)
+        self._limit_time(run, turn)
         if run.reason is not None:  # somebody stopped it while it was opening
             self._climb(run)
         await run.ended
@@ -419,13 +392,18 @@ class Worker:
     def _step(self, run: Run, verdict: Verdict) -> Changes:
         """What the verdict means for the task: it ends, or goes back to wait."""
         task, now = run.task, self.clock.now()
-        usage = together(task.usage, verdict.result.usage.data() if verdict.result else None)
+        usage = run.usage = run.used(verdict)
         done = verdict.outcome in ("ok", "silent", "transferred")
         if run.reason == "cancel":
             return end(task, now, outcome="cancelled", error=None, usage=usage)[1]
         if run.reason == "timeout":
             limit = f"it worked longer than its timeout of {task.timeout_seconds:g} s and was ended."
             return end(task, now, outcome="timeout", error=limit, usage=usage)[1]
+        if verdict.rest is not None:
+            return put_off(task, verdict.rest, now)
+        if (run.reason == "budget" or verdict.outcome == "budget") and not done:
+            spent = run.turn.over.words if run.turn and run.turn.over else verdict.error
+            return end(task, now, outcome="budget", error=spent, usage=usage)[1]
         if run.reason in ("yield", "shutdown") and not done:
             if task.on_crash == "fail":
                 why = f"midwatch was stopped while it worked; half-done work is not repeated. ({run.reason})"
@@ -433,7 +411,7 @@ class Worker:
             told = TaskInterrupted(reason=run.reason)
             return back(task, told, now, interruptions=task.interruptions + 1, usage=usage)
         if verdict.limit is not None:
-            return park(task, verdict.limit, now)
+            return park(task, verdict.limit, now, usage)
         if verdict.transient and task.failures + 1 < task.max_attempts:
             due = now + int(pause_before(task) * SECOND)
             waits = TaskWaiting(wait="backoff", until=iso(due), reason=verdict.error)
@@ -516,11 +494,24 @@ class Worker:
                 run.task = run.task._replace(stop_requested=task.stop_requested)
                 self.interrupt(run, task.stop_requested)
 
+    def _limit_time(self, run: Run, turn: LiveTurn) -> None:
+        """How long it may work: its timeout, or what is left of its budget if that is less."""
+        limit, left = run.task.timeout_seconds, turn.meter.left()
+        if left is not None and (limit is None or left < limit):
+            run.time_up, limit = "budget", left
+        if limit is not None:
+            self._arm(run, limit)
+
     def _arm(self, run: Run, seconds: float) -> None:
         assert run.turn is not None
         run.remaining = seconds
         run.turn.deadline = self.clock.monotonic() + seconds
-        run.timer = self.clock.call_later(seconds, lambda: self.interrupt(run, "timeout"))
+        run.timer = self.clock.call_later(seconds, lambda: self._end_of_time(run))
+
+    def _end_of_time(self, run: Run) -> None:
+        if run.turn is not None and run.time_up == "budget":
+            run.turn.time_is_up()
+        self.interrupt(run, run.time_up)
 
     # -- what turns ask for --------------------------------------------------------------------------------------
 
@@ -534,6 +525,13 @@ class Worker:
         run = self.running.get(turn.task_id)
         if run is not None and run.turn is turn:
             self.interrupt(run, "lost")
+
+    async def spent(self, turn: LiveTurn) -> None:
+        """The turn goes on although nothing is left: it is stopped, if it can be before it does more."""
+        run = self.running.get(turn.task_id)
+        if run is not None and run.turn is turn:
+            self.interrupt(run, "budget")
+            await run.ends_within(STOPPED_SECONDS)
 
     async def pause(self, turn: LiveTurn) -> None:
         """A turn waits for a person: its slot goes back and its timeout stands still."""

@@ -68,6 +68,21 @@ async def test_a_threads_history_leaves_out_cancelled_turns_and_ones_own(store: 
     assert await store.thread_steps("th_3", "t_new") == []
 
 
+async def test_a_chain_of_tries_has_the_steps_of_all_before_it(store: Store) -> None:
+    first = await running(store)
+    line = [first]
+    for number in range(3):
+        await store.apply(Changes(records=(a_step(line[-1].id, 1, data=number), a_step(line[-1].id, 2, data=-number))))
+        await store.apply(end(line[-1], CLOCK.now(), outcome="cancelled" if number == 0 else "budget")[1])
+        about = {"retry_of": first.id, "root_id": first.id, "internal_key": f"retry:{line[-1].id}"}
+        line.append(await running(store, **about))
+    found = [[step.data for step in await store.steps_before(task.id)] for task in line]
+    assert found == [[], [0, 0], [0, 0, 1, -1], [0, 0, 1, -1, 2, -2]]
+    history = [step.data for step in await store.thread_steps("th_1", "t_new")]
+    assert sorted(history) == [-2, -1, 0, 0, 1, 2], "what another try went on with is part of the history"
+    assert await store.thread_steps("th_1", first.id) == []
+
+
 async def test_a_steer_is_taken_once(store: Store) -> None:
     task = await running(store)
     one, two = a_steer(task, "one"), a_steer(task, "two", 2, mode="interrupt")

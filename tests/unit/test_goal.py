@@ -163,7 +163,13 @@ def test_a_prompt_without_the_objective_is_refused_when_settings_are_read(tmp_pa
     )
     goals = Settings.load(tmp_path).goals
     assert goals.templates() == Templates(verify="look at {objective}")
-    assert goals.defaults() == {"deadline": 10800.0, "max_steps": 4, "max_tokens": 0, "max_seconds": 0.0}
+    assert goals.defaults() == {
+        "deadline": 10800.0,
+        "max_steps": 4,
+        "max_tokens": 0,
+        "max_seconds": 0.0,
+        "max_usd": 0.0,
+    }
     (tmp_path / "midwatch.toml").write_text("[goals]\nmax_step = 4\n")
     with pytest.raises(BadConfig, match="max_step"):
         Settings.load(tmp_path)

@@ -162,7 +162,7 @@ TEXTS: list[tuple[dict[str, Any], str]] = [
     ({"status": "running"}, "running"),
     ({"status": "pending", "wait": "delay", "due_at": NOW}, "pending: waits for its time until 2023-11-14T22:13:20"),
     ({"status": "pending", "wait": "backoff", "due_at": NOW}, "pending: waits before the next try until 2023-"),
-    ({"status": "pending", "wait": "limit", "due_at": NOW}, "pending: waits for the provider's usage limit until"),
+    ({"status": "pending", "wait": "limit", "due_at": NOW}, "pending: waits for the end of a usage limit until"),
     ({"status": "pending", "wait": "session"}, "pending: waits for its session's running task"),
     ({"status": "pending", "wait": "slot"}, "pending: waits for a free slot"),
     ({"status": "pending", "wait": "agent", "agent": "a{b}c"}, "pending: no live process has agent 'a{b}c'"),

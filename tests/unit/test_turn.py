@@ -27,6 +27,7 @@ from midwatch.event import (
     ToolExecStart,
 )
 from midwatch.rule import Decision, Judge, Ruling, nobody
+from midwatch.spending import Purse
 from midwatch.store import Store
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.task import Claim, Task, owned
@@ -65,6 +66,7 @@ class Worker:
         self.clock = SystemClock()
         self.approval_seconds = 100.0
         self.judge: Judge = nobody
+        self.purse = Purse()
         self.shown: list[Event] = []
         self.said: list[str] = []
         self.status: Any = "granted"
@@ -74,6 +76,9 @@ class Worker:
 
     def lost(self, turn: LiveTurn) -> None:
         self.said.append("lost")
+
+    async def spent(self, turn: LiveTurn) -> None:
+        self.said.append("spent")
 
     async def identify(self, pgid: int) -> str:
         return f"mark of {pgid}"

@@ -54,6 +54,7 @@ def build(
     max_attempts: int | None = None,
     slots: int | None = None,
     share_workdir: bool | None = None,
+    budget: Mapping[str, Any] | None = None,
     sandbox: Sandbox | None = None,
     description: str = "",
 ) -> Agent:
@@ -64,6 +65,7 @@ def build(
         "on_crash": on_crash,
         "max_attempts": max_attempts,
         "slots": slots,
+        "budget": budget,
         "exclusive": (True if kind in EXCLUSIVE else None) if share_workdir is None else not share_workdir,
     }
     try:

@@ -73,6 +73,12 @@ class SubmitBody(Strict):
         return value
 
 
+class RetryBody(Strict):
+    """How to go on with a task."""
+
+    budget: dict[str, Any] | None = Field(None, description="Limits that are raised or set; earlier tries count.")
+
+
 class AnswerBody(Strict):
     """An answer to a question."""
 
@@ -399,6 +405,7 @@ class GoalFields(Strict):
     max_steps: int = Field(0, ge=0, le=2**31)
     max_tokens: int = Field(0, ge=0, le=2**53)
     max_seconds: Seconds = 0.0
+    max_usd: float = Field(0.0, ge=0, le=1e9)
     route: str | None = Field(None, max_length=2000)
     manage_mode: ManageMode = "creator_only"
 

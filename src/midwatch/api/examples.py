@@ -28,8 +28,8 @@ GOAL: dict[str, Any] = {
     "scope_kind": "user", "scope_id": "owner", "route": None, "creator": "owner", "manage_mode": "creator_only",
     "session_key": "goal:g_06f2m8yq3kq5r0v9x1w2", "workdir": None, "verifier": None, "step": 2, "work": "step",
     "running": True, "evidence": None, "missing": None, "errors": 0, "max_steps": 20, "max_tokens": 0,
-    "max_seconds": 0.0, "tokens": 1200, "seconds": 95.5, "paused_why": None, "summary": None, "created_at": AT,
-    "updated_at": AT, "completed_at": None, "revision": 4,
+    "max_seconds": 0.0, "max_usd": 0.0, "tokens": 1200, "seconds": 95.5, "usd": 0.02, "paused_why": None,
+    "summary": None, "created_at": AT, "updated_at": AT, "completed_at": None, "revision": 4,
 }  # fmt: skip
 SHOT = {"id": "am_1", "prompt": "Look around", "agent": "demo", "schedule": {"cron": "@daily", "zone": "UTC"}}
 STANDING: dict[str, Any] = {

@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 from fastapi import APIRouter, Header, Query
 
 from midwatch import wire
-from midwatch.api.bodies import SubmitBody, TaskQuery
+from midwatch.api.bodies import RetryBody, SubmitBody, TaskQuery
 from midwatch.api.desk import Desk, Who
 from midwatch.api.markdown import page_of
 from midwatch.api.reply import Json
@@ -145,10 +145,14 @@ async def check_may(desk: Runtime, who: Actor, task_id: str) -> None:
 
 
 @router.post("/tasks/{task_id}/retry", status_code=201, responses={201: {"model": wire.TaskInfo}})
-async def retry(desk: Desk, who: Who, task_id: str, idempotency_key: Annotated[str | None, Header()] = None) -> Json:
+async def retry(
+    desk: Desk, who: Who, task_id: str, body: RetryBody | None = None,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> Json:  # fmt: skip
     """Submit a failed or cancelled task again, as a new task."""
     await check_may(desk, who, task_id)
-    task = await desk.tasks.retry(task_id, actor=who.name, idempotency_key=idempotency_key)
+    budget = body.budget if body else None
+    task = await desk.tasks.retry(task_id, actor=who.name, idempotency_key=idempotency_key, budget=budget)
     return Json(task.snapshot(), 201, headers={"location": f"/api/v1/tasks/{task.id}"})
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from midwatch.cli.desk import connect, run
-from midwatch.cli.options import AgentName, AsJson, OnCrash, Prompt, Route, SessionKey, Timeout
+from midwatch.cli.options import AgentName, AsJson, BudgetText, OnCrash, Prompt, Route, SessionKey, Timeout
 from midwatch.cli.output import emit, fields, line, local, note, say, span, table
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def add(
     title: Title = None,
     workdir: OwnWorkdir = None,
     timeout: Timeout = None,
+    budget: BudgetText = None,
     route: Route = None,
     max_runs: MaxRuns = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Each run in a conversation of its own.")] = False,
@@ -96,7 +97,7 @@ def add(
 
     wish = wishes(
         cron=cron, every=every, at=at, zone=tz if tz is not None else host_zone(), agent=agent, title=title,
-        workdir=workdir or (None if session else "."), timeout=timeout, route=route, max_runs=max_runs,
+        workdir=workdir or (None if session else "."), timeout=timeout, budget=budget, route=route, max_runs=max_runs,
         fresh=fresh or worktree or None, worktree=worktree or None, jitter=jitter, approvals=approvals, missed=missed,
         missed_window=missed_window, quiet=quiet, tags=tag, session_key=session, on_crash=on_crash,
         manage_mode=manage_mode, enabled=False if paused else None,
@@ -176,6 +177,7 @@ def edit(
     title: Title = None,
     workdir: Annotated[str | None, typer.Option("--workdir", help="Where the agent works.")] = None,
     timeout: Timeout = None,
+    budget: BudgetText = None,
     route: Route = None,
     max_runs: MaxRuns = None,
     fresh: Annotated[
@@ -199,8 +201,8 @@ def edit(
     from midwatch.cli.tasks import prompt_text
 
     wish = wishes(
-        cron=cron, every=every, at=at, zone=tz, agent=agent, title=title, workdir=workdir, timeout=timeout, route=route,
-        max_runs=max_runs, fresh=fresh, worktree=worktree, jitter=jitter, missed=missed,
+        cron=cron, every=every, at=at, zone=tz, agent=agent, title=title, workdir=workdir, timeout=timeout,
+        budget=budget, route=route, max_runs=max_runs, fresh=fresh, worktree=worktree, jitter=jitter, missed=missed,
         missed_window=missed_window, quiet=quiet, approvals=approvals, tags=tag, on_crash=on_crash,
         manage_mode=manage_mode,
     )  # fmt: skip
@@ -422,7 +424,7 @@ def read_policy(text: str) -> dict[str, Any]:
 
 EMPTY = {
     "route": None, "quiet": None, "workdir": None, "timeout": None, "on_crash": None, "title": "", "jitter": 0,
-    "approvals": None,
+    "approvals": None, "budget": None,
 }  # fmt: skip
 """What an empty text means for those that can be taken away."""
 
@@ -430,6 +432,7 @@ EMPTY = {
 def wishes(**said: object) -> dict[str, object]:
     """What was said, as the interface takes it."""
     from midwatch.cli.sessions import absolute
+    from midwatch.cli.tasks import limits
 
     wish = {name: value for name, value in said.items() if value is not None}
     for name, nothing in EMPTY.items():
@@ -437,6 +440,8 @@ def wishes(**said: object) -> dict[str, object]:
             wish[name] = nothing
     if wish.get("workdir"):
         wish["workdir"] = absolute(str(wish["workdir"]))
+    if wish.get("budget"):
+        wish["budget"] = limits(str(wish["budget"]))
     if wish.get("approvals"):
         wish["approvals"] = read_policy(str(wish["approvals"]))
     if isinstance(tags := wish.get("tags"), list):
@@ -494,6 +499,7 @@ def described(found: AutomationInfo) -> list[tuple[str, object]]:
         ("jitter", span(found["jitter_seconds"]) if found["jitter_seconds"] else None),
         ("missed runs", found["missed"] + late),
         ("quiet", found["quiet"]),
+        ("budget", json_text(found["budget"]) if found["budget"] else None),
         ("approvals", json_text(found["approvals"]) if found["approvals"] else None),
         ("tags", ", ".join(found["tags"])),
         ("creator", found["creator"]),

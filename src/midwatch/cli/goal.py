@@ -31,6 +31,7 @@ Deadline = Annotated[
 Zone = Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="Zone of --deadline. Default: this machine's.")]
 MaxSteps = Annotated[int | None, typer.Option("--max-steps", min=0, help="Pause after this many; 0 for no limit.")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=0, help="Pause after this many; 0 for no limit.")]
+MaxUsd = Annotated[float | None, typer.Option("--max-usd", min=0, help="Pause after this much money; 0 for no limit.")]
 MaxTime = Annotated[
     str | None, typer.Option("--max-time", metavar="DURATION", help="Pause after this much work: 90m, 24h.")
 ]
@@ -58,6 +59,7 @@ def set_goal(
     session: SessionKey = None,
     max_steps: MaxSteps = None,
     max_tokens: MaxTokens = None,
+    max_usd: MaxUsd = None,
     max_time: MaxTime = None,
     workdir: OwnWorkdir = None,
     route: Route = None,
@@ -70,8 +72,8 @@ def set_goal(
 
     wish = wishes(
         deadline=moment(deadline, tz), agent=agent, verifier=verifier, session_key=session, max_steps=max_steps,
-        max_tokens=max_tokens, max_seconds=max_time, workdir=workdir or (None if session else "."), route=route,
-        manage_mode=manage_mode,
+        max_tokens=max_tokens, max_usd=max_usd, max_seconds=max_time, workdir=workdir or (None if session else "."),
+        route=route, manage_mode=manage_mode,
     )  # fmt: skip
     text = prompt_text(objective)
 
@@ -153,6 +155,7 @@ def edit(
     tz: Zone = None,
     max_steps: MaxSteps = None,
     max_tokens: MaxTokens = None,
+    max_usd: MaxUsd = None,
     max_time: MaxTime = None,
     route: Route = None,
     manage_mode: Manage = None,
@@ -164,8 +167,8 @@ def edit(
     from midwatch.cli.tasks import prompt_text
 
     wish = wishes(
-        deadline=moment(deadline, tz), max_steps=max_steps, max_tokens=max_tokens, max_seconds=max_time, route=route,
-        manage_mode=manage_mode,
+        deadline=moment(deadline, tz), max_steps=max_steps, max_tokens=max_tokens, max_usd=max_usd,
+        max_seconds=max_time, route=route, manage_mode=manage_mode,
     )  # fmt: skip
     text = None if objective is None else prompt_text(objective)
     if not wish and text is None:
@@ -330,6 +333,7 @@ def described(found: GoalInfo) -> list[tuple[str, object]]:
         ("waits for", found["delay_reason"]),
         ("steps", of(found["step"], found["max_steps"], found["max_steps"])),
         ("tokens", of(found["tokens"], found["max_tokens"], found["max_tokens"])),
+        ("cost", of(f"${found['usd']:.2f}", f"${found['max_usd']:.2f}", found["max_usd"]) if found["usd"] else None),
         ("worked", of(span(found["seconds"]), span(limit), limit)),
         ("errors", found["errors"] or None),
         ("evidence", found["evidence"]),

@@ -23,6 +23,10 @@ ShareWorkdir = Annotated[
     bool, typer.Option("--share-workdir", help="Work beside other tasks in the directory, even where both may write.")
 ]
 Timeout = Annotated[str | None, typer.Option("--timeout", help="Longest it may work: 90s, 10m, 1h30m.")]
+BudgetText = Annotated[
+    str | None,
+    typer.Option("--budget", metavar="LIMITS", help="What it may spend: tokens=200000,usd=1.5,steps=30,seconds=10m."),
+]
 Priority = Annotated[int, typer.Option("--priority", help="-100 to 100, higher first.")]
 Delay = Annotated[str | None, typer.Option("--delay", help="Wait this long before it starts.")]
 Key = Annotated[str | None, typer.Option("--key", help="Idempotency key: the same key and wishes make one task.")]

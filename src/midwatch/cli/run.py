@@ -12,6 +12,7 @@ from midwatch.cli import desk as desks
 from midwatch.cli.options import (
     AgentName,
     AsJson,
+    BudgetText,
     Delay,
     Key,
     OnCrash,
@@ -27,7 +28,7 @@ from midwatch.cli.options import (
     Worktree,
 )
 from midwatch.cli.output import emit, note
-from midwatch.cli.tasks import prompt_text, wishes
+from midwatch.cli.tasks import limits, prompt_text, wishes
 from midwatch.cli.watch import Watch
 from midwatch.errors import Conflict
 
@@ -45,6 +46,7 @@ def run(
     worktree: Worktree = False,
     share_workdir: ShareWorkdir = False,
     timeout: Timeout = None,
+    budget: BudgetText = None,
     priority: Priority = 0,
     delay: Delay = None,
     key: Key = None,
@@ -61,7 +63,7 @@ def run(
     """
     wish = wishes(
         agent=agent, workdir=workdir, worktree=worktree or None, share_workdir=share_workdir or None,
-        timeout=timeout, priority=priority, delay=delay, idempotency_key=key,
+        timeout=timeout, budget=limits(budget), priority=priority, delay=delay, idempotency_key=key,
         route=route, session_key=session, origin_channel=origin_channel, origin_session=origin_session,
         on_crash=on_crash,
     )  # fmt: skip

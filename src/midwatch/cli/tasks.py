@@ -12,6 +12,7 @@ from midwatch.cli.desk import Desk, connect, run
 from midwatch.cli.options import (
     AgentName,
     AsJson,
+    BudgetText,
     Delay,
     Key,
     OnCrash,
@@ -44,6 +45,7 @@ def submit(
     worktree: Worktree = False,
     share_workdir: ShareWorkdir = False,
     timeout: Timeout = None,
+    budget: BudgetText = None,
     priority: Priority = 0,
     delay: Delay = None,
     key: Key = None,
@@ -57,7 +59,7 @@ def submit(
     """Hand in a task and return at once."""
     wish = wishes(
         agent=agent, workdir=workdir, worktree=worktree or None, share_workdir=share_workdir or None,
-        timeout=timeout, priority=priority, delay=delay, idempotency_key=key,
+        timeout=timeout, budget=limits(budget), priority=priority, delay=delay, idempotency_key=key,
         route=route, session_key=session, origin_channel=origin_channel, origin_session=origin_session,
         on_crash=on_crash,
     )  # fmt: skip
@@ -85,6 +87,13 @@ def wishes(**said: object) -> Submission:
             said[name] = seconds(str(said[name]))
     said["workdir"] = os.path.abspath(os.path.expanduser(str(said["workdir"])))  # noqa: PTH100,PTH111 - symlinks stay
     return cast("Submission", {name: value for name, value in said.items() if value is not None})
+
+
+def limits(budget: str | None) -> dict[str, object] | None:
+    """A budget as the interface takes it."""
+    from midwatch.budget import Budget
+
+    return None if budget is None else Budget.parse(budget).data()
 
 
 def prompt_text(prompt: str) -> str:
@@ -181,7 +190,17 @@ def described(task: TaskInfo) -> list[tuple[str, object]]:
         ("started", local(task["started_at"])),
         ("completed", local(task["completed_at"])),
         ("tokens", "unknown" if tokens is None and task["started_at"] else tokens),
+        ("budget", budget_line(task)),
     ]
+
+
+def budget_line(task: TaskInfo) -> str | None:
+    """What a task may spend, and has spent of it as far as its record tells."""
+    from midwatch.budget import NAMES, Budget, shown, spent_of
+
+    spent, most = spent_of(task["budget"], task["usage"]), Budget.kept(task["budget"])._asdict()
+    parts = [f"{shown(name, getattr(spent, name))} of {shown(name, most[name])}" for name in NAMES if most[name]]
+    return ", ".join(parts) or None
 
 
 def worktree_line(note: WorktreeNote | None) -> str | None:
@@ -197,7 +216,9 @@ def worktree_line(note: WorktreeNote | None) -> str | None:
 async def hints(desk: Desk, task: TaskInfo) -> list[str]:
     """What a person may want to do next about a task."""
     if task["status"] in ("failed", "cancelled"):
-        return [f"Try again: midwatch retry {task['id']}"]
+        from midwatch.budget import again
+
+        return [f"Try again: {again(task['id'], task['budget'], task['usage'])}"]
     if task["worktree"] is not None and task["worktree"]["status"] == "kept" and task["status"] == "done":
         return [next_steps(task["worktree"]["id"])]
     if task["wait"] == "approval":
@@ -236,12 +257,14 @@ def cancel(task_id: TaskId, as_json: AsJson = False) -> None:
     run(act())
 
 
-def retry(task_id: TaskId, as_json: AsJson = False) -> None:
-    """Have a failed or cancelled task done again, as a new task."""
+def retry(task_id: TaskId, budget: BudgetText = None, as_json: AsJson = False) -> None:
+    """Have a failed or cancelled task done again, as a new task that goes on with what the old one kept. What that has
+    spent counts; one whose budget is spent needs a larger one."""
+    more = limits(budget)
 
     async def act() -> None:
         async with connect() as desk:
-            task = await desk.client.retry(task_id)
+            task = await desk.client.retry(task_id, budget=more)
             told(task, as_json, f"{task['id']} submitted to {task['agent']}, as a retry of {task['retry_of']}")
             if not await desk.served():
                 note("No server runs, so nothing runs this task yet; start one with `midwatch up`.")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 from midwatch.client.transport import Transport, named
 from midwatch.submission import Submission
@@ -53,9 +53,13 @@ class TaskCalls(Transport):
         """Stop a task."""
         return cast(TaskInfo, await self._post(f"/tasks/{named('task', task_id)}/cancel"))
 
-    async def retry(self, task_id: str, idempotency_key: str | None = None) -> TaskInfo:
-        """Have a failed or cancelled task done again, as a new task; with the same key, as one new task."""
-        return cast(TaskInfo, await self._post(f"/tasks/{named('task', task_id)}/retry", key=idempotency_key))
+    async def retry(
+        self, task_id: str, idempotency_key: str | None = None, *, budget: Mapping[str, Any] | None = None
+    ) -> TaskInfo:
+        """Have a failed or cancelled task done again, as a new task; with the same key, as one new task. `budget` has
+        the limits that are raised."""
+        said = {} if budget is None else {"budget": dict(budget)}
+        return cast(TaskInfo, await self._post(f"/tasks/{named('task', task_id)}/retry", said, key=idempotency_key))
 
     async def summary(self) -> Counts:
         """How many tasks there are, by status."""

@@ -120,6 +120,9 @@ class VerbStore(ABC):
     async def steps_of(self, task_id: str) -> list[Step]:
         return await self.read(step.of_task, task_id)
 
+    async def steps_before(self, task_id: str) -> list[Step]:
+        return await self.read(step.before, task_id)
+
     async def thread_steps(self, thread_id: str, without: str) -> list[Step]:
         return await self.read(step.of_thread, thread_id, without)
 

@@ -141,8 +141,10 @@ class GoalInfo(TypedDict):
     max_steps: int
     max_tokens: int
     max_seconds: float
+    max_usd: float
     tokens: int
     seconds: float
+    usd: float
     paused_why: str | None
     summary: str | None
     created_at: str

@@ -97,6 +97,8 @@ class Loop:
         """Messages told in the middle of the turn."""
         self._lost = Usage()
         """Spent on calls that were broken off."""
+        self._paid = len(talk.usages(turn.task_id))
+        """Answers that earlier attempts have paid for."""
 
     async def run(self) -> TurnResult:
         """Until there is an answer, or the budget is spent."""
@@ -357,9 +359,9 @@ class Loop:
         )  # fmt: skip
 
     def _spent(self) -> Usage:
-        """What the turn consumed."""
+        """What this attempt consumed."""
         total = self._lost
-        for usage in self._talk.usages(self._turn.task_id):
+        for usage in self._talk.usages(self._turn.task_id)[self._paid :]:
             total = _sum(total, figures(usage))
         return total
 

@@ -16,5 +16,9 @@ def of_task(tx: Tx, task_id: str) -> list[Step]:
     return [_step(row) for row in tx.rows("step.of_task", {"task_id": task_id})]
 
 
+def before(tx: Tx, task_id: str) -> list[Step]:
+    return [_step(row) for row in tx.rows("step.of_tries", {"task_id": task_id})]
+
+
 def of_thread(tx: Tx, thread_id: str, without: str) -> list[Step]:
     return [_step(row) for row in tx.rows("step.of_thread", {"thread_id": thread_id, "without": without})]

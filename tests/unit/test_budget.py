@@ -1,0 +1,334 @@
+"""Budgets as plain rules: what may be said, what is counted, what is over; prices, days, dead attempts."""
+
+from __future__ import annotations
+
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midwatch.agents.prices import listed_cost
+from midwatch.budget import NAMES, Budget, Meter, Over, Price, Prices, Spending, again, counted, shown
+from midwatch.clock import SECOND
+from midwatch.config import Settings
+from midwatch.errors import BadConfig, InvalidInput, StoreUnavailable
+from midwatch.event import ApprovalRequested, Event, LlmResponse, ToolExecEnd, TurnStart, event
+from midwatch.spending import FRESH_SECONDS, Day, Purse, day_of
+from midwatch.task import AgentTerms
+from midwatch.testing import FakeClock
+from midwatch.usage import Asked, Spent
+from records import a_task
+
+# -- what may be said ------------------------------------------------------------------------------------------------
+
+SAID: list[tuple[Any, dict[str, Any] | None]] = [
+    (None, None),
+    ({}, None),
+    ({"tokens": 5, "usd": None}, {"tokens": 5}),
+    ({"tokens": 5.0, "usd": 1, "steps": 2, "seconds": 3}, {"tokens": 5, "usd": 1.0, "steps": 2, "seconds": 3.0}),
+    ({"seconds": "10m"}, {"seconds": 600.0}),
+    ({"usd": 0.001}, {"usd": 0.001}),
+]
+
+
+@pytest.mark.parametrize(("said", "kept"), SAID)
+def test_a_budget_is_kept_as_it_was_said(said: Any, kept: dict[str, Any] | None) -> None:
+    assert Budget.from_data(said).data() == kept
+    assert Budget.kept(kept) == Budget.from_data(said)
+
+
+WRONG: list[tuple[Any, str]] = [
+    ("tokens=5", "an object"),
+    ([1], "an object"),
+    ({"token": 5}, "has no token; it has tokens, usd, steps, seconds"),
+    ({"before": {"tokens": 5}}, "has no before"),
+    ({"tokens": 0}, "whole number above 0"),
+    ({"tokens": -1}, "whole number"),
+    ({"tokens": 1.5}, "whole number"),
+    ({"steps": "many"}, "whole number"),
+    ({"steps": True}, "whole number"),
+    ({"usd": float("nan")}, "number above 0"),
+    ({"usd": float("inf")}, "number above 0"),
+    ({"usd": []}, "number above 0"),
+    ({"seconds": "soon"}, "a duration such as 10m"),
+    ({"seconds": "0s"}, "a duration such as 10m"),
+]
+
+
+@pytest.mark.parametrize(("said", "why"), WRONG)
+def test_what_makes_no_sense_is_refused_with_its_field(said: Any, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why) as raised:
+        Budget.from_data(said)
+    assert raised.value.field == "budget"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("tokens=200000,usd=1.5,steps=30,seconds=600", Budget(200_000, 1.5, 30, 600.0)),
+        (" seconds = 1h30m , tokens=7,", Budget(7, None, None, 5400.0)),
+    ],
+)
+def test_a_budget_is_read_from_a_command_line_and_written_for_one(text: str, kept: Budget) -> None:
+    assert Budget.parse(text) == kept == Budget.parse(kept.text())
+
+
+@pytest.mark.parametrize("text", ["", " , ", "5000", "tokens", "tokens=", "tokens=5,tokens=6", "money=5", "usd=-1"])
+def test_a_command_line_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        Budget.parse(text)
+
+
+def test_limits_are_joined_lowered_and_raised() -> None:
+    agents, own = Budget(tokens=100, usd=2.0), Budget(tokens=500, steps=3)
+    assert agents.with_(own) == Budget(tokens=500, usd=2.0, steps=3)
+    assert agents.within(own) == Budget(tokens=100, usd=2.0, steps=3)
+    assert agents.larger(Spending(tokens=350)) == Budget(tokens=400, usd=2.0)
+    assert agents.larger(Spending()) == agents
+    assert AgentTerms(budget={"tokens": 9}).budget_of(Budget(usd=1.0)) == {"tokens": 9, "usd": 1.0}
+    assert AgentTerms().budget_of(Budget()) is None
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        (Over("tokens", 100, 120, "task"), "its budget of 100 tokens is spent: 120 tokens"),
+        (Over("usd", 1.5, 1.6, "goal"), "what was left of its goal's budget of $1.50 is spent: $1.60"),
+        (Over("steps", 1, 1, "automation"), "the budget of its run of 1 step is spent: 1 step"),
+        (Over("seconds", 600, 601, "task"), "its budget of 10m of work is spent: 10m01s of work"),
+        (Over("usd", 0.0005, 0.00051, "day"), "the day's budget of $0.0005 is spent: $0.00051"),
+    ],
+)
+def test_a_spent_budget_is_told_in_words(over: Over, words: str) -> None:
+    assert over.words == words
+    assert shown(over.budget, over.limit) in words
+
+
+def test_the_command_that_goes_on_names_a_budget_that_is_enough() -> None:
+    assert again("t_1", None, {"input_tokens": 5}) == "midwatch retry t_1"
+    assert again("t_1", {"tokens": 9}, {"input_tokens": 5}) == "midwatch retry t_1"
+    assert (
+        again("t_1", {"tokens": 9, "usd": 1.0}, {"input_tokens": 19}) == "midwatch retry t_1 --budget tokens=36,usd=1"
+    )
+    assert again("t_1", {"tokens": 9, "before": {"tokens": 5}}, {"output_tokens": 4}).endswith("tokens=18")
+
+
+# -- prices ----------------------------------------------------------------------------------------------------------
+
+PRICE = Price(2.0, 8.0, 0.5)
+USED = {"input_tokens": 1_000_000, "output_tokens": 500_000}
+
+
+@pytest.mark.parametrize(
+    ("price", "usage", "cost"),
+    [
+        (PRICE, USED, 6.0),
+        (PRICE, {**USED, "cache_read_tokens": 400_000}, 5.4),
+        (Price(2.0, 8.0), {**USED, "cached_tokens": 400_000}, 6.0),
+        (PRICE, {"input_tokens": 10, "cached_tokens": 99_999_999}, 0.000005),
+        (PRICE, {"input_tokens": "many", "output_tokens": -3}, 0.0),
+        (Price(0.0, 0.0), USED, 0.0),
+    ],
+)
+def test_what_a_usage_costs(price: Price, usage: dict[str, Any], cost: float) -> None:
+    assert price.cost(usage) == pytest.approx(cost)
+
+
+@pytest.mark.parametrize(
+    ("model", "known"),
+    [
+        ("openai:gpt-x", "a"), ("gpt-x", "b"), ("azure:gpt-x", "b"), ("gpt-x-2026-01-31", "b"), ("router/gpt-x", "b"),
+        ("openai:gpt-x-2026-01-31", "a"), ("opus-20260131", "c"), ("anthropic:opus-latest", "c"), ("gpt-x-mini", None),
+        ("", None), ("gpt", None),
+    ],
+)  # fmt: skip
+def test_the_price_of_a_model_is_found_whatever_its_edition(model: str, known: str | None) -> None:
+    table = {"openai:gpt-x": Price(1, 0), "gpt-x": Price(2, 0), "opus": Price(3, 0)}
+    found = Prices(table).of(model)
+    assert found == ({"a": Price(1, 0), "b": Price(2, 0), "c": Price(3, 0)}[known] if known else None)
+
+
+def test_the_list_of_prices_knows_some_models_and_says_so_of_others() -> None:
+    pytest.importorskip("genai_prices")
+    cost = listed_cost("openai:gpt-4o-mini", {"input_tokens": 1_000_000, "output_tokens": 0})
+    assert cost is not None and 0 < cost < 10
+    assert listed_cost("openai:no-such-model-at-all", USED) is None
+    assert listed_cost("nobody:gpt-4o-mini", USED) is None
+
+
+def test_settings_of_budgets_are_read_and_refused(tmp_path: Any) -> None:
+    (tmp_path / "midwatch.toml").write_text(
+        '[day_budget]\nusd = 5\n[prices."openai:x"]\ninput = 1\noutput = 2\n'
+        '[agents.a]\nkind = "demo"\nbudget = {tokens = 9, seconds = "1m"}\nday_budget = {tokens = 7}\n'
+    )
+    found = Settings.load(tmp_path)
+    assert found.day_budget.budget() == Budget(usd=5.0)
+    assert found.agents["a"].budget == {"tokens": 9, "seconds": 60.0}
+    assert found.agents["a"].day_budget and found.agents["a"].day_budget.budget() == Budget(tokens=7)
+    for wrong in ("[day_budget]\nusd = 0", "[prices.x]\ninput = 1", "[agents.a]\nbudget = {token = 1}"):
+        (tmp_path / "midwatch.toml").write_text(wrong)
+        with pytest.raises(BadConfig):
+            Settings.load(tmp_path)
+
+
+# -- counting --------------------------------------------------------------------------------------------------------
+
+STEPS = st.lists(
+    st.one_of(
+        st.just("tool"),
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "input_tokens": st.integers(0, 10_000), "output_tokens": st.integers(0, 10_000),
+                "cost_usd": st.floats(0, 3), "odd": st.just("x"),
+            },
+        ),
+    ),
+    max_size=20,
+)  # fmt: skip
+LIMITS = st.fixed_dictionaries(
+    {}, optional={"tokens": st.integers(1, 50_000), "usd": st.floats(0.01, 9), "steps": st.integers(1, 15)}
+)
+
+
+def told(steps: list[Any]) -> list[Event]:
+    """The events of such steps, a second apart."""
+    made = [
+        TurnStart(user_message="x"),
+        *(ToolExecEnd(tool="t") if s == "tool" else LlmResponse(usage=s) for s in steps),
+    ]
+    return [event(one, number * SECOND, task_id="t_1", attempt=1) for number, one in enumerate(made)]
+
+
+@given(STEPS, LIMITS, st.integers(0, 5000))
+def test_the_meter_is_over_exactly_when_a_sum_reaches_its_limit(
+    steps: list[Any], limits: dict[str, Any], earlier: int
+) -> None:
+    meter = Meter(limits, {"input_tokens": earlier})
+    answers = [one for one in steps if one != "tool"]
+    for place, one in enumerate(steps):
+        before = meter.over()
+        meter.used_tool() if one == "tool" else meter.answered(one)
+        assert before is None or meter.over() is not None, f"step {place} gave something back"
+    sums = {
+        "tokens": earlier + sum(a.get("input_tokens", 0) + a.get("output_tokens", 0) for a in answers),
+        "usd": sum(a.get("cost_usd", 0.0) for a in answers),
+        "steps": len(steps),
+    }
+    reached = [name for name, most in limits.items() if sums[name] >= most]
+    over = meter.over()
+    assert (over is not None) == bool(reached)
+    if over is not None:
+        assert over.budget == min(reached, key=NAMES.index)
+        assert over.spent == pytest.approx(sums[over.budget])
+    dead = Spending.of(counted(told(steps), {"steps": 1}))
+    assert (dead.tokens + earlier, dead.steps, dead.seconds) == (sums["tokens"], sums["steps"], len(steps))
+    assert dead.usd == pytest.approx(sums["usd"])
+
+
+def test_what_earlier_tries_and_attempts_spent_counts() -> None:
+    meter = Meter(
+        {"tokens": 100, "seconds": 60.0, "before": {"tokens": 40, "seconds": 20.0}},
+        {"output_tokens": 50, "seconds": 15.0},
+    )
+    assert (meter.over(), meter.left()) == (None, 25.0)
+    meter.answered({"input_tokens": 10})
+    assert meter.over() == Over("tokens", 100, 100, "task")
+    assert meter.usage() == {"input_tokens": 10, "steps": 1, "seconds": 0.0}
+
+
+def test_a_call_without_an_answer_is_no_step_and_the_agents_last_word_on_usage_counts() -> None:
+    meter = Meter()
+    meter.answered(None, "m", "error")
+    assert meter.usage() is None
+    meter.answered({"input_tokens": 10, "cost_usd": 0.1}, "m", "stop")
+    meter.answered(None)
+    assert meter.own.steps == 2
+    assert meter.usage() == {"input_tokens": 10, "cost_usd": 0.1, "model": "m"}
+    assert meter.usage({"input_tokens": 99, "model": "n"}) == {"input_tokens": 99, "cost_usd": 0.1, "model": "n"}
+
+
+def test_a_dead_attempt_worked_until_its_last_event_but_not_while_it_asked() -> None:
+    def at(second: int, payload: Any) -> Event:
+        return event(payload, second * SECOND, task_id="t_1", attempt=1)
+
+    asked = ApprovalRequested(approval_id="a", question="?", choices=())
+    events = [
+        at(0, TurnStart(user_message="x")),
+        at(3, ToolExecEnd(tool="t")),
+        at(4, asked),
+        at(504, ToolExecEnd(tool="t")),
+    ]
+    assert counted(events, {"seconds": 60.0}) == {"steps": 2, "seconds": 4.0}
+    assert counted(events, None) is None
+    assert counted([], None) is None
+
+
+# -- the day ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("zone", "now", "hours"),
+    [
+        ("UTC", 1_700_000_000, 24),
+        ("Europe/Berlin", 1_774_742_400, 23),  # the day summer time begins
+        ("Europe/Berlin", 1_792_886_400, 25),  # and ends
+        ("Pacific/Kiritimati", 1_700_000_000, 24),
+    ],
+)
+def test_a_day_has_as_many_hours_as_it_has(zone: str, now: int, hours: int) -> None:
+    begins, ends = day_of(now * SECOND, ZoneInfo(zone))
+    assert begins <= now * SECOND < ends
+    assert (ends - begins) / SECOND / 3600 == hours
+
+
+class Books:
+    """A store that knows what ended tasks have cost."""
+
+    def __init__(self, **spent: int) -> None:
+        self.rows = spent
+        self.asked: list[Asked] = []
+        self.away = False
+
+    async def spent(self, asked: Asked) -> list[Spent]:
+        self.asked.append(asked)
+        if self.away:
+            raise StoreUnavailable("away")
+        return [Spent(agent=agent, input_tokens=count, output_tokens=0) for agent, count in self.rows.items()]
+
+
+async def test_a_day_counts_what_ended_what_runs_and_what_ended_since() -> None:
+    clock, books = FakeClock(), Books(a=40, b=30)
+    day = Day(books, clock, "UTC", Budget(tokens=100), {"a": Budget(tokens=60)})
+    purse = Purse(day=day)
+    assert await purse.rest("a") is None
+    meter = purse.open(a_task(agent="a", usage={"input_tokens": 5}), lambda: 0.0)
+    meter.answered({"input_tokens": 14})
+    assert (day.spent("a").tokens, day.spent(None).tokens, purse.over("a", meter)) == (59, 89, None)
+    meter.answered({"output_tokens": 1})
+    assert purse.over("a", meter) == Over("tokens", 60, 60, "day")
+    assert (await purse.rest("b"), len(books.asked)) == (None, 1), "the store is not asked at every step"
+    purse.close(meter, {"input_tokens": 33})
+    assert day.spent("a").tokens == 73, "what ended a moment ago is not forgotten"
+    resting = await purse.rest("b")
+    assert resting and (resting.over.spent, resting.until) == (103, day.ends())
+    books.rows["a"] = 73
+    await clock.advance(FRESH_SECONDS)
+    await purse.look()
+    assert (day.spent("a").tokens, len(books.asked)) == (73, 2), "nor is it counted twice"
+    books.away = True
+    await clock.advance(FRESH_SECONDS)
+    assert await purse.rest("b")
+    books.away, books.rows = False, {}
+    await clock.advance((day.ends() - clock.now()) / SECOND)
+    assert await purse.rest("b") is None
+
+
+async def test_a_desk_without_budgets_asks_the_store_nothing() -> None:
+    purse = Purse()
+    meter = purse.open(a_task(), lambda: 0.0)
+    await purse.look()
+    assert (await purse.rest("a"), purse.over("a", meter), purse.counts_money("a", meter)) == (None, None, False)
+    purse.close(meter, None)
