@@ -20,8 +20,8 @@ ORDER = (
     "commandline", "risk", "rule", "approval", "identity", "automation", "goal", "history", "handoff", "rules",
     "automations", "snapshots", "goals", "handoffs", "settlement", "alert", "alerts", "engine", "store", "home",
     "slots", "turn", "verdict", "conversations", "waiting", "run", "worker", "lookout", "courier", "watchdog",
-    "scheduler", "routines", "hooks", "partial", "relay", "terminals", "bus", "stores", "engines", "agents",
-    "channels", "config", "runtime", "backup", "testing", "wire", "api", "client", "cli",
+    "scheduler", "routines", "subscriptions", "hooks", "partial", "relay", "terminals", "bus", "stores", "engines",
+    "agents", "channels", "config", "runtime", "backup", "testing", "wire", "api", "client", "cli",
 )  # fmt: skip
 """Reading order. A module imports only from names that stand before its own."""
 
@@ -62,7 +62,7 @@ PURE = ("cronsim",)
 LOOPS = ("courier", "watchdog", "scheduler", "routines", "hooks")
 EDGES = ("stores", "engines", "agents", "channels")
 MEETING_PLACES = ("runtime", "testing", "wire", "api", "client", "cli")
-NAMELESS = (*NOUNS, "store", "slots", "turn", "worker", "partial", "relay", "terminals", "bus", *LOOPS)
+NAMELESS = (*NOUNS, "store", "slots", "turn", "worker", "partial", "relay", "terminals", "bus", "subscriptions", *LOOPS)
 """These work with any store and any engine, so they name none."""
 FORBIDDEN_WORDS = ("sqlite", "postgres", "psycopg", "procrastinate", "embedded")
 

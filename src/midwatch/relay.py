@@ -16,7 +16,7 @@ from dataclasses import asdict, fields
 from typing import Any, NamedTuple, Protocol
 
 from midwatch.clock import Clock
-from midwatch.event import KINDS, Event, EventFilter
+from midwatch.event import KINDS, Event, EventFilter, wanted
 from midwatch.partial import Partials, ends, joined
 
 log = logging.getLogger("midwatch.relay")
@@ -164,7 +164,7 @@ class Exchange:
 
     def want(self, which: EventFilter) -> None:
         """Somebody here begins to watch."""
-        in_vain = which.kinds and not any(kind in KINDS and KINDS[kind].live for kind in which.kinds)
+        in_vain = which.kinds and not any(kind.live and wanted(which.kinds).has(name) for name, kind in KINDS.items())
         if in_vain or self._stopped:
             return
         self._wants[which] += 1

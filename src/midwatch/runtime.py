@@ -58,6 +58,7 @@ from midwatch.snapshots import Snapshots
 from midwatch.spending import Day, Purse
 from midwatch.store import Commit, Store
 from midwatch.stores.sqlite import SqliteStore
+from midwatch.subscriptions import Subscriptions
 from midwatch.task import AgentTerms, Task
 from midwatch.tasks import Limits, Tasks
 from midwatch.terminals import Terminals
@@ -170,7 +171,8 @@ class Runtime:
         self.handoffs = Handoffs(store, clock, agents, self.roster.terms_or_none, self._id)
         self._scheduler: Scheduler | None = None
         self.routines = Routines(clock, lambda: False)
-        self.hooks = Hooks(store, self.bus)
+        self.subscriptions = Subscriptions(store, self.bus, clock)
+        self.hooks = Hooks(store, self.subscriptions)
         self.alerts = Alerts(store, clock, self.roster.live, settings.silence_of)
         self._worker: Worker | None = None
         self._engine: Engine | None = None
@@ -362,7 +364,7 @@ class Runtime:
                 self._courier.stop,
             ]
             steps.append(self._engine.stop)
-        steps += [self.hooks.stop, self.tokens.close, self.bus.stop]
+        steps += [self.subscriptions.stop, self.tokens.close, self.bus.stop]
         if self.relay is not None:
             steps.append(self.relay.close)
         failed: list[BaseException] = []

@@ -203,6 +203,11 @@ def test_the_whole_log_is_printed_one_object_a_line(live: Desk) -> None:
     assert all({"seq", "kind", "time", "task_id", "payload"} <= set(event) for event in told)
     mine = live("events", "--json", "--task", task_id, "--kind", "task_finished").stdout.splitlines()
     assert [json.loads(line)["payload"]["result"].strip() for line in mine] == ["logged"]
+    turn = [
+        json.loads(line)
+        for line in live("events", "--json", "--turn", f"{task_id}.1", "-k", "turn_*").stdout.split("\n")[:-1]
+    ]
+    assert [event["kind"] for event in turn] == ["turn_start", "turn_end"]
     rest = [json.loads(line) for line in live("events", "--json", "--after", "3").stdout.splitlines()]
     assert rest[0]["seq"] == 4
     assert task_id in live("events", "--task", task_id).stdout
@@ -394,6 +399,7 @@ BAD_INPUT = [
     (2, ("tasks", "--status", "sleeping"), "status"),
     (2, ("tasks", "--limit", "0"), "limit"),
     (2, ("events", "--kind", "nonsense"), "known kinds"),
+    (2, ("events", "--kind", "nonsense_*"), "known kinds"),
     (3, ("show", "t_no"), "midwatch tasks"),
     (3, ("result", "t_no"), "midwatch tasks"),
     (3, ("cancel", "t_no"), "midwatch tasks"),

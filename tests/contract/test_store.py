@@ -504,6 +504,12 @@ async def test_events_are_filtered_and_paged(store: Store) -> None:
     assert {e.actor for e in await store.read_events(0, EventFilter(actor="me"))} == {"me"}
     assert {e.task_id for e in await store.read_events(0, EventFilter(session_key="chat:7"))} == {two.id}
     assert len(await store.read_events(0, EventFilter(agent_id="demo"))) == (await store.log_bounds()).last_seq
+    turn = event(TurnStart(user_message="x"), CLOCK.now(), **meta(one), turn_id=f"{one.id}.1")
+    await store.apply(Changes(events=(turn,)))
+    assert [e.kind for e in await store.read_events(0, EventFilter(turn_id=f"{one.id}.1"))] == ["turn_start"]
+    for kinds, count in ((("task_*",), 8), (("task_p*", "turn_start"), 5), (("tas", "nothing*"), 0)):
+        which = EventFilter(kinds=kinds)
+        assert len(await store.read_events(0, which)) == len(await store.read_events_back(100, which)) == count
     first = await store.read_events(0, limit=3)
     rest = await store.read_events(first[-1].seq)
     assert [e.seq for e in first + rest] == list(range(1, len(first + rest) + 1))

@@ -19,7 +19,7 @@ from midwatch.agent import Turn, TurnResult, Usage
 from midwatch.agents.function import FunctionAgent
 from midwatch.api import system
 from midwatch.errors import AgentError, StoreUnavailable
-from midwatch.event import TaskProgress
+from midwatch.event import EventFilter, TaskProgress
 from midwatch.task import AgentTerms
 from midwatch.testing import RecordingChannel
 from serving import Served, serving
@@ -317,6 +317,8 @@ async def test_ready_needs_no_token_and_says_when_the_database_is_gone(
 
 
 async def test_metrics_are_what_prometheus_reads(served: Served) -> None:
+    never = asyncio.Event()
+    await served.runtime.subscriptions.add("stuck", lambda _: never.wait(), EventFilter(kinds=("task_finished",)))
     for prompt in ("a", "b"):
         await done(served, prompt)
     await done(served, "x", "fail")
@@ -334,6 +336,9 @@ async def test_metrics_are_what_prometheus_reads(served: Served) -> None:
     assert by_status == {"pending": 1, "running": 1, "done": 2, "failed": 1}
     assert found["midwatch_events_total",] == (await served.get("/events", limit=0))["last_seq"]
     assert found["midwatch_running_here",] == 1
+    names = ("received_total", "handled_total", "failed_total", "dropped_total")
+    assert [found[f"midwatch_subscription_{name}", "stuck"] for name in names] == [1, 0, 0, 0]
+    assert found["midwatch_subscription_lag", "stuck"] > 2
     assert found["midwatch_oldest_pending_seconds",] == 0, "it is not due"
     assert (found["midwatch_processes",], found["midwatch_slots",], found["midwatch_event_streams",]) == (1, 64, 0)
 

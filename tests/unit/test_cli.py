@@ -16,6 +16,7 @@ from midwatch import goal as goals
 from midwatch.api.bodies import KeysBody
 from midwatch.cli import attach, automation, goal, options, output
 from midwatch.cli.desk import own_token
+from midwatch.cli.events import shown as print_event
 from midwatch.cli.main import failed, outcome
 from midwatch.cli.server import last_line
 from midwatch.cli.status import told
@@ -238,6 +239,15 @@ def test_columns_are_aligned_and_plain_without_a_terminal(capsys) -> None:
 )
 def test_events_in_words(kind: str, payload: dict, says: str | None) -> None:
     assert describe(kind, payload, {"kind": kind, "task_id": "t_1", "attempt": 1}) == says
+
+
+def test_an_event_of_a_newer_version_is_printed_as_stable_text(capsys) -> None:
+    told = {"seq": 7, "time": None, "kind": "later", "task_id": "t_1", "payload": {"a": 1}}
+    print_event(told, as_json=False)
+    print_event(told, as_json=True)
+    plain, exact = capsys.readouterr().out.splitlines()
+    assert plain.split() == ["7", "-", "event_kind(later)", "t_1", "a=1"]
+    assert json.loads(exact) == told
 
 
 class Terminal:

@@ -23,6 +23,8 @@ from midwatch.event import (
     TaskProgress,
     TurnStart,
     event,
+    kind_text,
+    kinds_of,
 )
 from midwatch.stores.sqlite import SqliteStore
 
@@ -161,17 +163,22 @@ def test_an_unknown_field_is_refused() -> None:
 SOME = st.sampled_from([None, "a", "b"])
 EVENTS = st.lists(
     st.builds(
-        lambda kind, task, session, agent, actor: Event(
-            kind, NOW, {}, "e", task_id=task, session_key=session, agent_id=agent, actor=actor
+        lambda kind, task, turn, session, agent, actor: Event(
+            kind, NOW, {}, "e", task_id=task, turn_id=turn, session_key=session, agent_id=agent, actor=actor
         ),
-        st.sampled_from(["turn_start", "turn_end", "error"]), SOME, SOME, SOME, SOME,
+        st.sampled_from(["turn_start", "turn_end", "error"]), SOME, SOME, SOME, SOME, SOME,
     ),
     max_size=12,
 )  # fmt: skip
+MEANT = {
+    "turn_start": {"turn_start"}, "error": {"error"}, "turn_*": {"turn_start", "turn_end"},
+    "*": {"turn_start", "turn_end", "error"}, "tu*t": set(), "turn_%*": set(),
+}  # fmt: skip
 FILTERS = st.builds(
     EventFilter,
-    kinds=st.sets(st.sampled_from(["turn_start", "turn_end", "error", "nothing"]), max_size=2).map(tuple),
+    kinds=st.sets(st.sampled_from([*MEANT, "nothing"]), max_size=3).map(tuple),
     task_id=SOME,
+    turn_id=SOME,
     session_key=SOME,
     agent_id=SOME,
     actor=SOME,
@@ -181,8 +188,8 @@ FILTERS = st.builds(
 @given(EVENTS, FILTERS)
 def test_a_filter_is_the_and_of_what_it_says(events: list[Event], which: EventFilter) -> None:
     for made in events:
-        expected = not which.kinds or made.kind in which.kinds
-        for name in ("task_id", "session_key", "agent_id", "actor"):
+        expected = not which.kinds or any(made.kind in MEANT.get(kind, ()) for kind in which.kinds)
+        for name in ("task_id", "turn_id", "session_key", "agent_id", "actor"):
             wanted = getattr(which, name)
             expected = expected and (wanted is None or wanted == getattr(made, name))
         assert which.matches(made) == expected
@@ -194,9 +201,9 @@ async def test_the_store_and_the_filter_agree() -> None:
     store = await SqliteStore.open(":memory:")
     values = (None, "a")
     made = [
-        Event(kind, NOW, {}, "e", task_id=task, session_key=session, agent_id=agent, actor=actor)
+        Event(kind, NOW, {}, "e", task_id=task, turn_id=turn, session_key=session, agent_id=agent, actor=actor)
         for kind in ("turn_start", "error")
-        for task in values
+        for task, turn in ((None, None), ("a", "a.1"), ("a", "a.2"))
         for session in values
         for agent in values
         for actor in values
@@ -204,18 +211,33 @@ async def test_the_store_and_the_filter_agree() -> None:
     try:
         await store.apply(Changes(events=tuple(made)))
         stored = await store.read_events(0)
-        for kinds in ((), ("error",), ("turn_start", "error"), ("nothing",)):
+        for kinds in (
+            (),
+            ("error",),
+            ("turn_start", "error"),
+            ("nothing",),
+            ("turn_*",),
+            ("err*", "turn_start"),
+            ("no*",),
+        ):
             for like in made[: len(made) // 2]:
                 which = EventFilter(
-                    kinds=kinds, task_id=like.task_id, session_key=like.session_key, agent_id=like.agent_id,
-                    actor=like.actor,
+                    kinds=kinds, task_id=like.task_id, turn_id=like.turn_id, session_key=like.session_key,
+                    agent_id=like.agent_id, actor=like.actor,
                 )  # fmt: skip
-                assert await store.read_events(0, which) == [e for e in stored if which.matches(e)]
+                fit = [e for e in stored if which.matches(e)]
+                assert await store.read_events(0, which) == fit
+                assert await store.read_events_back(len(stored) + 1, which) == fit
     finally:
         await store.close()
 
 
-@pytest.mark.parametrize("kind", ["TURN_START", "turn-start", "turnxstart"])
+def test_a_kind_that_only_a_newer_version_knows_is_told_to_be_such() -> None:
+    assert [kind_text(name) for name in ("turn_start", "gap", "later")] == ["turn_start", "gap", "event_kind(later)"]
+    assert (kinds_of("turn_*"), kinds_of("turn"), kinds_of("later*")) == (["turn_start", "turn_end"], [], [])
+
+
+@pytest.mark.parametrize("kind", ["TURN_START", "turn-start", "turnxstart", "TURN_*", "turn.*", "turn%*"])
 async def test_the_store_and_the_filter_agree_on_misspelt_kinds(kind: str) -> None:
     store = await SqliteStore.open(":memory:")
     try:

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from midwatch.api.web import POLICY, TYPES, load
+from midwatch.event import KINDS
 
 ASSETS = load()
 SCRIPTS = sorted(name for name in ASSETS if name.endswith(".js"))
@@ -49,6 +50,12 @@ def test_nothing_inline_and_nothing_from_elsewhere() -> None:
     for name in ASSETS:
         outside = re.findall(r"https?://[^\s\"')]+", text(name))
         assert set(outside) <= {"http://www.w3.org/2000/svg"}, name
+
+
+def test_every_kind_of_event_has_a_line() -> None:
+    lines = re.search(r"const LINES = \{(.*?)\n\};", text("model.js"), re.S)
+    assert lines is not None
+    assert set(re.findall(r"^  (\w+): ", lines[1], re.M)) == set(KINDS)
 
 
 def test_html_is_inserted_in_one_place_only() -> None:

@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, WithJsonSchema
 from midwatch import approval, channel
 from midwatch.agents.base import Seconds
 from midwatch.automation import WINDOW_SECONDS, ManageMode, Missed, ScopeKind
-from midwatch.event import KINDS
+from midwatch.event import KINDS, kinds_of
 from midwatch.identity import Role
 from midwatch.submission import PRIORITY, OnCrash
 from midwatch.task import Status
@@ -180,8 +180,9 @@ class EventQuery(Strict):
 
     after: int | None = Field(None, ge=0, le=2**62)
     before: int | None = Field(None, ge=0, le=2**62, description="The last ones before this seq.")
-    kind: list[str] = Field(default_factory=list)
+    kind: list[str] = Field(default_factory=list, description="`tool_*` means all that begin so.")
     task_id: str | None = None
+    turn_id: str | None = None
     session_key: str | None = None
     agent: str | None = None
     actor: str | None = None
@@ -193,7 +194,7 @@ class EventQuery(Strict):
     @classmethod
     def _known(cls, value: list[str]) -> list[str]:
         for name in value:
-            if name not in KINDS:
+            if not kinds_of(name):
                 raise ValueError(f"no kind of event is called {name!r}; known kinds: {', '.join(sorted(KINDS))}")
         return value
 

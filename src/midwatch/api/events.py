@@ -38,8 +38,8 @@ async def events(
 ) -> Response:
     """Events: followed for ever, or one page of the stored ones for `Accept: application/json`."""
     which = EventFilter(
-        kinds=tuple(asked.kind), task_id=asked.task_id, session_key=asked.session_key, agent_id=asked.agent,
-        actor=asked.actor,
+        kinds=tuple(asked.kind), task_id=asked.task_id, turn_id=asked.turn_id, session_key=asked.session_key,
+        agent_id=asked.agent, actor=asked.actor,
     )  # fmt: skip
     if "application/json" in accept:
         return await page(desk, asked, which)

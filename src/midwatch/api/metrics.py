@@ -64,12 +64,33 @@ async def _measured(desk: Runtime, streams: int) -> list[Metric]:
         _gauge("midwatch_slots", "Tasks that may run in this process at once.", desk.settings.slots),
         _gauge("midwatch_processes", "Processes that run tasks.", len(await desk.living())),
         *_routines(desk),
+        *_subscriptions(desk),
         _gauge("midwatch_event_streams", "Open streams of events.", streams),
     ]
 
 
 def _gauge(name: str, told: str, value: float) -> Metric:
     return GaugeMetricFamily(name, told, value)
+
+
+def _subscriptions(desk: Runtime) -> list[Metric]:
+    named = ["subscription"]
+    counters = {
+        "received": "Events that reached a subscription.",
+        "handled": "Those its handler took.",
+        "failed": "Those its handler failed over or was too slow for.",
+        "dropped": "Those it missed because it was too slow.",
+    }
+    found: list[Metric] = []
+    for name, told in counters.items():
+        counter = CounterMetricFamily(f"midwatch_subscription_{name}", told, labels=named)
+        for one in desk.subscriptions.list():
+            counter.add_metric([one.name], getattr(one, name))
+        found.append(counter)
+    lag = GaugeMetricFamily("midwatch_subscription_lag", "Events a subscription is behind.", labels=named)
+    for one in desk.subscriptions.list():
+        lag.add_metric([one.name], one.lag)
+    return [*found, lag]
 
 
 def _routines(desk: Runtime) -> list[Metric]:

@@ -53,8 +53,8 @@ class Desk:
         from midwatch.event import EventFilter
 
         wanted = EventFilter(
-            kinds=tuple(which.get("kinds", ())), task_id=which.get("task_id"), session_key=which.get("session_key"),
-            agent_id=which.get("agent"), actor=which.get("actor"),
+            kinds=tuple(which.get("kinds", ())), task_id=which.get("task_id"), turn_id=which.get("turn_id"),
+            session_key=which.get("session_key"), agent_id=which.get("agent"), actor=which.get("actor"),
         )  # fmt: skip
         async for event in self.runtime.bus.follow(after, wanted, live=live):
             yield event.snapshot()  # type: ignore[misc]  # a snapshot is what EventInfo describes

@@ -26,8 +26,12 @@ def events(
         int | None, typer.Option("--before", metavar="SEQ", help="Only the last ones before this seq.", min=0)
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many, with --before.")] = 50,
-    kind: Annotated[list[str] | None, typer.Option("--kind", "-k", help="Only these; may be repeated.")] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option("--kind", "-k", help="Only these; may be repeated; `tool_*` is all that begin so."),
+    ] = None,
     task: Annotated[str | None, typer.Option("--task", "-t", metavar="ID", help="Only of this task.")] = None,
+    turn: Annotated[str | None, typer.Option("--turn", metavar="ID", help="Only of this turn.")] = None,
     session: Annotated[str | None, typer.Option("--session", metavar="KEY", help="Only of this session.")] = None,
     agent: Annotated[str | None, typer.Option("--agent", "-a", help="Only of this agent.")] = None,
     actor: Annotated[str | None, typer.Option("--actor", help="Only what this actor did.")] = None,
@@ -37,7 +41,10 @@ def events(
     """Print the stored events, oldest first; with --json one object per line."""
     if before is not None and (follow or after):
         raise InvalidInput("--before goes back from a seq; leave out --after and --follow.", field="before")
-    which: Which = {"kinds": known(kind or []), "task_id": task, "session_key": session, "agent": agent, "actor": actor}
+    which: Which = {
+        "kinds": known(kind or []), "task_id": task, "turn_id": turn, "session_key": session, "agent": agent,
+        "actor": actor,
+    }  # fmt: skip
 
     async def act() -> None:
         async with connect() as desk:
@@ -58,10 +65,10 @@ def known(kinds: list[str]) -> tuple[str, ...]:
     """The kinds, if there are such."""
     from difflib import get_close_matches
 
-    from midwatch.event import KINDS
+    from midwatch.event import KINDS, kinds_of
 
     for name in kinds:
-        if name not in KINDS:
+        if not kinds_of(name):
             near = get_close_matches(name, KINDS, 1)
             meant = f"; did you mean {near[0]}? The" if near else "; the"
             raise InvalidInput(
@@ -102,6 +109,8 @@ async def back(desk: Desk, before: int, limit: int, which: Which, as_json: bool)
 
 def shown(event: EventInfo, as_json: bool) -> None:
     """One event, as a line."""
+    from midwatch.event import kind_text
+
     if as_json:
         emit(event)
         return
@@ -112,4 +121,4 @@ def shown(event: EventInfo, as_json: bool) -> None:
     seq = str(event["seq"] or "-").rjust(6)
     when = local(event.get("time")).ljust(19)
     about = event.get("task_id") or event.get("session_key") or "-"
-    say(f"{seq}  {when}  {event['kind']:<18}  {line(about)}  {told}")
+    say(f"{seq}  {when}  {line(kind_text(event['kind'])):<18}  {line(about)}  {told}")

@@ -30,7 +30,9 @@ class Which(TypedDict, total=False):
     """Which events are meant; those that fit all that is said."""
 
     kinds: Iterable[str]
+    """`tool_*` means all that begin so."""
     task_id: str | None
+    turn_id: str | None
     session_key: str | None
     agent: str | None
     actor: str | None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from midwatch.clock import iso, new_id
@@ -97,21 +98,56 @@ def ending(start: Event, why: str, duration: float | None = None) -> Payload:
     )
 
 
+def kind_text(name: str) -> str:
+    """A kind as people read it. One that only a newer version knows is told to be such."""
+    return name if name in KINDS else f"event_kind({name})"
+
+
+class Wanted(NamedTuple):
+    """Kinds by name, and the beginnings of others."""
+
+    names: frozenset[str]
+    beginnings: tuple[str, ...]
+
+    def has(self, name: str) -> bool:
+        """Whether this kind is among them."""
+        return name in self.names or name.startswith(self.beginnings)
+
+
+@lru_cache(256)
+def wanted(kinds: tuple[str, ...]) -> Wanted:
+    """What `kinds` of a filter mean: `tool_*` is every kind that begins with `tool_`."""
+    names = frozenset(name for name in kinds if not name.endswith("*"))
+    return Wanted(names, tuple(name[:-1] for name in kinds if name.endswith("*")))
+
+
+def kinds_of(name: str) -> list[str]:
+    """The known kinds that a filter's `name` means."""
+    return [known for known in KINDS if wanted((name,)).has(known)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events to read; empty means all."""
+    """Which events to read; empty means all. A kind that ends with `*` means all that begin so."""
 
     kinds: tuple[str, ...] = ()
     task_id: str | None = None
+    turn_id: str | None = None
     session_key: str | None = None
     agent_id: str | None = None
     actor: str | None = None
 
+    @property
+    def of_task(self) -> str | None:
+        """The one task it asks for, which the id of a turn begins with."""
+        return self.task_id or (self.turn_id.partition(".")[0] if self.turn_id else None)
+
     def matches(self, found: Event) -> bool:
         """Whether `found` is one of them."""
         return (
-            (not self.kinds or found.kind in self.kinds)
+            (not self.kinds or wanted(self.kinds).has(found.kind))
             and self.task_id in (None, found.task_id)
+            and self.turn_id in (None, found.turn_id)
             and self.session_key in (None, found.session_key)
             and self.agent_id in (None, found.agent_id)
             and self.actor in (None, found.actor)

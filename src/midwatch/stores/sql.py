@@ -99,12 +99,23 @@ DIRECTORY_FREE = """(dir_key IS NULL OR dir_key NOT IN (
 """Whether nobody has the directory for itself that a task would. Those that are taken are looked for once."""
 
 
+EVENT_FILTER = """(CAST(:any_kind AS BOOLEAN) OR kind IN {list:kinds} OR EXISTS (
+    SELECT 1 FROM {list:beginnings} AS wanted WHERE substr(kind, 1, length(wanted.value)) = wanted.value
+  ))
+  AND (CAST(:turn_id AS TEXT) IS NULL OR turn_id = :turn_id)
+  AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
+  AND (CAST(:agent_id AS TEXT) IS NULL OR agent_id = :agent_id)
+  AND (CAST(:actor AS TEXT) IS NULL OR actor = :actor)"""
+"""What an `EventFilter` asks for, but for the task."""
+
+
 def _substitutions() -> dict[str, str]:
     made = {"event": ", ".join(EVENT_COLUMNS)}
     made["event_marks"] = ", ".join("?" for _ in EVENT_COLUMNS)
     for name, cols in RECORDS.items():
         made[name] = ", ".join(cols)
         made[f"{name}_params"] = ", ".join(f":{col}" for col in cols)
+    made["event_filter"] = EVENT_FILTER
     made["not_live_elsewhere"] = NOT_LIVE_ELSEWHERE
     made["directory_free"] = DIRECTORY_FREE
     return made
@@ -130,7 +141,7 @@ SQLITE = Dialect(
     "CASE WHEN json_type({0}, '$.{1}') = 'text' THEN json_extract({0}, '$.{1}') END",
 )
 POSTGRES = Dialect(
-    "(SELECT jsonb_array_elements_text(CAST(:{} AS jsonb)))",
+    "(SELECT value FROM jsonb_array_elements_text(CAST(:{} AS jsonb)))",
     "",
     # its texts cannot hold a NUL, which JSON can
     "CASE WHEN position('\\u0000' IN {0}) = 0 AND json_typeof(CAST({0} AS json) -> '{1}') = 'number' "

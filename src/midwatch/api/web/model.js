@@ -100,12 +100,21 @@ const quoted = (value, length = 120) => {
 const LINES = {
   turn_start: (p) => `turn began: ${quoted(p.user_message)}`,
   turn_end: (p) => `turn ended: ${p.status}`,
+  llm_request: (p) => `asks the model (${quoted(p.model, 60)}), ${p.messages_count} messages`,
+  llm_delta: (p) => `the model writes: ${p.content_delta_len} characters`,
+  llm_retry: (p) => `the model is asked again in ${Math.round(p.backoff)} s: ${quoted(p.error)}`,
   llm_response: (p) => `the model answered${p.model ? ` (${quoted(p.model, 60)})` : ""}`,
   thought_update: (p) => `thought: ${quoted(p.text)}`,
   thought_delta: () => "thinks",
   plan_update: (p) => `plan: ${(p.entries ?? []).filter((one) => one.status === "completed").length} of ${(p.entries ?? []).length} done`,
   tool_exec_start: (p) => (p.title ? quoted(p.title) : `uses ${p.tool}${p.arguments && Object.keys(p.arguments).length ? ` ${quoted(p.arguments)}` : ""}`),
   tool_exec_end: (p) => `${p.tool} ${p.is_error ? "failed" : "returned"}${p.result ? `: ${quoted(p.result)}` : ""}`,
+  tool_exec_skipped: (p) => `${p.tool} was not run: ${quoted(p.reason)}`,
+  context_trimmed: (p) => `${p.dropped_messages} old messages are not shown to the model`,
+  steering_injected: (p) => `${p.count === 1 ? "a message has" : `${p.count} messages have`} reached the running turn`,
+  budget_reached: (p) => `spent: ${p.budget} of the ${p.scope}, ${p.spent} of ${p.limit}`,
+  agent_exited: (p) => `the agent's program ended${p.code === null ? "" : `: ${p.code}`}`,
+  gap: (p) => (p.dropped ? `${p.dropped} live events were left out` : "older events are gone"),
   interrupt_received: (p) => `asked to stop: ${p.reason}`,
   error: (p) => `${p.stage}: ${quoted(p.message)}`,
   agent_error: (p) => quoted(p.message),
@@ -142,6 +151,15 @@ const LINES = {
   goal_paused: (p) => `goal paused: ${quoted(p.why)}`,
   goal_completed: (p) => `goal reached in ${p.steps} steps${p.evidence ? `: ${quoted(p.evidence)}` : ""}`,
   goal_timed_out: (p) => `the goal's deadline passed after ${p.steps} steps`,
+  handoff_requested: (p) => `${p.from_agent} hands over to ${p.to_agent}: ${quoted(p.description)}`,
+  handoff_accepted: (p) => `${p.to_agent} takes it over`,
+  handoff_rejected: (p) => `${p.to_agent} refused to take over: ${quoted(p.reason)}`,
+  handoff_started: (p) => `${p.to_agent} begins on what was handed over`,
+  handoff_retried: (p) => `${p.to_agent} tries again, attempt ${p.attempt}`,
+  handoff_completed: (p) => `${p.to_agent} is done with what was handed over`,
+  handoff_failed: (p) => `handing over to ${p.to_agent} failed: ${quoted(p.error)}`,
+  handoff_cancelled: (p) => `handing over to ${p.to_agent} was cancelled: ${quoted(p.reason)}`,
+  handoff_expired: (p) => `${p.to_agent} did not end in time`,
   watchdog_alert: (p) => quoted(p.text),
   token_created: (p) => `token ${p.name} (${p.role})`,
   token_revoked: (p) => `token ${p.name} revoked`,
@@ -149,12 +167,17 @@ const LINES = {
   session_closed: (p) => `session closed: ${p.reason}`,
 };
 
+const LIVE = ["gap", "llm_delta", "message_delta", "screen_update", "thought_delta"];
+
 /** The kinds that are stored, for choosing. */
-export const KINDS = Object.keys(LINES).filter((kind) => !["message_delta", "screen_update", "thought_delta"].includes(kind)).sort();
+export const KINDS = Object.keys(LINES).filter((kind) => !LIVE.includes(kind)).sort();
+
+/** A kind as people read it; one that only a newer version knows is told to be such. */
+export const kindText = (kind) => (Object.hasOwn(LINES, kind) ? kind : `event_kind(${kind})`);
 
 /** An event as one line. */
 export function line(event) {
-  const made = LINES[event.kind];
+  const made = Object.hasOwn(LINES, event.kind) && LINES[event.kind];
   return made ? made(event.payload ?? {}) : quoted(event.payload ?? {});
 }
 

@@ -7,29 +7,20 @@ INSERT INTO events ({event}) VALUES ({event_marks})
 -- read: after a seq, in order
 SELECT {event} FROM events
 WHERE seq > :after
-  AND (CAST(:kinds AS TEXT) = '[]' OR kind IN {list:kinds})
-  AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
-  AND (CAST(:agent_id AS TEXT) IS NULL OR agent_id = :agent_id)
-  AND (CAST(:actor AS TEXT) IS NULL OR actor = :actor)
+  AND {event_filter}
 ORDER BY seq LIMIT :limit
 
 -- read_task: after a seq, of one task
 SELECT {event} FROM events
 WHERE task_id = :task_id AND seq > :after
-  AND (CAST(:kinds AS TEXT) = '[]' OR kind IN {list:kinds})
-  AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
-  AND (CAST(:agent_id AS TEXT) IS NULL OR agent_id = :agent_id)
-  AND (CAST(:actor AS TEXT) IS NULL OR actor = :actor)
+  AND {event_filter}
 ORDER BY seq LIMIT :limit
 
 -- read_back: before a seq, newest first
 SELECT {event} FROM events
 WHERE seq < :before
   AND (CAST(:task_id AS TEXT) IS NULL OR task_id = :task_id)
-  AND (CAST(:kinds AS TEXT) = '[]' OR kind IN {list:kinds})
-  AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
-  AND (CAST(:agent_id AS TEXT) IS NULL OR agent_id = :agent_id)
-  AND (CAST(:actor AS TEXT) IS NULL OR actor = :actor)
+  AND {event_filter}
 ORDER BY seq DESC LIMIT :limit
 
 -- last_of_task: the newest event of a task, but for what the watchdog itself said

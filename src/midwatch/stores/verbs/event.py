@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from midwatch.event import Event, EventFilter, LogBounds, Page
+from typing import Any
+
+from midwatch.event import Event, EventFilter, LogBounds, Page, wanted
 from midwatch.stores.sql import dumps, loads, tell
 from midwatch.stores.verbs.tx import Row, Tx
 
@@ -28,14 +30,20 @@ def append(tx: Tx, events: list[Event]) -> tuple[Event, ...]:
     return numbered
 
 
-def read(tx: Tx, after: int, which: EventFilter, limit: int) -> Page:
-    params = {
-        "after": after, "limit": limit, "kinds": dumps(list(which.kinds)), "session_key": which.session_key,
-        "agent_id": which.agent_id, "actor": which.actor, "task_id": which.task_id,
+def asked(which: EventFilter) -> dict[str, Any]:
+    """The parameters of a filter, but for its task."""
+    kinds = wanted(which.kinds)
+    return {
+        "any_kind": not which.kinds, "kinds": dumps(sorted(kinds.names)), "beginnings": dumps(kinds.beginnings),
+        "turn_id": which.turn_id, "session_key": which.session_key, "agent_id": which.agent_id, "actor": which.actor,
     }  # fmt: skip
-    name = "event.read" if which.task_id is None else "event.read_task"
-    if which.task_id is None:
-        del params["task_id"]
+
+
+def read(tx: Tx, after: int, which: EventFilter, limit: int) -> Page:
+    params = {"after": after, "limit": limit, **asked(which)}
+    if which.of_task is not None:
+        params["task_id"] = which.of_task
+    name = "event.read" if which.of_task is None else "event.read_task"
     page, size = Page(), 0
     for row in tx.rows(name, params):
         page.append(event_of(row))
@@ -47,10 +55,7 @@ def read(tx: Tx, after: int, which: EventFilter, limit: int) -> Page:
 
 
 def read_back(tx: Tx, before: int, which: EventFilter, limit: int) -> list[Event]:
-    params = {
-        "before": before, "limit": limit, "kinds": dumps(list(which.kinds)), "session_key": which.session_key,
-        "agent_id": which.agent_id, "actor": which.actor, "task_id": which.task_id,
-    }  # fmt: skip
+    params = {"before": before, "limit": limit, "task_id": which.of_task, **asked(which)}
     return [event_of(row) for row in tx.rows("event.read_back", params)][::-1]
 
 

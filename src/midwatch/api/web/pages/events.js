@@ -5,14 +5,14 @@ import { go } from "../app.js";
 import { h, say } from "../dom.js";
 import { icon } from "../icons.js";
 import { shortcut } from "../keys.js";
-import { KINDS, line, tone } from "../model.js";
+import { KINDS, kindText, line, tone } from "../model.js";
 import { act, failure, pageHead, skeleton, taskLink } from "../parts.js";
 import { stream } from "../stream.js";
 import { dateTime, timeOfDay } from "../time.js";
 
 const PAGE = 200;
 const MOST_ROWS = 2000;
-const FILTERS = [["task_id", "Task"], ["session_key", "Session"], ["agent", "Agent"], ["actor", "Actor"]];
+const FILTERS = [["task_id", "Task"], ["turn_id", "Turn"], ["session_key", "Session"], ["agent", "Agent"], ["actor", "Actor"]];
 
 export default async function events(main, page) {
   page.setTitle("Events");
@@ -85,8 +85,12 @@ async function load(page, wanted, at, { scroller, rows, older, add, data, showPa
   }
 }
 
+function fits(wanted, kind) {
+  return wanted.endsWith("*") ? kind.startsWith(wanted.slice(0, -1)) : kind === wanted;
+}
+
 function matches(wanted, event) {
-  return (!wanted.kind.length || wanted.kind.includes(event.kind)) && (!wanted.task_id || wanted.task_id === event.task_id) &&
+  return (!wanted.kind.length || wanted.kind.some((kind) => fits(kind, event.kind))) && (!wanted.turn_id || wanted.turn_id === event.turn_id) && (!wanted.task_id || wanted.task_id === event.task_id) &&
     (!wanted.session_key || wanted.session_key === event.session_key) && (!wanted.agent || wanted.agent === event.agent_id) && (!wanted.actor || wanted.actor === event.actor);
 }
 
@@ -110,7 +114,7 @@ function filters(wanted, at) {
 function row(event, at) {
   const summary = h("summary.log-line",
     h("span.num.faint.log-seq", event.seq), h("span.num.faint.log-time", { title: dateTime(event.time) }, timeOfDay(event.time)),
-    h("code.log-kind.cut", event.kind), h("span.cut.log-text", line(event)), h("span.faint.cut.log-who", event.agent_id ?? event.actor ?? ""));
+    h("code.log-kind.cut", kindText(event.kind)), h("span.cut.log-text", line(event)), h("span.faint.cut.log-who", event.agent_id ?? event.actor ?? ""));
   const details = h("details", { data: { tone: tone(event) } }, summary);
   details.addEventListener("toggle", () => {
     if (details.childElementCount > 1) return;

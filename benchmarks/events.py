@@ -1,0 +1,191 @@
+"""Events inside one process: what one costs from the turn that tells it to those who are told, and how many at once.
+
+    python -m benchmarks.events [--events 20000] [--rate 10000] [--seconds 5] [--subscribers 10] [--dir /var/tmp]
+
+A real turn emits model and tool calls into a store with `synchronous = FULL`. CPU is that of the whole process, with
+the store's writer thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import uvloop
+
+from benchmarks.harness import NOISY_CORES, busy_seconds, json_line, percentile, print_table
+from midwatch.agent import Turn
+from midwatch.agents.function import FunctionAgent
+from midwatch.config import Settings
+from midwatch.event import Event, EventFilter, LlmRequest, LlmResponse, Payload, ToolExecEnd, ToolExecStart
+from midwatch.runtime import Runtime, collect_garbage_seldom
+
+TARGETS = {"cpu_us_per_event": 100.0, "lost": 0.0}
+STEP: tuple[Payload, ...] = (
+    LlmRequest(model="openai:gpt", messages_count=12, tools_count=5, max_tokens=4096, request_id="r_1"),
+    LlmResponse(
+        model="openai:gpt", content_len=420, tool_calls=1, has_reasoning=False, finish_reason="tool_calls",
+        usage={"input_tokens": 1200, "output_tokens": 85}, latency=1.25, request_id="r_1",
+    ),
+    ToolExecStart(tool="read_file", arguments={"path": "src/main.py"}, tool_call_id="c_1", title="Read main.py"),
+    ToolExecEnd(tool="read_file", tool_call_id="c_1", duration=0.01, for_llm_len=300, result="x" * 300),
+)  # fmt: skip
+"""A step of an agent, as its turn tells it."""
+WORK = EventFilter(kinds=("llm_*", "tool_*"))
+
+
+class Agent:
+    """Runs what the benchmark gives it, with a turn."""
+
+    def __init__(self) -> None:
+        self.work: Callable[[Turn], Awaitable[None]] | None = None
+
+    async def run(self, prompt: str, turn: Turn) -> str:
+        assert self.work is not None
+        await self.work(turn)
+        return "done"
+
+
+class Arrivals:
+    """A subscriber that notes when it was told of each event."""
+
+    def __init__(self) -> None:
+        self.at: dict[int, float] = {}
+
+    async def __call__(self, told: Event) -> None:
+        self.at[told.seq] = time.perf_counter()
+
+
+class Spent:
+    """CPU of this process and of all others over a block."""
+
+    def __enter__(self) -> Spent:
+        self._own, self._busy, self._began = self._used(), busy_seconds(), time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cpu = self._used() - self._own
+        self.wall = time.perf_counter() - self._began
+        self.others = max(0.0, (busy_seconds() - self._busy - self.cpu) / self.wall)
+
+    @staticmethod
+    def _used() -> float:
+        return sum(psutil.Process().cpu_times()[:2])
+
+
+async def told(desk: Runtime, agent: Agent, work: Callable[[Turn], Awaitable[None]], name: str = "loop") -> Spent:
+    """Have a turn do the work; what that took until its end was stored and published."""
+    agent.work = work
+    with Spent() as spent:
+        task = await desk.tasks.submit("go", agent=name)
+        done = await desk.tasks.wait(task.id)
+    assert done.status == "done", done.error
+    return spent
+
+
+async def alone(desk: Runtime, agent: Agent, events: int, name: str = "loop") -> Spent:
+    """As many as the store takes, and nobody listens."""
+
+    async def work(turn: Turn) -> None:
+        for number in range(events):
+            await turn.emit(STEP[number % len(STEP)])
+
+    return await told(desk, agent, work, name)
+
+
+async def at_rate(desk: Runtime, agent: Agent, rate: int, seconds: float) -> tuple[Spent, int]:
+    """So many a second, in portions of ten milliseconds; also how many there were."""
+    count = int(rate * seconds)
+
+    async def work(turn: Turn) -> None:
+        began, sent = time.perf_counter(), 0
+        while sent < count:
+            due = min(count, int((time.perf_counter() - began + 0.01) * rate))
+            for number in range(sent, due):
+                await turn.emit(STEP[number % len(STEP)])
+            sent = due
+            await asyncio.sleep(0.01)
+
+    return await told(desk, agent, work), count
+
+
+async def fan_out(desk: Runtime, agent: Agent, rate: int, seconds: float, subscribers: int) -> dict[str, Any]:
+    """To many subscriptions: what they lost, and how late they were told."""
+    commits: dict[int, float] = {}
+
+    def committed(commit: Any) -> None:
+        now = time.perf_counter()
+        for made in commit.events:
+            commits[made.seq] = now
+
+    desk.store.on_commit(committed)
+    arrivals = [Arrivals() for _ in range(subscribers)]
+    for number, one in enumerate(arrivals):
+        await desk.subscriptions.add(f"bench-{number}", one, WORK)
+    spent, count = await at_rate(desk, agent, rate, seconds)
+    deadline = time.perf_counter() + 30
+    while any(len(one.at) < count for one in arrivals) and time.perf_counter() < deadline:
+        await asyncio.sleep(0.01)
+    late = [(at - commits[seq]) * 1e3 for one in arrivals for seq, at in one.at.items()]
+    for number in range(subscribers):
+        await desk.subscriptions.remove(f"bench-{number}")
+    return {
+        "rate": count / spent.wall, "lost": sum(count - len(one.at) for one in arrivals),
+        "cores": spent.cpu / spent.wall, "others": spent.others,
+        "p50": percentile(late, 0.5), "p99": percentile(late, 0.99),
+    }  # fmt: skip
+
+
+async def main(events: int, rate: int, seconds: float, subscribers: int, place: str) -> None:
+    agent = Agent()
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        settings = Settings.load(Path(folder), detect_agents=False)
+        agents = {"loop": FunctionAgent("loop", agent.run, on_loop=True), "thread": FunctionAgent("thread", agent.run)}
+        async with Runtime.open(settings=settings, agents=agents) as desk:
+            collect_garbage_seldom()
+            await alone(desk, agent, 2000)  # warm
+            costs = [await alone(desk, agent, events) for _ in range(3)]
+            threads = [await alone(desk, agent, events // 4, "thread") for _ in range(2)]
+            found = await fan_out(desk, agent, rate, seconds, subscribers)
+    best = min(costs, key=lambda spent: spent.cpu)
+    cost = best.cpu / events * 1e6
+    thread = min(spent.cpu for spent in threads) / (events // 4) * 1e6
+    print_table(
+        ["", "events/s", "CPU us each", "cores", "lost", "p50 ms", "p99 ms"],
+        [
+            ["nobody listens", f"{events / best.wall:.0f}", f"{cost:.1f}", f"{best.cpu / best.wall:.2f}", "", "", ""],
+            ["the same from a thread", "", f"{thread:.1f}", "", "", "", ""],
+            [f"{subscribers} subscribers", f"{found['rate']:.0f}", f"{found['cores'] / found['rate'] * 1e6:.1f}",
+             f"{found['cores']:.2f}", str(found["lost"]), f"{found['p50']:.1f}", f"{found['p99']:.1f}"],
+        ],
+    )  # fmt: skip
+    figures: dict[str, Any] = {
+        "cpu_us_per_event": cost, "thread_cpu_us_per_event": thread, "events_per_s": events / best.wall,
+        "subscribers": subscribers, "subscribed_rate": found["rate"], "lost": found["lost"],
+        "subscribed_cores": found["cores"], "p50_ms": found["p50"], "p99_ms": found["p99"],
+    }  # fmt: skip
+    for name, target in TARGETS.items():
+        if figures[name] > target:
+            print(f"MISSED: {name} is {figures[name]:.1f}, the target is {target:.0f}.")
+    if figures["subscribed_rate"] < 0.97 * rate:
+        print(f"MISSED: {figures['subscribed_rate']:.0f} events/s were told, the target is {rate}.")
+    if max(best.others, found["others"]) > NOISY_CORES:
+        print(f"DISTURBED: other processes used up to {max(best.others, found['others']):.2f} cores.")
+    print(json_line(figures))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=20_000)
+    parser.add_argument("--rate", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--subscribers", type=int, default=10)
+    parser.add_argument("--dir", default="/var/tmp")
+    chosen = parser.parse_args()
+    uvloop.run(main(chosen.events, chosen.rate, chosen.seconds, chosen.subscribers, chosen.dir))

@@ -1,0 +1,244 @@
+"""Subscriptions: each is told on its own account, whatever the others do, and counts what became of its events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch.bus import Bus
+from midwatch.change import Changes
+from midwatch.clock import SystemClock
+from midwatch.errors import InvalidInput, StoreUnavailable
+from midwatch.event import Event, EventFilter, LoopError, MessageDelta, TaskProgress, event
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.subscriptions import Subscriptions
+from midwatch.testing import settle
+from records import CLOCK
+from servers import eventually
+
+
+class Place:
+    """A store, its bus, and subscriptions."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self.store = store
+        self.bus = Bus(store, SystemClock())
+        self.subscriptions = Subscriptions(store, self.bus, SystemClock())
+
+    async def write(self, *texts: str) -> None:
+        made = tuple(event(TaskProgress(text=text), CLOCK.now()) for text in texts)
+        await self.store.apply(Changes(events=made))
+
+    async def close(self) -> None:
+        await self.subscriptions.stop()
+        await self.bus.stop()
+        await self.store.close()
+
+
+async def opened(file: Path) -> Place:
+    place = Place(await SqliteStore.open(file))
+    await place.bus.start()
+    place.store.on_commit(place.bus.heard)
+    return place
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    made = await opened(tmp_path / "midwatch.db")
+    yield made
+    await made.close()
+
+
+class Told:
+    """A handler that remembers, and does what it is told to beside."""
+
+    def __init__(self, beside: Callable[[Event], Any] = lambda _: None) -> None:
+        self.events: list[Event] = []
+        self._beside = beside
+
+    async def __call__(self, told: Event) -> None:
+        self.events.append(told)
+        if (more := self._beside(told)) is not None:
+            await more
+
+    @property
+    def texts(self) -> list[str]:
+        return [told.payload.get("text", told.kind) for told in self.events]
+
+
+def numbers(first: int, last: int) -> list[str]:
+    return [str(n) for n in range(first, last + 1)]
+
+
+def fail(_: Event) -> None:
+    raise RuntimeError("no")
+
+
+async def test_one_that_hangs_and_one_that_fails_delay_and_lose_nothing_for_another(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    never = asyncio.Event()
+    quick, hung, failing, tap = Told(), Told(lambda _: never.wait()), Told(fail), Told(lambda _: never.wait())
+    await place.subscriptions.add("failing", failing)
+    hangs = await place.subscriptions.add("hung", hung)
+    taps = await place.subscriptions.add("tap", tap, live=True, most=10)
+    good = await place.subscriptions.add("quick", quick)
+    with caplog.at_level(logging.ERROR, "midwatch.subscriptions"):
+        for first in range(1, 5001, 500):
+            await place.write(*numbers(first, first + 499))
+        assert await eventually(lambda: len(quick.events) == 5000)
+        assert await eventually(lambda: len(failing.events) == 5000)
+    assert quick.texts == failing.texts == numbers(1, 5000)
+    assert (good.received, good.handled, good.failed, good.dropped) == (5000, 5000, 0, 0)
+    assert await eventually(lambda: good.lag == 0)
+    assert (hangs.received, hangs.handled, hangs.lag) == (1, 0, 5000)
+    assert (taps.received, len(tap.events), taps.lag <= 11) == (5000, 1, True)
+    counted = {one.name: one.failed for one in place.subscriptions.list()}
+    assert counted == {"failing": 5000, "hung": 0, "quick": 0, "tap": 0}
+
+
+async def test_one_that_takes_too_long_is_passed_over(place: Place) -> None:
+    never = asyncio.Event()
+    slow = Told(lambda told: never.wait() if told.payload["text"] == "1" else None)
+    one = await place.subscriptions.add("slow", slow, seconds=0.01)
+    await place.write("1", "2")
+    assert await eventually(lambda: slow.texts == ["1", "2"])
+    assert await eventually(lambda: (one.handled, one.failed) == (1, 1))
+
+
+async def test_a_failing_one_does_not_fill_the_log_of_the_program(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = await place.subscriptions.add("failing", Told(fail))
+    await place.write(*numbers(1, 200))
+    assert await eventually(lambda: failing.failed == 200)
+    assert 1 <= len(caplog.records) < 20
+    assert "subscription failing failed over task_progress" in caplog.text
+
+
+async def test_a_durable_one_goes_on_where_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "midwatch.db"
+    told = Told()
+    for run in range(3):
+        place = await opened(file)
+        await place.write(f"{run} before")
+        await place.subscriptions.add("mine", told, durable=True)
+        await place.write(f"{run} after")
+        assert await eventually(lambda run=run: told.texts[-1:] == [f"{run} after"])
+        await place.close()
+    assert told.texts == ["0 after", "1 before", "1 after", "2 before", "2 after"]
+
+
+async def test_what_was_not_handled_is_told_again_after_a_crash(tmp_path: Path) -> None:
+    file = tmp_path / "midwatch.db"
+    never = asyncio.Event()
+    place = await opened(file)
+    first = Told(lambda told: never.wait() if told.payload["text"] == "2" else None)
+    await place.subscriptions.add("mine", first, durable=True)
+    await place.write("1", "2", "3")
+    assert await eventually(lambda: first.texts == ["1", "2"])
+    await place.close()  # the handler is cancelled in the middle of the second
+    place, again = await opened(file), Told()
+    await place.subscriptions.add("mine", again, durable=True)
+    assert await eventually(lambda: again.texts == ["2", "3"])
+    await place.close()
+
+
+async def test_a_handler_that_finds_no_store_is_told_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midwatch.subscriptions.PAUSE_SECONDS", 0.01)
+    refusals = ["no", "no"]
+
+    def refuse(_: Event) -> None:
+        if refusals:
+            raise StoreUnavailable(refusals.pop())
+
+    told = Told(refuse)
+    one = await place.subscriptions.add("mine", told)
+    await place.write("1")
+    assert await eventually(lambda: one.handled == 1)
+    assert (told.texts, one.failed) == (["1", "1", "1"], 0)
+
+
+async def test_a_gap_is_told_and_counted_once(tmp_path: Path) -> None:
+    file = tmp_path / "midwatch.db"
+    place = await opened(file)
+    await place.subscriptions.add("mine", Told(), durable=True)
+    await place.close()
+    place, told = await opened(file), Told()
+    await place.write(*numbers(1, 10))
+    await place.store.prune_events(0, 3)
+    one = await place.subscriptions.add("mine", told, durable=True)
+    await place.write("11")
+    assert await eventually(lambda: told.texts == ["gap", "8", "9", "10", "11"])
+    assert await eventually(lambda: (one.received, one.handled, one.dropped) == (5, 5, 7))
+    await place.close()
+
+
+async def test_a_live_one_drops_what_does_not_fit_and_says_where(place: Place) -> None:
+    go = asyncio.Event()
+    told = Told(lambda _: go.wait())
+    one = await place.subscriptions.add("tap", told, EventFilter(kinds=("task_*", "message_*")), live=True, most=3)
+    await place.write("1")
+    assert await eventually(lambda: told.texts == ["1"])
+    place.bus.show(event(MessageDelta(message_id="m", offset=0, text="live"), CLOCK.now()))
+    place.bus.show(event(LoopError(stage="x", message="of another kind"), CLOCK.now()))
+    assert await eventually(lambda: one.received == 2)
+    await place.write(*numbers(2, 9))
+    assert await eventually(lambda: one.received == 10)
+    go.set()
+    assert await eventually(lambda: told.texts == ["1", "live", "2", "3", "gap"])
+    assert (told.events[-1].payload["dropped"], one.dropped) == (6, 6)
+    await place.write("10")
+    assert await eventually(lambda: told.texts[-1] == "10")
+    assert one.lag == 0
+
+
+async def test_only_what_was_asked_for_is_told(place: Place) -> None:
+    told = Told()
+    await place.subscriptions.add("mine", told, EventFilter(kinds=("err*",)))
+    await place.write("1")
+    await place.store.apply(Changes(events=(event(LoopError(stage="x", message="y"), CLOCK.now()),)))
+    assert await eventually(lambda: [one.kind for one in told.events] == ["error"])
+
+
+async def test_a_name_is_used_once_until_it_is_removed(place: Place) -> None:
+    told = Told()
+    await place.subscriptions.add("mine", told)
+    with pytest.raises(InvalidInput, match="mine"):
+        await place.subscriptions.add("mine", told)
+    with pytest.raises(InvalidInput, match="live"):
+        await place.subscriptions.add("other", told, durable=True, live=True)
+    await place.subscriptions.remove("mine")
+    await place.subscriptions.remove("mine")
+    await place.write("1")
+    await settle()
+    assert (told.events, place.subscriptions.list()) == ([], [])
+    await place.subscriptions.add("mine", told)
+
+
+async def test_a_handler_that_does_not_want_to_end_keeps_nobody_waiting(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("midwatch.subscriptions.STOP_SECONDS", 0.01)
+    go = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    told = Told(lambda _: stubborn())
+    await place.subscriptions.add("stubborn", told)
+    await place.write("1")
+    assert await eventually(lambda: told.texts == ["1"])
+    await place.subscriptions.remove("stubborn")
+    assert "stubborn does not end" in caplog.text
+    go.set()
+    await settle()
