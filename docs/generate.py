@@ -20,9 +20,11 @@ from midwatch.api.reply import STATUS
 from midwatch.config import (
     AgentSettings,
     ApprovalSettings,
+    CapabilitySettings,
     ChannelSettings,
     DayBudgetSettings,
     GoalSettings,
+    HandoffSettings,
     PriceSettings,
     RetentionSettings,
     Settings,
@@ -76,10 +78,14 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "goals": GoalSettings,
     "day_budget": DayBudgetSettings,
     "prices.MODEL": PriceSettings,
+    "handoffs": HandoffSettings,
     "agents.NAME": AgentSettings,
     "agents.NAME.approvals": ApprovalSettings,
+    "agents.NAME.capabilities": CapabilitySettings,
     "channels.NAME": ChannelSettings,
 }
+REPEATED = frozenset({"agents.NAME.capabilities"})
+"""Sections that are lists of tables."""
 
 
 def settings() -> str:
@@ -95,7 +101,8 @@ def one_section(section: str, made: type[BaseModel], leave: set[str] | None = No
     for name, field in made.model_fields.items():
         if name not in (leave or ()):
             variable = "MIDWATCH_" + "__".join(filter(None, (*section.upper().split("."), name.upper())))
-            row = (f"`{name}`", values(field), default_of(field), f"`{variable}`", field.description or "")
+            said = "in the JSON of its list" if section in REPEATED else f"`{variable}`"
+            row = (f"`{name}`", values(field), default_of(field), said, field.description or "")
             rows.append(row)
     return table(("setting", "value", "default", "environment", "meaning"), rows)
 

@@ -21,7 +21,7 @@ Interrupt = Literal["stop", "terminate", "kill"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCapability:
-    """What an agent is good for; what handing work over chooses by."""
+    """What an agent is good for; what handing work over chooses by. Without task types it is for all of them."""
 
     name: str
     description: str = ""
@@ -294,8 +294,13 @@ class Agent(Protocol):
         ...
 
     @property
-    def capability(self) -> AgentCapability:
-        """What it is good for."""
+    def description(self) -> str:
+        """What lists show beside its name."""
+        ...
+
+    @property
+    def capabilities(self) -> tuple[AgentCapability, ...]:
+        """What work handed over is given to it for; without any it gets only what is handed to it by name."""
         ...
 
     async def open(self, session: Session) -> Conversation:

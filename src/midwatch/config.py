@@ -23,11 +23,13 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from midwatch.agent import AgentCapability
 from midwatch.agents.base import Seconds
 from midwatch.automation import ManageMode
 from midwatch.budget import Budget
 from midwatch.errors import BadConfig, Conflict, InvalidInput
 from midwatch.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Templates
+from midwatch.handoff import TIMEOUT_SECONDS, Limits
 from midwatch.identity import Role
 from midwatch.rule import ASK, Policy
 
@@ -134,6 +136,22 @@ class PriceSettings(BaseModel):
     cached: float | None = Field(None, ge=0, description="Of what is sent and was cached. Default: as `input`.")
 
 
+class CapabilitySettings(BaseModel):
+    """What an agent is given handed-over work for, `[[agents.NAME.capabilities]]`; see the handoffs page."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(min_length=1, max_length=200, description="What it is called.")
+    description: str = Field("", description="What lists and other agents are told.")
+    task_types: list[str] = Field(default_factory=list, description="Types of work it is for; none: all types.")
+    priority: int = Field(0, ge=-1000, le=1000, description="Who fits a type better is chosen: the higher.")
+
+    def capability(self) -> AgentCapability:
+        """As agents have it."""
+        types = tuple(self.task_types)
+        return AgentCapability(name=self.name, description=self.description, task_types=types, priority=self.priority)
+
+
 class AgentSettings(BaseModel):
     """One agent, `[agents.NAME]`. Other keys are options of its kind; see the agents page."""
 
@@ -168,6 +186,10 @@ class AgentSettings(BaseModel):
         None, description="What each of its tasks may spend: tokens, usd, steps, seconds. Default: no limit."
     )
     day_budget: DayBudgetSettings | None = Field(None, description="What all its tasks may spend in a day.")
+    capabilities: list[CapabilitySettings] = Field(
+        default_factory=list, description="What it is given handed-over work for; none: only when it is named."
+    )
+    handoffs: bool = Field(True, description="Whether work may be handed to it.")
 
     def options(self) -> dict[str, Any]:
         """The options of its kind."""
@@ -227,6 +249,24 @@ class GoalSettings(BaseModel):
     def defaults(self) -> dict[str, Any]:
         """What holds for a goal that does not say it."""
         return self.model_dump(include={"deadline", "max_steps", "max_tokens", "max_seconds", "max_usd"})
+
+
+class HandoffSettings(BaseModel):
+    """Handoffs, `[handoffs]`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    depth: int = Field(Limits().depth, ge=1, le=100, description="Handoffs in a row, one out of the other.")
+    revisits: int = Field(
+        Limits().revisits, ge=0, le=100, description="How often work may come to an agent that had it already."
+    )
+    total: int = Field(Limits().total, ge=1, le=100_000, description="Handoffs that come from one task in all.")
+    timeout: Seconds = Field(TIMEOUT_SECONDS, gt=0, description="Time a handoff has that names none.")
+    nest_history: bool = Field(False, description="Whether what was said before goes along as one message.")
+
+    def limits(self) -> Limits:
+        """As the service reads them."""
+        return Limits(self.depth, self.revisits, self.total)
 
 
 class Settings(BaseSettings):
@@ -290,6 +330,9 @@ class Settings(BaseSettings):
         default_factory=lambda: DayBudgetSettings(), description="What the whole desk may spend in a day."
     )
     prices: dict[str, PriceSettings] = Field(default_factory=dict, description="What models cost, by name.")
+    handoffs: HandoffSettings = Field(
+        default_factory=lambda: HandoffSettings(), description="How far and how long work is passed on."
+    )
     agents: dict[Name, AgentSettings] = Field(default_factory=dict, description="Agents by name.")
     channels: dict[Name, ChannelSettings] = Field(default_factory=dict, description="Channels by name.")
 

@@ -191,8 +191,8 @@ class HandoffStore(Protocol):
         """The handoff, or None."""
         ...
 
-    async def find_handoff(self, source_task: str, once: str) -> Handoff | None:
-        """What a task asked for under this name before, or None."""
+    async def find_handoff(self, source_task: str | None, once: str) -> Handoff | None:
+        """What a task, or somebody without one, asked for under this name before, or None."""
         ...
 
     async def list_handoffs(self, which: HandoffFilter) -> list[Handoff]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from midwatch import handoff as steps
-from midwatch.agent import Agent, AgentCapability
+from midwatch.agent import Agent
 from midwatch.change import Changes
 from midwatch.clock import SECOND, Clock, new_id
 from midwatch.errors import (
@@ -79,11 +79,6 @@ class Store(HandoffStore, TaskStore, Protocol):
 class Receiver(Protocol):
     """An agent that has a say in what it is given."""
 
-    @property
-    def capabilities(self) -> tuple[AgentCapability, ...]:
-        """What it can do."""
-        ...
-
     def can_handle(self, work: HandoffTask) -> bool:
         """Whether it could do this."""
         ...
@@ -103,7 +98,8 @@ class HandoffOptions:
     context: HandoffContext = field(default_factory=HandoffContext)
     pre_handoff: tuple[Mapping[str, Any], ...] = ()
     form: Form = "delegate"
-    timeout: float = TIMEOUT_SECONDS
+    timeout: float | None = None
+    """None: as the desk is set."""
     max_retries: int = 0
     wait: bool = True
     on_handoff: Hook | None = None
@@ -136,9 +132,11 @@ class Handoffs:
         owner: str,
         limits: Limits | None = None,
         *,
+        timeout: float = TIMEOUT_SECONDS,
         nest_history: bool = False,
         input_filter: InputFilter | None = None,
     ) -> None:
+        self.timeout = timeout
         self.limits = limits or Limits()
         self._store = store
         self._clock = clock
@@ -162,7 +160,7 @@ class Handoffs:
         """Who could do this work here, best first."""
         given = await self._store.open_handoffs()
         able = [
-            Candidate(name, capabilities_of(agent), given.get(name, 0), place)
+            Candidate(name, agent.capabilities, given.get(name, 0), place)
             for place, (name, agent) in enumerate(self._agents.items())
             if not isinstance(agent, Receiver) or agent.can_handle(work)
         ]
@@ -173,15 +171,18 @@ class Handoffs:
     async def handoff(self, options: HandoffOptions) -> Handoff:
         """Pass work on. With `wait` the handoff as it ended, or the error that says why there is no answer; without it
         the handoff as soon as its task is made: it goes on whatever becomes of the caller."""
-        check(options.task, options.context, options.timeout, options.max_retries)
+        check(options.task, options.context, self._time_of(options), options.max_retries)
         known = await self._known(options)
         made = known or await self._begin(options)
         if known is None:
             made = await self._in_time(made, options)
         return await self.wait(made.id) if options.wait else made
 
+    def _time_of(self, options: HandoffOptions) -> float:
+        return self.timeout if options.timeout is None else options.timeout
+
     async def _known(self, options: HandoffOptions) -> Handoff | None:
-        if options.source_task is None or options.once is None:
+        if options.once is None:
             return None
         found = await self._store.find_handoff(options.source_task, options.once)
         if found is not None and found.status in ("pending", "accepted") and found.owner != self._owner:
@@ -219,8 +220,8 @@ class Handoffs:
             transfer_message=transfer_message(to), request=options.task.data(),
             context=replace(options.context, parent_handoff=parent).data(), chain=tuple(chain),
             source_task=source.id if source else None, root_id=root, once=options.once, creator=options.actor,
-            owner=self._owner, retry_of=options.retry_of, timeout=options.timeout,
-            deadline_at=now + int(options.timeout * SECOND), max_retries=options.max_retries, created_at=now,
+            owner=self._owner, retry_of=options.retry_of, timeout=self._time_of(options),
+            deadline_at=now + int(self._time_of(options) * SECOND), max_retries=options.max_retries, created_at=now,
         )  # fmt: skip
         await self._store.apply(steps.asked(made, now))
         if not candidates:
@@ -362,7 +363,7 @@ class Handoffs:
             priority=options.task.priority, creator=options.actor, workdir=options.workdir,
             dir_key=terms.dir_key(options.workdir), timeout_seconds=terms.timeout_seconds, on_crash=terms.on_crash,
             max_attempts=made.max_retries + 1, root_id=made.root_id or task_id, parent_id=made.source_task,
-            internal_key=f"handoff:{made.id}",
+            internal_key=f"handoff:{made.id}", submitter=self._owner,
         )  # fmt: skip
         context = {**made.context, "messages": [dict(message) for message in history]}
         return task, context
@@ -446,15 +447,15 @@ class Handoffs:
         await self._store.apply(step)
         return after
 
-    async def retry(self, handoff_id: str, *, actor: str | None = None) -> Handoff:
-        """A new handoff of the same work to the same agent; it is not waited for."""
+    async def retry(self, handoff_id: str, *, actor: str | None = None, once: str | None = None) -> Handoff:
+        """A new handoff of the same work to the same agent; it is not waited for. With the same `once`, one new one."""
         old = await self.get(handoff_id)
         if old.open or old.status == "completed":
             raise Conflict(f"handoff {old.id} is {old.status}; only one that has failed is tried again.")
         options = HandoffOptions(
             task=old.work, from_agent=old.from_agent, to=old.to_agent or None, context=old.surroundings,
             timeout=old.timeout, max_retries=old.max_retries, wait=False, source_task=old.source_task,
-            retry_of=old.id, actor=actor,
+            retry_of=old.id, once=once, actor=actor,
         )  # fmt: skip
         return await self.handoff(options)
 
@@ -465,11 +466,6 @@ class _Stage:
     def __init__(self, handoff: Handoff) -> None:
         self.handoff = handoff
         self.name = "choose"
-
-
-def capabilities_of(agent: Agent) -> tuple[AgentCapability, ...]:
-    """What an agent can do."""
-    return agent.capabilities if isinstance(agent, Receiver) else (agent.capability,)
 
 
 def answered(handoff: Handoff) -> Handoff:

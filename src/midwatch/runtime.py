@@ -168,7 +168,7 @@ class Runtime:
         self.automations = Automations(store, clock, self.tasks, *about, submitter=self._id)
         self.snapshots = Snapshots(store, clock, self.tasks, self.notifications.check_route)
         self.goals = Goals(store, clock, self.tasks, *about, settings.goals.defaults())
-        self.handoffs = Handoffs(store, clock, agents, self.roster.terms_or_none, self._id)
+        self.handoffs = build_handoffs(settings, store, clock, agents, self.roster.terms_or_none, self._id)
         self._scheduler: Scheduler | None = None
         self.routines = Routines(clock, lambda: False)
         self.subscriptions = Subscriptions(store, self.bus, clock)
@@ -385,11 +385,11 @@ class Runtime:
 
     def _heard(self, commit: Commit) -> None:
         self.bus.heard(commit)
+        if "handoff" in commit.topics:
+            self.handoffs.heard()
         if self._worker is None or self._engine is None or self._courier is None or self._watchdog is None:
             return
         self._worker.heard(commit.topics)
-        if "handoff" in commit.topics:
-            self.handoffs.heard()
         if "task" in commit.topics:
             self._engine.wake()
         if "delivery" in commit.topics:
@@ -497,6 +497,7 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
                 name, wanted.sandbox, str(settings.home), write=wanted.sandbox_paths, read=wanted.sandbox_read
             ),
             description=wanted.description,
+            capabilities=tuple(one.capability() for one in wanted.capabilities),
         )
     for name, given in registered.items():
         if isinstance(given, str):
@@ -506,6 +507,24 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
         else:
             built[name] = given  # type: ignore[assignment]  # it has the port's `open`
     return built
+
+
+def build_handoffs(
+    settings: Settings,
+    store: Store,
+    clock: Clock,
+    agents: Mapping[str, Agent],
+    terms: Callable[[str], Awaitable[AgentTerms | None]],
+    owner: str,
+) -> Handoffs:
+    """The service, with its limits, and without the agents that nothing may be handed to."""
+    wanted = settings.handoffs
+    made = Handoffs(
+        store, clock, agents, terms, owner, wanted.limits(), timeout=wanted.timeout, nest_history=wanted.nest_history
+    )
+    for name, agent in settings.agents.items():
+        made.enable(name, agent.handoffs)
+    return made
 
 
 def chosen(known: dict[str, Agent], only: Collection[str] | None) -> dict[str, Agent]:

@@ -244,7 +244,8 @@ class ScriptedAgent:
         self.name = name
         self.lasting = lasting
         self.terms = (terms or AgentTerms(timeout_seconds=60.0, on_crash="rerun"))._replace(steerable=True)
-        self.capability = AgentCapability(name=name)
+        self.description = ""
+        self.capabilities: tuple[AgentCapability, ...] = ()
         self.opened: list[Session] = []
         self.turns: list[Turn] = []
         self.interrupts: list[Interrupt] = []

@@ -224,7 +224,7 @@ def test_an_agent_tells_who_it_is(sample: Sample) -> None:
     assert agent.name and agent.kind
     assert isinstance(agent.terms, AgentTerms)
     assert agent.terms.slots >= 1 and agent.terms.timeout_seconds
-    assert agent.capability.name == agent.name
+    assert isinstance(agent.description, str) and agent.capabilities == ()
     described = agent.describe()
     assert described.keys() & {"command", "target"}
     assert "problem" not in described

@@ -138,10 +138,6 @@ async def test_nobody_who_can_is_an_error_that_leaves_a_record(desk: Runtime) ->
     with pytest.raises(HandoffDisabled):
         await desk.handoffs.handoff(options(None, task=HandoffTask(type="code", description="x")))
     await desk.handoffs.list()
-    without = {name: agent for name, agent in desk.agents.items() if name in ("first", "second")}
-    for name in list(desk.agents):
-        if name not in without:
-            del desk.agents[name]
     with pytest.raises(NoCandidate, match="'painting'") as caught:
         await desk.handoffs.handoff(options(None, task=HandoffTask(type="painting", description="x")))
     assert (await desk.handoffs.get(str(caught.value.handoff))).status == "failed"
@@ -261,3 +257,33 @@ async def test_ping_pong_stops_at_the_limit(desk: Runtime) -> None:
             ).id
             hops += 1
     assert hops == 8
+
+
+async def test_what_the_configuration_says_of_agents_and_limits_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIDWATCH_DETECT_AGENTS", "false")
+    (tmp_path / "midwatch.toml").write_text(
+        "[handoffs]\ntotal = 1\ntimeout = 60\n"
+        "[agents.worse]\nkind = 'demo'\n[[agents.worse.capabilities]]\nname = 'any'\n"
+        "[agents.best]\nkind = 'demo'\n[[agents.best.capabilities]]\nname = 'x'\ntask_types = ['code']\npriority = 2\n"
+        "[agents.shut]\nkind = 'demo'\nhandoffs = false\n"
+        "[[agents.shut.capabilities]]\nname = 'x'\ntask_types = ['code']\npriority = 9\n"
+    )
+    async with Runtime.open(tmp_path) as desk:
+        assert await desk.handoffs.find_agent(HandoffTask(type="code")) == ["shut", "best", "worse"]
+        assert await desk.handoffs.find_agent(HandoffTask(type="prose")) == ["worse"]
+        done = await desk.handoffs.handoff(options(None, task=HandoffTask(type="code", description="x")))
+        assert (done.to_agent, done.timeout) == ("best", 60.0)
+        with pytest.raises(HandoffDisabled):
+            await desk.handoffs.handoff(options("shut"))
+        source = await desk.tasks.submit("x", agent="demo")
+        await desk.handoffs.handoff(options("best", from_agent="", source_task=source.id))
+        with pytest.raises(HandoffLimit, match="1 handoffs came from one task"):
+            await desk.handoffs.handoff(options("worse", from_agent="", source_task=source.id))
+
+
+async def test_somebody_without_a_task_may_give_it_a_name_too(desk: Runtime) -> None:
+    first = await desk.handoffs.handoff(options(once="n", wait=False))
+    assert (await desk.handoffs.handoff(options(once="n"))).id == first.id
+    assert (await desk.handoffs.handoff(options(once="m"))).id != first.id

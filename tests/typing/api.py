@@ -149,7 +149,8 @@ class Mine:
     name = "mine"
     kind = "mine"
     terms = AgentTerms(timeout_seconds=60.0, on_crash="fail")
-    capability = AgentCapability(name="mine", description="answers with the prompt")
+    description = "answers with the prompt"
+    capabilities = (AgentCapability(name="answering", task_types=("question",), priority=1),)
 
     async def open(self, session: Session) -> Talk:
         return Talk()

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from midwatch.agent import AgentCapability
 from midwatch.config import Settings
 from midwatch.errors import BadConfig
+from midwatch.handoff import Limits
 from midwatch.rule import Policy
 
 
@@ -254,3 +256,37 @@ def test_no_value_of_the_file_is_in_the_message(home: Path, text: str) -> None:
 def test_no_value_of_the_environment_is_in_the_message(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIDWATCH_PORT", SECRET)
     assert SECRET not in refused(home)
+
+
+# -- handoffs ----------------------------------------------------------------------------------------------------
+
+
+def test_capabilities_and_limits_of_handoffs(home: Path) -> None:
+    write(
+        home,
+        "[handoffs]\ndepth = 3\ntotal = 9\ntimeout = '2m'\nnest_history = true\n"
+        "[agents.coder]\nkind = 'demo'\nhandoffs = false\n"
+        "[[agents.coder.capabilities]]\nname = 'coding'\ntask_types = ['code', 'test']\npriority = 5\n"
+        "[[agents.coder.capabilities]]\nname = 'anything'\n",
+    )
+    found = Settings.load(home)
+    assert found.handoffs.limits() == Limits(depth=3, revisits=0, total=9)
+    assert (found.handoffs.timeout, found.handoffs.nest_history) == (120.0, True)
+    (coding, anything) = (one.capability() for one in found.agents["coder"].capabilities)
+    assert coding == AgentCapability(name="coding", task_types=("code", "test"), priority=5)
+    assert anything == AgentCapability(name="anything")
+    assert not found.agents["coder"].handoffs
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("[handoffs]\ndepth = 0\n", "handoffs.depth"),
+        ("[handoffs]\ntimeout = 0\n", "handoffs.timeout"),
+        ("[[agents.a.capabilities]]\ntask_types = ['x']\n", "agents.a.capabilities.0.name"),
+        ("[[agents.a.capabilities]]\nname = 'x'\ntypes = ['x']\n", "agents.a.capabilities.0.types"),
+    ],
+)
+def test_a_wrong_setting_of_handoffs_is_named(home: Path, text: str, place: str) -> None:
+    write(home, text)
+    assert place in refused(home)

@@ -57,7 +57,7 @@ def test_the_best_way_is_that_of_what_is_installed(
     assert agent.terms.timeout_seconds == 8 * 3600
     assert agent.terms.exclusive
     assert agent.terms.on_crash == ("resume" if found.way in ("acp", "headless") else "fail")
-    assert str(tmp_path / name) in agent.capability.description
+    assert str(tmp_path / name) in agent.description
 
 
 def test_what_a_better_way_needs_is_said(tmp_path: Path) -> None:

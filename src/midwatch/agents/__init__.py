@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from midwatch.agent import Agent
+from midwatch.agent import Agent, AgentCapability
 from midwatch.agents.sandbox import Sandbox
 from midwatch.errors import BadConfig, MidwatchError
 from midwatch.submission import OnCrash
@@ -57,6 +57,7 @@ def build(
     budget: Mapping[str, Any] | None = None,
     sandbox: Sandbox | None = None,
     description: str = "",
+    capabilities: tuple[AgentCapability, ...] = (),
 ) -> Agent:
     """The agent `[agents.NAME]` asks for, or BadConfig."""
     cls = _find(name, kind)
@@ -80,6 +81,8 @@ def build(
         if not getattr(made, "starts_programs", False):
             raise BadConfig(f"agents.{name}.sandbox: kind {kind} starts no programs that one could keep in.")
         made.sandbox = sandbox  # type: ignore[attr-defined]  # agents that start programs have one
+    if capabilities:
+        made.capabilities = capabilities  # type: ignore[misc]  # what the configuration says goes before the kind's own
     return made
 
 

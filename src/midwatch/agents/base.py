@@ -51,7 +51,7 @@ class KindOptions(BaseModel):
 
 
 class BaseAgent:
-    """Name, terms and capability of an agent."""
+    """Name, terms and description of an agent."""
 
     kind: ClassVar[str]
     starts_programs: ClassVar[bool] = False
@@ -62,7 +62,8 @@ class BaseAgent:
     def __init__(self, name: str, *, terms: AgentTerms | None = None, description: str = "") -> None:
         self.name = name
         self.terms = terms or type(self).terms
-        self.capability = AgentCapability(name=name, description=description)
+        self.description = description
+        self.capabilities: tuple[AgentCapability, ...] = ()
         self.why: str | None = None
         """Why it is driven the way it is, if midwatch chose that."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header
@@ -48,7 +49,8 @@ def shown(agent: Agent, live: bool) -> dict[str, Any]:
         "name": agent.name,
         "kind": agent.kind,
         "why": getattr(agent, "why", None),
-        "description": agent.capability.description,
+        "description": agent.description,
+        "capabilities": [asdict(one) for one in agent.capabilities],
         "slots": agent.terms.slots,
         "timeout": agent.terms.timeout_seconds,
         "on_crash": agent.terms.on_crash,

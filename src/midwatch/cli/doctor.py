@@ -246,6 +246,6 @@ def agents(runtime: Runtime) -> list[Finding]:
             remedy = f"correct [agents.{name}] in midwatch.toml"
             found.append(Finding("bad" if configured else "warn", f"agent {name}", str(problem), remedy))
         else:
-            told = facts.get("command") or facts.get("target") or agent.capability.description or agent.kind
+            told = facts.get("command") or facts.get("target") or agent.description or agent.kind
             found.append(Finding("ok", f"agent {name}", f"{agent.kind}, {told}"))
     return found or [Finding("warn", "agents", "there is none", "add one under [agents.NAME] in midwatch.toml")]

@@ -141,7 +141,7 @@ class VerbStore(ABC):
     async def get_handoff(self, handoff_id: str) -> Handoff | None:
         return await self.peek(handoff.get, handoff_id)
 
-    async def find_handoff(self, source_task: str, once: str) -> Handoff | None:
+    async def find_handoff(self, source_task: str | None, once: str) -> Handoff | None:
         return await self.peek(handoff.find, source_task, once)
 
     async def list_handoffs(self, which: HandoffFilter) -> list[Handoff]:

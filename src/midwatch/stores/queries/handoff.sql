@@ -2,7 +2,7 @@
 SELECT {handoff} FROM handoffs WHERE id = :id
 
 -- find: what a task asked for under a name
-SELECT {handoff} FROM handoffs WHERE source_task = :source_task AND once = :once
+SELECT {handoff} FROM handoffs WHERE coalesce(source_task, '') = :source_task AND once = :once
 
 -- list: newest first
 SELECT {handoff} FROM handoffs

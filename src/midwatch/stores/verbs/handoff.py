@@ -23,8 +23,8 @@ def get(tx: Tx, handoff_id: str) -> Handoff | None:
     return None if row is None else _handoff(row)
 
 
-def find(tx: Tx, source_task: str, once: str) -> Handoff | None:
-    row = tx.row("handoff.find", {"source_task": source_task, "once": once})
+def find(tx: Tx, source_task: str | None, once: str) -> Handoff | None:
+    row = tx.row("handoff.find", {"source_task": source_task or "", "once": once})
     return None if row is None else _handoff(row)
 
 

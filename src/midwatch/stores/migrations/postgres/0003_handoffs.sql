@@ -34,7 +34,7 @@ CREATE TABLE handoffs (
   completed_at BIGINT,
   revision INTEGER NOT NULL
 );
-CREATE UNIQUE INDEX handoffs_once ON handoffs (source_task, once) WHERE once IS NOT NULL;
+CREATE UNIQUE INDEX handoffs_once ON handoffs (coalesce(source_task, ''), once) WHERE once IS NOT NULL;
 CREATE INDEX handoffs_root ON handoffs (root_id);
 CREATE INDEX handoffs_open ON handoffs (deadline_at) WHERE status IN ('pending', 'accepted', 'in_progress');
 CREATE INDEX handoffs_ended ON handoffs (completed_at) WHERE completed_at IS NOT NULL;
