@@ -68,3 +68,145 @@ async def test_a_turn_with_a_tool_gives_the_canonical_events(fake: Fake, home: P
         assert task.tokens_used == sum(
             sum(one.payload["usage"].values()) for one in events if one.kind == "llm_response"
         )
+
+
+def balanced(events: list[Event]) -> None:
+    """Every start has exactly one end."""
+    for start, end, name in (
+        ("turn_start", "turn_end", None),
+        ("llm_request", "llm_response", "request_id"),
+        ("tool_exec_start", "tool_exec_end", "tool_call_id"),
+    ):
+        opened = [(one.turn_id, one.payload.get(name)) for one in events if one.kind == start]
+        assert sorted(opened) == sorted((one.turn_id, one.payload.get(name)) for one in events if one.kind == end)
+
+
+async def say(desk: Runtime, key: str, text: str) -> Task:
+    task = await desk.sessions.send(key, text)
+    async with asyncio.timeout(30):
+        return await desk.tasks.wait(task.id)
+
+
+async def test_a_session_remembers_its_turns_but_not_one_that_was_cancelled(fake: Fake, home: Path) -> None:
+    async with Runtime.open(home, agents={"it": agent(fake, add)}) as desk:
+        key = (await desk.sessions.create(agent="it"))[0].session.key
+        assert (await say(desk, key, "I am Ada.")).result == "You said: I am Ada."
+        held = await desk.sessions.send(key, '[[tool add {"a": 1, "b": 2}]] [[hold a]]')
+        await fake[1].until(lambda seen: "a" in seen.held)
+        await desk.sessions.interrupt(key)
+        async with asyncio.timeout(30):
+            ended = await desk.tasks.wait(held.id)
+        assert ended.outcome == "cancelled"
+        events = await told(desk, ended)
+        balanced(events)
+        assert [one.payload["finish_reason"] for one in events if one.kind == "llm_response"][-1] == "cut_off"
+        assert (await say(desk, key, "[[recall]]")).result == "You said: I am Ada."
+    async with Runtime.open(home, agents={"it": agent(fake, add)}) as desk:
+        assert (await say(desk, key, "[[recall]]")).result == "You said: I am Ada. | [[recall]]"
+
+
+async def test_a_message_interrupts_the_turn_that_runs_and_reaches_the_model_once(fake: Fake, home: Path) -> None:
+    async with Runtime.open(home, agents={"it": agent(fake, add)}) as desk:
+        key = (await desk.sessions.create(agent="it"))[0].session.key
+        task = await desk.sessions.send(key, "[[hold a]]")
+        await fake[1].until(lambda seen: "a" in seen.held)
+        sent = await desk.sessions.say(key, "[[say instead]]", "interrupt")
+        assert (sent.mode, sent.task.id) == ("interrupt", task.id)
+        async with asyncio.timeout(30):
+            assert (await desk.tasks.wait(task.id)).result == "instead"
+        events = await told(desk, task)
+        balanced(events)
+        kinds = [one.kind for one in events]
+        assert kinds.count("interrupt_received") == kinds.count("steering_injected") == 1
+        assert (await say(desk, key, "[[recall]]")).result == "You said: [[hold a]] | [[say instead]]"
+        assert len(fake[1].requests) == 3
+
+
+async def test_a_turn_that_is_asked_to_stop_closes_with_an_answer(fake: Fake, home: Path) -> None:
+    async with Runtime.open(home, agents={"it": agent(fake, add)}) as desk:
+        key = (await desk.sessions.create(agent="it"))[0].session.key
+        task = await desk.sessions.send(key, '[[hold a]] [[tool add {"a": 1, "b": 2}]] [[say never]]')
+        await fake[1].until(lambda seen: "a" in seen.held)
+        await desk.sessions.interrupt(key, "stop", hint="[[say closing]]")
+        fake[1].release("a")
+        async with asyncio.timeout(30):
+            ended = await desk.tasks.wait(task.id)
+        assert (ended.outcome, ended.result) == ("ok", "closing")
+        events = await told(desk, task)
+        balanced(events)
+        assert [one.kind for one in events].count("tool_exec_skipped") == 1
+        assert fake[1].requests[-1]["tools"] == []
+        assert [one.payload["status"] for one in events if one.kind == "turn_end"] == ["completed"]
+
+
+async def test_a_task_waits_for_the_provider_limit_and_gives_back_its_place(fake: Fake, home: Path) -> None:
+    async with Runtime.open(home, agents={"it": agent(fake)}) as desk:
+        task = await desk.tasks.submit("[[limit 3600 a]]", agent="it")
+        async with asyncio.timeout(30):
+            async for event in desk.bus.follow(0, EventFilter(task_id=task.id)):
+                if event.kind == "task_waiting":
+                    break
+        assert event.payload["wait"] == "limit"
+        balanced(await told(desk, task))
+
+
+async def test_a_turn_goes_on_after_a_clean_stop_and_after_a_failure_that_passed(fake: Fake, home: Path) -> None:
+    ran: list[int] = []
+
+    def note(n: int) -> str:
+        """Notes a number."""
+        ran.append(n)
+        return f"noted {n}"
+
+    prompt = '[[tool note {"n": 1}]] [[hold a]] [[tool note {"n": 2}]] [[fail 500 1 b]] [[say the end]]'
+    async with Runtime.open(home, agents={"it": agent(fake, note)}) as desk:
+        task = await desk.tasks.submit(prompt, agent="it")
+        await fake[1].until(lambda seen: "a" in seen.held)
+    fake[1].release("a")
+    async with Runtime.open(home, agents={"it": agent(fake, note, retries=0)}) as desk:
+        async with asyncio.timeout(60):
+            ended = await desk.tasks.wait(task.id)
+        assert (ended.outcome, (ended.result or "").endswith("the end")) == ("ok", True)
+        assert ran == [1, 2]
+        assert len(fake[1].requests) == 5
+        events = await told(desk, task)
+        balanced(events)
+        assert [one.kind for one in events].count("turn_start") == 3
+
+
+async def test_a_timeout_ends_a_turn_wherever_it_is(fake: Fake, home: Path) -> None:
+    async with Runtime.open(home, agents={"it": agent(fake)}) as desk:
+        task = await run(desk, "[[hold a]]", timeout=0.5)
+        assert task.outcome == "timeout"
+        balanced(await told(desk, task))
+
+
+async def test_an_agent_of_the_configuration_works(fake: Fake, home: Path) -> None:
+    home.mkdir()
+    (home / "midwatch.toml").write_text(
+        f'[agents.it]\nkind = "llm"\nmodel = "openai:fake"\nbase_url = "{fake[0]}/v1"\nsystem = "Be brief."\n'
+    )
+    async with Runtime.open(home) as desk:
+        task = await run(desk, "Hello.")
+        assert (task.result, task.usage and task.usage["input_tokens"] > 0) == ("You said: Hello.", True)
+        assert fake[1].requests[0]["system"] == "Be brief."
+
+
+async def test_a_spent_budget_ends_the_turn_and_a_larger_one_goes_on(fake: Fake, home: Path) -> None:
+    ran: list[int] = []
+
+    def note(n: int) -> str:
+        """Notes a number."""
+        ran.append(n)
+        return f"noted {n}"
+
+    calls = " ".join(f'[[tool note {{"n": {n}}}]]' for n in range(4))
+    async with Runtime.open(home, agents={"it": agent(fake, note)}) as desk:
+        task = await run(desk, f"{calls} [[say the end]]", budget={"steps": 3})
+        assert (task.outcome, ran, len(fake[1].requests)) == ("budget", [0], 2)
+        balanced(await told(desk, task))
+        again = await desk.tasks.retry(task.id, budget={"steps": 100})
+        async with asyncio.timeout(30):
+            ended = await desk.tasks.wait(again.id)
+        assert (ended.outcome, (ended.result or "").endswith("the end")) == ("ok", True)
+        assert (ran, len(fake[1].requests)) == ([0, 1, 2, 3], 5)
