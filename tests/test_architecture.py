@@ -21,7 +21,7 @@ ORDER = (
     "automations", "snapshots", "goals", "handoffs", "settlement", "alert", "alerts", "engine", "store", "home",
     "slots", "turn", "verdict", "conversations", "waiting", "run", "worker", "lookout", "courier", "watchdog",
     "scheduler", "routines", "subscriptions", "hooks", "partial", "relay", "terminals", "bus", "stores", "engines",
-    "agents", "channels", "config", "runtime", "backup", "testing", "wire", "api", "client", "cli",
+    "agents", "channels", "config", "loopback", "runtime", "backup", "testing", "wire", "api", "client", "cli",
 )  # fmt: skip
 """Reading order. A module imports only from names that stand before its own."""
 

@@ -180,6 +180,9 @@ class AgentSettings(BaseModel):
     sandbox_read: list[str] = Field(
         default_factory=list, description="What of the hidden it may read, in a sandbox of bwrap."
     )
+    submits: bool | None = Field(
+        None, description="Whether it may hand in tasks and automations itself. Default: only with the tool desk."
+    )
     description: str = Field("", description="Shown in lists.")
     approvals: ApprovalSettings | None = Field(None, description="What it may do without asking.")
     budget: Annotated[dict[str, Any] | None, BeforeValidator(_budget)] = Field(

@@ -7,12 +7,14 @@ async with midwatch.Runtime.open() as desk:
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
+from importlib import import_module
 from typing import Any
 
 from midwatch.agent import Agent
@@ -45,6 +47,7 @@ from midwatch.handoffs import Handoffs
 from midwatch.home import Home, boot_id
 from midwatch.hooks import Hooks
 from midwatch.identity import Tokens
+from midwatch.loopback import Loopback
 from midwatch.notifications import Notifications
 from midwatch.relay import Relay
 from midwatch.routines import Routines
@@ -136,6 +139,7 @@ class Runtime:
         self.agents = agents
         self.clock = clock
         self.url: str | None = None
+        self._loopback: Loopback | None = None
         self.instance: Instance | None = None
         self.channels = channels
         self.notifications = Notifications(store, clock, self.channels)
@@ -215,6 +219,7 @@ class Runtime:
                 store.on_commit(desk._heard)
                 try:
                     if work:
+                        desk._loopback = None if role == "up" else Loopback(desk._answer)
                         await desk._start(role)
                     yield desk
                 finally:
@@ -334,7 +339,12 @@ class Runtime:
             await self.automations.pause(automation_id, why=why, actor=actor)
 
     def _child_env(self) -> dict[str, str]:
-        return {"MIDWATCH_URL": self.url} if self.url else {}
+        url = self.url or (self._loopback.url if self._loopback else None)
+        return {"MIDWATCH_URL": url} if url else {}
+
+    async def _answer(self, listener: socket.socket, stopping: asyncio.Event) -> None:
+        server = await asyncio.to_thread(import_module, "midwatch.api.server")  # it knows us, we do not know it
+        await server.answer(self, listener, stopping)
 
     def _build_engine(self, worker: Worker, instance: Instance) -> Engine:
         if self.settings.db:
@@ -364,7 +374,10 @@ class Runtime:
                 self._courier.stop,
             ]
             steps.append(self._engine.stop)
-        steps += [self.subscriptions.stop, self.tokens.close, self.bus.stop]
+        steps.append(self.subscriptions.stop)
+        if self._loopback is not None:
+            steps.append(self._loopback.close)
+        steps += [self.tokens.close, self.bus.stop]
         if self.relay is not None:
             steps.append(self.relay.close)
         failed: list[BaseException] = []
@@ -493,6 +506,7 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
             slots=wanted.slots,
             share_workdir=wanted.share_workdir,
             budget=wanted.budget,
+            submits=wanted.submits,
             sandbox=sandbox_of(
                 name, wanted.sandbox, str(settings.home), write=wanted.sandbox_paths, read=wanted.sandbox_read
             ),

@@ -211,6 +211,8 @@ class AgentTerms(NamedTuple):
     """Whether its turns take what people send into them while they run."""
     budget: Mapping[str, Any] | None = None
     """What a task may spend, as far as it says nothing else."""
+    submits: bool = False
+    """Whether it may hand in tasks and automations in the name of whoever its own task belongs to."""
 
     def dir_key(self, workdir: str | None) -> str | None:
         """What a task in this directory must not share with a running one; None when it need not care."""

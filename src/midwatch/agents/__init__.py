@@ -55,6 +55,7 @@ def build(
     slots: int | None = None,
     share_workdir: bool | None = None,
     budget: Mapping[str, Any] | None = None,
+    submits: bool | None = None,
     sandbox: Sandbox | None = None,
     description: str = "",
     capabilities: tuple[AgentCapability, ...] = (),
@@ -67,6 +68,7 @@ def build(
         "max_attempts": max_attempts,
         "slots": slots,
         "budget": budget,
+        "submits": submits,
         "exclusive": (True if kind in EXCLUSIVE else None) if share_workdir is None else not share_workdir,
     }
     try:

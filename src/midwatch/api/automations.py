@@ -18,6 +18,7 @@ from midwatch.api.bodies import (
     PreviewQuery,
 )
 from midwatch.api.desk import Desk, Who
+from midwatch.api.own import OF_AUTOMATIONS, handed_in
 from midwatch.api.reply import Json
 from midwatch.automation import Automation
 from midwatch.channel import cut
@@ -91,7 +92,8 @@ async def list_automations(desk: Desk, asked: Annotated[AutomationQuery, Query()
 @router.post("/automations", status_code=201, responses={201: {"model": wire.AutomationInfo}})
 async def create(desk: Desk, who: Who, body: AutomationBody) -> Json:
     """Make one. Exactly one of `at`, `every` and `cron` says when it runs."""
-    said = wishes(desk, body.model_dump(exclude_unset=True, exclude={"prompt"}))
+    wished = await handed_in(desk, who, body.model_dump(exclude_unset=True, exclude={"prompt"}), OF_AUTOMATIONS)
+    said = wishes(desk, wished)
     made = await desk.automations.create(body.prompt, actor=who.name, **said)
     return Json(await shown(desk, made), 201, headers={"location": f"/api/v1/automations/{made.id}"})
 

@@ -21,8 +21,8 @@ MAX_STRANGERS_BODY = 4096
 MAX_UPLOAD = 11 * 1024 * 1024
 SELF_SERVICE = frozenset({"/api/v1/sign-out", "/api/v1/links"})
 """What every role may do, as it is about themselves."""
-AGENTS_MAY = re.compile(r"/api/v1/goals/[^/]+/(complete|delay)")
-"""What the agent of a running task may do beside looking."""
+AGENTS_MAY = re.compile(r"/api/v1/(goals/[^/]+/(complete|delay)|tasks|automations)")
+"""What the agent of a running task may do beside looking; the routes see to the rest."""
 QUIET_SECONDS = 60.0
 MOST_REMEMBERED = 10_000
 HEADERS = {
@@ -106,7 +106,7 @@ class Guard:
         if call.safe or actor is None:
             return
         if actor.task is not None and AGENTS_MAY.fullmatch(call.path):
-            return  # the route sees that it is about the agent's own task
+            return  # the route sees that it is about the agent's own task, or work it may hand in
         if actor.role == "viewer" and call.path not in SELF_SERVICE:
             raise Forbidden(f"{actor.name} is a viewer and may only look; ask the owner for another role.")
         if actor.way == "cookie" and not call.from_own_page:

@@ -28,6 +28,8 @@ from midwatch.runtime import Runtime
 
 GRACE_SECONDS = 3
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - only with `expose`
+FEW = 100
+"""Connections of agents to a desk that no server serves."""
 FILES = 256
 FILES_OF_A_TASK = 8
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -104,6 +106,11 @@ async def _serve(
         server = Server(app, stopping, listening, Limits(connections=room_for(settings)))
         await server.serve([listener])
         logger.info("no longer listening; running tasks are being stopped")
+
+
+async def answer(runtime: Runtime, listener: socket.socket, stopping: asyncio.Event) -> None:
+    """Answer requests until `stopping` is set."""
+    await Server(create_app(runtime), stopping, lambda: None, Limits(connections=FEW)).serve([listener])
 
 
 def on_signals(stopping: asyncio.Event) -> None:

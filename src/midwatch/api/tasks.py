@@ -10,6 +10,7 @@ from midwatch import wire
 from midwatch.api.bodies import RetryBody, SubmitBody, TaskQuery
 from midwatch.api.desk import Desk, Who
 from midwatch.api.markdown import page_of
+from midwatch.api.own import OF_TASKS, handed_in, origin
 from midwatch.api.reply import Json
 from midwatch.automation import Automation
 from midwatch.channel import cut
@@ -39,6 +40,7 @@ async def submit(
     said = body.model_dump(exclude_defaults=True, exclude={"prompt"})  # so that equal wishes make equal bodies
     if idempotency_key is not None:
         said["idempotency_key"] = idempotency_key
+    said = {**await handed_in(desk, who, said, OF_TASKS), **origin(who)}
     task = await desk.tasks.submit(body.prompt, actor=who.name, **cast(Submission, said))
     return Json(task.snapshot(), 201, headers={"location": f"/api/v1/tasks/{task.id}"})
 

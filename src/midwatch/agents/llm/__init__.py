@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from midwatch.agents.base import BaseAgent, KindOptions, Seconds
+from midwatch.agents.base import BaseAgent, Seconds
 from midwatch.agents.llm.conversation import LlmConversation
 from midwatch.agents.llm.model import SILENCE, Connection
 from midwatch.agents.llm.output import OUTPUT_TOOL, Output
-from midwatch.agents.llm.tools import Tool, Toolkit, make
+from midwatch.agents.llm.toolkit import DESK, ToolOptions, toolkit
+from midwatch.agents.llm.tools import Tool
 from midwatch.errors import BadConfig
 from midwatch.session import Session
 from midwatch.task import AgentTerms
@@ -30,7 +31,7 @@ def _named(model: str) -> str:
     return model.strip()
 
 
-class LlmOptions(KindOptions):
+class LlmOptions(ToolOptions):
     """Options of kind `llm`."""
 
     model: Annotated[str, AfterValidator(_named)] = Field(description="provider:model, as pydantic-ai names them.")
@@ -52,7 +53,6 @@ class LlmOptions(KindOptions):
         3, ge=0, le=20, description="How often a failed call, or a result of a wrong form, is tried again."
     )
     silence: Seconds = Field(SILENCE, gt=0, description="A model that says nothing for so long is asked again.")
-    tools: tuple[str, ...] = Field((), description="What it may use.")
     output: dict[str, Any] | None = Field(None, description="JSON schema of its result.")
     workdir: str | None = Field(None, description="Working directory of tasks that name none.")
 
@@ -67,6 +67,7 @@ class LlmAgent(BaseAgent):
     """Asks a model, and runs the tools it wants."""
 
     kind = "llm"
+    starts_programs = True
     terms = AgentTerms(timeout_seconds=3600.0, on_crash="resume", slots=16)
 
     def __init__(
@@ -83,17 +84,21 @@ class LlmAgent(BaseAgent):
     ) -> None:
         """`tools` are functions, tools made with `tool`, or names as in the configuration; `more` are further options
         of the kind."""
-        super().__init__(name, terms=terms, description=description)
-        self.terms = self.terms._replace(steerable=True)
         given = tuple(tools)
         names = tuple(one for one in given if isinstance(one, str))
+        super().__init__(name, terms=terms or self.terms_for({"tools": names}), description=description)
+        self.terms = self.terms._replace(steerable=True)
         self.options = options or LlmOptions.read(name, {"model": model, "tools": names, **more})
         form = output if output is not None else self.options.output
         self.output = None if form is None else Output(name, form)
         self.system = self._system()
         self.connection = Connection(name, self.options.model, self.options.base_url, self.options.api_key_env)
-        own = [one if isinstance(one, Tool) else make(one) for one in given if not isinstance(one, str)]
-        self.kit = Toolkit(name, own)
+        self.kit = toolkit(self, self.options, [one for one in given if not isinstance(one, str)])
+
+    @classmethod
+    def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:
+        """With the tools of the desk it hands in work."""
+        return cls.terms._replace(submits=DESK in (options.get("tools") or ()))
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> LlmAgent:

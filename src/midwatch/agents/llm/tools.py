@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import ArgsKwargs, PydanticSerializationError, to_json
 
-from midwatch.agent import QuestionKind, Turn
+from midwatch.agent import Answer, Question, QuestionKind, Turn
 from midwatch.agents.function_child import FACTS, TurnProxy, is_async
 from midwatch.errors import BadConfig, MidwatchError
 
@@ -36,6 +36,13 @@ NO_RESULT = "done, without a result"
 
 class ToolError(Exception):
     """The tool could not do it; the model is told the text."""
+
+
+def allowed(answer: Answer) -> None:
+    """ToolError unless it was granted."""
+    if not answer.granted:
+        why = f": {answer.why}" if answer.why else ""
+        raise ToolError(f"this was not allowed ({answer.status}){why}. Do not try it in another way; say so instead.")
 
 
 class ToolOutput(NamedTuple):
@@ -135,6 +142,7 @@ def tool(
     description: str | None = None,
     safe: bool = False,
     kind: QuestionKind = "other",
+    ask: bool = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -144,12 +152,14 @@ def tool(
     description: str | None = None,
     safe: bool = False,
     kind: QuestionKind = "other",
+    ask: bool = False,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """A tool made of a function: `@tool`, or `@tool(safe=True)`. Its docstring is what the model reads, its annotations
     are what the model's arguments are checked by. A parameter annotated `Turn` gets the turn. A plain function runs
-    on a thread of its own, an async one on midwatch's event loop."""
+    on a thread of its own, an async one on midwatch's event loop. With `ask`, each call needs a yes, of the agent's
+    rules or of a person."""
     if function is None:
-        return lambda one: make(one, name=name, description=description, safe=safe, kind=kind)
+        return lambda one: make(one, name=name, description=description, safe=safe, kind=kind, ask=ask)
     return make(function)
 
 
@@ -160,6 +170,7 @@ def make(
     description: str | None = None,
     safe: bool = False,
     kind: QuestionKind = "other",
+    ask: bool = False,
 ) -> Tool:
     """What `tool` does, as a plain call; BadConfig when no tool can be made of the function."""
     called = str(name or getattr(function, "__name__", type(function).__name__))
@@ -178,6 +189,9 @@ def make(
             checked = adapter.validate_python(ArgsKwargs((), arguments))
         except ValidationError as problem:
             raise ToolError(_wrong(problem)) from None
+        if ask:
+            told = _short(json.dumps(arguments, ensure_ascii=False), LONGEST_PROBLEM)
+            allowed(await turn.ask(Question(text=f"Use {called} with {told}", kind=kind, tool=called)))
         if is_async(function):
             return await function(**checked, **({turn_name: turn} if turn_name else {}))
         extra = {turn_name: _from_thread(turn)} if turn_name else {}

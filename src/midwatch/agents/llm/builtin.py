@@ -1,0 +1,218 @@
+"""Built-in tools: look at files below a root, run a command. Each is off unless the agent's options enable it."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import shlex
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from midwatch.agent import Question, Turn
+from midwatch.agents.acp.files import Files, Refused
+from midwatch.agents.base import BaseAgent
+from midwatch.agents.llm.tools import Tool, ToolError, ToolOutput, allowed, in_thread, make
+from midwatch.agents.process import Child, Output, Pipe, Program, end_strays, within
+
+MOST_LINES = 2000
+LONGEST_PAGE = 60_000
+"""Characters of a file that are read at once."""
+MOST_NAMES = 1000
+MOST_LOOKED_AT = 200_000
+"""Files that a listing passes before it gives up."""
+OUTPUT_LIMIT = 60_000
+"""Bytes of a command's output that a model is told; of more, head and tail."""
+SHELL = ("/bin/sh", "-c")
+TOGETHER = (*SHELL, 'exec "$@" 2>&1', "sh")
+"""Both outputs in one, in the order in which they were written."""
+
+
+def place_of(turn: Turn, root: str | None = None) -> str:
+    """The directory a turn works in."""
+    return str(Path(root or turn.workdir or os.getcwd()).expanduser().absolute())  # noqa: PTH109
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+def file_tools(root: str | None) -> list[Tool]:
+    """Read and list files below `root`, or below the turn's directory."""
+
+    async def read_file(
+        turn: Turn,
+        path: Annotated[str, Field(description="From the root directory on.")],
+        offset: Annotated[int, Field(ge=1, description="The first line, from 1.")] = 1,
+        limit: Annotated[int, Field(ge=1, le=MOST_LINES, description="How many lines at most.")] = MOST_LINES,
+    ) -> str:
+        """Read lines of a text file below the root directory."""
+        files = Files(place_of(turn, root))
+        return await in_thread(lambda: _read(files, path, offset, limit))
+
+    async def list_files(
+        turn: Turn,
+        pattern: Annotated[str, Field(description="A glob such as *.md or src/**/*.py.", max_length=1000)] = "**",
+        path: Annotated[str, Field(description="The directory to look in, from the root on.")] = ".",
+    ) -> str:
+        """List files below the root directory. ** stands for any number of directories. .git is left out."""
+        files = Files(place_of(turn, root))
+        return await in_thread(lambda: _listed(files, pattern, path))
+
+    return [make(read_file, safe=True, kind="read"), make(list_files, safe=True, kind="search")]
+
+
+def _read(files: Files, path: str, offset: int, limit: int) -> str:
+    try:
+        lines = files.read(path, offset, limit + 1).splitlines(keepends=True)
+    except (Refused, OSError) as problem:
+        raise _refused(path, problem) from None
+    if any("\0" in line for line in lines):
+        size = Path(files.place(path)).stat().st_size
+        raise ToolError(f"{path} is binary, {size} bytes; it cannot be read as text.")
+    if not lines:
+        return f"{path} is empty." if offset == 1 else f"{path} has fewer than {offset} lines."
+    shown, size = 0, 0
+    for line in lines[:limit]:
+        if size + len(line) > LONGEST_PAGE and shown:
+            break
+        shown, size = shown + 1, size + len(line)
+    text = "".join(lines[:shown])
+    if len(text) > LONGEST_PAGE:
+        text = f"{text[:LONGEST_PAGE]}\n… line {offset} is {size} characters long; the rest of it is left out …\n"
+    more = len(lines) > shown
+    return f"{text}\n… there is more; go on with offset {offset + shown} …" if more else text
+
+
+def _listed(files: Files, pattern: str, path: str) -> str:
+    try:
+        base = files.place(path)
+        if not Path(base).is_dir():
+            raise Refused(f"{path} is no directory")
+        glob = (pattern if "/" in pattern else f"**/{pattern}").split("/")
+        names: list[str] = []
+        for looked, name in enumerate(_walk(base)):
+            if _fits(name.rstrip("/").split("/"), glob):
+                names.append(name)
+            if len(names) >= MOST_NAMES or looked >= MOST_LOOKED_AT:
+                names.append(f"… there may be more than these {len(names)}; narrow the pattern …")
+                break
+    except (Refused, OSError) as problem:
+        raise _refused(path, problem) from None
+    return "\n".join(names) or f"no file in {path} fits {pattern}."
+
+
+def _fits(steps: list[str], glob: list[str]) -> bool:
+    """Whether a path fits a glob, in a time that no glob can make long."""
+    reached = _skipping({0}, glob)
+    for step in steps:
+        stay = {at for at in reached if at < len(glob) and glob[at] == "**"}
+        on = {at + 1 for at in reached - stay if at < len(glob) and fnmatch.fnmatchcase(step, glob[at])}
+        reached = _skipping(stay | on, glob)
+    return len(glob) in reached
+
+
+def _skipping(reached: set[int], glob: list[str]) -> set[int]:
+    """With where one gets when ** stands for nothing."""
+    for at in range(len(glob)):
+        if at in reached and glob[at] == "**":
+            reached.add(at + 1)
+    return reached
+
+
+def _walk(base: str) -> Iterator[str]:
+    """Names below a directory, in order; a directory's ends with a slash. Links are named, not followed."""
+    for folder, folders, names in os.walk(base):
+        folders[:] = sorted(one for one in folders if one != ".git")
+        above = os.path.relpath(folder, base)
+        prefix = "" if above == "." else f"{above}/"
+        yield from (f"{prefix}{name}/" for name in folders)
+        yield from (f"{prefix}{name}" for name in sorted(names))
+
+
+def _refused(path: str, problem: Refused | OSError) -> ToolError:
+    if isinstance(problem, Refused):
+        return ToolError(f"{problem}.")
+    return ToolError(f"{path[:300]}: {problem.strerror}.")
+
+
+# -- commands ----------------------------------------------------------------------------------------------------
+
+
+class Commands:
+    """Runs commands in the turn's directory, after the agent's rules or a person have said yes."""
+
+    def __init__(self, agent: BaseAgent, longest: float) -> None:
+        self._agent = agent
+        self._longest = longest
+
+    @asynccontextmanager
+    async def open(self, turn: Turn, taken: frozenset[str]) -> AsyncIterator[Sequence[Tool]]:
+        """The tool. When a command was cut off, or the turn is, what left its group is ended, too."""
+        cut_off = False
+
+        async def run_command(
+            turn: Turn,
+            command: Annotated[
+                str | list[str],
+                Field(description="A line for the shell, or a program and its arguments.", min_length=1),
+            ],
+            timeout: Annotated[float | None, Field(gt=0, description="Seconds after which it is ended.")] = None,
+        ) -> ToolOutput:
+            """Run a command in the working directory. Its standard input is empty. What it leaves running is ended."""
+            nonlocal cut_off
+            line = command if isinstance(command, str) else shlex.join(command)
+            argv = (*SHELL, command) if isinstance(command, str) else tuple(command)
+            if "\0" in line or not line.strip():
+                raise ToolError("a command has a program, and no NUL character.")
+            place = place_of(turn)
+            asked = Question(text=f"Run {line}", kind="execute", tool="run_command", command=line, root=place)
+            allowed(await turn.ask(asked))
+            longest = min(timeout or self._longest, self._longest)
+            kept = cut_off
+            cut_off = True
+            output, code = await self._run(self._program(argv, place), turn, longest)
+            cut_off = kept or code is None
+            return _told(output, code, longest)
+
+        try:
+            yield [make(run_command, kind="execute")]
+        except BaseException:
+            cut_off = True
+            raise
+        finally:
+            if cut_off:
+                await end_strays(turn.task_id, turn.attempt)
+
+    def _program(self, argv: tuple[str, ...], place: str) -> Program:
+        inside = self._agent.kept_in(argv[0], place, {})
+        program = Program(agent=self._agent.name, argv=argv, workdir=place, sandbox=inside, enter=TOGETHER)
+        if not Path(place).is_dir():
+            raise ToolError(f"the working directory {place} does not exist.")
+        if why := program.problem():
+            raise ToolError(why.partition(";")[0] + ".")
+        return program
+
+    async def _run(self, program: Program, turn: Turn, longest: float) -> tuple[str, int | None]:
+        """What it wrote, and its exit code; None when it took too long."""
+        output = Output(OUTPUT_LIMIT)
+        child = await Child.spawn(program, turn, output, Pipe(), helper=True)
+        try:
+            await child.admit(turn)
+            in_time = await within(longest, child.exited)
+            if not in_time:
+                child.interrupt("terminate")
+        finally:
+            await child.end()
+        return output.text(), child.returncode if in_time else None
+
+
+def _told(output: str, code: int | None, longest: float) -> ToolOutput:
+    if code is None:
+        return ToolOutput(f"{output}\n… ended after {longest:g} s …", is_error=True)
+    if code == 0:
+        return ToolOutput(output or "exit code 0, no output")
+    how = f"exit code {code}" if code > 0 else f"ended by signal {-code}"
+    return ToolOutput(f"{output}\n… {how} …", is_error=True)

@@ -1,0 +1,127 @@
+"""Built-in tools: work at the desk itself. They speak to the server as the running attempt, with its own token."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import httpx2
+from pydantic import Field
+
+from midwatch.agent import Turn
+from midwatch.agents.llm.tools import Tool, ToolError, make
+
+CALL_SECONDS = 30.0
+SHOWN = ("id", "status", "outcome", "agent", "prompt", "result", "error", "created_at", "completed_at", "due_at")
+LISTED_TEXT = 300
+WORK = Annotated[str, Field(description="All that whoever does it has to know; they do not see this conversation.")]
+AGENT = Annotated[str | None, Field(description="Who does it; the desk's default agent otherwise.")]
+
+
+def desk_tools() -> list[Tool]:
+    """Hand in and schedule tasks, look at them, tell how the goal stands."""
+    return [
+        make(submit_task), make(schedule_task), make(list_tasks, safe=True, kind="search"),
+        make(get_task, safe=True, kind="search"), make(goal_complete, safe=True), make(goal_delay, safe=True),
+    ]  # fmt: skip
+
+
+async def submit_task(
+    turn: Turn,
+    prompt: WORK,
+    agent: AGENT = None,
+    delay: Annotated[float | str, Field(description="When it may start: seconds, or text such as 10m.")] = 0,
+) -> Any:
+    """Hand in a task that is done in the background. Returns at once, with its id for get_task."""
+    made = await _call(turn, "POST", "tasks", {"prompt": prompt, "agent": agent, "delay": delay or None})
+    return {name: made.get(name) for name in ("id", "status", "agent", "due_at")}
+
+
+async def schedule_task(
+    turn: Turn,
+    prompt: WORK,
+    at: Annotated[str | None, Field(description="Once: 2030-01-31T09:00, in 20m, tomorrow 09:00.")] = None,
+    every: Annotated[str | None, Field(description="Again and again after: 90m, 1d.")] = None,
+    cron: Annotated[str | None, Field(description="Again and again at: 0 9 * * 1-5.")] = None,
+    zone: Annotated[str | None, Field(description="IANA time zone; the host's otherwise.")] = None,
+    title: str = "",
+    agent: AGENT = None,
+    max_runs: Annotated[int, Field(ge=0, description="0 for no limit.")] = 0,
+) -> Any:
+    """Have a task done later, or again and again. Say exactly one of at, every and cron."""
+    wish = {
+        "prompt": prompt, "at": at, "every": every, "cron": cron, "zone": zone, "title": title or None, "agent": agent,
+        "max_runs": max_runs or None,
+    }  # fmt: skip
+    made = await _call(turn, "POST", "automations", wish)
+    return {name: made.get(name) for name in ("id", "title", "agent", "status", "next_run_at", "next_runs")}
+
+
+async def list_tasks(
+    turn: Turn,
+    status: Annotated[str | None, Field(description="pending, running, done, failed or cancelled.")] = None,
+    limit: Annotated[int, Field(ge=1, le=100)] = 20,
+) -> Any:
+    """List tasks of the desk, newest first."""
+    found = await _call(turn, "GET", "tasks", query={"status": status, "limit": limit})
+    return [_shown(task, LISTED_TEXT) for task in found.get("tasks", ())]
+
+
+async def get_task(turn: Turn, id: str) -> Any:
+    """Look at one task: how it stands, and its result when it is done."""
+    return _shown(await _call(turn, "GET", f"tasks/{quote(id, safe='')}"), None)
+
+
+async def goal_complete(
+    turn: Turn, evidence: Annotated[str, Field(description="What shows that it is reached.", max_length=20_000)]
+) -> Any:
+    """Say that the goal you work on is reached. It counts when this step has ended."""
+    found = await _call(turn, "POST", f"goals/{_goal(turn)}/complete", {"evidence": evidence})
+    return {"id": found.get("id"), "status": found.get("status"), "told": True}
+
+
+async def goal_delay(
+    turn: Turn,
+    duration: Annotated[float | str, Field(description="Seconds, or text such as 90m.")],
+    reason: Annotated[str, Field(description="What the goal waits for.", max_length=2000)],
+) -> Any:
+    """Have the goal you work on rest for a while after this step."""
+    found = await _call(turn, "POST", f"goals/{_goal(turn)}/delay", {"duration": duration, "reason": reason})
+    return {name: found.get(name) for name in ("id", "status", "next_run_at")}
+
+
+def _goal(turn: Turn) -> str:
+    goal = turn.env.get("MIDWATCH_GOAL")
+    if not goal:
+        raise ToolError("this task does not belong to a goal, so there is none to tell of.")
+    return quote(goal, safe="")
+
+
+def _shown(task: dict[str, Any], cut: int | None) -> dict[str, Any]:
+    found = {name: task.get(name) for name in SHOWN if task.get(name) is not None}
+    if cut is None:
+        return found
+    return {name: f"{one[:cut]}…" if isinstance(one, str) and len(one) > cut else one for name, one in found.items()}
+
+
+async def _call(
+    turn: Turn, method: str, path: str, body: dict[str, Any] | None = None, query: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """What the server answers; ToolError with its own words when it refuses."""
+    url, token = turn.env.get("MIDWATCH_URL"), turn.env.get("MIDWATCH_TOKEN")
+    if not url or not token:
+        raise ToolError("no server serves this task, so the desk cannot be reached; `midwatch up` is one.")
+    said = None if body is None else {name: value for name, value in body.items() if value is not None}
+    asked = {name: value for name, value in (query or {}).items() if value is not None}
+    try:
+        async with httpx2.AsyncClient(trust_env=False, timeout=CALL_SECONDS) as http:
+            reply = await http.request(
+                method, f"{url}/api/v1/{path}", json=said, params=asked, headers={"authorization": f"Bearer {token}"}
+            )
+        told = reply.json()
+    except (httpx2.HTTPError, ValueError) as problem:
+        raise ToolError(f"the desk does not answer ({type(problem).__name__}); try again later.") from None
+    if reply.is_error or not isinstance(told, dict):
+        detail = told.get("detail") if isinstance(told, dict) else None
+        raise ToolError(str(detail or f"the desk answers with status {reply.status_code}"))
+    return told

@@ -1,0 +1,201 @@
+"""Built-in tool: fetch a page of the web as text.
+
+An address is looked up once, checked, and connected to as checked, at each redirect again: what a name resolves to
+later does not matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Callable
+from html.parser import HTMLParser
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Annotated, NamedTuple
+
+import httpx2
+from pydantic import Field
+
+from midwatch import __version__
+from midwatch.agent import Question, Turn
+from midwatch.agents.llm.tools import Tool, ToolError, allowed, in_thread, make
+
+FETCH_SECONDS = 30.0
+MOST_BYTES = 2_000_000
+MOST_REDIRECTS = 5
+LONGEST_URL = 4000
+TEXTS = re.compile(r"text/|application/(.*\+)?(json|xml|javascript|yaml|toml|x-ndjson)\b")
+HIDDEN = frozenset({"script", "style", "noscript", "template", "svg", "iframe", "object"})
+BLOCKS = frozenset({
+    "p", "div", "br", "li", "ul", "ol", "tr", "table", "h1", "h2", "h3", "h4", "h5", "h6", "section", "article",
+    "header", "footer", "nav", "main", "aside", "pre", "blockquote", "dt", "dd", "hr", "form", "figure", "title",
+})  # fmt: skip
+
+
+Allows = Callable[[IPv4Address | IPv6Address], bool]
+
+
+class Page(NamedTuple):
+    """What came of a request."""
+
+    url: str
+    status: int
+    media: str
+    charset: str
+    body: bytes
+    cut: bool
+
+
+def fetch_tool(allows: Allows, seconds: float = FETCH_SECONDS) -> Tool:
+    """The tool, for the addresses that `allows` allows."""
+
+    async def fetch_url(
+        turn: Turn, url: Annotated[str, Field(max_length=LONGEST_URL, description="http:// or https://")]
+    ) -> str:
+        """Fetch a page and return its text."""
+        allowed(await turn.ask(Question(text=f"Fetch {url}", kind="fetch", tool="fetch_url")))
+        try:
+            async with asyncio.timeout(seconds):
+                page = await _follow(url, allows)
+                text = await in_thread(lambda: _text(page))
+        except TimeoutError:
+            raise ToolError(f"{url} did not answer within {seconds:g} s.") from None
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as problem:
+            raise ToolError(f"{url} cannot be fetched: {problem or type(problem).__name__}.") from None
+        if page.status >= 400:
+            raise ToolError(f"{page.url} answers with status {page.status}: {text[:2000]}")
+        return text + (f"\n… cut after {MOST_BYTES} bytes …" if page.cut else "")
+
+    return make(fetch_url, safe=True, kind="fetch")
+
+
+async def _follow(url: str, allows: Allows) -> Page:
+    """The page, over redirects, each of which is checked like the first."""
+    limits = httpx2.Limits(max_keepalive_connections=0)
+    async with httpx2.AsyncClient(trust_env=False, timeout=FETCH_SECONDS, limits=limits) as http:
+        here = _parse(url)
+        for _ in range(MOST_REDIRECTS + 1):
+            found = await _get(http, here, allows)
+            if isinstance(found, Page):
+                return found
+            here = _parse(str(found))
+    raise ToolError(f"{url} redirects more than {MOST_REDIRECTS} times.")
+
+
+def _parse(url: str) -> httpx2.URL:
+    try:
+        found = httpx2.URL(url)
+    except (httpx2.InvalidURL, ValueError, TypeError) as problem:
+        raise ToolError(f"{url[:200]!r} is no address: {problem}.") from None
+    if found.scheme not in ("http", "https") or not found.host:
+        raise ToolError(f"{url[:200]!r} cannot be fetched; write an address that begins with http:// or https://.")
+    if found.userinfo:
+        raise ToolError("an address with a user's name in it is not fetched; leave that out.")
+    return found
+
+
+async def _get(http: httpx2.AsyncClient, url: httpx2.URL, allows: Allows) -> Page | httpx2.URL:
+    """The page, or where it redirects to."""
+    address = await _resolve(url, allows)
+    host = url.netloc.decode("ascii")
+    headers = {
+        "host": host, "accept-encoding": "identity", "accept": "text/html, text/*, application/json, */*;q=0.5",
+        "user-agent": f"midwatch/{__version__}",
+    }  # fmt: skip
+    request = http.build_request("GET", url.copy_with(host=address, fragment=None), headers=headers)
+    if url.scheme == "https":
+        request.extensions["sni_hostname"] = url.raw_host.decode("ascii")
+    response = await http.send(request, stream=True, follow_redirects=False)
+    try:
+        if response.is_redirect and "location" in response.headers:
+            return url.join(response.headers["location"])
+        encoding = response.headers.get("content-encoding", "identity").lower()
+        if encoding not in ("", "identity"):
+            raise ToolError(f"{url} sends {encoding} although plain content was asked for.")
+        body, cut = await _body(response)
+        media = response.headers.get("content-type", "").lower()
+        return Page(str(url), response.status_code, media, response.charset_encoding or "utf-8", body, cut)
+    finally:
+        await response.aclose()
+
+
+async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
+    found = bytearray()
+    async for part in response.aiter_raw():
+        found += part
+        if len(found) > MOST_BYTES:
+            return bytes(found[:MOST_BYTES]), True
+    return bytes(found), False
+
+
+async def _resolve(url: httpx2.URL, allows: Allows) -> str:
+    """An address of the host, all of which have to be allowed."""
+    port = url.port or (443 if url.scheme == "https" else 80)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            url.raw_host.decode("ascii").strip("[]"), port, type=socket.SOCK_STREAM
+        )
+    except (OSError, UnicodeError):
+        raise ToolError(f"there is no host {url.host!r}.") from None
+    addresses = [ip_address(str(one[4][0]).partition("%")[0]) for one in found]
+    if not all(allows(one) for one in addresses):
+        raise ToolError(f"{url.host} is an address of this machine or its network, which may not be fetched.")
+    return str(addresses[0])
+
+
+def is_public(address: IPv4Address | IPv6Address) -> bool:
+    """Whether it is somewhere on the internet, also where an IPv4 address is hidden in it."""
+    if isinstance(address, IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
+        if inner is None and address.packed[:12] in (bytes(12), bytes.fromhex("0064ff9b") + bytes(8)):
+            inner = IPv4Address(address.packed[12:])
+        if inner is not None:
+            return is_public(inner)
+    return address.is_global and not address.is_multicast
+
+
+# -- text --------------------------------------------------------------------------------------------------------
+
+
+def _text(page: Page) -> str:
+    if page.media and not TEXTS.match(page.media):
+        kind = page.media.partition(";")[0][:100]
+        raise ToolError(f"{page.url} is {kind}, {len(page.body)} bytes or more; only text can be read.")
+    try:
+        text = page.body.decode(page.charset, "replace")
+    except LookupError:
+        text = page.body.decode("utf-8", "replace")
+    if "html" in page.media or (not page.media and text.lstrip()[:9].lower().startswith(("<!doctype", "<html"))):
+        return plain(text)
+    return text
+
+
+def plain(html: str) -> str:
+    """The words of a page."""
+    reader = _Words()
+    reader.feed(html)
+    reader.close()
+    lines = (re.sub(r"[ \t\r\f\v\xa0]+", " ", line).strip() for line in "".join(reader.words).split("\n"))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+class _Words(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self._hidden = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._hidden += tag in HIDDEN
+        if tag in BLOCKS:
+            self.words.append("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden = max(0, self._hidden - (tag in HIDDEN))
+        if tag in BLOCKS:
+            self.words.append("\n")
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden:
+            self.words.append(data)

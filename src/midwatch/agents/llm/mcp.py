@@ -1,0 +1,313 @@
+"""Servers of tools that speak MCP: a program over its standard input and output, or an address over HTTP.
+
+Each lives in a task of its own for as long as a turn lasts. Whatever happens to it, a call ends in time: with its
+result, or with an error for the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import httpx2
+
+from midwatch.agent import Question, Turn
+from midwatch.agents.base import BaseAgent, last_lines
+from midwatch.agents.llm.builtin import place_of
+from midwatch.agents.llm.toolkit import McpServer
+from midwatch.agents.llm.tools import NAME, Tool, ToolError, ToolOutput, allowed
+from midwatch.agents.process import Child, Output, Program
+from midwatch.agents.streams.lines import Lines
+from midwatch.errors import AgentError, BadConfig, MidwatchError, TransientError
+
+if TYPE_CHECKING:
+    from mcp.client.client import Client
+
+LONGEST_MESSAGE = 32_000_000
+LONGEST_DESCRIPTION = 8000
+MOST_TOOLS = 500
+MOST_PAGES = 50
+ERROR_LIMIT = 100_000
+FAREWELL = 2.0
+"""Seconds a server has to take its leave."""
+CANCELLED = 1.0
+FOREVER = 10.0**9
+HERE = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Servers:
+    """The servers of an agent, as a source of tools."""
+
+    def __init__(self, agent: BaseAgent, servers: Mapping[str, McpServer]) -> None:
+        self._agent = agent
+        self._servers = servers
+
+    @asynccontextmanager
+    async def open(self, turn: Turn, taken: frozenset[str]) -> AsyncIterator[Sequence[Tool]]:
+        """Start them all; AgentError or TransientError when one does not come up."""
+        try:
+            await asyncio.to_thread(import_module, "mcp.client.client")  # it takes a while
+        except ImportError as problem:
+            raise BadConfig(
+                f"agents.{self._agent.name}.mcp needs a package that is missing ({problem.name}); "
+                'install it with `pip install "midwatch[llm]"`.'
+            ) from None
+        running = [Running(self._agent, name, server, turn) for name, server in self._servers.items()]
+        try:
+            for found in await asyncio.gather(*(one.start() for one in running), return_exceptions=True):
+                if isinstance(found, BaseException):
+                    raise found
+            yield self._named(running, taken)
+        finally:
+            await asyncio.gather(*(one.stop() for one in running))
+
+    def _named(self, running: Sequence[Running], taken: frozenset[str]) -> list[Tool]:
+        """Their tools by their own names; by their server's, too, where that is another's name already."""
+        names = [one for server in running for one in server.tools]
+        used, made = set(taken), []
+        for server in running:
+            for own in server.tools:
+                plain = _valid(own)
+                name = plain if names.count(own) == 1 and plain not in taken else _valid(f"{server.name}_{own}")
+                if name in used:
+                    raise AgentError(f"agents.{self._agent.name}.mcp.{server.name}: it has two tools {own[:100]!r}.")
+                used.add(name)
+                made.append(server.tool(own, name))
+        return made
+
+
+def _valid(name: str) -> str:
+    made = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
+    return made if NAME.fullmatch(made) else "tool"
+
+
+class Running:
+    """One server while a turn lasts."""
+
+    def __init__(self, agent: BaseAgent, name: str, server: McpServer, turn: Turn) -> None:
+        self.name = name
+        self.tools: list[str] = []
+        self._known: dict[str, Any] = {}
+        self._agent = agent
+        self._server = server
+        self._turn = turn
+        self._where = f"agents.{agent.name}.mcp.{name}"
+        self._errors = Output(ERROR_LIMIT)
+        self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._leave = asyncio.Event()
+        self._life: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Have it tell its tools, in time."""
+        life = self._life = asyncio.create_task(self._live())
+        limit = self._server.start_timeout
+        both: set[asyncio.Future[Any]] = {life, self._ready}
+        await asyncio.wait(both, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        if self._ready.done():
+            return
+        if not life.done():
+            raise TransientError(f"{self._where}: it did not tell its tools within {limit:g} s.{self._last_words()}")
+        problem = _first(life.exception())
+        if isinstance(problem, MidwatchError):
+            raise problem
+        raise TransientError(f"{self._where}: it could not be used: {_short(problem)}.{self._last_words()}")
+
+    async def stop(self) -> None:
+        """Take leave of it; it is ended if it does not want to go."""
+        self._leave.set()
+        if self._life is not None and not await _over(self._life, FAREWELL):
+            self._life.cancel()
+            await _over(self._life, 2 * FAREWELL)
+        self._ready.cancel()
+
+    def tool(self, own: str, name: str) -> Tool:
+        """One of its tools under this name."""
+        about = self._known[own]
+        hints = about.annotations
+        looks = bool(hints and hints.read_only_hint)
+        asks = self._server.ask == "always" or (self._server.ask == "writes" and not looks)
+
+        async def call(arguments: dict[str, Any], turn: Turn) -> ToolOutput:
+            if asks:
+                told = json.dumps(arguments, ensure_ascii=False)[:2000]
+                text = f"Use {own} of {self.name} with {told}"
+                allowed(await turn.ask(Question(text=text, kind="other", tool=f"{self.name}.{own}")))
+            return await self._call(own, arguments)
+
+        return Tool(
+            name=name, description=(about.description or own)[:LONGEST_DESCRIPTION], schema=about.input_schema,
+            call=call, safe=looks or bool(hints and hints.idempotent_hint), kind="search" if looks else "other",
+        )  # fmt: skip
+
+    async def _call(self, own: str, arguments: dict[str, Any]) -> ToolOutput:
+        life, limit = self._life, self._server.timeout
+        assert life is not None
+        if life.done():
+            raise ToolError(f"the server {self.name} has ended.{self._last_words()}")
+        call = asyncio.create_task(self._ready.result().call_tool(own, arguments, read_timeout_seconds=limit))
+        try:
+            await asyncio.wait({call, life}, timeout=limit + 1, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not call.done():
+                call.cancel()
+                await asyncio.wait({call}, timeout=CANCELLED)
+        if not call.done() or call.cancelled():
+            why = "has ended" if life.done() else f"did not answer within {limit:g} s"
+            raise ToolError(f"the server {self.name} {why}.{self._last_words()}")
+        if problem := call.exception():
+            raise ToolError(f"the server {self.name} failed: {_short(_first(problem))}.{self._last_words()}")
+        return _output(call.result())
+
+    # -- in a task of its own ------------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        """The library ends the task it is used in when a connection fails, so that is not the turn's."""
+        from mcp.client.client import Client
+
+        async with Client(self._transport(), mode="auto", cache=None) as client:
+            await self._look(client)
+            if not self._ready.done():
+                self._ready.set_result(client)
+            await self._leave.wait()
+
+    async def _look(self, client: Client) -> None:
+        cursor = None
+        for _ in range(MOST_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            for one in page.tools:
+                if one.name in self._known or len(self._known) >= MOST_TOOLS:
+                    raise AgentError(f"{self._where}: it has two tools {one.name[:100]!r}, or more than {MOST_TOOLS}.")
+                self._known[one.name] = one
+                self.tools.append(one.name)
+            cursor = page.next_cursor
+            if not cursor:
+                return
+
+    def _transport(self) -> AbstractAsyncContextManager[Any]:
+        return self._over_http(self._server.url) if self._server.url else self._over_pipes()
+
+    @asynccontextmanager
+    async def _over_http(self, url: str) -> AsyncIterator[Any]:
+        from mcp.client.streamable_http import streamable_http_client
+
+        near = urlsplit(url).hostname in HERE  # a proxy set for the web is not the way to this machine
+        limits = httpx2.Timeout(self._server.start_timeout, read=self._server.timeout)
+        async with (
+            httpx2.AsyncClient(headers=self._server.headers, timeout=limits, trust_env=not near) as http,
+            streamable_http_client(url, http_client=http, max_sse_event_size=LONGEST_MESSAGE) as streams,
+        ):
+            yield streams
+
+    @asynccontextmanager
+    async def _over_pipes(self) -> AsyncIterator[Any]:
+        from anyio import create_memory_object_stream as stream
+
+        place = place_of(self._turn)
+        argv = self._server.command
+        inside = self._agent.kept_in(argv[0], place, self._server.env)
+        program = Program(agent=self._agent.name, argv=argv, workdir=place, sandbox=inside, env=self._server.env)
+        if why := program.problem():
+            raise AgentError(f"{self._where}: {why.partition(';')[0]}; install it or change {self._where}.command.")
+        lines = _Lines(lambda: None, LONGEST_MESSAGE)
+        child = await Child.spawn(program, self._turn, lines, self._errors, helper=True)
+        pumps: list[asyncio.Task[None]] = []
+        told, heard = stream[Any](0)
+        written, sent = stream[Any](0)
+        try:
+            await child.admit(self._turn, more=True)
+            pumps = [asyncio.create_task(_hear(lines, told)), asyncio.create_task(_say(child, sent))]
+            yield heard, written
+        finally:
+            for one in pumps:
+                one.cancel()
+            child.end_input()
+            await asyncio.shield(asyncio.ensure_future(_end(child)))
+            await asyncio.gather(*pumps, return_exceptions=True)
+            for end in (told, heard, written, sent):
+                end.close()
+
+    def _last_words(self) -> str:
+        said = last_lines(self._errors.text(), 5, 1000)
+        return f" Its last words: {said}" if said else ""
+
+
+class _Lines(Lines):
+    """Messages of a server. After one that is too long nothing is heard: somebody would wait for it in vain."""
+
+    def _add(self, piece: bytes) -> None:
+        super()._add(piece)
+        if self.too_long:
+            self.finish()
+
+
+async def _hear(lines: Lines, told: Any) -> None:
+    """Hand its messages on; at their end, those who wait for an answer are told."""
+    from mcp.shared.message import SessionMessage
+    from mcp_types import jsonrpc_message_adapter
+
+    with told:
+        while (message := await lines.next(FOREVER)) is not None:
+            try:
+                parsed = SessionMessage(jsonrpc_message_adapter.validate_python(message, by_name=False))
+            except ValueError:
+                continue  # it is none of the protocol
+            await told.send(parsed)
+
+
+async def _say(child: Child, sent: Any) -> None:
+    async for message in sent:
+        child.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        await child.drained()
+
+
+async def _end(child: Child) -> None:
+    """It leaves when its input ends, or is made to."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(FAREWELL / 2):
+            await child.exited.wait()
+    await child.end()
+
+
+async def _over(task: asyncio.Task[None], seconds: float) -> bool:
+    """Whether it has ended in time; how does not matter."""
+    await asyncio.wait({task}, timeout=seconds)
+    if task.done() and not task.cancelled():
+        task.exception()
+    return task.done()
+
+
+def _first(problem: BaseException | None) -> BaseException | None:
+    """What a group of errors is about."""
+    while isinstance(problem, BaseExceptionGroup):
+        problem = problem.exceptions[0]
+    return problem
+
+
+def _short(problem: BaseException | None) -> str:
+    text = f"{problem}" or type(problem).__name__
+    return text[:500].rstrip(".")
+
+
+def _output(result: Any) -> ToolOutput:
+    """What a server answered, as text."""
+    parts = [_part(block) for block in result.content]
+    if not parts and result.structured_content is not None:
+        parts = [json.dumps(result.structured_content, ensure_ascii=False)]
+    return ToolOutput("\n".join(parts) or "done, without a result", is_error=bool(result.is_error))
+
+
+def _part(block: Any) -> str:
+    if block.type == "text":
+        return str(block.text)
+    if block.type == "resource" and (text := getattr(block.resource, "text", None)) is not None:
+        return str(text)
+    if block.type == "resource_link":
+        return f"[resource {block.name}: {block.uri}]"
+    media = getattr(block, "mime_type", None) or "unknown media"
+    return f"[{block.type}, {media}; it cannot be shown as text]"

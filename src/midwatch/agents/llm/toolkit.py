@@ -1,0 +1,131 @@
+"""Which tools an agent has: its options, and the toolkit they make."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from midwatch.agent import Turn
+from midwatch.agents.base import BaseAgent, KindOptions, Seconds
+from midwatch.agents.llm.tools import Source, Tool, Toolkit, make
+from midwatch.errors import AgentError, BadConfig
+
+DESK = "desk"
+BUILT_IN = ("files", "command", "fetch", DESK)
+"""Names under which the built-in tools are enabled."""
+DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+SERVER = re.compile(r"[A-Za-z0-9_-]{1,32}")
+
+
+def _tool(name: str) -> str:
+    if name not in BUILT_IN and not DOTTED.fullmatch(name):
+        raise ValueError(f"write {', '.join(BUILT_IN)}, or a function as package.module:name")
+    return name
+
+
+class McpServer(KindOptions):
+    """A server of tools: a program that is started for a turn, or an address."""
+
+    command: tuple[str, ...] = Field((), description="Program and arguments; it speaks over its standard input.")
+    env: dict[str, str] = Field(default_factory=dict, description="Added to its environment.")
+    url: str | None = Field(None, description="Address of a server that speaks streamable HTTP.")
+    headers: dict[str, str] = Field(default_factory=dict, description="Sent with each request, such as a key.")
+    ask: Literal["writes", "always", "never"] = Field(
+        "writes", description="Which calls are asked about: those of tools that do more than look, all, or none."
+    )
+    start_timeout: Seconds = Field(30.0, gt=0, description="Time until it has told its tools.")
+    timeout: Seconds = Field(120.0, gt=0, description="Time for one call.")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if bool(self.command) == bool(self.url):
+            raise ValueError("write command, or url")
+        if self.url and not re.match(r"https?://[^\s/?#]", self.url):
+            raise ValueError("url begins with http:// or https://")
+        return self
+
+
+def _servers(servers: dict[str, McpServer]) -> dict[str, McpServer]:
+    if wrong := next((name for name in servers if not SERVER.fullmatch(name)), None):
+        raise ValueError(f"a server's name is letters, digits, - and _, at most 32 of them; {wrong[:50]!r} is not")
+    return servers
+
+
+class ToolOptions(KindOptions):
+    """Options of kinds whose models use tools."""
+
+    tools: tuple[Annotated[str, AfterValidator(_tool)], ...] = Field(
+        (), description="What it may use: files, command, fetch, desk, or functions as package.module:name."
+    )
+    root: str | None = Field(None, description="Directory of the tool files; the task's working directory otherwise.")
+    command_timeout: Seconds = Field(120.0, gt=0, description="Longest time of one command.")
+    fetch_private: bool = Field(False, description="Whether addresses of this machine and its network may be fetched.")
+    mcp: Annotated[dict[str, McpServer], AfterValidator(_servers)] = Field(
+        default_factory=dict, description="Servers of tools by name: command and env, or url and headers."
+    )
+
+
+def toolkit(agent: BaseAgent, options: ToolOptions, functions: Iterable[Tool | Callable[..., Any]] = ()) -> Toolkit:
+    """The tools of an agent: built-in ones, functions, and those of servers. BadConfig when they do not go together."""
+    from midwatch.agents.llm.builtin import Commands, file_tools
+
+    tools: list[Tool] = []
+    sources: list[Source] = []
+    dotted = [name for name in options.tools if ":" in name]
+    if "files" in options.tools:
+        tools += file_tools(options.root)
+    if "command" in options.tools:
+        sources.append(Commands(agent, options.command_timeout))
+    if "fetch" in options.tools:
+        from midwatch.agents.llm.fetch import fetch_tool, is_public
+
+        tools.append(fetch_tool((lambda _: True) if options.fetch_private else is_public))
+    if DESK in options.tools:
+        from midwatch.agents.llm.desk_tools import desk_tools
+
+        tools += desk_tools()
+    tools += [one if isinstance(one, Tool) else make(one) for one in functions]
+    if dotted:
+        sources.append(Named(agent.name, dotted))
+    if options.mcp:
+        from midwatch.agents.llm.mcp import Servers
+
+        sources.append(Servers(agent, options.mcp))
+    return Toolkit(agent.name, tools, sources)
+
+
+class Named:
+    """Functions that the settings name. They are imported when the first turn wants them, not before."""
+
+    def __init__(self, agent: str, names: Sequence[str]) -> None:
+        self._agent = agent
+        self._names = names
+        self._found: list[Tool] | None = None
+
+    @asynccontextmanager
+    async def open(self, turn: Turn, taken: frozenset[str]) -> AsyncIterator[Sequence[Tool]]:
+        """Import them; AgentError when that fails."""
+        if self._found is None:
+            self._found = await asyncio.to_thread(lambda: [self._load(name) for name in self._names])
+        names = [one.name for one in self._found]
+        for name in names:
+            if name in taken or names.count(name) > 1:
+                raise AgentError(f"agents.{self._agent}.tools: there are two tools {name!r}; rename one with @tool.")
+        yield self._found
+
+    def _load(self, name: str) -> Tool:
+        module, _, attribute = name.partition(":")
+        try:
+            found = getattr(import_module(module), attribute)
+            return found if isinstance(found, Tool) else make(found)
+        except BadConfig as problem:
+            raise AgentError(f"agents.{self._agent}.tools: {problem}") from problem
+        except Exception as problem:  # a module is anybody's code
+            why = f"{type(problem).__name__}: {problem}"
+            raise AgentError(f"agents.{self._agent}.tools: {name} cannot be loaded ({why}); correct it.") from problem

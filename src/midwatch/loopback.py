@@ -1,0 +1,62 @@
+"""Where agents find a desk that no server serves: a port of this machine, for as long as they work.
+
+It listens from the first time somebody wants its address. What answers there is loaded when somebody comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+
+HERE = "127.0.0.1"
+log = logging.getLogger("midwatch.loopback")
+
+Answer = Callable[[socket.socket, asyncio.Event], Awaitable[None]]
+"""Answers requests on a listening socket until the event is set."""
+
+
+class Loopback:
+    """One port, opened when it is needed."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._listener: socket.socket | None = None
+        self._answering: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+
+    @property
+    def url(self) -> str | None:
+        """Its address; None when there can be none, or no more."""
+        if self._listener is None and not self._stopping.is_set():
+            try:
+                self._listener = socket.create_server((HERE, 0))
+            except OSError as problem:
+                log.warning("agents cannot reach this desk: %s", problem)
+                return None
+            self._listener.setblocking(False)
+            asyncio.get_running_loop().add_reader(self._listener, self._knocked, self._listener)
+        return None if self._listener is None else f"http://{HERE}:{self._listener.getsockname()[1]}"
+
+    async def close(self) -> None:
+        """Answer no more."""
+        self._stopping.set()
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return
+        asyncio.get_running_loop().remove_reader(listener)
+        if self._answering is not None:
+            await self._answering
+        listener.close()
+
+    def _knocked(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener)
+        self._answering = loop.create_task(self._serve(listener))
+
+    async def _serve(self, listener: socket.socket) -> None:
+        try:
+            await self._answer(listener, self._stopping)
+        except Exception:
+            log.exception("agents cannot reach this desk any more")

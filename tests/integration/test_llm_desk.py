@@ -1,0 +1,179 @@
+"""Tools of the desk: an agent hands in work, looks at it and tells how its goal stands, with its attempt's token."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from midwatch import Runtime, Turn
+from midwatch.agents.base import BaseAgent
+from midwatch.agents.llm.toolkit import ToolOptions, toolkit
+from midwatch.agents.llm.tools import Toolbox, ToolOutput
+from midwatch.task import AgentTerms
+from midwatch.testing import RecordingTurn, ScriptedAgent, result, wait_for
+from serving import Served, serving
+
+SUBMITS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", submits=True)
+KIT = toolkit(BaseAgent("boss"), ToolOptions(tools=("desk",)))
+
+
+class Boss(ScriptedAgent):
+    """Uses tools of the desk, and keeps what they told."""
+
+    def __init__(self, *calls: tuple[str, Mapping[str, Any]], terms: AgentTerms = SUBMITS) -> None:
+        super().__init__(self.work, result("done"), name="boss", terms=terms)
+        self.calls = calls
+        self.outputs: list[ToolOutput] = []
+
+    async def work(self, turn: Turn) -> None:
+        async with KIT(turn) as box:
+            for name, arguments in self.calls:
+                self.outputs.append(await box.run(name, self.filled(arguments), turn))
+
+    def filled(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        last = json.loads(self.outputs[-1].text)["id"] if "$last" in arguments.values() else ""
+        return {name: last if value == "$last" else value for name, value in arguments.items()}
+
+    def told(self, at: int) -> Any:
+        output = self.outputs[at]
+        assert not output.is_error, output.text
+        return json.loads(output.text)
+
+
+async def worked(desk: Runtime, **wish: Any) -> None:
+    task = await desk.tasks.submit("work", agent="boss", actor="ada", **wish)
+    assert (await desk.tasks.wait(task.id)).status == "done"
+
+
+async def test_an_agent_hands_in_work_and_looks_at_it(tmp_path: Path) -> None:
+    boss = Boss(
+        ("submit_task", {"prompt": "count", "agent": "worker"}),
+        ("get_task", {"id": "$last"}),
+        ("list_tasks", {"limit": 5}),
+        ("submit_task", {"prompt": "later", "agent": "worker", "delay": "2h"}),
+        ("schedule_task", {"prompt": "each day", "cron": "0 9 * * *", "zone": "Europe/Lisbon", "agent": "worker"}),
+        ("get_task", {"id": "t_nobody"}),
+        ("submit_task", {"prompt": "count", "agent": "nobody"}),
+        ("schedule_task", {"prompt": "when?", "agent": "worker"}),
+        ("goal_complete", {"evidence": "none"}),
+    )
+    agents = {"boss": boss, "worker": ScriptedAgent(result("seven"), name="worker")}
+    async with Runtime.open(tmp_path / "home", agents=agents) as desk:
+        await worked(desk, workdir=str(tmp_path), session_key="chat:1")
+        made = await desk.tasks.get(boss.told(0)["id"])
+        assert (made.prompt, made.agent, made.creator, made.workdir) == ("count", "worker", "ada", str(tmp_path))
+        assert made.origin_session == "chat:1"
+        assert (await desk.tasks.wait(made.id)).result == "seven"
+        assert boss.told(1)["id"] == made.id
+        assert {one["prompt"] for one in boss.told(2)} == {"count", "work"}
+        assert (await desk.tasks.get(boss.told(3)["id"])).wait == "delay"
+        planned = await desk.automations.get(boss.told(4)["id"])
+        assert (planned.prompt, planned.creator, planned.workdir) == ("each day", "ada", str(tmp_path))
+        assert boss.told(4)["next_runs"][0].startswith("20")
+        problems = [(one.is_error, one.text) for one in boss.outputs[5:]]
+        assert all(wrong for wrong, _ in problems)
+        assert [text.partition(" ")[0] for _, text in problems] == ["there", "no", "a", "this"], problems
+
+
+async def test_an_agent_that_may_not_hand_in_work_is_told_how_it_could(tmp_path: Path) -> None:
+    calls = (("submit_task", {"prompt": "count"}), ("schedule_task", {"prompt": "count", "every": "1h"}))
+    boss = Boss(*calls, terms=SUBMITS._replace(submits=False))
+    async with Runtime.open(tmp_path, agents={"boss": boss}) as desk:
+        await worked(desk)
+        assert (await desk.tasks.summary()).done == 1
+        assert not await desk.automations.list()
+    assert {one.text for one in boss.outputs} == {
+        "agent boss may not hand in work; to let it, set agents.boss.submits."
+    }
+
+
+async def test_an_agent_tells_how_its_goal_stands(tmp_path: Path) -> None:
+    boss = Boss(("goal_delay", {"duration": "90m", "reason": "tide"}), ("goal_complete", {"evidence": "seen"}))
+    async with Runtime.open(tmp_path, agents={"boss": boss}) as desk:
+        goal = await desk.goals.create("reach it", agent="boss")
+        async for told in desk.bus.follow(0):
+            if told.kind == "goal_completed":
+                break
+        assert (await desk.goals.get(goal.id)).evidence == "seen"
+    assert boss.told(0)["id"] == boss.told(1)["id"] == goal.id
+
+
+async def test_without_a_server_the_tools_say_so() -> None:
+    turn = RecordingTurn()
+    box = Toolbox(KIT.tools)
+    output = await box.run("submit_task", {"prompt": "count"}, turn)
+    assert output == ToolOutput(
+        "no server serves this task, so the desk cannot be reached; `midwatch up` is one.", is_error=True
+    )
+    gone = RecordingTurn(env={"MIDWATCH_URL": "http://127.0.0.1:9", "MIDWATCH_TOKEN": "x"})
+    assert "does not answer (ConnectError)" in (await box.run("list_tasks", {}, gone)).text
+
+
+# -- what an attempt's token is good for -------------------------------------------------------------------------
+
+
+class Attempt:
+    """A running attempt's own way to the server."""
+
+    def __init__(self, served: Served, token: str) -> None:
+        self._served, self._token = served, token
+
+    async def post(self, path: str, body: Any) -> tuple[int, str]:
+        async with httpx2.AsyncClient(trust_env=False) as http:
+            reply = await http.post(
+                f"{self._served.url}/api/v1{path}", json=body, headers={"authorization": f"Bearer {self._token}"}
+            )
+        return reply.status_code, reply.json().get("detail", "")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "told"),
+    [
+        ("/tasks", {"prompt": "x", "session_key": "chat:other"}, "cannot set session_key"),
+        ("/tasks", {"prompt": "x", "route": "webhook:http://evil"}, "cannot set route"),
+        ("/tasks", {"prompt": "x", "priority": 100}, "cannot set priority"),
+        ("/tasks", {"prompt": "x", "workdir": "/"}, "its own directory only"),
+        ("/tasks", {"prompt": "x", "workdir": "WORK/../other"}, "its own directory only"),
+        ("/tasks", {"prompt": "x", "workdir": "WORK/link"}, "its own directory only"),
+        ("/automations", {"prompt": "x", "every": "1h", "approvals": {"default": "allow"}}, "cannot set approvals"),
+        ("/automations", {"prompt": "x", "every": "1h", "session_key": "chat:other"}, "cannot set session_key"),
+        ("/automations", {"prompt": "x", "every": "1h", "scope_id": "bob"}, "cannot set scope_id"),
+        ("/automations/import", {"automations": []}, "may only look"),
+        ("/tasks/t_1/cancel", {}, "may only look"),
+        ("/goals", {"objective": "x"}, "may only look"),
+        ("/tokens", {"name": "x", "role": "owner"}, "may only look"),
+    ],
+)
+async def test_an_attempt_cannot_give_more_than_it_has(
+    tmp_path: Path, path: str, body: dict[str, Any], told: str
+) -> None:
+    work, tokens, go_on = tmp_path / "work", [], asyncio.Event()
+    (work / "in").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    (work / "link").symlink_to(tmp_path / "other")
+    begun = asyncio.Event()
+
+    async def note(turn: Turn) -> None:
+        tokens.append(turn.env["MIDWATCH_TOKEN"])
+        begun.set()
+
+    boss = ScriptedAgent(note, wait_for(go_on), result("done"), name="boss", terms=SUBMITS)
+    async with serving(tmp_path / "home", {"boss": boss}) as served:
+        task = await served.runtime.tasks.submit("work", agent="boss", actor="ada", workdir=str(work))
+        await begun.wait()
+        attempt = Attempt(served, tokens[0])
+        asked = {name: one.replace("WORK", str(work)) if name == "workdir" else one for name, one in body.items()}
+        status, detail = await attempt.post(path, asked)
+        assert status == 403
+        assert told in detail
+        inside = {"prompt": "x", "agent": "demo", "workdir": str(work / "in")}
+        assert (await attempt.post("/tasks", inside))[0] == 201
+        go_on.set()
+        await served.runtime.tasks.wait(task.id)
+        assert (await attempt.post("/tasks", inside))[0] == 401

@@ -1,0 +1,218 @@
+"""Servers of tools that speak MCP: a real one over pipes and over HTTP, and what happens when it misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch.agents.base import BaseAgent
+from midwatch.agents.guard import guard
+from midwatch.agents.llm.toolkit import ToolOptions, toolkit
+from midwatch.agents.llm.tools import Toolbox, tool
+from midwatch.agents.reaping import members
+from midwatch.errors import AgentError, TransientError
+from midwatch.testing import RecordingTurn
+
+FAKE = Path(__file__).parents[1] / "fakes" / "mcp_server.py"
+ALL = ["add", "note", "where", "fail", "hang", "die", "large", "child"]
+
+
+@pytest.fixture(autouse=True)
+def rested_guard() -> Iterator[None]:
+    yield
+    guard.close()
+    assert guard.pid is None, "a group was left behind"
+
+
+def fake(*arguments: str, **options: Any) -> dict[str, Any]:
+    return {"command": [sys.executable, str(FAKE), *arguments], "ask": "never", **options}
+
+
+@asynccontextmanager
+async def boxed(turn: RecordingTurn, *functions: Any, **servers: Any) -> AsyncIterator[Toolbox]:
+    options = ToolOptions.read("scout", {"mcp": servers})
+    async with toolkit(BaseAgent("scout"), options, functions)(turn) as box:
+        yield box
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server over HTTP."""
+    port = tmp_path_factory.mktemp("mcp") / "port"
+    with subprocess.Popen([sys.executable, str(FAKE), "--http", str(port)], cwd=port.parent) as child:
+        try:
+            give_up = time.monotonic() + 60
+            while not port.exists():
+                assert child.poll() is None
+                assert time.monotonic() < give_up
+                time.sleep(0.02)
+            yield f"http://127.0.0.1:{port.read_text()}/mcp"
+        finally:
+            child.kill()
+
+
+async def test_tools_over_pipes(tmp_path: Path) -> None:
+    turn = RecordingTurn(workdir=str(tmp_path))
+    async with boxed(turn, it=fake(env={"FLAVOUR": "salt"})) as box:
+        assert sorted(box.tools) == sorted(ALL)
+        assert (await box.run("add", '{"a": 2, "b": 3}', turn)).text == "5"
+        pid, place, mark, flavour = (await box.run("where", "", turn)).text.split()
+        assert (place, mark, flavour) == (str(tmp_path), f"{turn.task_id}/1", "salt")
+        assert box.tools["add"].kind == "search"
+        assert box.tools["add"].safe
+        assert not box.tools["note"].safe
+        assert box.tools["add"].description == "Add two numbers."
+        started = int((await box.run("child", "", turn)).text)
+        assert members(turn.groups[0]) >= {int(pid), started}
+        failed = await box.run("fail", "", turn)
+        assert failed.is_error
+        assert "no tide today" in failed.text
+        wrong = await box.run("add", '{"a": "two"}', turn)
+        assert wrong.is_error
+        large = await box.run("large", '{"size": 5000000}', turn)
+        assert "characters are left out" in large.text
+    assert not members(turn.groups[0])
+    assert not alive(started)
+
+
+async def test_tools_over_http(address: str) -> None:
+    turn = RecordingTurn()
+    async with boxed(turn, it={"url": address, "ask": "never"}) as box:
+        assert sorted(box.tools) == sorted(ALL)
+        outputs = await asyncio.gather(*(box.run("add", {"a": n, "b": 1}, turn) for n in range(5)))
+        assert [one.text for one in outputs] == ["1", "2", "3", "4", "5"]
+        assert (await box.run("fail", "", turn)).is_error
+        assert "characters are left out" in (await box.run("large", {"size": 5_000_000}, turn)).text
+    assert not turn.groups
+
+
+async def test_what_does_more_than_look_is_asked_about(tmp_path: Path) -> None:
+    turn = RecordingTurn(workdir=str(tmp_path), answers=["no", "yes"])
+    async with boxed(turn, it=fake("--tools", "add,note", ask="writes")) as box:
+        assert (await box.run("add", {"a": 1, "b": 1}, turn)).text == "2"
+        assert not turn.asked
+        assert "not allowed" in (await box.run("note", {"text": "x"}, turn)).text
+        assert not (tmp_path / "notes.txt").exists()
+        assert (await box.run("note", {"text": "x"}, turn)).text == "noted"
+    assert {(one.kind, one.tool, one.text) for one in turn.asked} == {
+        ("other", "it.note", 'Use note of it with {"text": "x"}')
+    }
+
+
+async def test_a_name_that_is_taken_gets_its_servers_before_it() -> None:
+    @tool
+    def add() -> str:
+        """Another one."""
+        return "ours"
+
+    turn = RecordingTurn()
+    async with boxed(turn, add, one=fake("--tools", "add,where"), two=fake("--tools", "where")) as box:
+        assert sorted(box.tools) == ["add", "one_add", "one_where", "two_where"]
+        assert (await box.run("add", "", turn)).text == "ours"
+        assert (await box.run("one_add", {"a": 1, "b": 1}, turn)).text == "2"
+
+    @tool(name="one_add")
+    def theirs() -> None: ...
+
+    with pytest.raises(AgentError, match=r"agents\.scout\.mcp\.one: it has two tools 'add'"):
+        async with boxed(turn, add, theirs, one=fake("--tools", "add")):
+            pass
+
+
+async def test_noise_is_not_heard() -> None:
+    turn = RecordingTurn()
+    async with boxed(turn, it=fake("--noise", "--tools", "add")) as box:
+        assert (await box.run("add", {"a": 1, "b": 1}, turn)).text == "2"
+
+
+async def test_a_server_that_dies_is_an_error_of_its_tools() -> None:
+    turn = RecordingTurn()
+    async with boxed(turn, it=fake()) as box:
+        for _ in range(2):
+            output = await box.run("die", "", turn)
+            assert output.is_error
+            assert "the server it" in output.text
+            assert "I leave" in output.text
+    assert not members(turn.groups[0])
+
+
+async def test_a_server_that_hangs_is_an_error_of_its_tools(address: str) -> None:
+    turn = RecordingTurn()
+    async with boxed(turn, it=fake(timeout=0.5), far={"url": address, "timeout": 0.5, "ask": "never"}) as box:
+        for name in ("it_hang", "far_hang"):
+            output = await box.run(name, "", turn)
+            assert output.is_error
+            assert (
+                "it failed" in output.text or "did not answer within 0.5 s" in output.text or "imed out" in output.text
+            )
+        assert (await box.run("it_add", {"a": 1, "b": 1}, turn)).text == "2"
+        assert (await box.run("far_add", {"a": 1, "b": 1}, turn)).text == "2"
+
+
+async def test_a_call_that_is_cancelled_leaves_its_server_at_work() -> None:
+    turn = RecordingTurn()
+    async with boxed(turn, it=fake()) as box:
+        call = asyncio.create_task(box.run("hang", "", turn))
+        assert (await box.run("add", {"a": 1, "b": 1}, turn)).text == "2"
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (await box.run("add", {"a": 1, "b": 1}, turn)).text == "2"
+
+
+async def test_a_server_that_does_not_want_to_go_is_ended() -> None:
+    turn = RecordingTurn()
+    async with boxed(turn, it=fake("--stubborn", "--tools", "add")):
+        pass
+    assert not members(turn.groups[0])
+
+
+@pytest.mark.parametrize(
+    ("server", "told", "kind"),
+    [
+        ({"command": ["no-such-server-here"]}, "program 'no-such-server-here' is not installed", AgentError),
+        ({"command": ["sh", "-c", "echo wrong key >&2; exit 1"]}, "wrong key", TransientError),
+        ({**fake("--mute"), "start_timeout": 0.5}, "did not tell its tools within 0.5 s", TransientError),
+        ({"command": ["sleep", "300"], "start_timeout": 0.5}, "did not tell its tools within 0.5 s", TransientError),
+        ({"command": ["yes"], "start_timeout": 0.5}, "did not tell its tools within 0.5 s", TransientError),
+        ({"url": "http://127.0.0.1:9/mcp"}, "it could not be used", TransientError),
+    ],
+)
+async def test_a_server_that_does_not_come_up_is_told(server: Any, told: str, kind: type[Exception]) -> None:
+    turn = RecordingTurn()
+    with pytest.raises(kind, match=told):
+        async with boxed(turn, it=server):
+            pass
+    assert not any(members(group) for group in turn.groups)
+
+
+async def test_servers_end_with_a_turn_that_is_cancelled() -> None:
+    turn, begun = RecordingTurn(), asyncio.Event()
+
+    async def work() -> None:
+        async with boxed(turn, it=fake("--tools", "hang")) as box:
+            begun.set()
+            await box.run("hang", "", turn)
+
+    working = asyncio.create_task(work())
+    await begun.wait()
+    assert members(turn.groups[0])
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert not members(turn.groups[0])

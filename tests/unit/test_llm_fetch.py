@@ -1,0 +1,248 @@
+"""The tool that fetches pages, against a real server on loopback."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+
+import pytest
+
+from midwatch.agents.llm.fetch import MOST_BYTES, Allows, fetch_tool, is_public, plain
+from midwatch.agents.llm.tools import Toolbox, ToolOutput
+from midwatch.testing import RecordingTurn
+
+
+class Pages(BaseHTTPRequestHandler):
+    """What each path answers."""
+
+    stop = threading.Event()
+    asked: list[tuple[str, str]] = []  # noqa: RUF012 - one list for all requests is meant
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers["host"]))
+        getattr(self, f"get_{self.path.strip('/').partition('?')[0].replace('-', '_') or 'index'}")()
+
+    def give(self, body: bytes, media: str = "text/html; charset=utf-8", status: int = 200, **more: str) -> None:
+        self.send_response(status)
+        if media:
+            self.send_header("content-type", media)
+        self.send_header("content-length", str(len(body)))
+        for name, value in more.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def get_index(self) -> None:
+        self.give(
+            "<html><head><title>Tide table</title><style>p {}</style><script>bad()</script><body>"
+            "<h1>Faro &amp; Olhão</h1><p>High   water<br>at <b>six</b></p><noscript>no</noscript>".encode()
+        )
+
+    def get_json(self) -> None:
+        self.give(b'{"a": 1}', "application/json")
+
+    def get_latin(self) -> None:
+        self.give("Olhão".encode("latin-1"), "text/plain; charset=iso-8859-1")
+
+    def get_odd_charset(self) -> None:
+        self.give("Olhão".encode(), "text/plain; charset=klingon")
+
+    def get_binary(self) -> None:
+        self.give(b"\0\1\2", "application/octet-stream")
+
+    def get_missing(self) -> None:
+        self.give(b"nothing here", "text/plain", 404)
+
+    def get_zipped(self) -> None:
+        self.give(b"\x1f\x8b", "text/plain", content_encoding="gzip")
+
+    def get_round(self) -> None:
+        self.give(b"", status=302, location="/round")
+
+    def get_moved(self) -> None:
+        self.give(b"", status=301, location="json")
+
+    def get_to_file(self) -> None:
+        self.give(b"", status=302, location="file:///etc/passwd")
+
+    def get_to_metadata(self) -> None:
+        self.give(b"", status=302, location="http://169.254.169.254/latest/")
+
+    def get_endless(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/plain")
+        self.end_headers()
+        try:
+            while not self.stop.is_set():
+                self.wfile.write(b"x" * 65536)
+        except OSError:
+            pass
+
+    def get_slow(self) -> None:
+        self.stop.wait(30)
+
+    def get_drip(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/plain")
+        self.end_headers()
+        try:
+            while not self.stop.wait(0.05):
+                self.wfile.write(b"x")
+        except OSError:
+            pass
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    Pages.stop.clear()
+    Pages.asked.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        Pages.stop.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def anything(address: object) -> bool:
+    return True
+
+
+async def fetch(url: str, allows: Allows = anything, *, seconds: float = 10.0, answer: str = "yes") -> ToolOutput:
+    turn = RecordingTurn(answers=[answer])
+    output = await Toolbox([fetch_tool(allows, seconds)]).run("fetch_url", {"url": url}, turn)
+    assert [(one.kind, one.tool, one.text) for one in turn.asked] == [("fetch", "fetch_url", f"Fetch {url}")]
+    return output
+
+
+async def test_a_page_comes_as_its_words() -> None:
+    with serving() as url:
+        assert (await fetch(url)).text == "Tide table\n\nFaro & Olhão\n\nHigh water\nat six"
+        assert Pages.asked == [("/", url.removeprefix("http://"))]
+        assert (await fetch(f"{url}/json?x=1#part")).text == '{"a": 1}'
+        assert Pages.asked[-1][0] == "/json?x=1"
+        assert (await fetch(f"{url}/latin")).text == "Olhão"
+        assert (await fetch(f"{url}/odd-charset")).text == "Olhão"
+        assert (await fetch(f"{url}/moved")).text == '{"a": 1}'
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/binary", "is application/octet-stream, 3 bytes"),
+        ("/missing", "status 404: nothing here"),
+        ("/zipped", "sends gzip"),
+        ("/round", "redirects more than 5 times"),
+        ("/to-file", "begins with http"),
+        ("/nowhere", "cannot be fetched"),
+    ],
+)
+async def test_what_is_no_text_is_told(path: str, told: str) -> None:
+    with serving() as url:
+        output = await fetch(url + path)
+        assert output.is_error
+        assert told in output.text
+
+
+async def test_a_page_without_end_is_cut_and_a_slow_one_given_up() -> None:
+    with serving() as url:
+        endless = await fetch(f"{url}/endless")
+        assert not endless.is_error
+        assert len(endless.text) < MOST_BYTES
+        for path in ("slow", "drip"):
+            output = await fetch(f"{url}/{path}", seconds=0.5)
+            assert output.is_error
+            assert "did not answer within 0.5 s" in output.text
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1/", "http://localhost/", "http://[::1]/", "http://0.0.0.0/", "http://10.0.0.1/",
+        "http://169.254.169.254/latest/meta-data", "http://192.168.1.1/", "http://[::ffff:127.0.0.1]/",
+        "http://[64:ff9b::7f00:1]/", "http://[fe80::1]/", "http://[fd00::1]/", "http://2130706433/", "http://127.1/",
+        "http://0x7f.1/", "http://100.64.0.1/",
+    ],
+)  # fmt: skip
+async def test_private_addresses_are_refused_however_they_are_written(url: str) -> None:
+    output = await fetch(url, is_public)
+    assert output.is_error
+    assert "address of this machine or its network" in output.text or "there is no host" in output.text
+
+
+async def test_a_server_of_this_machine_is_not_reached_unless_it_may_be() -> None:
+    with serving() as url:
+        assert (await fetch(url, is_public)).is_error
+        assert not Pages.asked
+
+
+async def test_a_redirect_into_the_network_is_refused() -> None:
+    """The first address is taken for public, as a real one would be; where it leads is not."""
+    with serving() as url:
+        output = await fetch(f"{url}/to-metadata", lambda one: str(one) == "127.0.0.1")
+        assert "169.254.169.254 is an address of this machine or its network" in output.text
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("file:///etc/passwd", "begins with http"),
+        ("ftp://x/", "begins with http"),
+        ("not an address", "begins with http"),
+        ("http://", "begins with http"),
+        ("http://user:word@example.org/", "user's name"),
+        ("http://no-such-host.invalid/", "there is no host"),
+        ("http://a..b/", "there is no host"),
+        ("http://\x00/", "is no address"),
+        ("http://[::1", "is no address"),
+    ],
+)
+async def test_addresses_of_no_use_are_told(url: str, told: str) -> None:
+    output = await fetch(url)
+    assert output.is_error
+    assert told in output.text
+
+
+async def test_nothing_is_fetched_without_a_yes() -> None:
+    with serving() as url:
+        output = await fetch(url, answer="no")
+        assert output.is_error
+        assert "not allowed" in output.text
+        assert not Pages.asked
+
+
+async def test_a_port_where_nobody_listens_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        output = await fetch(f"http://127.0.0.1:{taken.getsockname()[1]}/")
+    assert output.is_error
+    assert "cannot be fetched" in output.text
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("93.184.216.34", True), ("2606:2800:220:1::1", True), ("::ffff:8.8.8.8", True), ("64:ff9b::808:808", True),
+        ("::ffff:10.0.0.1", False), ("::7f00:1", False), ("2002:7f00:1::", False), ("240.0.0.1", False),
+        ("224.0.0.1", False), ("255.255.255.255", False),
+    ],
+)  # fmt: skip
+def test_which_addresses_are_public(address: str, public: bool) -> None:
+    assert is_public(ip_address(address)) is public
+
+
+def test_words_of_torn_pages() -> None:
+    assert plain("<p>a<p>b<script>x") == "a\nb"
+    assert plain("</script></style>still <b>here") == "still here"
+    assert plain("<div>" * 20_000 + "deep") == "deep"
