@@ -16,8 +16,8 @@ ROOT = SOURCE.parent.parent
 
 ORDER = (
     "errors", "clock", "schedule", "event", "budget", "session", "channel", "change", "notifications", "submission",
-    "task", "step", "steering", "worktree", "tasks", "worktrees", "state", "usage", "spending", "sessions", "agent",
-    "commandline", "risk", "rule", "approval", "identity", "automation", "goal", "history", "handoff", "rules",
+    "task", "step", "steering", "worktree", "tasks", "worktrees", "state", "usage", "spending", "sessions", "history",
+    "handoff", "agent", "commandline", "risk", "rule", "approval", "identity", "automation", "goal", "rules",
     "automations", "snapshots", "goals", "handoffs", "settlement", "alert", "alerts", "engine", "store", "home",
     "slots", "turn", "verdict", "conversations", "waiting", "run", "worker", "lookout", "courier", "watchdog",
     "scheduler", "routines", "subscriptions", "hooks", "partial", "relay", "terminals", "bus", "stores", "engines",

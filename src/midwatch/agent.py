@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict, Unpack, runtime_checkable
 
 from midwatch.event import Payload
+from midwatch.handoff import AgentCapability as AgentCapability
+from midwatch.handoff import Handoff, HandoffTask, Transfer
+from midwatch.history import HandoffContext, InputFilter, Message
 from midwatch.session import Session
 from midwatch.steering import Mode, Steer
 from midwatch.task import AgentTerms, Outcome
@@ -17,16 +20,6 @@ from midwatch.task import AgentTerms, Outcome
 Interrupt = Literal["stop", "terminate", "kill"]
 """How hard to interrupt: `stop` is the agent's own way (a cancel request, SIGINT), `terminate` ends it (SIGTERM),
 `kill` leaves it no choice (SIGKILL). Always the whole process group."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentCapability:
-    """What an agent is good for; what handing work over chooses by. Without task types it is for all of them."""
-
-    name: str
-    description: str = ""
-    task_types: tuple[str, ...] = ()
-    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +48,8 @@ class TurnResult:
     thread_id: str | None = None
     usage: Usage = field(default_factory=Usage)
     iterations: int | None = None
+    transfer: Transfer | None = None
+    """Who goes on with the work, with the outcome `transferred`."""
     stuck: bool = False
     """The work could not be stopped and goes on unseen; its slot stays taken until `Conversation.close` returns."""
 
@@ -119,6 +114,25 @@ class Answer(NamedTuple):
     def granted(self) -> bool:
         """Whether a person said yes."""
         return self.status == "granted"
+
+
+class Delegation(TypedDict, total=False):
+    """What a turn can say with work it hands over; the same words as in `midwatch.handoffs.HandoffOptions`."""
+
+    once: str | None
+    """What the turn calls it by, so that an attempt that begins anew gets the same handoff and not a second one.
+    Unset: the work and its target, and how often the turn has asked for just that."""
+    timeout: float | None
+    max_retries: int
+    wait: bool
+    context: HandoffContext
+    pre_handoff: tuple[Message, ...]
+    on_handoff: Callable[[Handoff], Any] | None
+    input_filter: InputFilter | None
+    nest_history: bool | None
+    tool_name_override: str | None
+    tool_description_override: str | None
+    workdir: str | None
 
 
 class Turn(Protocol):
@@ -190,6 +204,18 @@ class Turn(Protocol):
     ) -> Answer:
         """Ask a person and wait; of a plain text the first choice is the yes. A rule may answer at once. Meanwhile the
         turn gives back its slot and its timeout stands still. `expires` is in seconds."""
+        ...
+
+    async def handoff(self) -> Handoff | None:
+        """The handoff that brought this work here, with its context; None when nobody handed it over."""
+        ...
+
+    async def delegate(
+        self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
+    ) -> Handoff:
+        """Hand work to another agent, or with no `to` to the best for it, and wait for the answer: the handoff as it
+        was completed, or HandoffError. Meanwhile the turn gives back its slot and its timeout stands still. When the
+        task is stopped the handoff is cancelled; without `wait` it goes on by itself."""
         ...
 
     async def keep_thread(self, thread_id: str) -> None:

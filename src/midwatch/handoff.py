@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
-from midwatch.agent import AgentCapability
 from midwatch.change import Changes, Update
 from midwatch.clock import SECOND, iso
 from midwatch.errors import HandoffLimit, InvalidInput
@@ -54,6 +53,16 @@ TIMEOUT_SECONDS = 300.0
 MAX_INPUT = 1_000_000
 """Characters of the work and its context together, as JSON."""
 MAX_RETRIES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCapability:
+    """What an agent is good for; what handing work over chooses by. Without task types it is for all of them."""
+
+    name: str
+    description: str = ""
+    task_types: tuple[str, ...] = ()
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +156,11 @@ class Handoff:
         return self.status in OPEN
 
     @property
+    def output(self) -> Any:
+        """What the target answered; None when it did not."""
+        return (self.answer or {}).get("output")
+
+    @property
     def work(self) -> HandoffTask:
         """What is to be done."""
         return HandoffTask(**self.request)
@@ -164,6 +178,14 @@ class Handoff:
         for name in ("created_at", "accepted_at", "completed_at", "deadline_at"):
             shown[name] = iso(getattr(self, name))
         return shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """A handoff whose target has taken it, and the task that begins in the step that ends the source's."""
+
+    handoff: Handoff
+    task: Task
 
 
 SHOWN = (
@@ -384,6 +406,12 @@ def expired(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
     told = HandoffExpired(handoff_id=handoff.id, to_agent=handoff.to_agent, timeout=handoff.timeout)
     answer = {"output": None, "error": why, "duration_ms": (now - handoff.created_at) // 1000}
     return moved(handoff, "expired", told, now, answer=answer, reason=why)
+
+
+def forgotten(handoff: Handoff) -> Changes:
+    """What its source called it by is free again."""
+    fields = {"once": None, "revision": handoff.revision + 1}
+    return Changes(updates=(Update("handoff", handoff.id, fields, {"revision": handoff.revision}),))
 
 
 def settle(handoff: Handoff, task: Task, now: int) -> Changes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -68,7 +68,10 @@ Enable = Callable[["HandoffOptions", str], Any]
 
 
 PAUSE_SECONDS = 0.5
+LENT = "\n"
 DISABLED = "it may not be handed to."
+Pausing = Callable[[str], AbstractAsyncContextManager[None]]
+"""What a task that waits for its handoff does meanwhile."""
 
 
 class Store(HandoffStore, TaskStore, Protocol):
@@ -145,6 +148,7 @@ class Handoffs:
         self._owner = owner
         self._nest = nest_history
         self._filter = input_filter
+        self.pausing: Pausing = lambda task_id: nullcontext()
         self._disabled: set[str] = set()
         self._waiting: dict[str, list[asyncio.Future[Handoff]]] = {}
         self._looking: asyncio.Task[None] | None = None
@@ -172,11 +176,15 @@ class Handoffs:
         """Pass work on. With `wait` the handoff as it ended, or the error that says why there is no answer; without it
         the handoff as soon as its task is made: it goes on whatever becomes of the caller."""
         check(options.task, options.context, self._time_of(options), options.max_retries)
+        if not options.wait:
+            return await self._made(options)
+        async with self.pausing(options.source_task) if options.source_task else nullcontext():
+            return await self.wait((await self._made(options)).id)
+
+    async def _made(self, options: HandoffOptions) -> Handoff:
+        """The handoff, with its task; the one there is when it was asked for before."""
         known = await self._known(options)
-        made = known or await self._begin(options)
-        if known is None:
-            made = await self._in_time(made, options)
-        return await self.wait(made.id) if options.wait else made
+        return known or await self._in_time(await self._begin(options), options)
 
     def _time_of(self, options: HandoffOptions) -> float:
         return self.timeout if options.timeout is None else options.timeout
@@ -185,16 +193,22 @@ class Handoffs:
         if options.once is None:
             return None
         found = await self._store.find_handoff(options.source_task, options.once)
-        if found is not None and found.status in ("pending", "accepted") and found.owner != self._owner:
+        if found is None:
+            return None
+        left = found.status in ("pending", "accepted") and found.owner != self._owner
+        if left or (found.status == "cancelled" and found.task_id is None):
             return None if await self._drop(found) else await self._known(options)
         return found
 
     async def _drop(self, left: Handoff) -> bool:
-        """An earlier attempt of the source was preparing it and died; its name is free again."""
-        over, step = steps.failed(left, "the process that prepared it ended", self._clock.now(), "choose", once=None)
+        """An earlier attempt of the source was preparing it and was cut off; its name is free again."""
+        if left.open:
+            step = steps.failed(left, "the process that prepared it ended", self._clock.now(), "choose", once=None)[1]
+        else:
+            step = steps.forgotten(left)
         with suppress(Conflict):
             await self._store.apply(step)
-            return not over.open
+            return True
         return False
 
     async def _begin(self, options: HandoffOptions) -> Handoff:
@@ -361,7 +375,8 @@ class Handoffs:
             id=task_id, status="pending", prompt=prompt, agent=made.to_agent, session_key=session,
             gate_key=gate_key(session), created_at=now, due_at=now, cause="handoff", cause_id=made.id,
             priority=options.task.priority, creator=options.actor, workdir=options.workdir,
-            dir_key=terms.dir_key(options.workdir), timeout_seconds=terms.timeout_seconds, on_crash=terms.on_crash,
+            dir_key=apart(terms.dir_key(options.workdir), await self._source(options)),
+            timeout_seconds=terms.timeout_seconds, on_crash=terms.on_crash,
             max_attempts=made.max_retries + 1, root_id=made.root_id or task_id, parent_id=made.source_task,
             internal_key=f"handoff:{made.id}", submitter=self._owner,
         )  # fmt: skip
@@ -430,6 +445,13 @@ class Handoffs:
                 return await self._stop(found, steps.cancelled(found, why, self._clock.now()), actor)
         raise Conflict(f"handoff {handoff_id} keeps changing; try again.")
 
+    async def leave(self, source_task: str, once: str) -> None:
+        """Who waited for it was stopped: what is still open of it ends."""
+        found = await self._store.find_handoff(source_task, once)
+        if found is not None and found.open:
+            with suppress(Conflict):
+                await self.cancel(found.id, why="the task that handed it over was stopped")
+
     async def expire(self, due: Handoff) -> None:
         """Its deadline has passed."""
         await self._stop(due, steps.expired(due, self._clock.now()), None)
@@ -481,6 +503,15 @@ def answered(handoff: Handoff) -> Handoff:
 def _latest(chain: Sequence[Link]) -> str | None:
     """The handoff that brought the work to where it is now, if one did."""
     return next((link.handoff for link in reversed(chain) if link.handoff), None)
+
+
+def apart(wanted: str | None, source: Task | None) -> str | None:
+    """The directory a target has for itself. What its source has is lent to it, one of its targets at a time: the
+    source waits for it."""
+    held = source.dir_key if source is not None else None
+    if source is None or wanted is None or held is None or held.partition(LENT)[0] != wanted:
+        return wanted
+    return f"{wanted}{LENT}{source.id}"
 
 
 async def _called(function: Callable[..., Any], *arguments: Any) -> Any:

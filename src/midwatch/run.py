@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from midwatch.agent import Conversation, TurnResult
+from midwatch.agent import Conversation, Interrupt, TurnResult
 from midwatch.approval import Approval
 from midwatch.clock import Timer
 from midwatch.task import Claim, Task
@@ -14,6 +15,12 @@ from midwatch.turn import LiveTurn
 from midwatch.verdict import Reason, Verdict
 from midwatch.waiting import together
 from midwatch.worktree import Worktree
+
+LADDER: Mapping[bool, tuple[tuple[Interrupt, float], ...]] = {
+    False: (("stop", 5.0), ("terminate", 5.0), ("kill", 1.0)),
+    True: (("terminate", 0.5), ("kill", 0.3)),  # a timeout or a lost lease: nobody waits for a graceful end
+}
+"""How to interrupt, and how many seconds to wait before the next step."""
 
 
 @dataclass(slots=True)

@@ -282,6 +282,7 @@ class Runtime:
             self.agents,
             self.notifications,
             self.approvals,
+            self.handoffs,
             Slots(settings.slots, per_agent, settings.max_running_per_actor),
             self._conversations(),
             owner=self._id,

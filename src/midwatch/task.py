@@ -184,6 +184,7 @@ WAITS = {
     "slot": "waits for a free slot",
     "agent": "no live process has agent {agent!r}",
     "approval": "waits for an answer",
+    "handoff": "waits for work it handed over",
 }
 TIMED_WAITS = frozenset({"delay", "backoff", "limit"})
 WORKTREE_SHOWN = ("id", "path", "branch", "base", "files", "added", "removed", "dirty", "status")

@@ -9,11 +9,12 @@ import asyncio
 import base64
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
-from midwatch.agent import Agent, Answer, Conversation, Question, Screenshot, Terminal
+from midwatch.agent import Agent, Answer, Conversation, Delegation, Question, Screenshot, Terminal
 from midwatch.errors import AgentError, Conflict, InvalidInput, MidwatchError, NotFound, NotRunning
 from midwatch.event import Payload
+from midwatch.handoff import Handoff, HandoffTask
 from midwatch.relay import Relay
 from midwatch.session import Session, SessionStore
 from midwatch.steering import Mode, Steer
@@ -94,6 +95,16 @@ class Opening:
     ) -> Answer:
         """Nobody is asked."""
         raise AgentError("nobody can be asked before there is a prompt.")
+
+    async def handoff(self) -> Handoff | None:
+        """Nothing was handed over."""
+        return None
+
+    async def delegate(
+        self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
+    ) -> Handoff:
+        """There is nothing to hand over."""
+        raise AgentError("nothing can be handed over before there is a prompt.")
 
     async def keep_thread(self, thread_id: str) -> None:
         """The first turn keeps it."""

@@ -14,15 +14,26 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import Any, Unpack
 
-from midwatch.agent import AgentCapability, Answer, Conversation, Interrupt, Question, Turn, TurnResult, Usage
+from midwatch.agent import (
+    AgentCapability,
+    Answer,
+    Conversation,
+    Delegation,
+    Interrupt,
+    Question,
+    Turn,
+    TurnResult,
+    Usage,
+)
 from midwatch.agents.base import message_id
 from midwatch.agents.function import OnLoop
 from midwatch.channel import Delivery
 from midwatch.clock import LONGEST_NAP, SECOND, SystemClock, Timer, new_id
-from midwatch.errors import AgentError, DeliveryError
+from midwatch.errors import AgentError, DeliveryError, HandoffError
 from midwatch.event import MessageDelta, MessageUpdate, Payload, ToolExecEnd, ToolExecStart
+from midwatch.handoff import Handoff, HandoffTask
 from midwatch.session import Session, gate_key
 from midwatch.steering import Mode, Steer
 from midwatch.task import AgentTerms, Outcome
@@ -303,6 +314,8 @@ class RecordingTurn:
         prompt: str = "Say hello",
         *,
         answers: Iterable[str | Answer] = (),
+        replies: Iterable[Any] = (),
+        handoff: Handoff | None = None,
         messages: Iterable[str] = (),
         progress: Any = None,
         steps: Iterable[Any] = (),
@@ -337,6 +350,9 @@ class RecordingTurn:
         self._steers = [self._steer(text, "after_tool") for text in messages]
         self._steered = asyncio.Event()
         self._answers = list(answers)
+        self._replies = list(replies)
+        self.brought = handoff
+        self.delegated: list[tuple[str | None, HandoffTask, dict[str, Any]]] = []
         self._news = asyncio.Condition()
 
     def session(self, agent: str = "scripted") -> Session:
@@ -434,6 +450,25 @@ class RecordingTurn:
         if isinstance(answer, Answer):
             return answer
         return Answer("granted" if asked.choices[names.index(answer)].allows else "denied", answer)
+
+    async def handoff(self) -> Handoff | None:
+        """The handoff given."""
+        return self.brought
+
+    async def delegate(
+        self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
+    ) -> Handoff:
+        """Remember what was handed over; the answer is the next of `replies`."""
+        work = HandoffTask(description=task) if isinstance(task, str) else task
+        self.delegated.append((to, work, dict(wish)))
+        await self._tell()
+        if not self._replies:
+            raise HandoffError("the test gave no answer to this handoff; pass replies=[...]")
+        reply = self._replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        answer = {"output": reply, "error": None, "duration_ms": 0}
+        return Handoff(id=f"h_{len(self.delegated)}", to_agent=to or "", status="completed", answer=answer)
 
     async def keep_thread(self, thread_id: str) -> None:
         """Remember it."""

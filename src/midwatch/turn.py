@@ -6,12 +6,15 @@ Events are kept in order and written in batches while the agent goes on; what is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import hashlib
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
-from midwatch.agent import Answer, Question
+from midwatch.agent import Answer, Delegation, Question
 from midwatch.approval import Approval, answer_of, ask, ruled, too_late
 from midwatch.budget import Over, Spending
 from midwatch.change import Changes, Fence, Update
@@ -35,6 +38,8 @@ from midwatch.event import (
     ending,
     event,
 )
+from midwatch.handoff import Handoff, HandoffTask
+from midwatch.handoffs import HandoffOptions, Handoffs
 from midwatch.rule import Judge
 from midwatch.session import Message, Session, said
 from midwatch.spending import Purse
@@ -59,6 +64,7 @@ class Host(Protocol):
     approval_seconds: float
     judge: Judge
     purse: Purse
+    handoffs: Handoffs
 
     @property
     def store(self) -> Store: ...
@@ -89,6 +95,14 @@ class LiveTurn:
         self.fence = Fence(task.id, task.attempt)
         self.asked = False
         self._asking = asyncio.Lock()
+        self._stopped: str | None = None
+        """Why the turn is being stopped."""
+        self._given: set[asyncio.Task[Handoff]] = set()
+        """Work that is handed over and waited for."""
+        self._names: Counter[str] = Counter()
+        self._waits = 0
+        """How much the turn waits for now."""
+        self._pausing = asyncio.Lock()
         self.tools_used = 0
         self._steers: list[Steer] = []
         self._steered = asyncio.Event()
@@ -246,22 +260,81 @@ class LiveTurn:
     async def _ask_people(self, asked: Question, expires: float, until: int | None) -> Answer:
         host = self._host
         approval, changes = ask(self.task, asked, expires, host.clock.now(), until)
-        await host.pause(self)
-        self._stand_still()
-        try:
+        async with self._idle():
             self.asked = True
             asking = changed_status(self.task, "asking", host.clock.now())
             await self._write(replace(changes, events=changes.events + asking))
             resolved = await host.answer(approval)
-        finally:
-            await host.go_on(self)
-            self._works_since = host.clock.monotonic()
         going_on = Update("task", self.task_id, {"wait": None})
         busy = changed_status(self.task, "busy", host.clock.now())
         await self._write(Changes(fence=self.fence, updates=(going_on,), events=busy))
         if resolved.status == "pending":
             raise AgentError("the question was left unanswered because the task is being stopped.")
         return answer_of(resolved, asked)
+
+    @asynccontextmanager
+    async def _idle(self) -> AsyncIterator[None]:
+        """Without its slot and with its timeout standing still, for as long as the turn waits for anything."""
+        async with self._pausing:
+            if not self._waits:
+                await self._host.pause(self)
+                self._stand_still()
+            self._waits += 1
+        try:
+            yield
+        finally:
+            async with self._pausing:
+                self._waits -= 1
+                if not self._waits:
+                    await self._host.go_on(self)
+                    self._works_since = self._host.clock.monotonic()
+
+    async def handoff(self) -> Handoff | None:
+        task = self.task
+        return await self._host.handoffs.get(task.cause_id) if task.cause == "handoff" and task.cause_id else None
+
+    async def delegate(
+        self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
+    ) -> Handoff:
+        if self._lost:
+            raise LeaseLost(self.task_id, self.attempt)
+        work = HandoffTask(description=task) if isinstance(task, str) else task
+        once = wish.get("once") or self._name(to, work)
+        own: dict[str, Any] = {"workdir": self.workdir, **wish, "once": once}
+        options = HandoffOptions(
+            task=work, to=to, source_task=self.task_id, from_agent=self.task.agent, actor=self.task.creator, **own
+        )  # fmt: skip
+        given = asyncio.get_running_loop().create_task(self._host.handoffs.handoff(options))
+        self._given.add(given)
+        try:
+            return await given
+        except asyncio.CancelledError:
+            leaving = asyncio.get_running_loop().create_task(self._leave(given, once))
+            while not leaving.done():  # whoever stops the turn may do so more than once
+                with suppress(asyncio.CancelledError):
+                    await asyncio.shield(leaving)
+            me = asyncio.current_task()
+            if self._stopped and not (me is not None and me.cancelling()):
+                raise AgentError("the work was handed over, but the task is being stopped.") from None
+            raise
+        finally:
+            self._given.discard(given)
+
+    def _name(self, to: str | None, work: HandoffTask) -> str:
+        """What a handoff without a name is called: an attempt that begins anew finds it by this."""
+        said = json.dumps([to, work.data()], sort_keys=True, default=str)
+        digest = hashlib.sha256(said.encode()).hexdigest()[:16]
+        self._names[digest] += 1
+        return f"{digest}.{self._names[digest]}"
+
+    async def _leave(self, given: asyncio.Task[Handoff], once: str) -> None:
+        """Nobody waits for it any more; if the task will go on later, it will again."""
+        given.cancel()
+        await asyncio.gather(given, return_exceptions=True)
+        again = self._stopped == "lost" or (self._stopped in ("yield", "shutdown") and self.task.on_crash != "fail")
+        if not again:
+            with suppress(MidwatchError):
+                await self._host.handoffs.leave(self.task_id, once)
 
     async def keep_thread(self, thread_id: str) -> None:
         if thread_id != self.thread_id:
@@ -289,6 +362,27 @@ class LiveTurn:
         spent = max(most, self.meter.before.seconds + self.meter.task.seconds)
         self._reached(Over("seconds", most, spent, self.meter.scope))
         self.flush_soon()
+
+    def stop(self, why: str) -> None:
+        """The turn is being stopped: what it has handed over is not waited for any more."""
+        self._stopped = why
+        for given in self._given:
+            given.cancel()
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """While it waits for work it has handed over, whoever asked for that in its name."""
+        async with self._idle():
+            noting = asyncio.get_running_loop().create_task(self._note_wait("handoff"))
+            try:
+                yield
+            finally:
+                await noting
+        await self._note_wait(None)
+
+    async def _note_wait(self, wait: str | None) -> None:
+        with suppress(StoreUnavailable):
+            await self._write(Changes(fence=self.fence, updates=(Update("task", self.task_id, {"wait": wait}),)))
 
     def hear(self, queued: Sequence[Steer]) -> None:
         """What people have sent into the turn and it has not taken, oldest first."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import Protocol
 
-from midwatch.agent import Agent, Conversation, Interrupt
+from midwatch.agent import Agent, Conversation
 from midwatch.approval import Approval, Approvals, ApprovalStore, resolve
 from midwatch.change import Changes
 from midwatch.channel import cut
@@ -28,8 +28,9 @@ from midwatch.errors import (
     StoreUnavailable,
 )
 from midwatch.event import Event, TaskInterrupted, TaskLate, TaskWaiting, event
+from midwatch.handoffs import Handoffs
 from midwatch.notifications import Notifications
-from midwatch.run import Run
+from midwatch.run import LADDER, Run
 from midwatch.session import Session, SessionStore
 from midwatch.settlement import Settle, nothing, settled
 from midwatch.slots import Slots
@@ -53,11 +54,6 @@ from midwatch.worktrees import Worktrees
 
 log = logging.getLogger("midwatch.worker")
 
-LADDER: Mapping[bool, tuple[tuple[Interrupt, float], ...]] = {
-    False: (("stop", 5.0), ("terminate", 5.0), ("kill", 1.0)),
-    True: (("terminate", 0.5), ("kill", 0.3)),  # a timeout or a lost lease: nobody waits for a graceful end
-}
-"""How to interrupt, and how many seconds to wait before the next step."""
 FIRST_FLUSH_SECONDS = 0.01
 ABANDON_SECONDS = 0.2
 STOPPED_SECONDS = 0.2
@@ -80,6 +76,7 @@ class Worker:
         agents: Mapping[str, Agent],
         notifications: Notifications,
         approvals: Approvals,
+        handoffs: Handoffs,
         slots: Slots,
         conversations: Conversations,
         *,
@@ -96,6 +93,8 @@ class Worker:
         self.store = store
         self.clock = clock
         self.approvals = approvals
+        self.handoffs = handoffs
+        handoffs.pausing = self.waiting
         self.slots = slots
         self.conversations = conversations
         self.approval_seconds = approval_seconds
@@ -459,6 +458,8 @@ class Worker:
         if run.reason is None or (reason == "cancel" and run.reason in ("yield", "shutdown")):
             first = run.reason is None
             run.reason = reason
+            if run.turn is not None:
+                run.turn.stop(reason)
             if first and run.body is not None:
                 self._climb(run)
             elif run.making is not None:
@@ -556,6 +557,11 @@ class Worker:
         run.has_slot = True
         if run.remaining is not None and run.reason is None:
             self._arm(run, run.remaining)
+
+    def waiting(self, task_id: str) -> AbstractAsyncContextManager[None]:
+        """While a task waits for work it handed over; one that does not run here keeps what it has."""
+        run = self.running.get(task_id)
+        return nullcontext() if run is None or run.turn is None else run.turn.waiting()
 
     async def answer(self, approval: Approval) -> Approval:
         """Wait until the question is answered or expired; comes back pending when the task is being stopped."""

@@ -12,9 +12,10 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from dataclasses import asdict
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +29,7 @@ from midwatch.agents.function_child import FACTS, TurnProxy, is_async, text_of, 
 from midwatch.agents.process import Child, Output, Pipe, ProcessConversation, Program, within
 from midwatch.errors import AgentError, BadConfig, LeaseLost, TransientError
 from midwatch.event import KINDS
+from midwatch.handoff import Handoff, HandoffTask
 from midwatch.session import Session
 from midwatch.task import AgentTerms
 
@@ -37,8 +39,9 @@ LONGEST_LINE = 32_000_000
 PRINTED_KEPT = 100_000
 LAST_WORDS = 1.0
 """Seconds a child may take to exit after it has told its result."""
-WAITS = ("ask", "receive")
+WAITS = ("ask", "receive", "delegate")
 """What a turn may wait for without end; an interrupt ends the wait."""
+OFFERED = ("load_progress", "save_progress", "receive", "handoff", "delegate")
 OUTCOMES = ("ok", "silent", "error", "budget", "transferred")
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:|\.)[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -295,12 +298,7 @@ class _ThreadRun:
     def _call(self, name: str, *arguments: Any) -> Future[Any]:
         if self._over or (self._proxy.stopping and name in WAITS):
             raise AgentError("this turn has ended" if self._over else "this turn is being stopped")
-        if name == "ask":
-            question, choices, expires = arguments
-            call: Coroutine[Any, Any, Any] = self._turn.ask(question, choices, expires=expires)
-        else:
-            call = getattr(self._turn, name)(*arguments)
-        future = asyncio.run_coroutine_threadsafe(self._kept(call), self.loop)
+        future = asyncio.run_coroutine_threadsafe(self._kept(asked_of(self._turn, name, arguments)), self.loop)
         if name in WAITS:
             self._waiting.add(future)
             future.add_done_callback(self._waiting.discard)
@@ -435,12 +433,21 @@ class _Serving:
             said, choices, expires = arguments
             asked = said if isinstance(said, str) else question_of(said)
             return tuple(await turn.ask(asked, tuple(choices), expires=expires))
-        calls: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]] = {
-            "load_progress": turn.load_progress,
-            "save_progress": turn.save_progress,
-            "receive": turn.receive,
-        }
-        return await calls[name](*arguments)
+        if name not in OFFERED:
+            raise AgentError(f"a turn has no {name!r} for functions in a process of their own.")
+        found = await asked_of(turn, name, arguments)
+        return asdict(found) if isinstance(found, Handoff) else found
+
+
+async def asked_of(turn: Turn, name: str, given: Sequence[Any]) -> Any:
+    """What a proxy asks of the turn it stands for."""
+    if name == "ask":
+        question, choices, expires = given
+        return await turn.ask(question, choices, expires=expires)
+    if name == "delegate":
+        to, work, wish = given
+        return await turn.delegate(to, work if isinstance(work, str) else HandoffTask(**work), **wish)
+    return await getattr(turn, name)(*given)
 
 
 def _told(end: Mapping[str, Any]) -> TurnResult:

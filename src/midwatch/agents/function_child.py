@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any, NamedTuple, NoReturn
 
 FACTS = ("task_id", "attempt", "session_key", "prompt", "thread_id", "workdir", "env", "deadline", "resumed")
@@ -35,6 +36,15 @@ class Answer(NamedTuple):
     def granted(self) -> bool:
         """Whether a person said yes."""
         return self.status == "granted"
+
+
+class Handoff(SimpleNamespace):
+    """Work that was handed over; the same fields as `midwatch.handoff.Handoff`."""
+
+    @property
+    def output(self) -> Any:
+        """What the target answered; None when it did not."""
+        return (self.answer or {}).get("output")
 
 
 class TurnProxy:
@@ -80,6 +90,14 @@ class TurnProxy:
         """Ask a person and wait for the answer; a text, or a `midwatch.agent.Question`."""
         asked = question if isinstance(question, str) else asdict(question)
         return self._wait(self._call("ask", asked, tuple(choices), expires))
+
+    def handoff(self) -> Any:
+        """The handoff that brought this work here, or None."""
+        return self._wait(self._call("handoff"))
+
+    def delegate(self, to: str | None = None, task: Any = "", **wish: Any) -> Any:
+        """Hand work to another agent and wait for the answer; a text, or a `midwatch.handoff.HandoffTask`."""
+        return self._wait(self._call("delegate", to, task if isinstance(task, str) else asdict(task), wish))
 
 
 def wants_turn(function: Callable[..., Any]) -> bool:
@@ -171,8 +189,14 @@ class _Line:
             if "problem" in reply:
                 future.set_exception(RuntimeError(reply["problem"]))
             else:
-                value = reply["value"]
-                future.set_result(Answer(*value) if reply["name"] == "ask" else value)
+                future.set_result(_read(reply["name"], reply["value"]))
+
+
+def _read(name: str, value: Any) -> Any:
+    """What the parent replied, as the function expects it."""
+    if name == "ask":
+        return Answer(*value)
+    return Handoff(**value) if name in ("handoff", "delegate") and value is not None else value
 
 
 def _run(line: _Line, order: Mapping[str, Any]) -> dict[str, Any]:

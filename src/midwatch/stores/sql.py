@@ -53,7 +53,7 @@ TABLES = {
 }
 JSON_COLUMNS = frozenset(
     {"progress", "budget", "usage", "trace", "worktree", "choices", "agents", "terms", "schedule", "tags"}
-    | {"paths", "always", "approvals", "data", "request", "context", "answer", "chain", "refusals", "late"}
+    | {"paths", "always", "approvals", "data", "request", "context", "chain", "refusals", "late"}
 )
 
 EVENT_COLUMNS = Event._fields
@@ -257,7 +257,8 @@ def encode(values: Mapping[str, Any]) -> dict[str, Any]:
 def _column(name: str, value: Any) -> Any:
     if isinstance(value, bool) and name != "progress":  # which is an agent's own, and may be anything
         return int(value)
-    return dumps(value) if value is not None and name in JSON_COLUMNS else value
+    # A person's answer is a text, a handoff's an object: what is an object is JSON, whatever it is called.
+    return dumps(value) if value is not None and (name in JSON_COLUMNS or isinstance(value, Mapping)) else value
 
 
 loads = orjson.loads

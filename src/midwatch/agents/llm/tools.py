@@ -21,6 +21,7 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import ArgsKwargs, PydanticSerializationError, to_json
 
 from midwatch.agent import Answer, Question, QuestionKind, Turn
+from midwatch.agents.function import asked_of
 from midwatch.agents.function_child import FACTS, TurnProxy, is_async
 from midwatch.errors import BadConfig, MidwatchError
 
@@ -233,16 +234,9 @@ def _from_thread(turn: Turn) -> TurnProxy:
     facts = {name: getattr(turn, name) for name in FACTS}
     return TurnProxy(
         facts,
-        lambda name, *given: asyncio.run_coroutine_threadsafe(_method(turn, name, given), loop),
+        lambda name, *given: asyncio.run_coroutine_threadsafe(asked_of(turn, name, given), loop),
         lambda future: future.result(),
     )
-
-
-async def _method(turn: Turn, name: str, given: Sequence[Any]) -> Any:
-    if name == "ask":
-        question, choices, expires = given
-        return await turn.ask(question, choices, expires=expires)
-    return await getattr(turn, name)(*given)
 
 
 async def in_thread(function: Callable[[], T]) -> T:

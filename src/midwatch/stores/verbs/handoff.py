@@ -11,7 +11,7 @@ from midwatch.stores.verbs.tx import Row, Tx
 
 def _handoff(row: Row) -> Handoff:
     values = {
-        name: loads(value) if name in JSON_COLUMNS and value is not None else value
+        name: loads(value) if (name in JSON_COLUMNS or name == "answer") and value is not None else value
         for name, value in zip(RECORDS["handoff"], row, strict=True)
     }
     chain = tuple((agent, handoff) for agent, handoff in values["chain"])

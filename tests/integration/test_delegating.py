@@ -1,0 +1,254 @@
+"""Agents that hand work over in the middle of their turns: from every kind of function, with few slots, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch.agent import AgentCapability, Turn
+from midwatch.agents.function import FunctionAgent
+from midwatch.agents.function_child import TurnProxy
+from midwatch.agents.receiving import HandoffAgent, HandoffResult
+from midwatch.config import Settings
+from midwatch.errors import BadConfig, HandoffError, HandoffLimit, MidwatchError
+from midwatch.handoff import Handoff, HandoffFilter, HandoffTask
+from midwatch.history import HandoffContext
+from midwatch.runtime import Runtime
+
+CHILD = """
+def source(prompt, turn):
+    made = turn.delegate("upper", prompt)
+    return f"{made.to_agent} said {made.output}"
+
+async def asynchronous(prompt, turn):
+    made = await turn.delegate("upper", prompt, timeout=30)
+    return f"{made.to_agent} said {made.output}"
+
+def target(prompt, turn):
+    given = turn.handoff()
+    return f"{given.from_agent} wants {given.request['description']}"
+"""
+
+
+async def upper(prompt: str) -> str:
+    return prompt.upper()
+
+
+class Crew:
+    """Agents of these tests that remember."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.calls = 0
+        self.errors: list[Exception] = []
+
+    async def lead(self, prompt: str, turn: Turn) -> str:
+        return str((await turn.delegate("upper", prompt)).output)
+
+    def plain(self, prompt: str, turn: TurnProxy) -> str:
+        return f"{turn.delegate('upper', prompt).output}"
+
+    async def held(self, prompt: str) -> str:
+        self.calls += 1
+        self.begun.set()
+        await self.go.wait()
+        return "at last"
+
+    async def patient(self, prompt: str, turn: Turn) -> str:
+        return str((await turn.delegate("held", prompt)).output)
+
+    async def many(self, prompt: str, turn: Turn) -> str:
+        made = await asyncio.gather(*(turn.delegate("upper", "same") for _ in range(3)))
+        return " ".join(sorted({one.id for one in made}))
+
+    async def ping(self, prompt: str, turn: Turn) -> str:
+        return await self._pass_on("pong", prompt, turn)
+
+    async def pong(self, prompt: str, turn: Turn) -> str:
+        return await self._pass_on("ping", prompt, turn)
+
+    async def _pass_on(self, to: str, prompt: str, turn: Turn) -> str:
+        try:
+            return str((await turn.delegate(to, prompt)).output)
+        except MidwatchError as problem:
+            self.errors.append(problem)
+            raise
+
+
+class Coder(HandoffAgent):
+    """The interface for handoffs, whole."""
+
+    id = "coder"
+    capabilities = (AgentCapability(name="code", task_types=("code",), priority=5),)
+
+    async def accept(self, handoff: Handoff) -> None:
+        if "secret" in handoff.work.description:
+            raise ValueError("that is none of my business")
+
+    async def execute(self, handoff: Handoff) -> Any:
+        said = [message["content"] for message in handoff.surroundings.messages]
+        if handoff.work.input == "fail":
+            return HandoffResult(error="it does not compile")
+        return HandoffResult(output={"did": handoff.work.description, "heard": said})
+
+
+@pytest.fixture
+def crew() -> Crew:
+    return Crew()
+
+
+@pytest.fixture
+async def desk(tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Runtime]:
+    """A desk with one slot: whoever waits and keeps it waits for ever."""
+    monkeypatch.setenv("MIDWATCH_DETECT_AGENTS", "false")
+    monkeypatch.setenv("MIDWATCH_SLOTS", "1")
+    (tmp_path / "crew_in_child.py").write_text(CHILD)
+    path = (str(tmp_path),)
+    agents: dict[str, Any] = {
+        "upper": FunctionAgent("upper", upper, on_loop=True),
+        "on_loop": FunctionAgent("on_loop", crew.lead, on_loop=True),
+        "on_thread": crew.lead,
+        "plain": crew.plain,
+        "in_child": FunctionAgent("in_child", "crew_in_child:source", path=path),
+        "in_child_async": FunctionAgent("in_child_async", "crew_in_child:asynchronous", path=path),
+        "child_target": FunctionAgent("child_target", "crew_in_child:target", path=path),
+        "held": FunctionAgent("held", crew.held, on_loop=True),
+        "patient": FunctionAgent("patient", crew.patient, on_loop=True),
+        "thread_patient": crew.patient,
+        "many": crew.many,
+        "ping": FunctionAgent("ping", crew.ping, on_loop=True),
+        "pong": FunctionAgent("pong", crew.pong, on_loop=True),
+        "coder": Coder(),
+    }
+    async with Runtime.open(tmp_path / "home", agents=agents) as desk:
+        yield desk
+
+
+async def ended(desk: Runtime, agent: str, prompt: str = "hello") -> Any:
+    async with asyncio.timeout(30):
+        return await desk.tasks.wait((await desk.tasks.submit(prompt, agent=agent)).id)
+
+
+@pytest.mark.parametrize("agent", ["on_loop", "on_thread", "plain", "in_child", "in_child_async"])
+async def test_every_kind_of_function_can_hand_over_and_holds_no_slot_meanwhile(desk: Runtime, agent: str) -> None:
+    task = await ended(desk, agent)
+    assert task.status == "done", task.error
+    assert task.result.endswith("HELLO")
+    (made,) = await desk.handoffs.list(HandoffFilter(root_id=task.id))
+    assert (made.from_agent, made.to_agent, made.status, made.source_task) == (agent, "upper", "completed", task.id)
+    target = await desk.tasks.get(made.task_id or "")
+    assert (target.parent_id, target.root_id, target.wait) == (task.id, task.id, None)
+
+
+async def test_a_target_sees_what_it_was_given(desk: Runtime) -> None:
+    made = await desk.handoffs.handoff(_options("child_target", from_agent="somebody"))
+    assert made.output == "somebody wants do it"
+
+
+async def test_while_it_waits_the_task_says_so_and_its_timeout_stands_still(desk: Runtime, crew: Crew) -> None:
+    task = await desk.tasks.submit("x", agent="patient", timeout=0.2)
+    await asyncio.wait_for(crew.begun.wait(), 10)
+    waiting = await desk.tasks.get(task.id)
+    assert (waiting.wait, waiting.status_text) == ("handoff", "running: waits for work it handed over")
+    await asyncio.sleep(0.4)  # longer than it may work
+    crew.go.set()
+    after = await desk.tasks.wait(task.id)
+    assert (after.status, after.result, after.wait) == ("done", "at last", None)
+
+
+@pytest.mark.parametrize("agent", ["patient", "thread_patient"])
+async def test_a_source_that_is_stopped_cancels_what_it_waits_for(desk: Runtime, crew: Crew, agent: str) -> None:
+    task = await desk.tasks.submit("x", agent=agent)
+    await asyncio.wait_for(crew.begun.wait(), 10)
+    await desk.tasks.cancel(task.id)
+    assert (await asyncio.wait_for(desk.tasks.wait(task.id), 10)).status == "cancelled"
+    (made,) = await desk.handoffs.list()
+    assert (made.status, made.reason) == ("cancelled", "the task that handed it over was stopped")
+    assert (await asyncio.wait_for(desk.tasks.wait(made.task_id or ""), 10)).status == "cancelled"
+
+
+async def test_the_same_work_handed_over_at_once_is_as_many_handoffs(desk: Runtime) -> None:
+    assert len((await ended(desk, "many")).result.split()) == 3
+
+
+async def test_ping_pong_stops_at_the_limit_and_all_are_told(desk: Runtime, crew: Crew) -> None:
+    task = await ended(desk, "ping")
+    assert task.status == "failed"
+    assert len(await desk.handoffs.list(HandoffFilter(root_id=task.id))) == 8
+    assert isinstance(crew.errors[0], HandoffLimit)
+    assert all("passed on 8 times in a row" in str(problem) for problem in crew.errors)
+    assert len(crew.errors) == 9
+    assert "ping → pong → ping" in task.error
+
+
+async def test_the_interface_for_handoffs(desk: Runtime) -> None:
+    said = HandoffContext(messages=({"role": "user", "content": "earlier"},))
+    made = await desk.handoffs.handoff(_options(None, task=HandoffTask(type="code", description="x"), context=said))
+    assert (made.to_agent, made.output) == ("coder", '{"did": "x", "heard": ["earlier"]}')
+    with pytest.raises(HandoffError, match="none of my business"):
+        await desk.handoffs.handoff(_options("coder", task=HandoffTask(description="a secret")))
+    with pytest.raises(HandoffError, match="does not compile"):
+        await desk.handoffs.handoff(_options("coder", task=HandoffTask(description="x", input="fail")))
+    plain = await ended(desk, "coder", "as a task")
+    assert plain.result == '{"did": "as a task", "heard": []}'
+
+
+def _options(to: str | None, **wish: Any) -> Any:
+    from midwatch.handoffs import HandoffOptions
+
+    return HandoffOptions(**{"task": HandoffTask(description="do it"), "to": to, "from_agent": "lead", **wish})
+
+
+async def test_an_attempt_that_begins_anew_gets_the_same_answer(
+    tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The desk is closed while a source waits; the next one takes both up, and the work is done once."""
+    monkeypatch.setenv("MIDWATCH_DETECT_AGENTS", "false")
+    settings = Settings.load(tmp_path).model_copy(update={"shutdown_grace": 0.0})
+    agents: dict[str, Any] = {
+        "held": FunctionAgent("held", crew.held, on_loop=True),
+        "patient": FunctionAgent("patient", crew.patient, on_loop=True),
+    }
+    async with Runtime.open(agents=agents, settings=settings) as desk:
+        task = await desk.tasks.submit("x", agent="patient")
+        await asyncio.wait_for(crew.begun.wait(), 10)
+    crew.go.set()
+    async with Runtime.open(agents=agents, settings=settings) as desk:
+        after = await asyncio.wait_for(desk.tasks.wait(task.id), 20)
+        assert (after.status, after.result, after.attempt) == ("done", "at last", 2)
+        (made,) = await desk.handoffs.list()
+        assert made.status == "completed"
+    assert crew.calls == 2  # the target was interrupted as well, and went on
+
+
+async def test_two_hundred_at_once_through_ten_slots(
+    tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIDWATCH_DETECT_AGENTS", "false")
+    monkeypatch.setenv("MIDWATCH_SLOTS", "10")
+    agents: dict[str, Any] = {
+        "upper": FunctionAgent("upper", upper, on_loop=True),
+        "lead": FunctionAgent("lead", crew.lead, on_loop=True),
+    }
+    async with Runtime.open(tmp_path, agents=agents) as desk:
+        tasks = [await desk.tasks.submit(f"w{number}", agent="lead") for number in range(200)]
+        async with asyncio.timeout(60):
+            done = [await desk.tasks.wait(task.id) for task in tasks]
+        assert [task.result for task in done] == [f"W{number}" for number in range(200)]
+        made = await desk.handoffs.list(HandoffFilter(limit=500))
+        assert sorted(str(one.source_task) for one in made) == sorted(task.id for task in tasks)
+        assert {one.status for one in made} == {"completed"}
+        told = [one.kind for one in await desk.store.read_events(0, limit=10_000) if one.kind.startswith("handoff_")]
+        assert {kind: told.count(kind) for kind in set(told)} == dict.fromkeys(
+            ("handoff_requested", "handoff_accepted", "handoff_started", "handoff_completed"), 200
+        )
+
+
+def test_an_agent_for_handoffs_needs_a_name() -> None:
+    with pytest.raises(BadConfig, match="needs an id"):
+        HandoffAgent()
