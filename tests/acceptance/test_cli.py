@@ -218,6 +218,20 @@ def test_a_prompt_is_read_from_standard_input(live: Desk) -> None:
     assert live.ended(task_id)["result"].split() == ["one", "two"]
 
 
+def test_a_budget_stops_a_task_and_a_larger_one_goes_on(live: Desk) -> None:
+    assert "a budget has no token" in live.refused(2, "submit", "x", "--budget", "token=5")
+    task_id = live.json("submit", "sleep 300", "--agent", "shell", "--budget", "seconds=0.5,tokens=900")["id"]
+    assert live.ended(task_id)["outcome"] == "budget"
+    shown = live("show", task_id).stdout
+    assert f"midwatch retry {task_id} --budget tokens=900,seconds=" in shown
+    assert "0 tokens of 900 tokens" in shown
+    assert f"midwatch retry {task_id} --budget" in live.refused(4, "retry", task_id)
+    more = live.json("retry", task_id, "--budget", "seconds=1h")
+    assert (more["retry_of"], more["budget"]["seconds"], more["budget"]["tokens"]) == (task_id, 3600.0, 900)
+    live("cancel", more["id"])
+    live.ended(more["id"])
+
+
 def test_a_task_is_cancelled_and_tried_again(live: Desk) -> None:
     task_id = live.json("submit", "sleep 300", "--agent", "shell")["id"]
     until(lambda: live.json("show", task_id), lambda task: task["status"] == "running")

@@ -148,6 +148,8 @@ async def test_a_running_task_is_cancelled_and_tried_again(served: Served) -> No
         await served.client.cancel(task["id"])
     reply = await served.http.post(f"/tasks/{task['id']}/retry")
     assert (reply.status_code, reply.json()["retry_of"]) == (201, task["id"])
+    bad = await served.http.post(f"/tasks/{task['id']}/retry", json={"budget": {"euro": 1}})
+    assert (bad.status_code, bad.json()["field"]) == (422, "budget")
     with pytest.raises(Conflict):
         await served.client.retry(reply.json()["id"])
 

@@ -59,9 +59,10 @@ TASK = {
     "origin_channel": None, "origin_session": None, "route": None, "workdir": None, "worktree": None, "cause": "submit",
     "cause_id": None, "priority": 0, "creator": "owner", "timeout_seconds": 1800.0, "on_crash": "rerun",
     "attempt": 1, "failures": 0, "rescues": 0, "interruptions": 0, "max_attempts": 3, "stop_requested": None,
-    "wait": None, "root_id": "t_06f2m8yq3kq5r0v9x1w2", "parent_id": None, "retry_of": None, "usage": None,
-    "tokens_used": None, "created_at": "2026-01-02T03:04:05.000000Z", "due_at": "2026-01-02T03:04:05.000000Z",
-    "started_at": "2026-01-02T03:04:05.002000Z", "completed_at": "2026-01-02T03:04:06.100000Z",
+    "wait": None, "root_id": "t_06f2m8yq3kq5r0v9x1w2", "parent_id": None, "retry_of": None, "budget": None,
+    "usage": None, "tokens_used": None, "created_at": "2026-01-02T03:04:05.000000Z",
+    "due_at": "2026-01-02T03:04:05.000000Z", "started_at": "2026-01-02T03:04:05.002000Z",
+    "completed_at": "2026-01-02T03:04:06.100000Z",
 }  # fmt: skip
 SESSION = {
     "key": "chat:42", "agent": "demo", "title": "Release notes", "status": "idle", "thread_id": None, "live": False,
@@ -97,6 +98,7 @@ EXAMPLES: dict[str, Any] = STANDING | {
     },
     "KeysBody": {"keys": "y\r"},
     "SizeBody": {"columns": 120, "rows": 40},
+    "RetryBody": {"budget": {"tokens": 400000, "usd": 3.0}},
     "AnswerBody": {"choice": "yes", "why": "looks right"},
     "TokenBody": {"name": "ci", "role": "operator"},
     "EventInfo": {

@@ -4,7 +4,7 @@ const TERMINAL = new Set(["done", "failed", "cancelled"]);
 const WAITS = {
   delay: "waits for its time",
   backoff: "waits before the next try",
-  limit: "waits for the provider's usage limit",
+  limit: "waits for the end of a usage limit",
   session: "waits for its session's running task",
   directory: "waits for another task in its directory",
   slot: "waits for a free slot",

@@ -24,6 +24,7 @@ export default async function setGoal(main, page) {
     h("details", h("summary", "More"),
       h("div.form-row.more-fields",
         field("Most tokens", number("max_tokens"), "It pauses when they are spent."),
+        field("Most dollars", h("input.num", { name: "max_usd", type: "number", min: 0, step: "any", placeholder: "no limit" }), "It pauses when they are spent."),
         field("Most time at work", text("max_seconds", "no limit; such as 2h"), "It pauses when it is spent."),
         field("Verifier", text("verifier", "none; the name of an agent"), "A second agent that checks the claim before it counts."),
         field("Session", text("session_key", "one of its own"), "The conversation that it goes on in."),
@@ -34,7 +35,7 @@ export default async function setGoal(main, page) {
     if (!said.objective.trim()) return showProblem(form, { field: "objective", message: "Write what is to be reached." });
     const wish = { objective: said.objective };
     for (const name of ["agent", "workdir", "deadline", "max_seconds", "verifier", "session_key", "route"]) if (said[name]?.trim()) wish[name] = said[name].trim();
-    for (const name of ["max_steps", "max_tokens"]) if (Number(said[name])) wish[name] = Number(said[name]);
+    for (const name of ["max_steps", "max_tokens", "max_usd"]) if (Number(said[name])) wish[name] = Number(said[name]);
     try {
       return go(`/goals/${(await post("/goals", wish, { key })).id}`);
     } catch (problem) {

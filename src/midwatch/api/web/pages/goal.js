@@ -167,15 +167,16 @@ async function askDelay(one) {
 }
 
 async function askEdit(one) {
-  const first = { objective: one.objective, deadline: one.deadline_at, max_steps: String(one.max_steps), max_tokens: String(one.max_tokens), max_seconds: one.max_seconds ? span(one.max_seconds) : "0" };
+  const first = { objective: one.objective, deadline: one.deadline_at, max_steps: String(one.max_steps), max_tokens: String(one.max_tokens), max_usd: String(one.max_usd), max_seconds: one.max_seconds ? span(one.max_seconds) : "0" };
   const input = (name, more) => h("input", { name, value: first[name], autocomplete: "off", ...more });
   const number = (name) => input(name, { type: "number", min: 0, class: "num" });
   ask("Edit the goal", [
     field("Objective", h("textarea", { name: "objective", rows: 5, value: first.objective })),
     field("Deadline", input("deadline", {}), "A time, or in 6h, tomorrow 18:00."),
-    h("div.form-row.thirds", field("Most steps", number("max_steps")), field("Most tokens", number("max_tokens")), field("Most time at work", input("max_seconds"))),
+    h("div.form-row", field("Most steps", number("max_steps")), field("Most tokens", number("max_tokens"))),
+    h("div.form-row", field("Most dollars", input("max_usd", { type: "number", min: 0, step: "any", class: "num" })), field("Most time at work", input("max_seconds"))),
   ], "Save", async (said) => {
-    const changes = Object.fromEntries(Object.entries(said).filter(([name, value]) => value !== first[name]).map(([name, value]) => [name, /^max_(steps|tokens)$/.test(name) ? Number(value) : value || "0"]));
+    const changes = Object.fromEntries(Object.entries(said).filter(([name, value]) => value !== first[name]).map(([name, value]) => [name, /^max_(steps|tokens|usd)$/.test(name) ? Number(value) : value || "0"]));
     if (Object.keys(changes).length) await patch(`/goals/${one.id}`, changes);
   });
 }

@@ -4,6 +4,7 @@ import { get, query } from "../api.js";
 import { go } from "../app.js";
 import { attention, needsCare } from "../attention.js";
 import { h, perFrame, placed, say } from "../dom.js";
+import { dollars } from "../figures.js";
 import { icon } from "../icons.js";
 import { agoOf, attribute, command, empty, failure, pageHead, skeleton } from "../parts.js";
 import { alertLine, follow, meter, nameOf, RUN_KINDS, short, updateMeter, updateStanding } from "../standing.js";
@@ -79,15 +80,17 @@ function nothing(status) {
 
 /** Steps, tokens and time of a goal, used and left. */
 export function meters() {
-  const parts = { steps: meter("steps"), tokens: meter("tokens"), time: meter("time") };
+  const parts = { steps: meter("steps"), tokens: meter("tokens"), cost: meter("cost"), time: meter("time") };
   return { parts, node: h("span.meters", Object.values(parts)) };
 }
 
-export function updateMeters({ steps, tokens, time }, one) {
+export function updateMeters({ steps, tokens, cost, time }, one) {
   const open = isOpenGoal(one);
   const of = (most, text) => (most ? ` of ${text}` : "");
   updateMeter(steps, one.step, one.max_steps, `${one.step}${of(one.max_steps, one.max_steps)} ${one.max_steps || one.step !== 1 ? "steps" : "step"}`, open);
   updateMeter(tokens, one.tokens, one.max_tokens, `${short(one.tokens)}${of(one.max_tokens, short(one.max_tokens))} tokens`, open);
+  cost.hidden = !one.max_usd && !one.usd;
+  updateMeter(cost, one.usd, one.max_usd, `${dollars(one.usd)}${of(one.max_usd, dollars(one.max_usd))}`, open);
   updateMeter(time, one.seconds, one.max_seconds, `${length(one.seconds)}${of(one.max_seconds, length(one.max_seconds))} at work`, open);
 }
 

@@ -3,6 +3,7 @@
 import { get, post } from "../api.js";
 import { go } from "../app.js";
 import { approvalList } from "../approval.js";
+import { askMore, drawBudget, isSpent } from "../budget.js";
 import { desk } from "../desk.js";
 import { firstLine, h, insertSanitised, keyed, perFrame, say, set, wishKey } from "../dom.js";
 import { usageText } from "../figures.js";
@@ -111,7 +112,7 @@ function note(data, event) {
 function build(main, data, page) {
   const view = {
     status: set(statusMark({ status: "" }), { role: "status" }), title: h("h1.cut", "…"), id: h("code.faint", page.params.id), time: elapsed(null), last: agoOf(null), wait: h("span.dim"), due: agoOf(null),
-    buttons: h("span.task-buttons.acts"), approvals: h("div.approvals.in-place", { "aria-live": "polite" }), facts: h("dl.facts"), lineage: h("ol.rows"), deliveries: h("ol.rows"),
+    buttons: h("span.task-buttons.acts"), approvals: h("div.approvals.in-place", { "aria-live": "polite" }), facts: h("dl.facts"), budget: h("div.budget.task-budget", { hidden: true, "aria-label": "Budget" }), lineage: h("ol.rows"), deliveries: h("ol.rows"),
     prompt: h("div.page-text.clamped"), output: h("div.output"), waterfall: document.createElement("mw-waterfall"), events: h("tbody"),
   };
   const table = h("div.events-table.scroll-x", { hidden: true }, h("table.plain",
@@ -145,7 +146,7 @@ function build(main, data, page) {
   timeline.body.append(view.waterfall, table);
   const about = panel("About");
   about.body.classList.add("padded");
-  about.body.append(view.facts);
+  about.body.append(view.budget, view.facts);
   const lineage = panel("Lineage");
   lineage.body.append(view.lineage);
   const deliveries = panel("Notices");
@@ -187,6 +188,7 @@ function drawAll(view, data, page) {
   view.worktree.show(task);
   drawOutput(view, data);
   drawEvents(view, data);
+  drawBudget(view.budget, task, inOrder(data));
   drawFacts(view.facts, task);
   keyed(view.lineage, data.lineage.filter((one) => one.relation !== "self"), (one) => one.id, relative, (node, one) => updateStatus(node.querySelector(".status"), one));
   view.noLineage.hidden = Boolean(view.lineage.firstChild);
@@ -234,6 +236,7 @@ async function cancel(task) {
 }
 
 async function retry(task) {
+  if (isSpent(task)) return void askMore(task);
   const made = await post(`/tasks/${task.id}/retry`, {}, { key: wishKey() });
   toast("Handed in again.");
   go(`/tasks/${made.id}`);

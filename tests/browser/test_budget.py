@@ -1,0 +1,25 @@
+"""Budgets at the console: what is spent of them, and how a task whose budget is spent goes on."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import expect
+
+from browsing import Desk
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_spent_budget_is_shown_and_raised(desk: Desk) -> None:
+    task = await desk.submit("demo:sleep=30 count the gulls", budget={"seconds": 1, "tokens": 5000})
+    page = await desk.open(f"/tasks/{task}")
+    await expect(page.locator(".task-line .status")).to_have_text("budget")
+    await expect(page.locator(".budget [data-meter=seconds]")).to_have_text("1 s at work of 1 s at work")
+    await expect(page.locator(".budget [data-meter=tokens]")).to_have_text("0 tokens of 5000 tokens")
+    await page.get_by_role("button", name="Retry").click()
+    await expect(page.get_by_label("Most seconds")).to_have_value("2s")
+    await page.get_by_label("Most seconds").fill("1h")
+    await page.get_by_role("button", name="Go on").click()
+    await expect(page.locator(".task-line .status")).to_have_text("running")
+    await expect(page.locator(".budget [data-meter=seconds]")).to_contain_text("of 1 h at work")
+    await expect(page.locator(".task-line code")).not_to_have_text(task)
