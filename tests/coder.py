@@ -11,6 +11,7 @@ from midwatch.agent import Choice, Question, Turn, TurnResult, Usage
 from midwatch.agents.base import message_id
 from midwatch.agents.function import FunctionAgent
 from midwatch.event import (
+    LlmRequest,
     LlmResponse,
     LoopError,
     MessageDelta,
@@ -120,7 +121,9 @@ async def work(prompt: str, turn: Turn) -> TurnResult:
     await use(
         turn, "t4", "Bash", "pytest tests/unit/test_worker.py", "execute", {"command": "pytest"}, "88 passed in 3.0 s"
     )
-    await turn.emit(LlmResponse(model="large-4", usage={"input_tokens": 48_210, "output_tokens": 2_904}))
+    await turn.emit(LlmRequest(model="large-4", messages_count=9, request_id="r1"))
+    used = {"input_tokens": 48_210, "output_tokens": 2_904, "cost_usd": 0.2113} if "untold" not in prompt else None
+    await turn.emit(LlmResponse(model="large-4", usage=used, finish_reason="stop", request_id="r1"))
     await plan(turn, 4)
     await turn.emit(MessageDelta(message_id=message_id(turn), offset=0, text=ANSWER))
     return TurnResult(text=ANSWER, usage=USED if "untold" not in prompt else Usage())

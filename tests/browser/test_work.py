@@ -38,6 +38,19 @@ async def test_a_session_shows_what_its_agent_thinks_plans_and_does(desk: Desk) 
         await expect(page.locator(".session-sub")).to_contain_text("used 48.2K tokens in · 2904 out · $0.2113")
 
 
+async def test_a_tasks_timeline_shows_model_calls_and_tools_with_tokens_and_money(desk: Desk) -> None:
+    task = await desk.submit("put a ceiling on it", "coder")
+    await desk.ended(task)
+    page = await desk.open(f"/tasks/{task}")
+    model = page.get_by_role("listitem", name=re.compile("^large-4, "))
+    await expect(model).to_have_accessible_name(re.compile(r"48\.2K tokens in · 2904 out · \$0\.2113$"))
+    await expect(model.locator(".bar.llm")).to_be_visible()
+    await expect(page.locator("mw-waterfall .bar.tool")).to_have_count(4)
+    await model.focus()
+    await expect(page.locator(".waterfall-detail")).to_contain_text("48.2K tokens in · 2904 out · $0.2113")
+    await expect(page.locator(".waterfall-detail")).to_contain_text("9 messages")
+
+
 async def test_a_thought_stands_where_it_was_had_though_the_clock_here_is_off(desk: Desk) -> None:
     session = (await desk.post("/sessions", {"agent": "coder", "key": "chat:clock"}))["key"]
     page = await desk.open(session_path(session))

@@ -1,6 +1,7 @@
-// A task's events as bars over time: attempts, turns, tools and waits. Plain SVG, readable by keyboard.
+// A task's events as bars over time: attempts, turns, model calls with what they used, tools and waits. Plain SVG, readable by keyboard.
 
 import { h, keyed, say, set, svg } from "./dom.js";
+import { usageText } from "./figures.js";
 import { line } from "./model.js";
 import { dateTime, duration, everySecond, length, now } from "./time.js";
 
@@ -30,6 +31,8 @@ export function spans(events) {
     else if (kind === "task_started") { end("wait", event); begin("attempt", event, "attempt", `attempt ${event.attempt ?? 1}`, 0); }
     else if (kind === "turn_start") begin("turn", event, "turn", "turn", 1);
     else if (kind === "turn_end") end("turn", event, ["error", "timeout", "budget"].includes(p.status));
+    else if (kind === "llm_request") begin(`llm ${p.request_id}`, event, "llm", p.model, 2);
+    else if (kind === "llm_response") end(`llm ${p.request_id}`, event, p.finish_reason === "error");
     else if (kind === "tool_exec_start") begin(`tool ${p.tool_call_id ?? p.tool}`, event, "tool", p.title || p.tool, 2);
     else if (kind === "tool_exec_end") end(`tool ${p.tool_call_id ?? p.tool}`, event, p.is_error);
     else if (kind === "approval_requested") begin(`ask ${p.approval_id}`, event, "wait", "waits for an answer", 2);
@@ -41,6 +44,9 @@ export function spans(events) {
   }
   return found;
 }
+
+/** Tokens and money of a model call, as far as it told. */
+const used = (span) => (span.kind === "llm" && span.end ? usageText(span.end.payload.usage) : "");
 
 class Waterfall extends HTMLElement {
   #events = [];
@@ -90,18 +96,29 @@ class Waterfall extends HTMLElement {
       say(node.took, took);
       const fits = Math.floor((lane.x - 8 - span.depth * 10) / 6.2);
       say(node.label, span.label.length > fits ? `${span.label.slice(0, fits - 1)}…` : span.label);
-      node.setAttribute("aria-label", `${span.label}, ${span.to ? took : `${took} so far`}`);
+      node.setAttribute("aria-label", [span.label, span.to ? took : `${took} so far`, used(span)].filter(Boolean).join(", "));
+      this.#note(node, span, place(span.from), place(end), lane);
       if (node.shown) this.#tell(span);
     });
+  }
+
+  /** What a model call used, behind its bar or, where there is no room, before it. */
+  #note(node, span, from, to, lane) {
+    const text = used(span);
+    const wide = text.length * 6;
+    const behind = to + 6 + wide < lane.end;
+    say(node.note, text && (behind || from - 6 - wide > lane.x) ? text : "");
+    set(node.note, { x: behind ? to + 6 : from - 6, "text-anchor": behind ? "start" : "end" });
   }
 
   #row(span) {
     const bar = svg("rect", { y: 5, height: ROW - 10, rx: 2.5 });
     const label = svg("text", { x: 4 + span.depth * 10, y: 14 });
     const took = svg("text.took", { x: "100%", y: 14 });
+    const note = svg("text.note", { y: 14 });
     const node = svg("g.step", { role: "listitem", tabindex: this.rows.firstChild ? -1 : 0 },
-      svg("rect.hit", { width: "100%", height: ROW }), label, bar, took);
-    Object.assign(node, { bar, label, took, span });
+      svg("rect.hit", { width: "100%", height: ROW }), label, bar, note, took);
+    Object.assign(node, { bar, label, note, took, span });
     const tell = () => { for (const one of this.rows.children) one.shown = one === node; this.#tell(span); };
     node.addEventListener("pointerenter", tell);
     node.addEventListener("focus", tell);
@@ -111,7 +128,8 @@ class Waterfall extends HTMLElement {
   #tell(span) {
     const took = duration(((span.to ?? now()) - span.from) / 1000, { fine: true });
     const ended = span.end && span.end !== span.event ? ` → ${line(span.end)}` : "";
-    say(this.detail, `${span.label} · ${span.to ? took : `${took} so far`} · ${dateTime(span.event.time)} · ${line(span.event)}${ended}`);
+    const parts = [span.label, span.to ? took : `${took} so far`, used(span), dateTime(span.event.time), `${line(span.event)}${ended}`];
+    say(this.detail, parts.filter(Boolean).join(" · "));
   }
 
   #move(pressed) {
