@@ -11,9 +11,11 @@ import argparse
 import asyncio
 import json
 import socket
+import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, suppress
 from types import ModuleType
 from typing import Any
@@ -153,6 +155,9 @@ class Model:
                 if self._still(count, name):
                     yield Text("This will break. ")
                     raise CutOff if wish.verb == "cut" else ConnectionAbortedError("as the script says")
+            case "halves":
+                for piece in ("\ud83d", "\ude42", " ", "\ud83d"):
+                    yield Text(piece)
             case "think":
                 yield Thought(wish.rest)
             case "shell" | "escalate" | "write" | "tool" | "also":
@@ -325,6 +330,27 @@ async def serve(port: int = 0) -> AsyncIterator[tuple[str, Model]]:
         finally:
             server.ended.set()
             await running
+
+
+@contextmanager
+def serve_beside() -> Iterator[str]:
+    """The fake in a thread, for tests without an event loop of their own; its address."""
+    loop, ended = asyncio.new_event_loop(), asyncio.Event()
+    address: Future[str] = Future()
+
+    async def work() -> None:
+        async with serve() as (url, _):
+            address.set_result(url)
+            await ended.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(work()))
+    thread.start()
+    try:
+        yield address.result(10)
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+        loop.close()
 
 
 async def main(port: int) -> None:

@@ -11,6 +11,7 @@
     [[write PATH TEXT]]     calls the tool that writes files
     [[tool NAME ARGUMENTS]] calls that tool, with the arguments as they stand there
     [[also NAME ARGUMENTS]] the same, and another call follows in the same answer
+    [[halves]]              a character in two pieces, and half of one
     [[think TEXT]]          thinks TEXT, where the dialect has a way to say so
     [[limit S NAME]]        429, the usage limit, until S seconds after the first request with NAME
     [[quota S NAME]]        the same, as a provider says it who does not tell when it ends

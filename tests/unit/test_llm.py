@@ -590,6 +590,26 @@ async def test_when_nothing_can_be_left_out_the_task_fails_and_says_so(fake: Fak
     assert balanced(turn)
 
 
+async def test_of_a_very_long_conversation_only_the_end_is_read(fake: Fake) -> None:
+    agent = made(fake, context_tokens=1000)
+    first = RecordingTurn("z" * 5000)
+    await perform(agent, first)
+    turn = RecordingTurn("[[say ok]]", earlier=first.steps * 200, thread_id="t")
+    began = time.monotonic()
+    assert (await perform(agent, turn)).text == "ok"
+    assert time.monotonic() - began < 2.0
+    told = [seen for seen in turn.events if seen.kind == "context_trimmed"]
+    assert told[0].dropped_messages > 380
+    assert fake[1].requests[-1]["size"] < 10_000
+
+
+async def test_half_characters_become_whole_ones_or_go(fake: Fake) -> None:
+    result, turn = await run(fake, '[[halves]] [[tool add {"a": 1, "b": 2}]] [[halves]]')
+    assert result.text.endswith("\U0001f642 \ufffd")
+    json.dumps(turn.steps).encode()
+    turn.text().encode()
+
+
 # -- results of a form -------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from midwatch.agent import Turn, TurnResult, Usage
 from midwatch.agents.base import message_id
 from midwatch.agents.function import OnLoop
-from midwatch.agents.llm.history import Call, Transcript, Trimmed, Window, answered, returned, said
+from midwatch.agents.llm.history import Call, Transcript, Trimmed, Window, answered, newest, returned, said
 from midwatch.agents.llm.model import Caller, Fault, Live
 from midwatch.agents.llm.output import OUTPUT_TOOL
 from midwatch.agents.llm.tools import Toolbox, ToolOutput
@@ -56,6 +56,8 @@ ENOUGH = "You have used all {} model calls of this turn. Use no more tools. Say 
 CUT_SHORT = "(It was ended after {} model calls, which is the agent's max_steps.)"
 NOTHING = "It was ended before it had an answer."
 TAKEN = "The result was taken."
+MOST_TOKENS, SLACK = 1_000_000, 16
+"""Of a conversation no more is read than this many characters for each token of the model's window."""
 
 
 class LlmConversation(OnLoop):
@@ -70,7 +72,11 @@ class LlmConversation(OnLoop):
         model = await self._agent.connection.model()
         if turn.thread_id is None:
             await turn.keep_thread(uuid.uuid4().hex)
-        talk = Transcript(await turn.history(), await turn.load_steps())
+        window = self._agent.options.context_tokens or model.profile.get("context_window") or MOST_TOKENS
+        earlier, left = newest(await turn.history(), window * SLACK)
+        talk = await asyncio.to_thread(Transcript, earlier, await turn.load_steps())
+        if left:
+            await turn.emit(ContextTrimmed(reason="budget", dropped_messages=left, remaining_messages=len(earlier)))
         async with model, self._agent.kit(turn) as box:
             return await Loop(self._agent, model, turn, box, talk).run()
 

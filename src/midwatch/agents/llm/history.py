@@ -7,6 +7,7 @@ living through them is the same code, so a turn that is taken up is where it was
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -178,6 +179,19 @@ class Transcript:
         return [ModelRequest(parts=unsent)] if unsent else []
 
 
+def newest(steps: list[Any], most: float) -> tuple[list[Any], int]:
+    """The steps of the newest turns that are not much longer than `most` characters, and how many others there are: of
+    a conversation that has gone on for months nobody needs to read all."""
+    begin, length = len(steps), 0
+    for place in range(len(steps) - 1, -1, -1):
+        length += len(json.dumps(steps[place]))
+        if steps[place]["kind"] == "prompt":
+            if length > most and begin < len(steps):
+                break
+            begin = place
+    return steps[begin:], begin
+
+
 # -- steps as data -----------------------------------------------------------------------------------------------
 
 
@@ -224,7 +238,7 @@ def _read(data: Json) -> Any:
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
     try:
-        return ModelMessagesTypeAdapter.validate_python([data])[0]
+        return ModelMessagesTypeAdapter.validate_json(json.dumps([data]))[0]
     except ValueError as problem:
         raise AgentError(
             "what was kept of this conversation cannot be read, since another version of pydantic-ai wrote it; "
@@ -256,6 +270,8 @@ class Window:
         """Whether those of the turn that goes on are shortened, too."""
         self._characters = CHARACTERS
         self._sent = 0
+        self._sizes: list[tuple[int, int]] = []
+        """Of each earlier turn: as it is, and with its results shortened."""
 
     def view(self, talk: Transcript) -> list[ModelMessage]:
         """The messages for the next request."""
@@ -285,29 +301,37 @@ class Window:
 
     def _trim(self, talk: Transcript, most: float) -> Trimmed | None:
         before, size = len(self.view(talk)), self._size(talk)
-        for _ in self._harder(talk):
-            if self._size(talk) <= most:
+        left = size
+        for saved in self._harder(talk):
+            left -= saved
+            if left <= most:
                 break
-        if self._size(talk) == size:
-            return None
         after = len(self.view(talk))
-        return Trimmed(before - after, after)
+        return Trimmed(before - after, after) if left < size else None
 
-    def _harder(self, talk: Transcript) -> Iterator[None]:
-        """Leave out a little more each time: old results, old turns, this turn's results."""
-        earlier = len(talk.turns) - 1
-        while self._short < earlier:
+    def _harder(self, talk: Transcript) -> Iterator[int]:
+        """Leave out a little more each time: old results, old turns, this turn's results. How many characters each
+        time."""
+        while self._short < len(self._sizes):
+            whole, short = self._sizes[self._short]
             self._short += 1
-            yield
-        while self._dropped < earlier:
+            yield whole - short
+        while self._dropped < len(self._sizes):
             self._dropped += 1
-            yield
+            yield self._sizes[self._dropped - 1][1]
         if not self._own:
             self._own = True
-            yield
+            yield sum(map(_size, talk.turns[-1])) - sum(map(_size, map(_shorter, talk.turns[-1])))
 
     def _size(self, talk: Transcript) -> int:
-        return self._overhead + sum(map(_size, self.view(talk)))
+        """Of the next request, in characters."""
+        for turn in talk.turns[len(self._sizes) : -1]:
+            self._sizes.append((sum(map(_size, turn)), sum(map(_size, map(_shorter, turn)))))
+        found = self._overhead + sum(map(_size, talk.last()))
+        for number, (whole, short) in enumerate(self._sizes):
+            if number >= self._dropped:
+                found += short if number < self._short else whole
+        return found + sum(map(_size, map(_shorter, talk.turns[-1]) if self._own else talk.turns[-1]))
 
 
 def _shorter(message: ModelMessage) -> ModelMessage:

@@ -6,16 +6,19 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from midwatch.agent import Turn
 from midwatch.agents.base import Seconds, message_id
+from midwatch.agents.process import within
 from midwatch.agents.streams.faults import reset_time
 from midwatch.channel import cut
 from midwatch.clock import SECOND
-from midwatch.errors import AgentError, BadConfig, TransientError, UsageLimit
+from midwatch.errors import AgentError, BadConfig, MidwatchError, TransientError, UsageLimit
 from midwatch.event import LlmDelta, LlmRetry, MessageDelta, ThoughtDelta
 
 if TYPE_CHECKING:
@@ -110,7 +113,7 @@ class Connection:
         given = {"base_url": self._base_url} if self._base_url else {}
         if self._key:
             given["api_key"] = os.environ[self._key]
-        elif self._base_url and not any(os.environ.get(key) for key in KEYS.get(name, ())):
+        elif self._base_url and name in KEYS and not any(os.environ.get(key) for key in KEYS[name]):
             given["api_key"] = "none"  # servers of one's own often want none, clients always do
         return infer_provider_class(name)(**given) if given else infer_provider(name)
 
@@ -125,9 +128,9 @@ class Live:
         self._ids = f"{message_id(turn)}.{number}", f"{message_id(turn)}.t{number}"
         self._shown = [0, 0]
         self._new: tuple[list[str], list[str]] = ([], [])
-        self._last = 0.0
+        self._news, self._over = asyncio.Event(), asyncio.Event()
 
-    async def take(self, event: ModelResponseStreamEvent) -> None:
+    def take(self, event: ModelResponseStreamEvent) -> None:
         """A piece of the answer."""
         from pydantic_ai.messages import (
             PartDeltaEvent,
@@ -142,13 +145,32 @@ class Live:
             self._new[isinstance(event.part, ThinkingPart)].append(event.part.content)
         elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta | ThinkingPartDelta):
             self._new[isinstance(event.delta, ThinkingPartDelta)].append(event.delta.content_delta or "")
-        if time.monotonic() - self._last >= SHOWN_EVERY:
-            await self.show()
+        self._news.set()
 
-    async def show(self) -> None:
-        """Tell what was not told yet."""
-        self._last = time.monotonic()
-        text, thought = ("".join(new) for new in self._new)
+    @asynccontextmanager
+    async def showing(self) -> AsyncIterator[None]:
+        """Inside, what is taken is shown soon; at the end all of it was."""
+        self._over.clear()
+        shown = asyncio.create_task(self._show_all())
+        try:
+            yield
+            self._over.set()
+            self._news.set()
+            await shown
+        finally:
+            shown.cancel()
+            await asyncio.gather(shown, return_exceptions=True)
+
+    async def _show_all(self) -> None:
+        while not self._over.is_set():
+            await self._news.wait()
+            self._news.clear()
+            await self._show()
+            await within(SHOWN_EVERY, self._over)
+        await self._show()
+
+    async def _show(self) -> None:
+        text, thought = (joined("".join(new)) for new in self._new)
         if not text and not thought:
             return
         offset, thought_offset = self._shown
@@ -218,19 +240,20 @@ class Caller:
                 asked = model_request_stream(
                     self._model, messages, model_settings=settings, model_request_parameters=params
                 )
-                async with asked as answer:
+                async with live.showing(), asked as answer:
                     try:
                         async for event in answer:
                             watch.reschedule(asyncio.get_running_loop().time() + self._silence)
-                            await live.take(event)
+                            live.take(event)
                     finally:
                         live.usage = answer.usage
                 response = answer.get()
+        except MidwatchError:
+            raise
         except Exception as problem:
             raise _judge(problem, self._model.model_name, self._silence) from problem
         _check(response, chat=any(base.__name__ == "OpenAIChatModel" for base in type(self._model).__mro__))
-        await live.show()
-        return response
+        return _clean(response)
 
 
 def _pause(fault: Fault, attempt: int) -> float:
@@ -259,6 +282,26 @@ def _check(response: ModelResponse, *, chat: bool) -> None:
         if response.finish_reason == "length":
             raise Fault("refused", "the answer did not fit: all tokens went into thinking; raise max_tokens.")
         raise Fault("passing", "the model answered nothing")
+
+
+def joined(text: str) -> str:
+    """Text that can be sent and stored: halves of characters that came in two pieces become one, lonely ones go."""
+    if text.isascii():
+        return text.replace("\0", "")
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "")
+
+
+def _clean(response: ModelResponse) -> ModelResponse:
+    """The answer, in text that can be stored."""
+    parts: list[Any] = []
+    part: Any
+    for part in response.parts:
+        for name in ("content", "args"):
+            text = getattr(part, name, None)
+            if isinstance(text, str) and (kept := joined(text)) != text:
+                part = replace(part, **{name: kept})
+        parts.append(part)
+    return replace(response, parts=parts)
 
 
 def _judge(problem: Exception, model: str, silence: float) -> Fault:
