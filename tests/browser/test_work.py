@@ -45,6 +45,7 @@ async def test_a_tasks_timeline_shows_model_calls_and_tools_with_tokens_and_mone
     model = page.get_by_role("listitem", name=re.compile("^large-4, "))
     await expect(model).to_have_accessible_name(re.compile(r"48\.2K tokens in · 2904 out · \$0\.2113$"))
     await expect(model.locator(".bar.llm")).to_be_visible()
+    await expect(model.locator(".note")).to_have_text("51.1K · $0.2113")
     await expect(page.locator("mw-waterfall .bar.tool")).to_have_count(4)
     await model.focus()
     await expect(page.locator(".waterfall-detail")).to_contain_text("48.2K tokens in · 2904 out · $0.2113")

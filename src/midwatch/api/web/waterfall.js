@@ -1,7 +1,7 @@
 // A task's events as bars over time: attempts, turns, model calls with what they used, tools and waits. Plain SVG, readable by keyboard.
 
 import { h, keyed, say, set, svg } from "./dom.js";
-import { usageText } from "./figures.js";
+import { dollars, tokens, usageText } from "./figures.js";
 import { line } from "./model.js";
 import { dateTime, duration, everySecond, length, now } from "./time.js";
 
@@ -47,6 +47,12 @@ export function spans(events) {
 
 /** Tokens and money of a model call, as far as it told. */
 const used = (span) => (span.kind === "llm" && span.end ? usageText(span.end.payload.usage) : "");
+
+const brief = (span) => {
+  const usage = (span.kind === "llm" && span.end?.payload.usage) || {};
+  const count = (usage.input_tokens ?? 0) + (usage.output_tokens ?? 0);
+  return [count ? tokens(count) : null, usage.cost_usd == null ? null : dollars(usage.cost_usd)].filter(Boolean).join(" · ");
+};
 
 class Waterfall extends HTMLElement {
   #events = [];
@@ -104,7 +110,7 @@ class Waterfall extends HTMLElement {
 
   /** What a model call used, behind its bar or, where there is no room, before it. */
   #note(node, span, from, to, lane) {
-    const text = used(span);
+    const text = brief(span);
     const wide = text.length * 6;
     const behind = to + 6 + wide < lane.end;
     say(node.note, text && (behind || from - 6 - wide > lane.x) ? text : "");
