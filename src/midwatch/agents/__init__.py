@@ -23,6 +23,7 @@ KINDS: dict[str, str] = {
     "function": "midwatch.agents.function:FunctionAgent",
     "headless": "midwatch.agents.headless:HeadlessAgent",
     "llm": "midwatch.agents.llm:LlmAgent",
+    "local": "midwatch.agents.local:LocalAgent",
     "terminal": "midwatch.agents.terminal.kind:TerminalAgent",
 }
 """Where each kind lives."""

