@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from midwatch.event import Event
 from midwatch.session import Fault, Message, View
+from midwatch.steering import Steer
 from midwatch.task import Summary, Task
 
 MESSAGES_SHOWN = 200
@@ -33,6 +34,8 @@ class SessionState(NamedTuple):
     running: Task | None
     queue: list[Task]
     errors: list[Fault]
+    steers: list[Steer]
+    """Messages the running turn has not taken."""
 
     def snapshot(self) -> dict[str, Any]:
         """As JSON shows it."""
@@ -43,6 +46,7 @@ class SessionState(NamedTuple):
             "running": self.running.snapshot() if self.running else None,
             "queue": [task.snapshot() for task in self.queue],
             "errors": [fault.snapshot() for fault in self.errors],
+            "steers": [steer.snapshot() for steer in self.steers],
         }
 
 

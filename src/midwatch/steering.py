@@ -121,9 +121,10 @@ class SteerStore(Protocol):
 def attached(steer: Steer, task: Task, depth: int, now: int) -> Changes:
     """What is written when a message waits for the running turn of `task`, with `depth` before it."""
     about = {**meta(task, steer.actor), "turn_id": f"{task.id}.{task.attempt}"}
-    told: list[Event] = [
-        event(InterruptReceived(reason=steer.mode, content_len=len(steer.text), queue_depth=depth + 1), now, **about)
-    ]
+    came = InterruptReceived(
+        reason=steer.mode, content_len=len(steer.text), queue_depth=depth + 1, steer_id=steer.id
+    )  # fmt: skip
+    told: list[Event] = [event(came, now, **about)]
     messages: tuple[Message, ...] = ()
     if steer.text:
         shown = Message(

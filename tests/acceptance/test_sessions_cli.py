@@ -105,7 +105,7 @@ async def test_a_conversation_from_a_script(either: Path) -> None:
     (listed,) = told(either, "sessions")["sessions"]
     assert (listed["key"], listed["status"]) == (key, "idle")
     assert "The stars" in midwatch(either, "sessions").stdout
-    assert told(either, "session", "interrupt", key) == {"interrupted": None, "resume": None}
+    assert told(either, "session", "interrupt", key) == {"interrupted": None, "mode": "abort", "resume": None}
     assert told(either, "session", "close", key)["status"] == "closed"
     assert "closed" in refused(either, 4, "session", "send", key, "echo three")
 

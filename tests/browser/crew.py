@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 from midwatch.agent import TurnResult, Usage
@@ -78,3 +79,19 @@ def write(turn: Any, text: str) -> None:
     name = f"{turn.task_id}.{turn.attempt}"
     turn.emit(MessageDelta(message_id=name, offset=0, text=text[:half]))
     turn.emit(MessageDelta(message_id=name, offset=half, text=text[half:]))
+
+
+def listen(prompt: str, turn: Any) -> str:
+    """Hears what it is sent when its tool has returned, until somebody says enough or asks it to stop."""
+    heard = []
+    while not heard or not heard[-1].startswith(("enough", "Stop")):
+        heard.append(turn.receive())
+    return f"heard: {', '.join(heard)}"
+
+
+def deaf(prompt: str, turn: Any) -> str:
+    """Hears nothing, though it could, until a file is there."""
+    place = Path(prompt)
+    while not place.exists() and not turn.stopping:
+        time.sleep(0.02)
+    return f"did {prompt}"

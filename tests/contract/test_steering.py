@@ -48,7 +48,7 @@ async def test_messages_wait_for_the_turn_in_order_and_are_told_once(store: Stor
     assert (await now(store, task)).steers == 2
     told = [e for e in await store.read_events(0, EventFilter(session_key=KEY)) if e.actor == "ann"]
     assert [e.kind for e in told] == ["interrupt_received", "message_update"] * 2
-    assert told[2].payload == {"reason": "interrupt", "content_len": 3, "queue_depth": 2}
+    assert told[2].payload == {"reason": "interrupt", "content_len": 3, "queue_depth": 2, "steer_id": steer.id}
     assert {(e.task_id, e.turn_id) for e in told} == {(task.id, f"{task.id}.1")}
     shown = await store.read_messages(KEY)
     assert [(one.role, one.text, one.author, one.task_id) for one in shown] == [

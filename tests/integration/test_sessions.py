@@ -132,7 +132,7 @@ async def test_a_session_is_opened_shown_and_listed(served: Served, tmp_path: Pa
     assert made["key"].startswith("chat:")
     assert (made["agent"], made["workdir"], made["title"]) == ("hold", str(tmp_path), "Notes")
     assert (made["status"], made["queued"], made["running_task"], made["creator"]) == ("idle", 0, None, "owner")
-    assert await served.get(at(made["key"])) == made
+    assert await served.get(at(made["key"])) == {**made, "steerable": False}
     assert await served.get("/sessions") == {"sessions": [made], "next": None}
     (told,) = await served.logged(kind="session_opened")
     assert told["payload"] == {"agent": "hold", "workdir": str(tmp_path), "title": "Notes"}
@@ -224,7 +224,7 @@ async def test_every_key_names_its_own_session_and_no_other(served: Served) -> N
     for key in KEYS:
         assert (await served.get(at(key)))["key"] == key
         assert await said(served, key) == [("user", f"to {key}"), ("agent", f"to {key}".upper())]
-        assert await served.post(at(key, "/interrupt")) == {"interrupted": None, "resume": None}
+        assert await served.post(at(key, "/interrupt")) == {"interrupted": None, "mode": "abort", "resume": None}
         assert {one["session_key"] for one in await served.logged(session_key=key)} == {key}
         assert (await served.get("/tasks", session_key=key))["tasks"][0]["prompt"] == f"to {key}"
     for key in KEYS:
@@ -541,10 +541,14 @@ async def log(http: Any, kind: str) -> list[Any]:
 
 async def test_an_interrupt_stops_the_turn_and_the_queue_goes_on(served: Served, gates: Gates) -> None:
     await opened(served, agent="hold")
-    assert await served.post(at("chat:1", "/interrupt")) == {"interrupted": None, "resume": None}
+    assert await served.post(at("chat:1", "/interrupt")) == {"interrupted": None, "mode": "abort", "resume": None}
     first, second = await send(served, "one"), await send(served, "two")
     await served.until("turn_start", task_id=first["id"])
-    assert await served.post(at("chat:1", "/interrupt")) == {"interrupted": first["id"], "resume": None}
+    assert await served.post(at("chat:1", "/interrupt")) == {
+        "interrupted": first["id"],
+        "mode": "abort",
+        "resume": None,
+    }
     assert (await served.ended(first["id"]))["status"] == "cancelled"
     await served.until("turn_start", task_id=second["id"])
     gates.let()
@@ -588,7 +592,7 @@ async def test_a_closed_session_hears_nothing_until_it_is_opened_again(served: S
     reply = await served.http.post(at("chat:1", "/messages"), json={"text": "two"})
     assert (reply.status_code, reply.json()["code"]) == (409, "conflict")
     assert await said(served) == [("user", "one"), ("agent", "ONE")]
-    assert await served.post(at("chat:1", "/interrupt")) == {"interrupted": None, "resume": None}
+    assert await served.post(at("chat:1", "/interrupt")) == {"interrupted": None, "mode": "abort", "resume": None}
     reply = await served.http.post("/sessions", json={"key": "chat:1"})
     assert (reply.status_code, reply.json()["status"], reply.json()["title"]) == (201, "idle", "Kept")
     await served.ended((await send(served, "three"))["id"])

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from midwatch.session import Message
 from midwatch.steering import MOST_QUEUED, STOP
 from midwatch.task import Task, TaskFilter
 from midwatch.testing import ScriptedAgent, receive, say
+from serving import at, serving, watch
 
 KEY = "chat:1"
 
@@ -253,6 +254,56 @@ async def test_the_queue_of_a_turn_is_bounded(desk: Runtime, hands: Hands) -> No
         await desk.sessions.say(KEY, "one more", "interrupt")
     assert (await desk.sessions.say(KEY, "one more")).mode == "after_turn"
     hands.go.set()
+
+
+async def test_over_http_the_reply_tells_when_it_is_heard(home: Path, hands: Hands) -> None:
+    agents = {name: FunctionAgent(name, getattr(hands, name), on_loop=True) for name in ("hold", "alone", "listen")}
+    async with serving(home, agents) as served:
+        await served.post("/sessions", {"key": KEY, "agent": "listen"})
+        idle = await served.post(at(KEY, "/interrupt"), {"mode": "stop"})
+        assert idle == {"interrupted": None, "mode": "stop", "resume": None}
+        first = await served.post(at(KEY, "/messages"), {"text": "begin", "mode": "interrupt"})
+        assert (first["mode"], first["steer"], first["prompt"]) == ("after_turn", None, "begin")
+        await served.until("turn_start", task_id=first["id"])
+        sent = await served.post(at(KEY, "/messages"), {"text": "hear me", "mode": "after_tool"})
+        assert (sent["id"], sent["mode"], sent["steer"]["text"]) == (first["id"], "after_tool", "hear me")
+        await served.ended(first["id"])
+        assert hands.received == ["hear me"]
+        refused = await served.http.post(at(KEY, "/messages"), json={"text": "x", "mode": "soon"})
+        assert (refused.status_code, refused.json()["field"]) == (422, "mode")
+        refused = await served.http.post(at(KEY, "/interrupt"), json={"hint": "why"})
+        assert (refused.status_code, refused.json()["field"]) == (422, "hint")
+
+
+async def test_a_watcher_is_shown_what_waits_and_too_much_is_429(home: Path, hands: Hands) -> None:
+    agents = {name: FunctionAgent(name, getattr(hands, name), on_loop=True) for name in ("hold", "alone")}
+    async with serving(home, agents) as served:
+        for agent in agents:
+            await served.post("/sessions", {"key": f"chat:{agent}", "agent": agent, "prompt": "begin"})
+            await served.until("turn_start", session_key=f"chat:{agent}")
+        stop = {"mode": "stop", "hint": "sum up"}
+        refused = await served.http.post(at("chat:alone", "/interrupt"), json=stop)
+        assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+        assert "midwatch session interrupt chat:alone" in refused.json()["detail"]
+        key = at("chat:hold", "/messages")
+        once = {"idempotency-key": "k"}
+        sent = [await served.post(key, {"text": "0", "mode": "interrupt"}, **once) for _ in range(2)]
+        assert sent[0]["steer"]["id"] == sent[1]["steer"]["id"]
+        for number in range(1, MOST_QUEUED):
+            await served.post(key, {"text": f"{number}", "mode": "interrupt"})
+        full = await served.http.post(key, json={"text": "more", "mode": "interrupt"})
+        assert (full.status_code, full.json()["code"]) == (429, "limit_reached")
+        assert (await served.post(at("chat:hold", "/interrupt"), stop))["mode"] == "stop"
+        async with aclosing(watch(served.http, at("chat:hold", "/live"))) as frames:
+            state = (await anext(frames)).data
+        waiting = [(one["mode"], one["text"]) for one in state["steers"]]
+        assert waiting == [*(("interrupt", f"{n}") for n in range(MOST_QUEUED)), ("stop", "sum up")]
+        agents_told = {one["name"]: one["steerable"] for one in (await served.get("/agents"))["agents"]}
+        assert agents_told["hold"] is True
+        assert agents_told["alone"] is False
+        hands.go.set()
+        await served.ended(sent[0]["id"])
+        assert (await served.ended(sent[0]["steer"]["id"]))["result"] == "did 0"
 
 
 async def eager(prompt: str, turn: Turn) -> str:

@@ -25,7 +25,11 @@ async def list_agents(desk: Desk) -> Json:
     """All agents known here, and those that other live processes offer."""
     live = await desk.roster.live()
     known = {name: shown(agent, name in live) for name, agent in desk.agents.items()}
-    elsewhere = {name: {"name": name, "live": True} for name in live if name not in known}
+    elsewhere = {
+        name: {"name": name, "live": True, "steerable": (await desk.roster.terms_of(name)).steerable}
+        for name in live
+        if name not in known
+    }
     everyone: Mapping[str, dict[str, Any]] = known | elsewhere
     return Json({"agents": [everyone[name] for name in sorted(everyone)], "default": desk.settings.default_agent})
 
@@ -54,6 +58,7 @@ def shown(agent: Agent, live: bool) -> dict[str, Any]:
         "slots": agent.terms.slots,
         "timeout": agent.terms.timeout_seconds,
         "on_crash": agent.terms.on_crash,
+        "steerable": agent.terms.steerable,
         "live": live,
         "problem": None,
         **agent.describe(),

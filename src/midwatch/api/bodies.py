@@ -14,6 +14,8 @@ from midwatch.agents.base import Seconds
 from midwatch.automation import WINDOW_SECONDS, ManageMode, Missed, ScopeKind
 from midwatch.event import KINDS, kinds_of
 from midwatch.identity import Role
+from midwatch.sessions import InterruptMode
+from midwatch.steering import SendMode
 from midwatch.submission import PRIORITY, OnCrash
 from midwatch.task import Status
 from midwatch.usage import By
@@ -148,7 +150,15 @@ class MessageBody(Strict):
     """Something to say in a conversation."""
 
     text: str
+    mode: SendMode = Field("after_turn", description="When a busy agent is to hear it.")
     priority: Priority = 0
+
+
+class InterruptBody(Strict):
+    """How the running turn is to end."""
+
+    mode: InterruptMode = Field("abort", description="At once, or with one closing answer.")
+    hint: str | None = Field(None, description="With stop: what the closing answer should be about.")
 
 
 class ScreenQuery(Strict):

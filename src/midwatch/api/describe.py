@@ -86,12 +86,24 @@ SPENT = {
     "tasks": 1, "done": 1, "failed": 0, "cancelled": 0, "untold": 0, "unpriced": 1, "seconds": 1.098,
     "input_tokens": 1200, "output_tokens": 80, "cost_usd": None,
 }  # fmt: skip
+STEER = {
+    "id": "t_06f2m8yq9a3c5e7g9j1k", "task_id": TASK["id"], "session_key": "chat:42", "mode": "after_tool",
+    "text": "And now in French, please.", "status": "queued", "actor": "owner", "became": None,
+    "created_at": TASK["started_at"],
+}  # fmt: skip
 EXAMPLES: dict[str, Any] = STANDING | {
     "TaskInfo": TASK,
     "SessionInfo": SESSION,
     "SubmitBody": {"prompt": "Say hello", "agent": "demo", "timeout": "10m"},
     "SessionBody": {"agent": "demo", "workdir": "/tmp", "title": "Release notes"},  # noqa: S108 - an example
-    "MessageBody": {"text": "And now in French, please."},
+    "MessageBody": {"text": "And now in French, please.", "mode": "after_tool"},
+    "InterruptBody": {"mode": "stop", "hint": "Say how far you came."},
+    "SteerInfo": STEER,
+    "SentInfo": {
+        **TASK, "status": "running", "status_text": "running", "outcome": None, "result": None, "completed_at": None,
+        "mode": "after_tool", "steer": STEER,
+    },
+    "Interrupted": {"interrupted": TASK["id"], "mode": "stop", "resume": None},
     "ScreenInfo": {
         "text": "Welcome\n> ", "columns": 120, "rows": 40, "cursor": [2, 1], "title": "", "status": "idle",
         "evidence": "prompt", "certain": True, "styled": "",
@@ -134,7 +146,7 @@ EXAMPLES: dict[str, Any] = STANDING | {
     },
     "AgentInfo": {
         "name": "demo", "live": True, "kind": "demo", "description": "built in", "slots": 16, "timeout": 1800.0,
-        "on_crash": "rerun", "problem": None, "target": "built in",
+        "on_crash": "rerun", "steerable": False, "problem": None, "target": "built in",
     },
     "ProcessInfo": PROCESS,
     "ClusterInfo": {"store": STORE, "processes": [PROCESS]},

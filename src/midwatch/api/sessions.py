@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from midwatch import wire
-from midwatch.api.bodies import MessageBody, MessageQuery, SessionBody, SessionQuery
+from midwatch.api.bodies import InterruptBody, MessageBody, MessageQuery, SessionBody, SessionQuery
 from midwatch.api.desk import Desk, StillAllowed, Who
 from midwatch.api.events import LastEventId, resume_point, stream, watched
 from midwatch.api.markdown import page_of
@@ -92,26 +92,28 @@ async def messages(desk: Desk, key: Key, asked: Annotated[MessageQuery, Query()]
     return Json({"messages": shown, "more": len(shown) < len(found) or len(found) == asked.limit})
 
 
-@router.post("/sessions/{key:path}/messages", status_code=202, responses={202: {"model": wire.TaskInfo}})
+@router.post("/sessions/{key:path}/messages", status_code=202, responses={202: {"model": wire.SentInfo}})
 async def send(
     desk: Desk, who: Who, key: Key, body: MessageBody, idempotency_key: Annotated[str | None, Header()] = None
 ) -> Json:
-    """Say something: a task of this conversation, which waits while another one runs. Durable when the reply comes."""
-    task = await desk.sessions.send(
-        key, body.text, priority=body.priority, idempotency_key=idempotency_key, actor=who.name
+    """Say something: a task of this conversation, which waits while another one runs; or, with another `mode`, a
+    message for the turn that runs. The reply's `mode` tells which it is. Durable when the reply comes."""
+    sent = await desk.sessions.say(
+        key, body.text, body.mode, priority=body.priority, idempotency_key=idempotency_key, actor=who.name
     )
-    return Json(task.snapshot(), 202, headers={"location": f"/api/v1/tasks/{task.id}"})
+    return Json(sent.snapshot(), 202, headers={"location": f"/api/v1/tasks/{sent.task.id}"})
 
 
 @router.post("/sessions/{key:path}/interrupt", responses={200: {"model": wire.Interrupted}})
-async def interrupt(desk: Desk, who: Who, key: Key) -> Json:
-    """Stop what runs in it now; what waits goes on. An automation or goal it belongs to is paused; `resume` says how to
-    have it go on."""
-    stopped = await desk.sessions.interrupt(key, actor=who.name)
+async def interrupt(desk: Desk, who: Who, key: Key, body: InterruptBody | None = None) -> Json:
+    """End the turn that runs in it now; what waits goes on. `abort` cancels it and pauses the automation or goal it
+    belongs to; `resume` says how to have that go on. `stop` lets the agent close with one answer."""
+    wanted = body or InterruptBody()
+    stopped = await desk.sessions.interrupt(key, wanted.mode, hint=wanted.hint, actor=who.name)
     task = await desk.tasks.get(stopped) if stopped else None
-    paused = task is not None and task.cause in ("automation", "goal") and task.cause_id
+    paused = wanted.mode == "abort" and task is not None and task.cause in ("automation", "goal") and task.cause_id
     resume = f"midwatch {task.cause} resume {task.cause_id}" if task is not None and paused else None
-    return Json({"interrupted": stopped, "resume": resume})
+    return Json({"interrupted": stopped, "mode": wanted.mode, "resume": resume})
 
 
 @router.post("/sessions/{key:path}/restart", responses={200: {"model": wire.SessionInfo}})
@@ -140,5 +142,7 @@ async def live(
 
 @router.get("/sessions/{key}", responses={200: {"model": wire.SessionInfo}})
 async def show(desk: Desk, key: Key) -> Json:
-    """One session."""
-    return Json((await desk.sessions.get(key)).snapshot())
+    """One session, and whether its agent hears messages while it works."""
+    view = await desk.sessions.get(key)
+    steerable = (await desk.roster.terms_of(view.session.agent)).steerable
+    return Json({**view.snapshot(), "steerable": steerable})

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -22,6 +22,7 @@ from midwatch.errors import Conflict, MidwatchError, NotFound
 
 if TYPE_CHECKING:
     from midwatch.client import Client
+    from midwatch.steering import SendMode
     from midwatch.wire import ChoiceInfo, EventInfo, SessionInfo, TaskInfo
 
 INTERRUPTED = 130
@@ -29,6 +30,13 @@ MESSAGES_SHOWN = 10
 STOP_SECONDS = 20.0
 """How long somebody who leaves waits for an agent of this process to end."""
 UNSPOKEN = ("task_submitted", "task_started", "task_finished")
+MODES: Mapping[str, SendMode] = {"/now": "interrupt", "/then": "after_tool"}
+"""What a line begins with that is for the running turn."""
+WHEN = {
+    "after_turn": "It waits for its turn.",
+    "interrupt": "It is heard at the next step.",
+    "after_tool": "It is heard when the tool has returned.",
+}
 
 
 def chat(
@@ -40,6 +48,9 @@ def chat(
     as_json: AsJson = False,
 ) -> None:
     """Talk to an agent. Ctrl-C stops its answer, once more or Ctrl-D leaves.
+
+    While it works, what you type waits for its turn; /now TEXT is heard at its next step, /then TEXT when its tool has
+    returned, and /stop has it close with one answer.
 
     Without a server the agent works in this process.
     """
@@ -88,6 +99,10 @@ class Chat:
         self._open: set[str] = set()
         self._ended: dict[str, str] = {}
         """Tasks that were seen to end, and how: one may end before the reply to its message is here."""
+        self._steers: set[str] = set()
+        """Messages that the running turn has not taken yet."""
+        self._said: set[str] = set()
+        self._saying = ""
         self._news = asyncio.Event()
         self._left: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -147,7 +162,7 @@ class Chat:
                     if not self._typed:
                         raise
                     note(f"midwatch: {error}")
-        while not self._typed and self._open:
+        while not self._typed and (self._open or self._steers):
             self._news.clear()
             await self._news.wait()
         unanswered = [task_id for task_id, status in self._ended.items() if status != "done"]
@@ -157,12 +172,23 @@ class Chat:
         if self._question and text in self._question[1]:
             await self._desk.client.approve(self._question[0], choice=text)
             return
+        command, _, rest = text.partition(" ")
+        if command == "/stop" and self._running:
+            await self._desk.client.interrupt(self._key, "stop", hint=rest.strip() or None)
+            return
+        mode = MODES.get(command) if rest.strip() else None
         busy = bool(self._open or self._running)
-        task_id = (await self._desk.client.send(self._key, text))["id"]
-        if task_id not in self._ended:
-            self._open.add(task_id)
+        self._saying = rest.strip() if mode else text
+        sent = await self._desk.client.send(self._key, self._saying, mode=mode)
+        self._saying = ""
+        if (steer := sent["steer"]) is not None:
+            self._said.add(steer["id"])
+            if sent["id"] not in self._ended:
+                self._steers.add(steer["id"])
+        if sent["id"] not in self._ended:
+            self._open.add(sent["id"])
         if busy and not self._json:
-            note(paint("It waits for its turn.", "dim", sys.stderr))
+            note(paint(WHEN[sent["mode"]], "dim", sys.stderr))
 
     def _stop(self) -> None:
         """Ctrl-C: stop the answer; once more, or when there is none, leave."""
@@ -202,6 +228,11 @@ class Chat:
         told, task_id = event["payload"], event.get("task_id")
         if event["kind"] == "task_started":
             self._running = task_id
+        elif event["kind"] == "task_submitted" and task_id in self._steers:
+            self._steers.remove(task_id)  # the turn has ended without it
+            self._open.add(task_id)
+        elif event["kind"] == "steering_injected":
+            self._steers.difference_update(told["steer_ids"])
         elif event["kind"] == "approval_requested" and told["rule"] is None:
             self._ask(told["approval_id"], told["question"], told["choices"])
         elif event["kind"] == "approval_resolved":
@@ -227,7 +258,8 @@ class Chat:
 
     def _overheard(self, event: EventInfo, text: str) -> None:
         """Somebody else speaks here, too."""
-        if event.get("task_id") not in {*self._open, *self._ended} and not self._json:
+        own = {*self._open, *self._ended, *self._said}
+        if event["payload"]["message_id"] not in own and text != self._saying and not self._json:
             note(paint(clean(f"{event.get('actor') or 'somebody'} says: {text}"), "dim", sys.stderr))
 
     def _ask(self, approval_id: str, question: str, choices: Sequence[ChoiceInfo]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os.path
 import sys
 from contextlib import suppress
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +23,22 @@ PAGE = 500
 
 SessionName = Annotated[str, typer.Argument(metavar="KEY", help="Key of the session.")]
 Title = Annotated[str | None, typer.Option("--title", help="What it is about.")]
+
+HEARD = {
+    "after_turn": "{0} waits for its turn in {1}",
+    "interrupt": "{0} hears it at its next step",
+    "after_tool": "{0} hears it when its tool has returned",
+}
+"""What is said of a message, by when the agent hears it: with the task that answers, and the session."""
+
+
+class SendModes(StrEnum):
+    """When a busy agent is to hear a message."""
+
+    after_turn = "after_turn"
+    interrupt = "interrupt"
+    after_tool = "after_tool"
+
 
 app = typer.Typer(
     help="Talk to an agent from a script: new, show, send, interrupt, close.", invoke_without_command=True
@@ -119,11 +136,14 @@ def send(
     wait: Annotated[
         bool, typer.Option("--wait", "-w", help="Show the answer, and exit 0 only when it is one.")
     ] = False,
+    mode: Annotated[
+        SendModes, typer.Option("--mode", "-m", help="When a busy agent is to hear it.", show_default=True)
+    ] = SendModes.after_turn,
     priority: Priority = 0,
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say something in a conversation. While it is busy the message waits for its turn."""
+    """Say something in a conversation. While it is busy the message waits for its turn, or goes into it."""
     from midwatch.cli.run import to_its_end
     from midwatch.cli.tasks import prompt_text, told
 
@@ -131,9 +151,11 @@ def send(
 
     async def act() -> int:
         async with connect(work=wait) as desk:
-            task = await desk.client.send(key, whole, priority=priority, idempotency_key=idempotency_key)
+            task = await desk.client.send(
+                key, whole, mode=mode.value, priority=priority, idempotency_key=idempotency_key
+            )
             if not wait:
-                told(task, as_json, f"{task['id']} waits for its turn in {key}")
+                told(task, as_json, HEARD[task["mode"]].format(task["id"], key))
                 if task["status"] == "pending" and not await desk.served():
                     note("No server runs, so nobody answers yet; start one with `midwatch up`.")
                 return 0
@@ -143,17 +165,23 @@ def send(
 
 
 @app.command()
-def interrupt(key: SessionName, as_json: AsJson = False) -> None:
+def interrupt(
+    key: SessionName,
+    stop: Annotated[bool, typer.Option("--stop", help="No more tools, and one closing answer.")] = False,
+    hint: Annotated[str | None, typer.Option("--hint", help="What the closing answer should be about.")] = None,
+    as_json: AsJson = False,
+) -> None:
     """Stop what runs in a conversation; what waits goes on."""
 
     async def act() -> None:
         async with connect() as desk:
-            found = await desk.client.interrupt(key)
+            found = await desk.client.interrupt(key, "stop" if stop else "abort", hint=hint)
         stopped, resume = found["interrupted"], found["resume"]
         if as_json:
             emit(found)
         else:
-            say(f"{stopped} is being stopped" if stopped else f"Nothing runs in {key}.")
+            how = "is asked to close" if stop else "is being stopped"
+            say(f"{stopped} {how}" if stopped else f"Nothing runs in {key}.")
             if resume:
                 say(f"What it belongs to is paused; go on with: {resume}")
 

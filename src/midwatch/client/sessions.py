@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from midwatch.client.transport import Transport, quoted, without_none
 from midwatch.wire import (
     Interrupted,
     MessageInfo,
+    SentInfo,
     SessionInfo,
     SessionPage,
-    TaskInfo,
 )
+
+if TYPE_CHECKING:
+    from midwatch.sessions import InterruptMode
+    from midwatch.steering import SendMode
 
 
 class SessionCalls(Transport):
@@ -50,16 +54,24 @@ class SessionCalls(Transport):
         return cast(Sequence[MessageInfo], found["messages"])
 
     async def send(
-        self, key: str, text: str, *, priority: int | None = None, idempotency_key: str | None = None
-    ) -> TaskInfo:
-        """Say something in a conversation: a task, which waits while another one runs there. It is durable when this
-        returns."""
-        said = without_none({"text": text, "priority": priority})
-        return cast(TaskInfo, await self._post(f"/sessions/{quoted(key)}/messages", said, key=idempotency_key))
+        self,
+        key: str,
+        text: str,
+        *,
+        mode: SendMode | None = None,
+        priority: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> SentInfo:
+        """Say something in a conversation: a task, which waits while another one runs there; with `mode` interrupt or
+        after_tool a message for the turn that runs. The reply's `mode` tells. It is durable when this returns."""
+        said = without_none({"text": text, "mode": mode, "priority": priority})
+        return cast(SentInfo, await self._post(f"/sessions/{quoted(key)}/messages", said, key=idempotency_key))
 
-    async def interrupt(self, key: str) -> Interrupted:
-        """Stop what runs in a conversation; what waits goes on. Says what was stopped, and how it is resumed."""
-        return cast(Interrupted, await self._post(f"/sessions/{quoted(key)}/interrupt"))
+    async def interrupt(self, key: str, mode: InterruptMode | None = None, *, hint: str | None = None) -> Interrupted:
+        """End the turn that runs in a conversation: at once, or with `mode` stop after one closing answer. What waits
+        goes on. Says what was stopped, and how it is resumed."""
+        said = without_none({"mode": mode, "hint": hint})
+        return cast(Interrupted, await self._post(f"/sessions/{quoted(key)}/interrupt", said or None))
 
     async def restart_session(self, key: str) -> SessionInfo:
         """Stop what runs in a conversation and end its agent's process; the next message begins a new one."""

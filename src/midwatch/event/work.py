@@ -167,6 +167,8 @@ class InterruptReceived(Payload):
     reason: str
     content_len: int | None = None
     queue_depth: int | None = None
+    steer_id: str | None = None
+    """Of the message, or of the request to close."""
 
 
 @kind("error", agents=True)

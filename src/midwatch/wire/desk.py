@@ -143,6 +143,7 @@ class SessionInfo(TypedDict):
     updated_at: str
     queued: int
     running_task: str | None
+    steerable: NotRequired[bool]
 
 
 class SessionPage(TypedDict):
@@ -207,14 +208,40 @@ class SessionStateInfo(TypedDict):
     partial: list[WrittenInfo]
     running: TaskInfo | None
     queue: list[TaskInfo]
+    steers: list[SteerInfo]
     errors: list[FaultInfo]
     screen: str | None
 
 
+class SteerInfo(TypedDict):
+    """A message for a running turn. `status` is queued, injected (the turn has it), passed_on (it became a task, which
+    has its id) or dropped."""
+
+    id: str
+    task_id: str
+    session_key: str
+    mode: str
+    text: str
+    status: str
+    actor: str | None
+    became: str | None
+    created_at: str
+
+
+class SentInfo(TaskInfo):
+    """What became of a message: the task that will answer it. `mode` is when it reaches the agent; `steer` the message
+    itself where it goes into a turn that runs, else null."""
+
+    mode: str
+    steer: SteerInfo | None
+
+
 class Interrupted(TypedDict):
-    """The task that was stopped, or null when nothing ran; and the command that resumes what it belongs to, if any."""
+    """The task whose turn ends, or null when nothing ran; how (`abort` or `stop`); and the command that resumes what it
+    belongs to, if that was paused."""
 
     interrupted: str | None
+    mode: str
     resume: str | None
 
 
@@ -251,6 +278,7 @@ class AgentInfo(TypedDict, total=False):
     slots: int
     timeout: float | None
     on_crash: str
+    steerable: bool
     problem: str | None
     command: str
     target: str

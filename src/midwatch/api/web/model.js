@@ -62,7 +62,7 @@ export function after(task, event) {
     case "task_rescued":
       return ["resume", "rerun"].includes(payload.action) ? { ...task, status: "pending", wait: null } : task;
     case "interrupt_received":
-      return { ...task, stop_requested: payload.reason || "cancel" };
+      return !payload.reason || payload.reason === "cancel" ? { ...task, stop_requested: "cancel" } : task; // the others are messages
     case "task_finished":
       return {
         ...task,
@@ -115,7 +115,7 @@ const LINES = {
   budget_reached: (p) => `spent: ${p.budget} of the ${p.scope}, ${p.spent} of ${p.limit}`,
   agent_exited: (p) => `the agent's program ended${p.code === null ? "" : `: ${p.code}`}`,
   gap: (p) => (p.dropped ? `${p.dropped} live events were left out` : "older events are gone"),
-  interrupt_received: (p) => `asked to stop: ${p.reason}`,
+  interrupt_received: (p) => ({ stop: "asked to close with an answer", interrupt: "has a message for its next step", after_tool: "has a message for after its tool" })[p.reason] ?? `asked to stop: ${p.reason}`,
   error: (p) => `${p.stage}: ${quoted(p.message)}`,
   agent_error: (p) => quoted(p.message),
   message_update: (p) => `${p.role}: ${quoted(p.message)}`,

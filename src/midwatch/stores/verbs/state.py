@@ -5,7 +5,7 @@ from __future__ import annotations
 from midwatch.session import MAX_ERRORS, Fault, Message
 from midwatch.state import MESSAGES_SHOWN, DeskState, SessionState, TaskState
 from midwatch.stores.sql import RECORDS, loads
-from midwatch.stores.verbs import event, look, task
+from midwatch.stores.verbs import event, look, steer, task
 from midwatch.stores.verbs.tx import Tx
 
 
@@ -28,6 +28,7 @@ def of_session(tx: Tx, key: str) -> SessionState | None:
         running=task.get(tx, view.running_task) if view.running_task else None,
         queue=[task.task_of(row) for row in tx.rows("session.queue", {"key": key})],
         errors=faults[::-1],
+        steers=steer.queued(tx, view.running_task) if view.running_task else [],
     )
 
 

@@ -29,7 +29,7 @@ export default async function session(main, page) {
   main.className = "session-page";
   const stop = new AbortController();
   page.whenLeft(() => stop.abort());
-  const data = { session: null, messages: new Map(), html: new Map(), partials: new Map(), queue: new Map(), running: null, errors: [], lately: [], seq: 0, work: new Work(), events: null };
+  const data = { session: null, messages: new Map(), html: new Map(), partials: new Map(), queue: new Map(), steers: new Map(), running: null, errors: [], lately: [], seq: 0, work: new Work(), events: null };
   const view = build(main, key, data);
   const draw = perFrame(() => page.isShown() && data.session && drawAll(view, data, page));
   const readUsed = async () => {
@@ -74,11 +74,12 @@ export default async function session(main, page) {
     state: () => { if (data.session && (data.running || data.partials.size)) read().catch(() => {}); },
     reset: () => { data.events = null; read().catch(() => {}); },
   }));
+  view.modes.node.addEventListener("change", draw);
   page.whenLeft(desk.on("activity", draw));
   page.whenLeft(approvalList(view.approvals, { which: (one) => one.session_key === key, withTask: true, changed: () => stick(view) }));
-  view.send = async (text, wish) => {
-    const task = await post(`/sessions/${part(key)}/messages`, { text }, { key: wish });
-    if (!data.queue.has(task.id) && data.running?.id !== task.id && !data.ended?.has(task.id)) data.queue.set(task.id, task);
+  view.send = async (text, wish, mode) => {
+    const task = await post(`/sessions/${part(key)}/messages`, { text, mode }, { key: wish });
+    if (!task.steer && !data.queue.has(task.id) && data.running?.id !== task.id && !data.ended?.has(task.id)) data.queue.set(task.id, task);
     view.stuck = true;
     draw();
   };
@@ -98,6 +99,7 @@ export default async function session(main, page) {
   page.whenLeft(() => view.terminal?.stop.abort());
   const found = await get(`/sessions/${part(key)}`); // an unknown session is told as such
   page.setTitle(found.title || key);
+  data.steerable = found.steerable;
   await Promise.all([read(), readUsed()]);
   if (desk.may.act) view.input.focus({ preventScroll: true });
   const { transport } = await get("/status", { from: surface(key), signal: stop.signal }).catch(() => ({}));
@@ -117,6 +119,7 @@ function take(data, state, missing) {
     data.partials.set(one.message_id, made);
   }
   data.queue = new Map((state.queue ?? []).map((task) => [task.id, task]));
+  data.steers = new Map((state.steers ?? []).map((one) => [one.id, one]));
   data.running = state.running;
   data.screen = state.screen ?? null;
   data.errors = state.errors ?? [];
@@ -129,6 +132,7 @@ function note(data, event) {
   data.seq = event.seq;
   data.last = event.time;
   const { kind, payload, task_id: id } = event;
+  noteSteers(data.steers, event);
   if (kind === "message_update" && payload.number) {
     data.messages.set(payload.number, { number: payload.number, id: payload.message_id, role: payload.role, text: payload.message, cut: payload.cut, time: event.time, task_id: id });
     data.partials.delete(payload.message_id);
@@ -148,6 +152,13 @@ function note(data, event) {
   } else if (kind === "session_closed") data.session = { ...data.session, status: "closed" };
   else if (kind === "agent_error") data.errors = [...data.errors, { ...payload, time: event.time }].slice(-100);
   if (kind === "task_interrupted" || kind === "task_rescued") for (const name of [...data.partials.keys()]) if (name.startsWith(`${id}.`)) data.partials.delete(name);
+}
+
+/** Messages that the running turn has not heard yet. */
+function noteSteers(steers, { kind, payload, task_id: id }) {
+  if (kind === "interrupt_received" && payload.steer_id) steers.set(payload.steer_id, { id: payload.steer_id, task_id: id, mode: payload.reason });
+  else if (kind === "steering_injected") for (const one of payload.steer_ids) steers.delete(one);
+  else if (kind === "task_finished") for (const one of [...steers.values()]) if (one.task_id === id) steers.delete(one.id);
 }
 
 /** Markdown is rendered by the server, for the messages that have no page yet. */
@@ -190,10 +201,14 @@ function build(main, key, data) {
     const { interrupted, resume } = await post(`/sessions/${part(key)}/interrupt`);
     toast(resume ? `Interrupted. Go on with: ${resume}` : interrupted ? "Interrupted; the queue goes on." : "Nothing was running.");
   }, { kind: "acts", iconName: "stop", title: "Stop the running turn; what is queued goes on" });
+  view.soon = actButton("Stop after this step", async () => {
+    const { interrupted } = await post(`/sessions/${part(key)}/interrupt`, { mode: "stop" });
+    toast(interrupted ? "It closes with one answer, without more tools." : "Nothing was running.");
+  }, { kind: "acts", iconName: "pause", title: "No more tools, and one closing answer" });
   view.close = actButton("Close", async () => {
     if (await confirmed("Close this session? What is running or queued in it is cancelled.", "Close the session")) data.session = await post(`/sessions/${part(key)}/close`);
   }, { kind: "danger acts" });
-  Object.assign(view, composer((text, wish) => view.send(text, wish)));
+  Object.assign(view, composer((text, wish, mode) => view.send(text, wish, mode)));
   if (single) view.button.before(...attachButton(key, view.input));
   view.earlier = actButton("Earlier messages", () => readEarlier(view, key, data), { kind: "quiet" });
   view.earlier.hidden = true;
@@ -201,9 +216,9 @@ function build(main, key, data) {
   view.scroller.addEventListener("scroll", () => { view.stuck = view.scroller.scrollHeight - view.scroller.scrollTop - view.scroller.clientHeight < 60; }, { passive: true });
   view.look = actButton("Terminal", () => view.showTerminal(!view.terminal), { iconName: "terminal", title: "See its terminal and type into it" });
   view.look.hidden = true;
-  view.body = h("div.session-body", h("section.panel.talk-panel", view.scroller, h("div.talk-foot", view.errors, view.queue, view.form)));
+  view.body = h("div.session-body", h("section.panel.talk-panel", view.scroller, h("div.talk-foot", view.errors, view.queue, view.modes.node, view.form)));
   main.append(
-    h("div.page-head", single ? null : h("nav.crumbs", { "aria-label": "Where" }, h("a", { href: "/sessions" }, "Sessions")), view.title, h("span.spacer"), h("span.task-buttons", view.look, view.interrupt, single ? null : view.close)),
+    h("div.page-head", single ? null : h("nav.crumbs", { "aria-label": "Where" }, h("a", { href: "/sessions" }, "Sessions")), view.title, h("span.spacer"), h("span.task-buttons", view.look, view.soon, view.interrupt, single ? null : view.close)),
     view.sub, h("p.task-line", view.status, h("span", view.time), h("span.dim", "last activity ", view.last), view.activity),
     view.body);
   return view;
@@ -226,7 +241,12 @@ function drawAll(view, data, page) {
   const activity = running ? desk.activity.get(running.id) : null;
   attribute(view.last, "at", data.last ?? activity?.at ?? session.updated_at);
   say(view.activity, activity?.text ?? "");
+  const steerable = Boolean(running && data.steerable && !closed);
   view.interrupt.disabled = !running;
+  say(view.interrupt.lastChild, steerable ? "Abort now" : "Interrupt");
+  view.soon.hidden = !steerable;
+  view.soon.disabled = [...data.steers.values()].some((one) => one.mode === "stop");
+  view.modes.offer(steerable);
   view.close.disabled = closed;
   view.loading.remove();
   view.approvals.hidden = false; // below what was said, so not before it
@@ -235,10 +255,10 @@ function drawAll(view, data, page) {
   view.screen.hidden = !data.screen || !running || Boolean(view.terminal);
   if (data.screen) say(view.screen, data.screen);
   drawErrors(view.errors, data.errors);
-  view.input.placeholder = closed ? "This session is closed" : running ? "Write on; it waits in the queue" : "Write a message";
+  view.input.placeholder = closed ? "This session is closed" : running ? (steerable ? "Write on; choose when it is heard" : "Write on; it waits in the queue") : "Write a message";
   view.input.disabled = closed;
   view.button.disabled = closed;
-  say(view.button.lastChild, running ? "Queue" : "Send");
+  say(view.button.lastChild, running && view.modes.mode() === "after_turn" ? "Queue" : "Send");
   stick(view);
 }
 
@@ -246,6 +266,7 @@ function drawTalk(view, data, closed) {
   const messages = [...data.messages.values()].sort((a, b) => a.number - b.number);
   keyed(view.talk, together(messages, data.work.steps), (one) => one.key ?? one.number, (one) => (one.steps ? h("li.work", h("ol.steps-list")) : message(one, data.session.agent)), (node, one) => {
     if (one.steps) return drawSteps(node.firstChild, one.steps);
+    say(node.when, UNHEARD[data.steers.get(one.id)?.mode] ?? "");
     const html = data.html.get(one.number);
     if (html != null && node.html !== html && !node.matches(".no-answer")) { node.html = html; node.text.className = "page-text"; insertSanitised(node.text, html); }
     return undefined;
@@ -286,11 +307,15 @@ function together(messages, steps) {
 const NAMES = { user: "you", result: "result", notice: "midwatch" };
 const FAILED = /^\[(failed|cancelled)(: \w+)?\]/; // how the record tells that there is no answer
 
+const UNHEARD = { interrupt: "waits for the next step", after_tool: "waits for the tool", stop: "waits for the next step" };
+
 function message(one, agent) {
+  const when = h("span.tag.unheard");
   const text = h("div.said", one.text);
   const node = h("li.message", { class: `${one.role}${one.role === "agent" && FAILED.test(one.text) ? " no-answer" : ""}` },
-    h("p.message-head", h("b", NAMES[one.role] ?? agent), h("span.faint.num", { title: dateTime(one.time) }, timeOfDay(one.time)), one.task_id ? taskLink(one.task_id, "task") : null), text);
+    h("p.message-head", h("b", NAMES[one.role] ?? agent), h("span.faint.num", { title: dateTime(one.time) }, timeOfDay(one.time)), when, one.task_id ? taskLink(one.task_id, "task") : null), text);
   node.text = text;
+  node.when = when;
   return node;
 }
 

@@ -1,0 +1,93 @@
+"""Speaking to an agent while it works: when it hears a message, what it has not heard yet, and two ways to stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.async_api import expect
+
+from browsing import DESKTOP, PHONE, Desk, session_path
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SETTINGS = """
+detect_agents = false
+shutdown_grace = 0
+
+[agents.listener]
+kind = "function"
+target = "crew:listen"
+path = "HERE"
+
+[agents.deaf]
+kind = "function"
+target = "crew:deaf"
+path = "HERE"
+"""
+
+
+@pytest.fixture
+def settings() -> str:
+    return SETTINGS.replace("HERE", str(Path(__file__).parent))
+
+
+async def test_a_message_is_heard_in_the_running_turn(desk: Desk) -> None:
+    session = (await desk.post("/sessions", {"agent": "listener"}))["key"]
+    page = await desk.open(session_path(session))
+    modes = page.get_by_role("group", name="When the agent hears it")
+    message = page.get_by_label("Message")
+    await expect(message).to_be_focused()
+    await expect(modes).to_be_hidden()
+    await expect(page.get_by_role("button", name="Stop after this step")).to_be_hidden()
+    await message.fill("begin")
+    await message.press("Control+Enter")
+    await expect(modes).to_be_visible()
+    await expect(modes.get_by_role("button", name="After the turn")).to_have_attribute("aria-pressed", "true")
+    await expect(page.get_by_role("button", name="Queue", exact=True)).to_be_visible()
+    await modes.get_by_role("button", name="At its next step").press("Enter")
+    for text in ("left a bit", "enough"):
+        await message.fill(text)
+        await message.press("Control+Enter")
+    await expect(page.locator(".message.agent:not(.writing)")).to_contain_text("heard: left a bit, enough")
+    await expect(page.locator(".message.user .said")).to_have_text(["begin", "left a bit", "enough"])
+    await expect(modes).to_be_hidden()
+    await expect(page.locator(".queued")).to_have_count(0)
+    await expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
+
+
+async def test_it_closes_with_an_answer_when_asked_to_stop(desk: Desk) -> None:
+    session = (await desk.post("/sessions", {"agent": "listener", "prompt": "begin"}))["key"]
+    page = await desk.open(session_path(session))
+    await page.get_by_role("button", name="Stop after this step").click()
+    await expect(page.locator(".message.agent:not(.writing)")).to_contain_text("heard: Stop here")
+    await expect(page.locator(".task-line .status")).to_have_text("idle")
+
+
+@pytest.mark.parametrize("width", ["desktop", "phone"])
+async def test_what_is_not_heard_yet_says_so_and_goes_on_when_the_turn_ends(
+    desk: Desk, tmp_path: Path, width: str
+) -> None:
+    done = tmp_path / "done"
+    session = (await desk.post("/sessions", {"agent": "deaf", "prompt": str(done)}))["key"]
+    page = await desk.open(session_path(session), viewport=PHONE if width == "phone" else DESKTOP)
+    message, modes = page.get_by_label("Message"), page.get_by_role("group", name="When the agent hears it")
+    for mode, text in (("At its next step", str(done)), ("After its tool", "after that")):
+        await modes.get_by_role("button", name=mode).click()
+        await message.fill(text)
+        await message.press("Control+Enter")
+    unheard = page.locator(".message.user .unheard:visible")
+    await expect(unheard).to_have_text(["waits for the next step", "waits for the tool"])
+    await page.reload()
+    await expect(unheard).to_have_text(["waits for the next step", "waits for the tool"])
+    await page.get_by_role("button", name="Stop after this step").click()
+    await expect(page.get_by_role("button", name="Stop after this step")).to_be_disabled()
+    await expect(page.get_by_role("button", name="Abort now")).to_be_visible()
+    await page.screenshot(path=tmp_path / f"steering-{width}.png")
+    assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    done.touch()
+    await expect(unheard).to_have_count(0)
+    await expect(page.locator(".message.agent:not(.writing)")).to_have_count(2)
+    await page.get_by_role("button", name="Abort now").click()
+    await expect(page.locator(".message.no-answer")).to_have_count(1)
+    await expect(page.locator(".message.user .said")).to_have_text([str(done), str(done), "after that"])
