@@ -5,6 +5,7 @@ The day's figures are those of tasks that ended since midnight, read anew every 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime, time, timedelta
 from typing import Any, NamedTuple
@@ -90,6 +91,7 @@ class Day:
         self._zone = ZoneInfo(zone)
         self._budgets: dict[str | None, Budget] = {None: desk} | dict(agents)
         self._until = 0
+        self._looking = asyncio.Lock()
         self._known_at: float | None = None
         self._spent: dict[str, Spending] = {}
         self._since: list[tuple[float, str, Spending]] = []
@@ -129,18 +131,19 @@ class Day:
             self._since.append((self._clock.monotonic(), agent, spent))
 
     async def look(self) -> None:
-        """Ask the store, unless it was asked a moment ago on the same day."""
-        asked, now = self._clock.monotonic(), self._clock.now()
-        if self._known_at is not None and asked - self._known_at < FRESH_SECONDS and now < self._until:
-            return
-        since, until = day_of(now, self._zone)
-        self._known_at, self._until = asked, until
-        try:
-            rows = await self._store.spent(Asked(since=since, until=until, by=("agent",)))
-        except StoreUnavailable:
-            return  # what was known is good enough for a moment
-        self._spent = {row.agent or "": Spending.of(row._asdict()) for row in rows}
-        self._since = [one for one in self._since if one[0] >= asked]
+        """Ask the store, unless it was asked a moment ago on the same day. Whoever comes meanwhile waits for it."""
+        async with self._looking:
+            asked, now = self._clock.monotonic(), self._clock.now()
+            if self._known_at is not None and asked - self._known_at < FRESH_SECONDS and now < self._until:
+                return
+            since, until = day_of(now, self._zone)
+            try:
+                rows = await self._store.spent(Asked(since=since, until=until, by=("agent",)))
+            except StoreUnavailable:
+                return  # what was known is good enough for a moment
+            self._known_at, self._until = asked, until
+            self._spent = {row.agent or "": Spending.of(row._asdict()) for row in rows}
+            self._since = [one for one in self._since if one[0] >= asked]
 
 
 def day_of(now: int, zone: ZoneInfo) -> tuple[int, int]:
