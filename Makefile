@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml
 	  { echo "midwatch needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[apprise,llm,postgres,terminal]' --group dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[apprise,llm,otel,postgres,terminal]' --group dev
 	@touch $(STAMP)
 
 .PHONY: install

@@ -15,12 +15,14 @@ SOURCE = Path(midwatch.__file__).parent
 ROOT = SOURCE.parent.parent
 
 ORDER = (
-    "errors", "clock", "schedule", "event", "budget", "session", "channel", "change", "notifications", "submission",
+    "errors", "clock", "trace",
+    "schedule", "event", "budget", "session", "channel", "change", "notifications", "submission",
     "task", "step", "steering", "worktree", "tasks", "worktrees", "state", "usage", "spending", "sessions", "history",
     "handoff", "agent", "commandline", "risk", "rule", "approval", "identity", "automation", "goal", "rules",
     "automations", "snapshots", "goals", "handoffs", "settlement", "alert", "alerts", "engine", "store", "home",
     "slots", "turn", "verdict", "conversations", "waiting", "run", "worker", "lookout", "courier", "watchdog",
-    "scheduler", "routines", "subscriptions", "hooks", "partial", "relay", "terminals", "bus", "stores", "engines",
+    "scheduler", "routines", "subscriptions", "hooks", "partial", "relay", "terminals", "bus", "telemetry",
+    "stores", "engines",
     "agents", "channels", "config", "loopback", "runtime", "backup", "testing", "wire", "api", "client", "cli",
 )  # fmt: skip
 """Reading order. A module imports only from names that stand before its own."""

@@ -61,6 +61,7 @@ from midwatch.history import (
 from midwatch.session import PRIVATE, gate_key
 from midwatch.task import TRIES, AgentTerms, Task, TaskStore, meta
 from midwatch.tasks import stopping
+from midwatch.trace import incoming
 
 Hook = Callable[[Handoff], Any]
 Enable = Callable[["HandoffOptions", str], Any]
@@ -378,7 +379,7 @@ class Handoffs:
             dir_key=apart(terms.dir_key(options.workdir), await self._source(options)),
             timeout_seconds=terms.timeout_seconds, on_crash=terms.on_crash,
             max_attempts=made.max_retries + 1, root_id=made.root_id or task_id, parent_id=made.source_task,
-            internal_key=f"handoff:{made.id}", submitter=self._owner,
+            internal_key=f"handoff:{made.id}", submitter=self._owner, trace=incoming.get(),
         )  # fmt: skip
         context = {**made.context, "messages": [dict(message) for message in history]}
         return task, context

@@ -64,6 +64,7 @@ from midwatch.stores.sqlite import SqliteStore
 from midwatch.subscriptions import Subscriptions
 from midwatch.task import AgentTerms, Task
 from midwatch.tasks import Limits, Tasks
+from midwatch.telemetry import ENDS, Telemetry, Workflows, telemetry
 from midwatch.terminals import Terminals
 from midwatch.watchdog import Watchdog
 from midwatch.worker import Worker
@@ -178,6 +179,7 @@ class Runtime:
         self.subscriptions = Subscriptions(store, self.bus, clock)
         self.hooks = Hooks(store, self.subscriptions)
         self.alerts = Alerts(store, clock, self.roster.live, settings.silence_of)
+        self._telemetry: Telemetry | None = None
         self._worker: Worker | None = None
         self._engine: Engine | None = None
         self._courier: Courier | None = None
@@ -243,6 +245,7 @@ class Runtime:
             started_at=self.clock.now(),
             terms={name: tuple(agent.terms) for name, agent in self.agents.items()},
         )
+        self._telemetry = telemetry()
         self._worker = self._build_worker()
         engine = self._engine = self._build_engine(self._worker, self.instance)
         self._courier = Courier(self.store, self.clock, self.channels, engine.leads)
@@ -273,6 +276,9 @@ class Runtime:
         await self.routines.start()
         if settings.completion_hook:
             await self.hooks.add("completion", program(settings.completion_hook, self._child_env), engine.leads)
+        if self._telemetry is not None:
+            workflows = Workflows(self._telemetry, self.store)
+            await self.subscriptions.add("telemetry", workflows.told, ENDS, durable=True, leads=engine.leads)
 
     def _build_worker(self) -> Worker:
         settings, per_agent = self.settings, {name: agent.terms.slots for name, agent in self.agents.items()}
@@ -294,7 +300,12 @@ class Runtime:
             settle=self.settlements.after,
             worktrees=self.worktrees,
             purse=self._purse(),
+            observe=self._telemetry.observe if self._telemetry is not None else None,
         )
+
+    async def _send_telemetry(self) -> None:
+        if self._telemetry is not None:
+            await asyncio.to_thread(self._telemetry.close)
 
     def _routines(self, engine: Engine) -> Routines:
         made = Routines(self.clock, engine.leads)
@@ -378,7 +389,7 @@ class Runtime:
         steps.append(self.subscriptions.stop)
         if self._loopback is not None:
             steps.append(self._loopback.close)
-        steps += [self.tokens.close, self.bus.stop]
+        steps += [self.tokens.close, self.bus.stop, self._send_telemetry]
         if self.relay is not None:
             steps.append(self.relay.close)
         failed: list[BaseException] = []

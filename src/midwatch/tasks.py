@@ -15,6 +15,7 @@ from midwatch.session import PRIVATE, SessionStore, checked_key, gate_key
 from midwatch.steering import Mode, Sent, Steer, SteerStore
 from midwatch.submission import MAX_PROMPT, Submission, body_hash, check, check_repository
 from midwatch.task import OUTSIDE, TRIES, AgentTerms, Summary, Task, TaskFilter, TaskStore, end, meta, owned
+from midwatch.trace import incoming
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +140,7 @@ class Tasks:
             max_attempts=wish.get("max_attempts") or terms.max_attempts, submitter=self._submitter,
             root_id=task_id, idempotency_key=key,
             body_hash=body_hash(prompt, wish) if key else None,
-            budget=terms.budget_of(Budget.from_data(wish.get("budget"))), worktree=worktree,
+            budget=terms.budget_of(Budget.from_data(wish.get("budget"))), worktree=worktree, trace=incoming.get(),
         )  # fmt: skip
 
     async def _worktree(self, wish: Submission, session: str, terms: AgentTerms, now: int) -> dict[str, Any] | None:

@@ -9,8 +9,9 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from contextvars import Context, copy_context
 from dataclasses import replace
 from typing import Any, Protocol, Unpack
 
@@ -46,6 +47,7 @@ from midwatch.spending import Purse
 from midwatch.steering import STOP, Mode, Steer
 from midwatch.step import Step, StepStore
 from midwatch.task import Claim, Task, TaskStore, changed_status, conversation, meta, prompt_message, used
+from midwatch.trace import Trace, incoming, noted, read
 
 STEPS = (LlmRequest, LlmResponse, ToolExecStart, ToolExecEnd)
 MOST_UNWRITTEN = 500
@@ -57,6 +59,18 @@ class Store(TaskStore, StepStore, Protocol):
     """What a turn needs of the store."""
 
 
+class Observed(Protocol):
+    """A turn as telemetry sees it."""
+
+    trace: Trace
+
+    def told(self, made: Event) -> None: ...
+    def lost(self, now: int) -> None: ...
+
+
+Observe = Callable[[Task], Observed]
+
+
 class Host(Protocol):
     """What a turn needs of the worker that runs it."""
 
@@ -65,6 +79,7 @@ class Host(Protocol):
     judge: Judge
     purse: Purse
     handoffs: Handoffs
+    observe: Observe | None
 
     @property
     def store(self) -> Store: ...
@@ -113,6 +128,10 @@ class LiveTurn:
         self._host = host
         self._progress = task.progress
         self._meta = {**meta(task), "turn_id": f"{task.id}.{task.attempt}"}
+        self._observed = host.observe(task) if host.observe is not None else None
+        self._trace = self._observed.trace if self._observed is not None else read(task.trace)
+        if self._trace is not None:
+            self._meta |= {"trace_id": self._trace.trace_id, "span_id": self._trace.span_id}
         self._events: list[Event] = []
         self._messages: list[Message] = []
         self._sessions: list[Session] = []
@@ -140,6 +159,8 @@ class LiveTurn:
             payload = self._priced(payload)
         self._iteration += isinstance(payload, LlmRequest)
         made = event(payload, self._host.clock.now(), iteration=self._iteration or None, **self._meta)
+        if self._observed is not None and not self._ended:
+            self._observed.told(made)
         if payload.live:
             if self._events or self._flushing is not None:
                 self._held.append(made)  # what was told before it is shown before it
@@ -236,7 +257,8 @@ class LiveTurn:
     @property
     def env(self) -> Mapping[str, str]:
         """See the port."""
-        return self._host.env(self.task)
+        found = self._host.env(self.task)
+        return {**found, **self._trace.environment()} if self._trace is not None else found
 
     async def ask(
         self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
@@ -351,6 +373,14 @@ class LiveTurn:
 
     # -- for the worker ------------------------------------------------------------------------------------------
 
+    def context(self) -> Context | None:
+        """What it runs in: work that it hands in itself belongs to its trace."""
+        if self._trace is None:
+            return None
+        made = copy_context()
+        made.run(incoming.set, noted(self._trace.parent, self._trace.state or ""))
+        return made
+
     def worked(self) -> float:
         """Seconds it has worked; while it waits for an answer its time stands still."""
         since = self._works_since
@@ -401,7 +431,12 @@ class LiveTurn:
             self._events.extend((*changed_status(task, "busy", now), said(prompt, **self._meta)))
             self._messages.append(prompt)
             self._sessions.append(used(task, now))
-        self._events.append(event(told, now, **self._meta))
+        self._add(event(told, now, **self._meta))
+
+    def _add(self, made: Event) -> None:
+        if self._observed is not None:
+            self._observed.told(made)
+        self._events.append(made)
 
     async def finish(self, status: str, iterations: int | None, length: int) -> Changes:
         """No more events: close what is open and hand over everything that is not written yet."""
@@ -413,10 +448,11 @@ class LiveTurn:
         self._show_held()
         now = self._host.clock.now()
         spent = self._host.clock.monotonic() - self._started
-        self._events.extend(event(ending(opened, CUT_OFF), now, **self._meta) for opened in self._open.values())
+        for opened in self._open.values():
+            self._add(event(ending(opened, CUT_OFF), now, **self._meta))
         self._open.clear()
         told = TurnEnd(status=status, duration=round(spent, 6), iterations=iterations, final_content_len=length)
-        self._events.append(event(told, now, **self._meta))
+        self._add(event(told, now, **self._meta))
         return Changes(events=tuple(self._events), messages=tuple(self._messages), sessions=tuple(self._sessions))
 
     def _let_go(self, took: Sequence[str]) -> None:
@@ -500,7 +536,7 @@ class LiveTurn:
 
     def _tell(self, payload: Payload) -> None:
         """An event of our own among the agent's."""
-        self._events.append(event(payload, self._host.clock.now(), **self._meta))
+        self._add(event(payload, self._host.clock.now(), **self._meta))
 
     def _stand_still(self) -> None:
         self._worked, self._works_since = self.worked(), None
@@ -527,7 +563,7 @@ class LiveTurn:
                     continue
                 except LeaseLost:
                     self._lost = True
-                    self._host.lost(self)
+                    self._lose()
                     return
                 del self._events[: len(events)]
                 del self._messages[: len(messages)]
@@ -550,5 +586,10 @@ class LiveTurn:
         try:
             await self._host.store.apply(changes)
         except LeaseLost:
-            self._host.lost(self)
+            self._lose()
             raise
+
+    def _lose(self) -> None:
+        if self._observed is not None:
+            self._observed.lost(self._host.clock.now())
+        self._host.lost(self)

@@ -47,7 +47,7 @@ from midwatch.task import (
     pause_before,
     used,
 )  # fmt: skip
-from midwatch.turn import LiveTurn
+from midwatch.turn import LiveTurn, Observe
 from midwatch.verdict import ERROR_SHOWN, STUCK, Reason, Verdict, contained, failed, plain, turn_status
 from midwatch.waiting import back, park, put_off
 from midwatch.worktrees import Worktrees
@@ -89,6 +89,7 @@ class Worker:
         settle: Settle = nothing,
         worktrees: Worktrees | None = None,
         purse: Purse | None = None,
+        observe: Observe | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -100,6 +101,7 @@ class Worker:
         self.approval_seconds = approval_seconds
         self.judge = approvals.judge
         self.purse = purse or Purse()
+        self.observe = observe
         self.running: dict[str, Run] = {}
         self.slot_freed: Callable[[], None] = lambda: None
         self._agents = agents
@@ -240,7 +242,7 @@ class Worker:
         return replace(session, workdir=tree.workdir)
 
     async def _turn(self, run: Run, talk: Conversation, turn: LiveTurn) -> Verdict:
-        run.body = asyncio.get_running_loop().create_task(contained(talk, turn))
+        run.body = asyncio.get_running_loop().create_task(contained(talk, turn), context=turn.context())
         run.body.add_done_callback(run.end)
         self._limit_time(run, turn)
         if run.reason is not None:  # somebody stopped it while it was opening

@@ -66,6 +66,7 @@ class Worker:
         self.clock = SystemClock()
         self.approval_seconds = 100.0
         self.judge: Judge = nobody
+        self.observe = None
         self.purse = Purse()
         self.shown: list[Event] = []
         self.said: list[str] = []

@@ -15,6 +15,7 @@ from midwatch.api.door import Call, Door
 from midwatch.api.reply import problem
 from midwatch.errors import Forbidden, InvalidInput, MidwatchError, Unauthorized, UnsupportedMediaType
 from midwatch.identity import Actor, Tokens
+from midwatch.trace import incoming, noted
 
 MAX_BODY = 2 * 1024 * 1024
 MAX_STRANGERS_BODY = 4096
@@ -78,7 +79,11 @@ class Guard:
         except _Gone:
             pass
         else:
-            await self._app(scope, replay(body, receive), reply)
+            told = incoming.set(noted(call.header(b"traceparent"), call.header(b"tracestate")))
+            try:
+                await self._app(scope, replay(body, receive), reply)
+            finally:
+                incoming.reset(told)
 
     async def _identify(self, call: Call) -> Actor:
         """Who speaks, or Unauthorized. A wrong token is not made good by anything else, and for pages of other sites

@@ -14,6 +14,7 @@ import orjson
 from midwatch import errors
 from midwatch.errors import InvalidInput, MidwatchError, NotFound, NotRunning
 from midwatch.home import Home
+from midwatch.trace import own_trace
 
 TIMEOUT = httpx2.Timeout(30.0, connect=5.0)
 
@@ -34,7 +35,7 @@ class Transport:
         self._locate = locate
         self._http = httpx2.AsyncClient(
             base_url=f"{url}/api/v1",
-            headers={"authorization": f"Bearer {token}", "accept": "application/json"},
+            headers={"authorization": f"Bearer {token}", "accept": "application/json", **own_trace()},
             timeout=TIMEOUT,
             transport=transport,
             trust_env=False,  # the server is on this machine; a proxy set for the web is not the way to it

@@ -1,0 +1,247 @@
+"""Telemetry: what a real collector gets of turns, by the standard variables; and what happens without them."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from midwatch import telemetry
+from midwatch.agent import Turn
+from midwatch.agents.function import FunctionAgent
+from midwatch.config import Settings
+from midwatch.event import EventFilter, LlmDelta, LlmRequest, LlmResponse, LlmRetry, ToolExecEnd, ToolExecStart
+from midwatch.runtime import Runtime
+from midwatch.trace import incoming, noted, read
+from servers import Server, eventually
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+class Collector:
+    """Receives OTLP over HTTP and keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+        self.metrics: dict[str, list[Any]] = {}
+        self.services: set[str] = set()
+        self.port = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                lines = head.decode().split("\r\n")
+                headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:])}
+                body = await reader.readexactly(int(headers["content-length"]))
+                self._take(lines[0].split()[1], gzip.decompress(body) if "content-encoding" in headers else body)
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n")
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    def _take(self, path: str, body: bytes) -> None:
+        if path == "/v1/traces":
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                self.services |= {a.value.string_value for a in resource.resource.attributes if a.key == "service.name"}
+                self.spans += [span for scope in resource.scope_spans for span in scope.spans]
+        elif path == "/v1/metrics":
+            for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+                for metric in (one for scope in resource.scope_metrics for one in scope.metrics):
+                    self.metrics[metric.name] = list(metric.histogram.data_points)
+
+    def named(self, name: str) -> list[Any]:
+        return [span for span in self.spans if span.name == name]
+
+
+def told(span: Any) -> dict[str, Any]:
+    found = {}
+    for one in span.attributes:
+        which = one.value.WhichOneof("value")
+        value = getattr(one.value, which)
+        found[one.key] = [v.string_value for v in value.values] if which == "array_value" else value
+    return found
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[Collector]:
+    made = Collector()
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.port = server.sockets[0].getsockname()[1]
+    yield made
+    server.close()
+
+
+@pytest.fixture
+def exporting(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.port}")
+    return monkeypatch
+
+
+async def work(prompt: str, turn: Turn) -> str:
+    await turn.emit(LlmRequest(model="openai:gpt-5", messages_count=2, max_tokens=100, request_id="r1"))
+    await turn.emit(LlmRetry(attempt=1, max_retries=3, reason="rate_limit", error="429", backoff=0.5, request_id="r1"))
+    await turn.emit(LlmDelta(content_delta_len=3, request_id="r1"))
+    await turn.emit(LlmDelta(content_delta_len=3, request_id="r1"))
+    usage = {"input_tokens": 70, "output_tokens": 5}
+    await turn.emit(LlmResponse(model="openai:gpt-5", usage=usage, finish_reason="tool_calls", request_id="r1"))
+    await turn.emit(ToolExecStart(tool="look", arguments={"at": "secret place"}, tool_call_id="c1"))
+    await turn.emit(ToolExecEnd(tool="look", tool_call_id="c1", result="secret thing", is_error=prompt == "bad"))
+    await turn.emit(ToolExecStart(tool="cut", tool_call_id="c2"))
+    if prompt == "raise":
+        raise RuntimeError("no")
+    return turn.env.get("TRACEPARENT", "none")
+
+
+async def ran(home: Path, prompt: str, trace: str | None = None) -> tuple[str, list[Any]]:
+    settings = Settings.load(home, detect_agents=False)
+    agents = {"it": FunctionAgent("it", work, on_loop=True)}
+    async with Runtime.open(settings=settings, agents=agents) as desk:
+        if trace:
+            incoming.set(noted(trace))
+        task = await desk.tasks.submit(prompt, agent="it")
+        done = await desk.tasks.wait(task.id)
+        return done.result or done.error or "", await desk.store.read_events(0, EventFilter(turn_id=f"{task.id}.1"))
+
+
+async def test_a_turn_its_model_calls_and_tools_are_spans(
+    home: Path, collector: Collector, exporting: pytest.MonkeyPatch
+) -> None:
+    result, events = await ran(home, "bad", PARENT)
+    (turn,) = collector.named("invoke_agent it")
+    first, second = collector.named("chat gpt-5")
+    (tool,), (cut,) = collector.named("execute_tool look"), collector.named("execute_tool cut")
+    assert (turn.trace_id.hex(), turn.parent_span_id.hex()) == (PARENT[3:35], PARENT[36:52])
+    assert {span.parent_span_id for span in (first, second, tool, cut)} == {turn.span_id}
+    assert result == f"00-{PARENT[3:35]}-{turn.span_id.hex()}-01"
+    assert {(one.trace_id, one.span_id) for one in events} == {(turn.trace_id.hex(), turn.span_id.hex())}
+    about = told(turn)
+    assert (about["gen_ai.operation.name"], about["gen_ai.agent.name"], about["gen_ai.provider.name"]) == (
+        "invoke_agent", "it", "openai",
+    )  # fmt: skip
+    assert (about["gen_ai.usage.input_tokens"], about["midwatch.status"]) == (70, "completed")
+    assert (told(first)["error.type"], first.status.code) == ("rate_limit", 2)
+    assert second.start_time_unix_nano - first.end_time_unix_nano == 500_000_000
+    answer = told(second)
+    assert (answer["gen_ai.usage.output_tokens"], answer["gen_ai.response.finish_reasons"]) == (5, ["tool_calls"])
+    assert "gen_ai.response.time_to_first_chunk" in answer and "error.type" not in answer
+    assert (told(tool)["error.type"], told(tool)["gen_ai.tool.call.id"]) == ("tool_error", "c1")
+    assert told(cut)["error.type"] == "tool_error", "the turn ended while it ran"
+    assert not any("secret" in str(told(span)) for span in collector.spans), "contents are not sent unasked"
+    tokens = {p.attributes[-1].value.string_value: p.sum for p in collector.metrics["gen_ai.client.token.usage"]}
+    assert tokens == {"input": 70, "output": 5}
+    assert sum(p.count for p in collector.metrics["gen_ai.client.operation.duration"]) == 4
+    assert sum(p.count for p in collector.metrics["gen_ai.client.operation.time_to_first_chunk"]) == 1
+
+
+async def test_contents_are_sent_when_asked_for_and_failures_told(
+    home: Path, collector: Collector, exporting: pytest.MonkeyPatch
+) -> None:
+    exporting.setenv(telemetry.CONTENT, "true")
+    exporting.setenv("OTEL_SERVICE_NAME", "mine")
+    await ran(home, "raise")
+    (tool,), (turn,) = collector.named("execute_tool look"), collector.named("invoke_agent it")
+    assert told(tool)["gen_ai.tool.call.arguments"] == '{"at": "secret place"}'
+    assert told(tool)["gen_ai.tool.call.result"] == "secret thing"
+    assert '"content": "raise"' in told(turn)["gen_ai.input.messages"]
+    assert (told(turn)["error.type"], turn.status.code, turn.parent_span_id) == ("error", 2, b"")
+    assert collector.services == {"mine"}
+
+
+async def test_a_goal_is_a_workflow_over_its_turns(
+    home: Path, collector: Collector, exporting: pytest.MonkeyPatch
+) -> None:
+    async def step(prompt: str, turn: Turn) -> str:
+        return "going on"
+
+    agents = {"it": FunctionAgent("it", step, on_loop=True)}
+    async with Runtime.open(settings=Settings.load(home, detect_agents=False), agents=agents) as desk:
+        goal = await desk.goals.create("get there", agent="it")
+        async with asyncio.timeout(20):
+            async for made in desk.bus.follow(0, EventFilter(kinds=("turn_end",))):
+                assert made.kind == "turn_end"
+                break
+        await desk.goals.complete(goal.id, evidence="there")
+        sent = desk.subscriptions.list()[0]
+        assert await eventually(lambda: sent.handled > 0)
+    (workflow,) = collector.named("invoke_workflow goal")
+    turns = collector.named("invoke_agent it")
+    assert {turn.parent_span_id for turn in turns} == {workflow.span_id}
+    assert {turn.trace_id for turn in turns} == {workflow.trace_id}
+    assert told(workflow)["midwatch.goal.id"] == goal.id
+
+
+async def test_a_server_exports_its_turns_and_passes_the_trace_on(tmp_path: Path, collector: Collector) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "midwatch.toml").write_text(
+        'detect_agents = false\n[agents.env]\nkind = "command"\nargv = ["sh", "-c", "echo $TRACEPARENT"]\n'
+    )
+    server = Server(home, OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{collector.port}")
+    await server.start()
+    try:
+        token = (home / "token").read_text().strip()
+        headers = {"authorization": f"Bearer {token}", "traceparent": PARENT}
+        async with httpx2.AsyncClient(base_url=f"{server.url}/api/v1", headers=headers) as http:
+            tasks = [
+                (await http.post("/tasks", json={"prompt": "x", "agent": name})).json()["id"]
+                for name in ("env", "demo")
+            ]
+            found = [{}, {}]
+            for place, task_id in enumerate(tasks):
+                while found[place].get("status") not in ("done", "failed"):
+                    found[place] = (await http.get(f"/tasks/{task_id}")).json()
+                    await asyncio.sleep(0.05)
+    finally:
+        await server.stop()
+    (env,), (demo,) = collector.named("invoke_agent env"), collector.named("invoke_agent demo")
+    assert found[0]["result"].strip() == f"00-{PARENT[3:35]}-{env.span_id.hex()}-01"
+    assert {env.parent_span_id.hex(), demo.parent_span_id.hex()} == {PARENT[36:52]}
+    assert {span.parent_span_id for span in collector.named("execute_tool read_clock")} == {demo.span_id}
+    assert collector.services == {"midwatch"}
+
+
+async def test_without_the_variables_the_trace_is_passed_on_and_nothing_is_imported(home: Path) -> None:
+    result, events = await ran(home, "x", PARENT)
+    assert result == PARENT
+    assert {one.trace_id for one in events} == {PARENT[3:35]}
+    code = "import sys, midwatch.runtime; assert not [m for m in sys.modules if 'opentelemetry' in m]"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+async def test_a_collector_that_is_not_there_stops_nothing(home: Path, exporting: pytest.MonkeyPatch) -> None:
+    exporting.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    result, _ = await ran(home, "x")
+    assert result.startswith("00-")
+
+
+def test_what_is_asked_for_and_not_installed_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
+    assert telemetry.telemetry() is None
+    assert "midwatch[otel]" in caplog.text
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    caplog.clear()
+    assert (telemetry.telemetry(), caplog.text) == (None, "")
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "x", PARENT.replace("00-", "ff-", 1), PARENT.upper(), f"00-{'0' * 32}-{'1' * 16}-01", PARENT[:-1]]
+)
+def test_a_malformed_trace_counts_as_none(bad: str) -> None:
+    assert noted(bad) is None and read({"traceparent": bad}) is None
