@@ -189,7 +189,7 @@ async def test_a_server_that_does_not_want_to_go_is_ended() -> None:
         ({"command": ["sh", "-c", "echo wrong key >&2; exit 1"]}, "wrong key", TransientError),
         ({**fake("--mute"), "start_timeout": 0.5}, "did not tell its tools within 0.5 s", TransientError),
         ({"command": ["sleep", "300"], "start_timeout": 0.5}, "did not tell its tools within 0.5 s", TransientError),
-        ({"command": ["yes"], "start_timeout": 0.5}, "did not tell its tools within 0.5 s", TransientError),
+        ({"command": ["yes"], "start_timeout": 30}, "it could not be used", TransientError),
         ({"url": "http://127.0.0.1:9/mcp"}, "it could not be used", TransientError),
     ],
 )

@@ -33,6 +33,8 @@ LONGEST_MESSAGE = 32_000_000
 LONGEST_DESCRIPTION = 8000
 MOST_TOOLS = 500
 MOST_PAGES = 50
+MOST_NOISE = 1000
+"""Lines that are no message, before a server is not heard any more."""
 ERROR_LIMIT = 100_000
 FAREWELL = 2.0
 """Seconds a server has to take its leave."""
@@ -102,6 +104,7 @@ class Running:
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._leave = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
+        self._child: Child | None = None
 
     async def start(self) -> None:
         """Have it tell its tools, in time."""
@@ -124,6 +127,8 @@ class Running:
         if self._life is not None and not await _over(self._life, FAREWELL):
             self._life.cancel()
             await _over(self._life, 2 * FAREWELL)
+            if self._child is not None:
+                await self._child.end()
         self._ready.cancel()
 
     def tool(self, own: str, name: str) -> Tool:
@@ -215,7 +220,7 @@ class Running:
         if why := program.problem():
             raise AgentError(f"{self._where}: {why.partition(';')[0]}; install it or change {self._where}.command.")
         lines = _Lines(lambda: None, LONGEST_MESSAGE)
-        child = await Child.spawn(program, self._turn, lines, self._errors, helper=True)
+        child = self._child = await Child.spawn(program, self._turn, lines, self._errors, helper=True)
         pumps: list[asyncio.Task[None]] = []
         told, heard = stream[Any](0)
         written, sent = stream[Any](0)
@@ -238,12 +243,20 @@ class Running:
 
 
 class _Lines(Lines):
-    """Messages of a server. After one that is too long nothing is heard: somebody would wait for it in vain."""
+    """Messages of a server. After one that is too long nothing is heard, as somebody would wait for it in vain, and
+    after much that is none, as all of it would have to be looked at."""
 
     def _add(self, piece: bytes) -> None:
         super()._add(piece)
         if self.too_long:
             self.finish()
+
+    def _object(self, line: bytes) -> dict[str, Any] | None:
+        found = super()._object(line)
+        if self.noise > MOST_NOISE:
+            self.finish()
+            self._waiting.clear()
+        return found
 
 
 async def _hear(lines: Lines, told: Any) -> None:
