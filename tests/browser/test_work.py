@@ -121,6 +121,7 @@ async def test_a_diff_is_coloured_counted_and_folded_when_it_is_long(desk: Desk)
 async def test_work_is_seen_while_it_happens(desk: Desk) -> None:
     session = (await desk.post("/sessions", {"agent": "coder", "key": "chat:held"}))["key"]
     page = await desk.open(session_path(session))
+    await expect(page.get_by_label("Message")).to_be_focused()  # live thoughts are told once, to those who are there
     sent = await desk.post(f"{session_path(session)}/messages", {"text": "hold it"})
     watched = await desk.tab(page.context, f"/tasks/{sent['id']}")
     thinking = page.locator(".step.thought[data-state=open]")
@@ -139,6 +140,20 @@ async def test_work_is_seen_while_it_happens(desk: Desk) -> None:
         await expect(one.locator(".plan-list")).to_have_count(1)
         await expect(one.locator(".plan-head")).to_contain_text("4 of 4 done")
         await expect(one.locator(".step.asked")).to_contain_text("Go on: allowed by owner")
+
+
+async def test_a_thought_is_kept_that_came_before_the_page_was_read(desk: Desk) -> None:
+    session = (await desk.post("/sessions", {"agent": "coder", "key": "chat:early"}))["key"]
+    page = await desk.open("/")
+    held: asyncio.Queue[Route] = asyncio.Queue()
+    await page.route("**/api/v1/events?*kind=thought_update*", held.put)
+    await page.goto(session_path(session))
+    await live(page)
+    reading = await asyncio.wait_for(held.get(), 15)
+    await desk.post(f"{session_path(session)}/messages", {"text": "hold it"})
+    await expect(page.locator("#nav .badge")).to_have_text("1")
+    await reading.continue_()
+    await expect(page.locator(".step.thought[data-state=open]")).to_contain_text("Thinks")
 
 
 async def test_what_a_task_used_is_shown_and_what_it_did_not_tell_is_unknown(desk: Desk) -> None:

@@ -26,10 +26,16 @@ export class Work {
 
   /** Begin again, with these events. `said` is when the last message was. */
   reset(events, said = "") {
+    const live = [...this.#known].filter(([, one]) => one.kind === "thought" && one.open); // no stored event has them yet
     Object.assign(this, { steps: [] });
     this.#latest = said;
     for (const one of [this.#known, this.#questions, this.#used, this.#seen]) one.clear();
     for (const event of events) this.take(event);
+    for (const [name, one] of live) {
+      if (this.#known.has(name) || this.steps.some((step) => step.kind === "turn" && step.task === one.task)) continue;
+      this.#known.set(name, one);
+      this.steps.push(Object.assign(one, { time: this.#latest || one.time }));
+    }
   }
 
   /** What a task still had in hand is over: it stopped, or begins anew. */

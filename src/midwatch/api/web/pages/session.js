@@ -61,15 +61,16 @@ export default async function session(main, page) {
       draw();
     },
     live: (event) => {
-      if (event.session_key !== key || !data.session) return;
+      if (event.session_key !== key) return;
+      if (event.kind === "thought_delta" && data.work.take(event)) draw(); // also before the rest is read: it is told once
+      if (!data.session) return;
       data.last = event.time;
       if (event.kind === "message_delta") {
         const { message_id: id } = event.payload;
         if ([...data.messages.values()].some((one) => one.id === id)) return;
         if (!data.partials.has(id)) data.partials.set(id, new Partial(() => read().catch(() => {})));
         if (data.partials.get(id).add(event.payload)) draw();
-      } else if (event.kind === "thought_delta") { if (data.events && data.work.take(event)) draw(); }
-      else if (event.kind === "screen_update") { data.screen = event.payload.screen; draw(); }
+      } else if (event.kind === "screen_update") { data.screen = event.payload.screen; draw(); }
     },
     state: () => { if (data.session && (data.running || data.partials.size)) read().catch(() => {}); },
     reset: () => { data.events = null; read().catch(() => {}); },
@@ -264,7 +265,7 @@ function drawAll(view, data, page) {
 
 function drawTalk(view, data, closed) {
   const messages = [...data.messages.values()].sort((a, b) => a.number - b.number);
-  keyed(view.talk, together(messages, data.work.steps), (one) => one.key ?? one.number, (one) => (one.steps ? h("li.work", h("ol.steps-list")) : message(one, data.session.agent)), (node, one) => {
+  keyed(view.talk, together(messages, data.events ? data.work.steps : []), (one) => one.key ?? one.number, (one) => (one.steps ? h("li.work", h("ol.steps-list")) : message(one, data.session.agent)), (node, one) => {
     if (one.steps) return drawSteps(node.firstChild, one.steps);
     say(node.when, UNHEARD[data.steers.get(one.id)?.mode] ?? "");
     const html = data.html.get(one.number);

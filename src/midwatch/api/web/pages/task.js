@@ -67,10 +67,11 @@ export default async function task(main, page) {
   page.whenLeft(stream.on({
     event: take,
     live: (event) => {
-      if (event.task_id !== id || !data.task) return;
+      if (event.task_id !== id) return;
+      if (event.kind === "thought_delta" && data.work.take(event)) draw(); // also before the rest is read: it is told once
+      if (!data.task) return;
       data.last = event.time;
       if (event.kind === "message_delta" && partial.add(event.payload)) showPartial();
-      if (event.kind === "thought_delta" && data.work.take(event)) draw();
       if (event.kind === "screen_update") { data.partial = event.payload.screen; drawOutput(view, data); }
       attribute(view.last, "at", data.last);
     },
