@@ -1,0 +1,145 @@
+"""Messages for a turn in another process, and for one whose process dies."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch import Runtime, Settings
+from midwatch.client import Client
+from servers import Server, WorkerProcess
+
+AGENT = """
+import time
+
+def deaf(prompt, turn):
+    if prompt == "begin":
+        time.sleep(600)
+    return "did " + prompt
+
+def hear(prompt, turn):
+    if turn.attempt == 1 and prompt == "begin":
+        time.sleep(600)
+    return " ".join(turn.receive() for _ in range(3))
+
+def listen(prompt, turn):
+    return "heard " + turn.receive()
+"""
+CONFIG = """
+detect_agents = false
+shutdown_grace = 0
+default_agent = "deaf"
+"""
+KEY = "chat:1"
+TEXTS = ["one", "two", "three"]
+
+
+def furnish(home: Path, extra: str = "") -> None:
+    """A home with agents in `steered.py`."""
+    home.mkdir(mode=0o700)
+    (home / "steered.py").write_text(AGENT)
+    agents = "".join(
+        f'[agents.{name}]\nkind = "function"\ntarget = "steered:{name}"\npath = "{home}"\non_crash = "{rule}"\n'
+        for name, rule in (("deaf", "fail"), ("hear", "rerun"), ("listen", "rerun"))
+    )
+    (home / "midwatch.toml").write_text(f"{extra}{CONFIG}{agents}")
+
+
+async def eventually(look: Callable[[], Awaitable[Any]]) -> Any:
+    """The first true answer of `look`."""
+    async with asyncio.timeout(60):
+        while not (found := await look()):
+            await asyncio.sleep(0.02)
+    return found
+
+
+def client_of(server: Server) -> Client:
+    return Client(server.url, (server.home / "token").read_text().strip())
+
+
+@pytest.fixture
+async def server(home: Path) -> AsyncIterator[Server]:
+    furnish(home)
+    made = Server(home)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def begun(client: Client, agent: str) -> str:
+    await client.create_session(key=KEY, agent=agent, prompt="begin")
+
+    async def running() -> Any:
+        return (await client.session(KEY))["running_task"]
+
+    return str(await eventually(running))
+
+
+async def killed_with_messages(server: Server, agent: str) -> tuple[str, list[str]]:
+    """The task whose server was killed while messages waited for it, and their ids."""
+    async with client_of(server) as client:
+        task = await begun(client, agent)
+        sent = [(await client.send(KEY, text, mode="interrupt"))["steer"] for text in TEXTS]
+    await server.kill()
+    await server.start()
+    return task, [one["id"] for one in sent if one]
+
+
+async def results(server: Server, ids: list[str]) -> list[tuple[str, str | None]]:
+    """How those tasks ended."""
+    async with client_of(server) as client:
+
+        async def over() -> Any:
+            found = [await client.get(one) for one in ids]
+            return [(one["status"], one["result"]) for one in found] if all(one["outcome"] for one in found) else None
+
+        return await eventually(over)  # type: ignore[no-any-return]
+
+
+async def test_what_waited_for_a_task_that_is_lost_becomes_tasks(server: Server) -> None:
+    task, ids = await killed_with_messages(server, "deaf")
+    assert await results(server, [task]) == [("failed", None)]
+    assert await results(server, ids) == [("done", f"did {text}") for text in TEXTS]
+    async with client_of(server) as client:
+        said = [one["text"] for one in await client.messages(KEY) if one["role"] == "user"]
+        assert said == ["begin", *TEXTS]
+        assert (await client.summary())["total"] == 4
+
+
+async def test_the_next_attempt_hears_what_waited(server: Server) -> None:
+    task, _ = await killed_with_messages(server, "hear")
+    assert await results(server, [task]) == [("done", " ".join(TEXTS))]
+
+
+async def test_a_message_reaches_a_turn_in_another_process(tmp_path: Path, database: str) -> None:
+    worker = WorkerProcess(tmp_path / "worker")
+    furnish(worker.home, f'db = "{database}"\n')
+    worker.start()
+    try:
+        settings = Settings.load(tmp_path / "here", db=database, detect_agents=False)
+        async with Runtime.open(settings=settings, work=False) as desk:
+
+            async def offered() -> bool:
+                return "listen" in await desk.roster.live()
+
+            await eventually(offered)
+            await desk.sessions.create(key=KEY, agent="listen")
+            task = await desk.sessions.send(KEY, "begin")
+
+            async def waits() -> Any:
+                return (await desk.sessions.get(KEY)).running_task
+
+            await eventually(waits)
+            before = time.monotonic()
+            sent = await desk.sessions.say(KEY, "over here", "interrupt")
+            assert sent.mode == "interrupt", "its terms are known here, too"
+            async with asyncio.timeout(30):
+                assert (await desk.tasks.wait(task.id)).result == "heard over here"
+            print(f"heard after {time.monotonic() - before:.2f} s")
+    finally:
+        await worker.stop()
