@@ -16,7 +16,7 @@ from midwatch import Runtime
 from midwatch.event import Event, EventFilter
 
 POINTS = 50
-TASKS, DEATHS = 5, 4
+TASKS, DEATHS = 7, 4
 STARTS = {"turn_start": "turn_end", "llm_request": "llm_response", "tool_exec_start": "tool_exec_end"}
 
 
@@ -52,7 +52,7 @@ async def killed_turns(folder: Path, url: str, model: Model, rng: random.Random)
     notes.touch()
     model.requests.clear()
     total = TASKS * (turning.STEPS + 1)
-    targets = sorted(rng.sample(range(1, total - 8), DEATHS))
+    targets = sorted(rng.sample(range(TASKS, total - 20), DEATHS))
     hit: Counter[int] = Counter()
     for death in range(DEATHS + 1):
         command = (sys.executable, turning.__file__, home, url, notes, str(TASKS))

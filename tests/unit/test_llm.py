@@ -385,6 +385,19 @@ async def test_stop_makes_an_answer_that_is_being_written_the_last(fake: Fake) -
     assert not turn.steers()
 
 
+async def test_a_closing_answer_is_not_interrupted(fake: Fake) -> None:
+    working, turn = await steering(fake, RecordingTurn("Hello. [[hold a]] " + ADD))
+    await fake[1].until(lambda seen: "a" in seen.held)
+    await turn.steer("[[hold b]]", "stop")
+    fake[1].release("a")
+    await fake[1].until(lambda seen: "b" in seen.held)
+    await turn.steer("[[say more]]", "interrupt")
+    fake[1].release("b")
+    assert (await working).text == "I am holding. I go on."
+    assert [steer.text for steer in turn.steers()] == ["[[say more]]"]
+    assert len(fake[1].requests) == 2
+
+
 async def test_an_interrupt_of_the_worker_ends_a_model_call_at_once_and_leaves_nothing(fake: Fake) -> None:
     turn = RecordingTurn("[[hold a]]")
     talk = await made(fake).open(turn.session())
@@ -521,7 +534,7 @@ async def test_a_turn_goes_on_from_whatever_step_it_was_cut_off_at(fake: Fake) -
 async def test_a_safe_tool_in_flight_is_run_again(fake: Fake) -> None:
     ran, tools = counted()
     _, first = await run(fake, '[[tool look {"what": "a"}]] [[say x]]', *tools)
-    kept = [*first.steps[:2], {"kind": "started", "call": 0}]
+    kept = [*first.steps[:2], {"kind": "started", "call": 0, "turn": first.task_id}]
     turn = RecordingTurn(first.prompt, steps=kept, task_id=first.task_id, attempt=2, thread_id="t")
     await perform(made(fake, *tools), turn)
     assert ran == ["look a", "look a"]
@@ -542,6 +555,21 @@ async def test_calls_a_turn_left_open_are_answered_in_the_next(fake: Fake) -> No
     turn = RecordingTurn("[[say next]]", earlier=first.steps[:3], thread_id=first.thread_id)
     assert (await perform(made(fake, *tools), turn)).text == "next"
     assert fake[1].requests[-1]["said"][-1] == "[[say next]]"
+
+
+async def test_a_turn_that_was_taken_up_after_others_stands_where_it_began(fake: Fake) -> None:
+    _, tools = counted()
+    agent = made(fake, *tools)
+    first = RecordingTurn(SCRIPT)
+    await perform(agent, first)
+    cut_off = first.steps[:4]
+    second = RecordingTurn("Between.", earlier=cut_off, thread_id="t")
+    await perform(agent, second)
+    retry = RecordingTurn(SCRIPT, steps=cut_off, earlier=second.steps, thread_id="t")
+    await perform(agent, retry)
+    assert {step["turn"] for step in retry.steps} == {first.task_id}
+    later = RecordingTurn("[[recall]]", earlier=[*cut_off, *second.steps, *retry.steps[4:]], thread_id="t")
+    assert (await perform(agent, later)).text == f"You said: {SCRIPT} | Between."
 
 
 # -- the window --------------------------------------------------------------------------------------------------
@@ -594,7 +622,8 @@ async def test_of_a_very_long_conversation_only_the_end_is_read(fake: Fake) -> N
     agent = made(fake, context_tokens=1000)
     first = RecordingTurn("z" * 5000)
     await perform(agent, first)
-    turn = RecordingTurn("[[say ok]]", earlier=first.steps * 200, thread_id="t")
+    earlier = [{**step, "turn": f"t_{number}"} for number in range(200) for step in first.steps]
+    turn = RecordingTurn("[[say ok]]", earlier=earlier, thread_id="t")
     began = time.monotonic()
     assert (await perform(agent, turn)).text == "ok"
     assert time.monotonic() - began < 2.0

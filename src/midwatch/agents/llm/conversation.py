@@ -76,7 +76,8 @@ class LlmConversation(OnLoop):
         earlier, left = newest(await turn.history(), window * SLACK)
         talk = await asyncio.to_thread(Transcript, earlier, await turn.load_steps())
         if left:
-            await turn.emit(ContextTrimmed(reason="budget", dropped_messages=left, remaining_messages=len(earlier)))
+            kept = sum(map(len, earlier))
+            await turn.emit(ContextTrimmed(reason="budget", dropped_messages=left, remaining_messages=kept))
         async with model, self._agent.kit(turn) as box:
             return await Loop(self._agent, model, turn, box, talk).run()
 
@@ -203,7 +204,9 @@ class Loop:
                 await self._tell_trimmed("refused", trimmed)
 
     async def _unless_interrupted(self, asking: asyncio.Task[ModelResponse]) -> None:
-        """Wait for the answer, or until somebody interrupts it."""
+        """Wait for the answer, or until somebody interrupts it. The closing one is nobody's to interrupt."""
+        if self._talk.closing:
+            await asyncio.wait({asking})
         while not asking.done():
             news = asyncio.create_task(self._turn.steered())
             try:
@@ -372,6 +375,8 @@ class Loop:
         return total
 
     async def _keep(self, step: dict[str, Any], took: list[str] | None = None) -> None:
+        anew = step["kind"] == "prompt"
+        step["turn"] = self._turn.task_id if anew else self._talk.turn
         await self._turn.save_step(step, took or ())
         self._talk.add(step)
 

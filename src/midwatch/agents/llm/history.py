@@ -8,7 +8,7 @@ living through them is the same code, so a turn that is taken up is where it was
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,7 +47,8 @@ class Call(NamedTuple):
 class Transcript:
     """A conversation so far, and what stands open in it."""
 
-    def __init__(self, earlier: Iterable[Any] = (), own: Iterable[Any] = ()) -> None:
+    def __init__(self, earlier: Iterable[Sequence[Json]] = (), own: Iterable[Json] = ()) -> None:
+        """Of the steps of earlier turns, turn by turn, and of those of the turn that goes on."""
         self.turns: list[list[ModelMessage]] = []
         """The messages of each turn; the last is the one that goes on."""
         self.response: ModelResponse | None = None
@@ -62,6 +63,8 @@ class Transcript:
         """How often a result did not have its form."""
         self.begun = False
         """Whether the turn that goes on has its prompt."""
+        self.turn: str | None = None
+        """What the steps of the turn that goes on are marked with: the task that began it, whoever goes on with it."""
         self.task_id: str | None = None
         """Whose last answer it was."""
         self._closed = False
@@ -71,13 +74,11 @@ class Transcript:
         self._returned: dict[int, ToolReturnPart] = {}
         self._parts: list[ModelRequestPart] = []
         self._begin()
-        for step in earlier:
-            if step["kind"] == "prompt":
-                self._settle()
-                self._begin()
-            self.add(step)
-        self._settle()
-        self._begin()
+        for turn in earlier:
+            for step in turn:
+                self.add(step)
+            self._settle()
+            self._begin()
         for step in own:
             self.add(step)
 
@@ -85,6 +86,7 @@ class Transcript:
 
     def add(self, step: Json) -> None:
         """One more step."""
+        self.turn = step["turn"]
         match step["kind"]:
             case "prompt":
                 if self.begun:  # the same task again, from its beginning
@@ -109,7 +111,7 @@ class Transcript:
     def _begin(self) -> None:
         if not self.turns or self.turns[-1]:
             self.turns.append([])
-        self.begun = False
+        self.begun, self.turn = False, None
         self.response, self.final = None, None
         self.requests, self.refused, self.closing, self._closed = 0, 0, False, False
         self._calls, self._started, self._returned, self._parts = [], set(), {}, []
@@ -179,17 +181,22 @@ class Transcript:
         return [ModelRequest(parts=unsent)] if unsent else []
 
 
-def newest(steps: list[Any], most: float) -> tuple[list[Any], int]:
-    """The steps of the newest turns that are not much longer than `most` characters, and how many others there are: of
-    a conversation that has gone on for months nobody needs to read all."""
-    begin, length = len(steps), 0
-    for place in range(len(steps) - 1, -1, -1):
-        length += len(json.dumps(steps[place]))
-        if steps[place]["kind"] == "prompt":
-            if length > most and begin < len(steps):
-                break
-            begin = place
-    return steps[begin:], begin
+def newest(steps: Iterable[Json], most: float) -> tuple[list[list[Json]], int]:
+    """The steps of the newest turns that together are not much longer than `most` characters, turn by turn, and how
+    many other steps there are: of a conversation that has gone on for months nobody needs to read all. A turn that was
+    taken up after others stands where it began."""
+    turns: dict[str, list[Json]] = {}
+    for step in steps:
+        turns.setdefault(step["turn"], []).append(step)
+    kept: list[list[Json]] = []
+    length = left = 0
+    for turn in reversed(turns.values()):
+        length += len(json.dumps(turn)) if not left else 0
+        if left or turn[0]["kind"] != "prompt" or (kept and length > most):
+            left += len(turn)
+        else:
+            kept.append(turn)
+    return kept[::-1], left
 
 
 # -- steps as data -----------------------------------------------------------------------------------------------
