@@ -20,7 +20,7 @@ ORDER = (
     "task", "step", "steering", "worktree", "tasks", "worktrees", "state", "usage", "spending", "sessions", "history",
     "handoff", "agent", "commandline", "risk", "rule", "approval", "identity", "automation", "goal", "rules",
     "automations", "snapshots", "goals", "handoffs", "settlement", "alert", "alerts", "engine", "store", "home",
-    "slots", "turn", "verdict", "conversations", "waiting", "run", "worker", "lookout", "courier", "watchdog",
+    "slots", "giving", "turn", "verdict", "conversations", "waiting", "run", "worker", "lookout", "courier", "watchdog",
     "scheduler", "routines", "subscriptions", "hooks", "partial", "relay", "terminals", "bus", "telemetry",
     "stores", "engines",
     "agents", "channels", "config", "loopback", "runtime", "backup", "testing", "wire", "api", "client", "cli",

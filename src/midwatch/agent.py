@@ -218,6 +218,17 @@ class Turn(Protocol):
         task is stopped the handoff is cancelled; without `wait` it goes on by itself."""
         ...
 
+    async def transfer(
+        self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
+    ) -> Transfer:
+        """Have another agent take over this work, in the same conversation; by default the prompt. It has accepted when
+        this returns, and begins when the turn ends with the outcome `transferred` and this as its `transfer`."""
+        ...
+
+    def receivers(self, names: Sequence[str]) -> Mapping[str, str]:
+        """Of these agents those that may be handed to now, with what they are for."""
+        ...
+
     async def keep_thread(self, thread_id: str) -> None:
         """Keep durably by what id the agent knows this conversation, so that a later attempt takes it up. To be called
         as soon as it is known; harmless when it is the same."""

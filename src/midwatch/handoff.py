@@ -27,10 +27,11 @@ from midwatch.event import (
     HandoffRetried,
     HandoffStarted,
     Payload,
+    TaskSubmitted,
     event,
 )
 from midwatch.history import HandoffContext
-from midwatch.task import Task
+from midwatch.task import Task, conversation, meta
 
 Status = Literal[
     "pending", "accepted", "in_progress", "completed", "failed", "rejected", "cancelled", "expired"
@@ -324,6 +325,20 @@ def visited(chain: Sequence[Link], limits: Limits) -> frozenset[str]:
 # -- pure steps --------------------------------------------------------------------------------------------------
 
 
+def taking_over(task: Task, source: Task) -> Task:
+    """The target's task of a transfer: it goes on where the source was, in its conversation, for the same people."""
+    same = {name: getattr(source, name) for name in TAKEN_OVER}
+    if conversation(source):
+        same |= {"session_key": source.session_key, "gate_key": source.gate_key}
+    return task._replace(parent_id=source.id, root_id=source.root_id or source.id, **same)
+
+
+TAKEN_OVER = (
+    "origin_channel", "origin_session", "route", "creator", "priority", "quiet", "workdir", "worktree", "budget",
+    "timeout_seconds",
+)  # fmt: skip
+
+
 def check(request: HandoffTask, context: HandoffContext, timeout: float, max_retries: int) -> None:
     """InvalidInput when it makes no sense."""
     if not timeout > 0 or timeout == float("inf"):
@@ -382,9 +397,17 @@ def refused(handoff: Handoff, why: str, now: int, following: str | None = None) 
 def started(handoff: Handoff, task: Task, now: int) -> tuple[Handoff, Changes]:
     """Its task is made."""
     told = HandoffStarted(handoff_id=handoff.id, to_agent=handoff.to_agent, task_id=task.id)
-    fields = {"task_id": task.id, "session_key": task.session_key, "owner": None}
+    fields = {"task_id": task.id, "session_key": task.session_key, "context": handoff.context, "owner": None}
     after, step = moved(handoff, "in_progress", told, now, **fields)
-    return after, replace(step, records=(task,))
+    handed_in = TaskSubmitted(prompt=task.prompt, agent=task.agent, cause=task.cause, priority=task.priority)
+    return after, step.plus(Changes(records=(task,), events=(event(handed_in, now, **meta(task)),)))
+
+
+def given_on(transfer: Transfer, step: Changes, now: int) -> Changes:
+    """A step of the source's task, with what it means for the work it was about to give to another."""
+    if step.updates[0].fields.get("transferred_to") == transfer.task.id:
+        return step.plus(started(transfer.handoff, transfer.task, now)[1])
+    return step.plus(cancelled(transfer.handoff, "its source was stopped before.", now)[1])
 
 
 def failed(handoff: Handoff, why: str, now: int, stage: str = "execute", **fields: Any) -> tuple[Handoff, Changes]:

@@ -23,12 +23,12 @@ from midwatch.errors import (
     HandoffError,
     HandoffOverdue,
     HandoffRefused,
+    InvalidInput,
     NoCandidate,
     NotFound,
     StoreError,
     UnknownAgent,
 )
-from midwatch.event import TaskSubmitted, event
 from midwatch.handoff import (
     TIMEOUT_SECONDS,
     Candidate,
@@ -39,10 +39,12 @@ from midwatch.handoff import (
     HandoffTask,
     Limits,
     Link,
+    Transfer,
     best_first,
     check,
     check_way,
     remaining,
+    taking_over,
     tool_description,
     tool_name,
     transfer_message,
@@ -59,7 +61,7 @@ from midwatch.history import (
     nested,
 )
 from midwatch.session import PRIVATE, gate_key
-from midwatch.task import TRIES, AgentTerms, Task, TaskStore, meta
+from midwatch.task import TRIES, AgentTerms, Task, TaskStore
 from midwatch.tasks import stopping
 from midwatch.trace import incoming
 
@@ -70,6 +72,8 @@ Enable = Callable[["HandoffOptions", str], Any]
 
 PAUSE_SECONDS = 0.5
 LENT = "\n"
+TRANSFER_SECONDS = 86400.0
+"""A transfer is over at the latest when this has passed; its task has its own timeout."""
 DISABLED = "it may not be handed to."
 Pausing = Callable[[str], AbstractAsyncContextManager[None]]
 """What a task that waits for its handoff does meanwhile."""
@@ -161,6 +165,11 @@ class Handoffs:
         """Whether an agent of this process may be handed to."""
         (self._disabled.discard if on else self._disabled.add)(agent)
 
+    def receivers(self, names: Sequence[str]) -> Mapping[str, str]:
+        """Of these agents those that may be handed to, with what they are for."""
+        known = {name: self._agents.get(name) for name in names if name not in self._disabled}
+        return {name: getattr(agent, "description", "") for name, agent in known.items()}
+
     async def find_agent(self, work: HandoffTask, without: frozenset[str] = frozenset()) -> list[str]:
         """Who could do this work here, best first."""
         given = await self._store.open_handoffs()
@@ -185,7 +194,19 @@ class Handoffs:
     async def _made(self, options: HandoffOptions) -> Handoff:
         """The handoff, with its task; the one there is when it was asked for before."""
         known = await self._known(options)
-        return known or await self._in_time(await self._begin(options), options)
+        return known or (await self._in_time(await self._begin(options), options)).handoff
+
+    async def transfer(self, options: HandoffOptions) -> Transfer:
+        """Have the target take over the work of `source_task`. It begins with the step that ends that task, which the
+        one who runs it writes."""
+        options = replace(options, form="transfer", wait=False, timeout=options.timeout or TRANSFER_SECONDS)
+        check(options.task, options.context, self._time_of(options), options.max_retries)
+        if options.source_task is None:
+            raise InvalidInput("only a task can be transferred; say which.", field="source_task")
+        left = await self._store.find_handoff(options.source_task, options.once) if options.once else None
+        if left is not None:
+            await self._drop(left)
+        return await self._in_time(await self._begin(options), options)
 
     def _time_of(self, options: HandoffOptions) -> float:
         return self.timeout if options.timeout is None else options.timeout
@@ -271,12 +292,17 @@ class Handoffs:
         if name not in self._agents and await self._terms(name) is None:
             raise UnknownAgent(name, sorted(self._agents))
 
-    async def _in_time(self, made: Handoff, options: HandoffOptions) -> Handoff:
+    async def _in_time(self, made: Handoff, options: HandoffOptions) -> Transfer:
         """What comes before the task, within the deadline; whatever fails ends the handoff and not the process."""
         stage = _Stage(made)
         try:
             async with asyncio.timeout(remaining(made, self._clock.now())):
-                return await self._prepare(stage, options)
+                ready = await self._prepare(stage, options)
+                if options.form == "delegate":
+                    running, step = steps.started(ready.handoff, ready.task, self._clock.now())
+                    await self._store.apply(step)
+                    return replace(ready, handoff=running)
+                return ready
         except TimeoutError:
             await self._end(stage, steps.expired(stage.handoff, self._clock.now())[1])
             why = f"handoff {made.id} was not even begun within its {made.timeout:g} s."
@@ -293,7 +319,7 @@ class Handoffs:
             await self._end(stage, steps.failed(stage.handoff, why, self._clock.now(), stage.name)[1])
             raise HandoffError(f"handoff {made.id} failed before it began; {why}", made.id) from problem
 
-    async def _prepare(self, stage: _Stage, options: HandoffOptions) -> Handoff:
+    async def _prepare(self, stage: _Stage, options: HandoffOptions) -> Transfer:
         await self._take(stage, options)
         stage.name = "hook"
         if options.on_handoff is not None:
@@ -306,14 +332,7 @@ class Handoffs:
         seen = await filtered(self._chosen_filter(options), data)
         stage.name = "execute"
         task, context = await self._task(stage.handoff, options, seen)
-        stage.handoff = replace(stage.handoff, context=context)
-        running, step = steps.started(stage.handoff, task, self._clock.now())
-        first = step.updates[0]
-        told = TaskSubmitted(prompt=task.prompt, agent=task.agent, cause=task.cause, priority=task.priority)
-        submitted = Changes(events=(event(told, task.created_at, **meta(task)),))
-        kept = replace(first, fields={**first.fields, "context": context})
-        await self._store.apply(replace(step, updates=(kept,)).plus(submitted))
-        return replace(running, context=context)
+        return Transfer(handoff=replace(stage.handoff, context=context), task=task)
 
     async def _take(self, stage: _Stage, options: HandoffOptions) -> None:
         """Have it taken by the one it is for, or, when nobody was named, by the first who does."""
@@ -381,6 +400,9 @@ class Handoffs:
             max_attempts=made.max_retries + 1, root_id=made.root_id or task_id, parent_id=made.source_task,
             internal_key=f"handoff:{made.id}", submitter=self._owner, trace=incoming.get(),
         )  # fmt: skip
+        source = await self._source(options)
+        if options.form == "transfer" and source is not None:
+            task = taking_over(task, source)._replace(dir_key=terms.dir_key(source.workdir))
         context = {**made.context, "messages": [dict(message) for message in history]}
         return task, context
 

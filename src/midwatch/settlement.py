@@ -14,13 +14,13 @@ from midwatch.goal import Ended, GoalStore, Templates
 from midwatch.handoff import HandoffStore
 from midwatch.session import SessionStore
 from midwatch.steering import SteerStore, passed_on
-from midwatch.task import AgentTerms, Task
+from midwatch.task import AgentTerms, Task, TaskStore
 
 Settle = Callable[[Ended], Awaitable[Changes]]
 """What is to be written with the end of a task."""
 
 
-class Store(AutomationStore, GoalStore, HandoffStore, SessionStore, SteerStore, Protocol):
+class Store(AutomationStore, GoalStore, HandoffStore, SessionStore, SteerStore, TaskStore, Protocol):
     """What this needs of the store."""
 
 
@@ -69,14 +69,24 @@ class Settlements:
         closed = session is not None and session.status == "closed"
         return passed_on(task, queued, self._clock.now(), closed=closed)
 
+    async def _of_handoff(self, passed: handoff.Handoff, ended: Ended, now: int) -> Changes:
+        """Who goes on with a task's work answers for it: what that belongs to hears it from the last."""
+        task = ended.task
+        step = handoff.settle(passed, task, now)
+        source = await self._store.get_task(passed.source_task) if passed.source_task and not task.open else None
+        if source is None or source.transferred_to != task.id:
+            return step
+        answered = {name: getattr(task, name) for name in ("status", "outcome", "result", "error", "completed_at")}
+        return step.plus(await self._of_cause(ended._replace(task=source._replace(**answered))))
+
     async def _of_cause(self, ended: Ended) -> Changes:
         task: Task = ended.task
-        if task.cause_id is None:
+        if task.cause_id is None or task.outcome == "transferred":
             return Changes()
         now = self._clock.now()
         if task.cause == "handoff":
             passed = await self._store.get_handoff(task.cause_id)
-            return handoff.settle(passed, task, now) if passed else Changes()
+            return await self._of_handoff(passed, ended, now) if passed else Changes()
         if task.open:
             return Changes()
         if task.cause == "automation":

@@ -103,6 +103,8 @@ class Task(NamedTuple):
     idempotency_key: str | None = None
     body_hash: str | None = None
     internal_key: str | None = None
+    transferred_to: str | None = None
+    """The task that goes on with its work, when its agent has given it to another."""
     steers: int = 0
     """How many messages were ever sent into its turns; what ends it must have seen the last of them."""
     progress: Any = None
@@ -173,7 +175,7 @@ SHOWN = (
     "id", "status", "outcome", "prompt", "result", "error", "agent", "session_key", "origin_channel", "origin_session",
     "route", "workdir", "cause", "cause_id", "priority", "creator", "timeout_seconds", "on_crash", "attempt",
     "failures", "rescues", "interruptions", "max_attempts", "stop_requested", "wait", "root_id", "parent_id",
-    "retry_of", "budget", "usage",
+    "retry_of", "transferred_to", "budget", "usage",
 )  # fmt: skip
 WAITS = {
     "delay": "waits for its time",
@@ -385,12 +387,13 @@ def notices(task: Task, notice: str, text: str, now: int) -> tuple[Delivery, ...
 
 def start_notice(task: Task, now: int) -> tuple[Delivery, ...]:
     """Tell the route that work has begun."""
-    return notices(task, "started", start_text(task.id, task.prompt, task.agent), now) if task.route else ()
+    told = task.route and task.cause != "handoff"  # of what another agent goes on with it knows
+    return notices(task, "started", start_text(task.id, task.prompt, task.agent), now) if told else ()
 
 
 def end_notice(task: Task, now: int) -> tuple[Delivery, ...]:
     """Tell the route how it ended, and where the rest can be read."""
-    if not task.route or task.outcome == "silent":
+    if not task.route or task.outcome == "silent" or task.transferred_to:
         return ()
     word = "timed_out" if task.outcome == "timeout" else task.status
     text = end_text(word, task.id, task.prompt, task.result or task.error or "", task.again)
@@ -414,7 +417,7 @@ def end_messages(task: Task, now: int) -> tuple[Message, ...]:
     """The answer for the task's conversation, and the result for the session it was asked from."""
     how = task.status if task.status == task.outcome else f"{task.status}: {task.outcome}"
     text = task.result if task.status == "done" else f"[{how}] {task.error or ''}".rstrip()
-    if text is None or task.outcome == "silent":
+    if text is None or task.outcome == "silent" or task.transferred_to:
         return ()
     made = []
     about: dict[str, Any] = {"text": text, "time": now, "task_id": task.id, "author": task.agent}
@@ -456,17 +459,19 @@ def end(
     error: str | None = None,
     usage: Mapping[str, Any] | None = None,
     actor: str | None = None,
+    transferred_to: str | None = None,
 ) -> tuple[Task, Changes]:
     """The task as it ends, and everything that is written with it. Guarded by what was known of a stop, and of messages
     sent into its turn."""
     ended = task._replace(
         status=STATUS_OF[outcome], outcome=outcome, result=result, error=error, usage=usage or task.usage,
-        completed_at=now, wait=None, lease_owner=None, pgid=None, pgid_mark=None, token_hash=None,
+        completed_at=now, transferred_to=transferred_to, wait=None, lease_owner=None, pgid=None, pgid_mark=None,
+        token_hash=None,
     )  # fmt: skip
     fields = {name: getattr(ended, name) for name in ENDED_FIELDS}
     told = TaskFinished(
         status=ended.status, outcome=outcome, result=result, error=error, usage=ended.usage,
-        worktree=shown_worktree(ended.worktree),
+        worktree=shown_worktree(ended.worktree), transferred_to=transferred_to,
     )  # fmt: skip
     messages = end_messages(ended, now)
     failed = trouble(task, error or outcome, "error", now) if ended.status == "failed" else ()
@@ -478,14 +483,14 @@ def end(
             *(said(message, **meta(task, actor)) for message in messages),
             *failed,
             event(told, now, **meta(task, actor)),
-            *(changed_status(task, "idle", now) if task.status == "running" else ()),
+            *(changed_status(task, "idle", now) if task.status == "running" and not transferred_to else ()),
         ),
     )
 
 
 ENDED_FIELDS = (
     "status", "outcome", "result", "error", "usage", "completed_at", "wait", "lease_owner", "pgid",
-    "pgid_mark", "token_hash", "worktree",
+    "pgid_mark", "token_hash", "worktree", "transferred_to",
 )  # fmt: skip
 
 

@@ -187,7 +187,7 @@ class Tasks:
 
     async def result(self, task_id: str) -> str:
         """The whole text of a task that is done."""
-        task = await self._get(task_id)
+        task = await self._last(task_id)
         if task.status == "done":
             return task.result or ""
         if task.open:
@@ -195,16 +195,20 @@ class Tasks:
         raise NotFinished(task.id, task.status, f"{task.error or task.outcome}. Try again with `{task.again}`.")
 
     async def wait(self, task_id: str) -> Task:
-        """Return the task once it has ended."""
+        """Return the task once it has ended; when another agent went on with its work, that one's."""
         if self._wait_finished is None:
             raise InvalidInput("this process does not follow the log, so it cannot wait.")
-        await self._wait_finished(task_id)
-        return await self._get(task_id)
+        while True:
+            await self._wait_finished(task_id)
+            task = await self._get(task_id)
+            if task.transferred_to is None:
+                return task
+            task_id = task.transferred_to
 
     async def cancel(self, task_id: str, *, actor: str | None = None) -> Task:
         """Stop it. A pending task ends now; a running one when its agent has been stopped."""
         for _ in range(TRIES):
-            task = await self._get(task_id)
+            task = await self._last(task_id)
             if not task.open:
                 raise AlreadyFinished(task.id, task.status)
             if task.stop_requested == "cancel":
@@ -276,6 +280,13 @@ class Tasks:
         if found is None:
             raise NotFound("task", task_id)
         return found
+
+    async def _last(self, task_id: str) -> Task:
+        """The task, or the one that goes on with its work."""
+        task = await self._get(task_id)
+        while task.transferred_to is not None:
+            task = await self._get(task.transferred_to)
+        return task
 
     async def _terms(self, agent: str) -> AgentTerms:
         terms = self._agents.terms(agent)

@@ -14,7 +14,7 @@ from typing import Any, Protocol, Unpack
 from midwatch.agent import Agent, Answer, Conversation, Delegation, Question, Screenshot, Terminal
 from midwatch.errors import AgentError, Conflict, InvalidInput, MidwatchError, NotFound, NotRunning
 from midwatch.event import Payload
-from midwatch.handoff import Handoff, HandoffTask
+from midwatch.handoff import Handoff, HandoffTask, Transfer
 from midwatch.relay import Relay
 from midwatch.session import Session, SessionStore
 from midwatch.steering import Mode, Steer
@@ -105,6 +105,16 @@ class Opening:
     ) -> Handoff:
         """There is nothing to hand over."""
         raise AgentError("nothing can be handed over before there is a prompt.")
+
+    async def transfer(
+        self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
+    ) -> Transfer:
+        """There is nothing to hand over."""
+        raise AgentError("nothing can be handed over before there is a prompt.")
+
+    def receivers(self, names: Sequence[str]) -> Mapping[str, str]:
+        """Nobody."""
+        return {}
 
     async def keep_thread(self, thread_id: str) -> None:
         """The first turn keeps it."""

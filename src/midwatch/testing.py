@@ -33,10 +33,10 @@ from midwatch.channel import Delivery
 from midwatch.clock import LONGEST_NAP, SECOND, SystemClock, Timer, new_id
 from midwatch.errors import AgentError, DeliveryError, HandoffError
 from midwatch.event import MessageDelta, MessageUpdate, Payload, ToolExecEnd, ToolExecStart
-from midwatch.handoff import Handoff, HandoffTask
+from midwatch.handoff import Handoff, HandoffTask, Transfer
 from midwatch.session import Session, gate_key
 from midwatch.steering import Mode, Steer
-from midwatch.task import AgentTerms, Outcome
+from midwatch.task import AgentTerms, Outcome, Task
 
 # -- time --------------------------------------------------------------------------------------------------------
 
@@ -352,6 +352,8 @@ class RecordingTurn:
         self._answers = list(answers)
         self._replies = list(replies)
         self.brought = handoff
+        self.hidden: set[str] = set()
+        self.transferred: list[tuple[str | None, HandoffTask, dict[str, Any]]] = []
         self.delegated: list[tuple[str | None, HandoffTask, dict[str, Any]]] = []
         self._news = asyncio.Condition()
 
@@ -469,6 +471,27 @@ class RecordingTurn:
             raise reply
         answer = {"output": reply, "error": None, "duration_ms": 0}
         return Handoff(id=f"h_{len(self.delegated)}", to_agent=to or "", status="completed", answer=answer)
+
+    async def transfer(
+        self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
+    ) -> Transfer:
+        """Remember what was handed over; the next of `replies` may refuse it with an error."""
+        work = HandoffTask(description=task or self.prompt) if isinstance(task, str) else task
+        self.transferred.append((to, work, dict(wish)))
+        await self._tell()
+        if self._replies and isinstance(reply := self._replies.pop(0), Exception):
+            raise reply
+        made = Handoff(id=f"h_{len(self.transferred)}", form="transfer", to_agent=to or "", status="accepted")
+        key = self.session_key
+        begins = Task(
+            id=f"{self.task_id}x", status="pending", prompt=work.words(), agent=to or "", session_key=key,
+            gate_key=gate_key(key), created_at=0, due_at=0, cause="handoff", cause_id=made.id,
+        )  # fmt: skip
+        return Transfer(handoff=made, task=begins)
+
+    def receivers(self, names: Sequence[str]) -> Mapping[str, str]:
+        """All but those in `hidden`."""
+        return {name: "" for name in names if name not in self.hidden}
 
     async def keep_thread(self, thread_id: str) -> None:
         """Remember it."""

@@ -6,9 +6,6 @@ Events are kept in order and written in batches while the agent goes on; what is
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context, copy_context
@@ -39,8 +36,9 @@ from midwatch.event import (
     ending,
     event,
 )
-from midwatch.handoff import Handoff, HandoffTask
-from midwatch.handoffs import HandoffOptions, Handoffs
+from midwatch.giving import Giving
+from midwatch.handoff import Handoff, HandoffTask, Transfer
+from midwatch.handoffs import Handoffs
 from midwatch.rule import Judge
 from midwatch.session import Message, Session, said
 from midwatch.spending import Purse
@@ -110,11 +108,7 @@ class LiveTurn:
         self.fence = Fence(task.id, task.attempt)
         self.asked = False
         self._asking = asyncio.Lock()
-        self._stopped: str | None = None
-        """Why the turn is being stopped."""
-        self._given: set[asyncio.Task[Handoff]] = set()
-        """Work that is handed over and waited for."""
-        self._names: Counter[str] = Counter()
+        self._giving = Giving(host.handoffs, task)
         self._waits = 0
         """How much the turn waits for now."""
         self._pausing = asyncio.Lock()
@@ -312,8 +306,7 @@ class LiveTurn:
                     self._works_since = self._host.clock.monotonic()
 
     async def handoff(self) -> Handoff | None:
-        task = self.task
-        return await self._host.handoffs.get(task.cause_id) if task.cause == "handoff" and task.cause_id else None
+        return await self._giving.brought()
 
     async def delegate(
         self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
@@ -321,42 +314,22 @@ class LiveTurn:
         if self._lost:
             raise LeaseLost(self.task_id, self.attempt)
         work = HandoffTask(description=task) if isinstance(task, str) else task
-        once = wish.get("once") or self._name(to, work)
-        own: dict[str, Any] = {"workdir": self.workdir, **wish, "once": once}
-        options = HandoffOptions(
-            task=work, to=to, source_task=self.task_id, from_agent=self.task.agent, actor=self.task.creator, **own
-        )  # fmt: skip
-        given = asyncio.get_running_loop().create_task(self._host.handoffs.handoff(options))
-        self._given.add(given)
-        try:
-            return await given
-        except asyncio.CancelledError:
-            leaving = asyncio.get_running_loop().create_task(self._leave(given, once))
-            while not leaving.done():  # whoever stops the turn may do so more than once
-                with suppress(asyncio.CancelledError):
-                    await asyncio.shield(leaving)
-            me = asyncio.current_task()
-            if self._stopped and not (me is not None and me.cancelling()):
-                raise AgentError("the work was handed over, but the task is being stopped.") from None
-            raise
-        finally:
-            self._given.discard(given)
+        return await self._giving.delegate(to, work, {"workdir": self.workdir, **wish})
 
-    def _name(self, to: str | None, work: HandoffTask) -> str:
-        """What a handoff without a name is called: an attempt that begins anew finds it by this."""
-        said = json.dumps([to, work.data()], sort_keys=True, default=str)
-        digest = hashlib.sha256(said.encode()).hexdigest()[:16]
-        self._names[digest] += 1
-        return f"{digest}.{self._names[digest]}"
+    async def transfer(
+        self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
+    ) -> Transfer:
+        if self._lost:
+            raise LeaseLost(self.task_id, self.attempt)
+        work = HandoffTask(description=task or self.prompt) if isinstance(task, str) else task
+        ready = await self._giving.transfer(to, work, wish)
+        if self.deadline is None:
+            return ready
+        left = max(1.0, self.deadline - self._host.clock.monotonic())
+        return replace(ready, task=ready.task._replace(timeout_seconds=left))
 
-    async def _leave(self, given: asyncio.Task[Handoff], once: str) -> None:
-        """Nobody waits for it any more; if the task will go on later, it will again."""
-        given.cancel()
-        await asyncio.gather(given, return_exceptions=True)
-        again = self._stopped == "lost" or (self._stopped in ("yield", "shutdown") and self.task.on_crash != "fail")
-        if not again:
-            with suppress(MidwatchError):
-                await self._host.handoffs.leave(self.task_id, once)
+    def receivers(self, names: Sequence[str]) -> Mapping[str, str]:
+        return self._host.handoffs.receivers(names)
 
     async def keep_thread(self, thread_id: str) -> None:
         if thread_id != self.thread_id:
@@ -395,9 +368,7 @@ class LiveTurn:
 
     def stop(self, why: str) -> None:
         """The turn is being stopped: what it has handed over is not waited for any more."""
-        self._stopped = why
-        for given in self._given:
-            given.cancel()
+        self._giving.stop(why)
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
@@ -427,9 +398,11 @@ class LiveTurn:
         task = self.task
         told = TurnStart(user_message=task.prompt, channel=task.origin_channel, chat_id=task.origin_session)
         if conversation(task):
-            prompt = prompt_message(task, now)
-            self._events.extend((*changed_status(task, "busy", now), said(prompt, **self._meta)))
-            self._messages.append(prompt)
+            self._events.extend(changed_status(task, "busy", now))
+            if task.cause != "handoff":  # who goes on with a conversation was not spoken to again
+                prompt = prompt_message(task, now)
+                self._events.append(said(prompt, **self._meta))
+                self._messages.append(prompt)
             self._sessions.append(used(task, now))
         self._add(event(told, now, **self._meta))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from midwatch.agent import Agent, Conversation, TurnResult
 from midwatch.channel import cut
 from midwatch.errors import AgentError, MidwatchError, TransientError, UsageLimit
+from midwatch.handoff import Handoff
 from midwatch.session import Session
 from midwatch.spending import Rest
 from midwatch.task import STATUS_OF, Outcome, Task
@@ -36,6 +38,12 @@ class Verdict:
     """The provider's limit that ended the turn."""
     rest: Rest | None = None
     """Nothing is left of the day; it was not begun."""
+
+    @property
+    def successor(self) -> str | None:
+        """The task that goes on with the work, if the agent gave it to another."""
+        ready = self.result.transfer if self.result else None
+        return ready.task.id if ready is not None and self.outcome == "transferred" else None
 
 
 async def contained(talk: Conversation, turn: LiveTurn) -> TurnResult:
@@ -64,6 +72,17 @@ async def opened(agent: Agent, session: Session) -> Conversation:
         raise AgentError(f"the agent raised {type(problem).__name__}: {problem}") from problem
 
 
+def returned(result: TurnResult, task: Task) -> Verdict:
+    """The verdict on a turn that came to its end."""
+    if result.thread_id is not None:
+        result = replace(result, thread_id=plain(result.thread_id))
+    if result.outcome == "ok" and task.quiet and result.text.strip() == task.quiet.strip():
+        result = replace(result, outcome="silent")
+    if result.outcome in ("ok", "silent", "transferred"):
+        return Verdict(result.outcome, text=plain(result.text), result=result)
+    return Verdict(result.outcome, error=plain(result.error or result.text or result.outcome), result=result)
+
+
 def failed(problem: Exception, task: Task) -> Verdict:
     """The verdict on a turn that raised."""
     transient = isinstance(problem, TransientError | ConnectionError | TimeoutError)
@@ -81,6 +100,18 @@ def plain(text: str) -> str:
     if text.isascii() and "\0" not in text:
         return text
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+async def still(verdict: Verdict, current: Callable[[str], Awaitable[Handoff]]) -> Verdict:
+    """The verdict as it is now: who was to go on with the work may have been told not to."""
+    ready = verdict.result.transfer if verdict.result else None
+    if verdict.result is None or ready is None:
+        return verdict
+    found = await current(ready.handoff.id)
+    if found.revision == ready.handoff.revision:
+        return verdict
+    why = f"the work was not passed on, since handoff {found.id} is {found.status}: {found.reason or 'it changed'}"
+    return Verdict("error", error=why, result=replace(verdict.result, transfer=None))
 
 
 def turn_status(reason: Reason | None, verdict: Verdict) -> str:

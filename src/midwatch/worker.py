@@ -28,6 +28,7 @@ from midwatch.errors import (
     StoreUnavailable,
 )
 from midwatch.event import Event, TaskInterrupted, TaskLate, TaskWaiting, event
+from midwatch.handoff import given_on
 from midwatch.handoffs import Handoffs
 from midwatch.notifications import Notifications
 from midwatch.run import LADDER, Run
@@ -48,7 +49,7 @@ from midwatch.task import (
     used,
 )  # fmt: skip
 from midwatch.turn import LiveTurn, Observe
-from midwatch.verdict import ERROR_SHOWN, STUCK, Reason, Verdict, contained, failed, plain, turn_status
+from midwatch.verdict import ERROR_SHOWN, STUCK, Reason, Verdict, contained, failed, plain, returned, still, turn_status
 from midwatch.waiting import back, park, put_off
 from midwatch.worktrees import Worktrees
 
@@ -260,13 +261,7 @@ class Worker:
             return Verdict("error", error="the agent's turn was cancelled.")
         except Exception as problem:
             return failed(problem, run.task)
-        if result.thread_id is not None:
-            result = replace(result, thread_id=plain(result.thread_id))
-        if result.outcome == "ok" and run.task.quiet and result.text.strip() == run.task.quiet.strip():
-            result = replace(result, outcome="silent")
-        if result.outcome in ("ok", "silent", "transferred"):
-            return Verdict(result.outcome, text=plain(result.text), result=result)
-        return Verdict(result.outcome, error=plain(result.error or result.text or result.outcome), result=result)
+        return returned(result, run.task)
 
     async def _session(self, task: Task) -> Session:
         """The conversation the task runs in; a task's private one exists only once it has a thread."""
@@ -383,6 +378,7 @@ class Worker:
                 run.task = current._replace(worktree=run.task.worktree)
                 if current.stop_requested == "cancel":
                     run.reason = "cancel"
+                verdict = await still(verdict, self.handoffs.get)
             except StoreUnavailable as problem:
                 log.error("the end of task %s is not written yet: %s", run.task.id, problem)
                 if self._stopping and self.clock.monotonic() > patience:
@@ -417,7 +413,8 @@ class Worker:
             due = now + int(pause_before(task) * SECOND)
             waits = TaskWaiting(wait="backoff", until=iso(due), reason=verdict.error)
             return back(task, waits, now, wait="backoff", due_at=due, failures=task.failures + 1, usage=usage)
-        return end(task, now, outcome=verdict.outcome, result=verdict.text, error=verdict.error, usage=usage)[1]
+        how, to = verdict.outcome, verdict.successor
+        return end(task, now, outcome=how, result=verdict.text, error=verdict.error, usage=usage, transferred_to=to)[1]
 
     async def _whole(self, run: Run, verdict: Verdict, step: Changes, tail: Changes) -> Changes:
         """The step with everything that belongs to it: unwritten events, the thread, questions left open."""
@@ -428,6 +425,8 @@ class Worker:
             sessions = (used(task, now, thread),)
         tools = run.turn.tools_used if run.turn else 0
         step = await settled(self.settle, task, step, tools=tools, thread_id=thread)
+        if verdict.result is not None and verdict.result.transfer is not None:
+            step = given_on(verdict.result.transfer, step, now)
         asked: list[Changes] = []
         if run.turn is not None and run.turn.asked:
             left = await self.store.pending_approvals(run.turn.fence)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from midwatch.agent import AgentCapability, Turn
+from midwatch.agent import AgentCapability, Turn, TurnResult
 from midwatch.agents.function import FunctionAgent
 from midwatch.agents.function_child import TurnProxy
 from midwatch.agents.receiving import HandoffAgent, HandoffResult
@@ -18,6 +18,7 @@ from midwatch.errors import BadConfig, HandoffError, HandoffLimit, MidwatchError
 from midwatch.handoff import Handoff, HandoffFilter, HandoffTask
 from midwatch.history import HandoffContext
 from midwatch.runtime import Runtime
+from midwatch.testing import RecordingChannel
 
 CHILD = """
 def source(prompt, turn):
@@ -252,3 +253,105 @@ async def test_two_hundred_at_once_through_ten_slots(
 def test_an_agent_for_handoffs_needs_a_name() -> None:
     with pytest.raises(BadConfig, match="needs an id"):
         HandoffAgent()
+
+
+# -- transfers ---------------------------------------------------------------------------------------------------
+
+
+class Relay:
+    """Agents that give their work to others for good."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.ready = asyncio.Event()
+
+    async def triage(self, prompt: str, turn: Turn) -> TurnResult:
+        return TurnResult(outcome="transferred", transfer=await turn.transfer("expert", wait=False))
+
+    async def expert(self, prompt: str, turn: Turn) -> TurnResult | str:
+        if prompt == "harder":
+            return TurnResult(outcome="transferred", transfer=await turn.transfer("last"))
+        given = await turn.handoff()
+        return f"{given.from_agent if given else 'nobody'} asked {prompt}"
+
+    async def last(self, prompt: str) -> str:
+        return f"the last did {prompt}"
+
+    async def hesitant(self, prompt: str, turn: Turn) -> TurnResult:
+        ready = await turn.transfer("expert")
+        self.ready.set()
+        await self.go.wait()
+        return TurnResult(outcome="transferred", transfer=ready)
+
+    async def boss(self, prompt: str, turn: Turn) -> str:
+        return str((await turn.delegate("triage", prompt)).output)
+
+
+@pytest.fixture
+def relay() -> Relay:
+    return Relay()
+
+
+@pytest.fixture
+async def passing(tmp_path: Path, relay: Relay, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Runtime]:
+    monkeypatch.setenv("MIDWATCH_DETECT_AGENTS", "false")
+    names = ("triage", "expert", "last", "hesitant", "boss")
+    agents = {name: FunctionAgent(name, getattr(relay, name), on_loop=True) for name in names}
+    noted = RecordingChannel("noted")
+    async with Runtime.open(tmp_path / "home", agents=agents, channels={"noted": noted}) as desk:
+        yield desk
+
+
+async def test_a_transfer_goes_on_in_the_same_conversation_and_its_answer_is_the_answer(passing: Runtime) -> None:
+    desk = passing
+    wish: dict[str, Any] = {"session_key": "s", "origin_session": "chat", "route": "noted:me"}
+    task = await desk.tasks.submit("harder", agent="triage", **wish)
+    after = await asyncio.wait_for(desk.tasks.wait(task.id), 10)
+    assert (after.agent, after.result) == ("last", "the last did harder")
+    assert await desk.tasks.result(task.id) == after.result
+    first = await desk.tasks.get(task.id)
+    second = await desk.tasks.get(first.transferred_to or "")
+    assert (first.outcome, second.outcome, second.transferred_to) == ("transferred", "transferred", after.id)
+    assert {one.session_key for one in (first, second, after)} == {"s"}
+    assert (after.root_id, after.parent_id, after.route) == (task.id, second.id, "noted:me")
+    said = [(one.role, one.text) for one in await desk.sessions.messages("s")]
+    assert said == [("user", "harder"), ("agent", "the last did harder")]
+    told = [one.text for one in await desk.sessions.messages("chat")]
+    assert told == ["the last did harder"]
+    notices = [(one.task_id, one.notice) for one in await desk.notifications.list()]
+    assert sorted(notices) == sorted([(task.id, "started"), (after.id, "done")])
+    handoffs = await desk.handoffs.list(HandoffFilter(root_id=task.id))
+    assert [(one.from_agent, one.to_agent, one.status) for one in handoffs] == [
+        ("expert", "last", "completed"), ("triage", "expert", "completed")
+    ]  # fmt: skip
+    assert (await desk.sessions.get("s")).session.agent == "last"
+    again = await ended(desk, "expert", "easy")
+    assert again.result == "nobody asked easy"
+
+
+async def test_who_delegates_to_one_that_transfers_hears_the_last(passing: Runtime) -> None:
+    task = await ended(passing, "boss", "harder")
+    assert task.result == "the last did harder"
+    assert {one.status for one in await passing.handoffs.list()} == {"completed"}
+
+
+async def test_a_transfer_that_is_called_off_before_it_began(passing: Runtime, relay: Relay) -> None:
+    desk = passing
+    task = await desk.tasks.submit("x", agent="hesitant")
+    await asyncio.wait_for(relay.ready.wait(), 10)
+    (made,) = await desk.handoffs.list()
+    assert (made.status, made.form, made.task_id) == ("accepted", "transfer", None)
+    await desk.handoffs.cancel(made.id)
+    relay.go.set()
+    after = await asyncio.wait_for(desk.tasks.wait(task.id), 10)
+    assert (after.status, after.transferred_to) == ("failed", None)
+    assert after.error is not None and "is cancelled" in after.error
+
+
+async def test_a_source_that_is_stopped_does_not_transfer(passing: Runtime, relay: Relay) -> None:
+    desk = passing
+    task = await desk.tasks.submit("x", agent="hesitant")
+    await asyncio.wait_for(relay.ready.wait(), 10)
+    await desk.tasks.cancel(task.id)
+    assert (await asyncio.wait_for(desk.tasks.wait(task.id), 10)).status == "cancelled"
+    assert len(await desk.tasks.list()) == 1

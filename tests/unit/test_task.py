@@ -227,7 +227,7 @@ def test_end_is_pure_and_guarded_by_what_was_known(outcome: Any) -> None:
     ended, changes = end(task, NOW, outcome=outcome, result="r", error="e")
     assert tuple(task) == before
     (update,) = changes.updates
-    assert update.guard == {"status": "running", "attempt": 2, "stop_requested": "yield"}
+    assert update.guard == {"status": "running", "attempt": 2, "stop_requested": "yield", "steers": 0}
     assert (ended.status, ended.outcome, ended.completed_at) == (STATUS_OF[outcome], outcome, NOW)
     assert (ended.lease_owner, ended.pgid, ended.token_hash, ended.wait) == (None, None, None, None)
     assert {name: getattr(ended, name) for name in update.fields} == dict(update.fields)

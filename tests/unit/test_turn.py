@@ -67,6 +67,7 @@ class Worker:
         self.approval_seconds = 100.0
         self.judge: Judge = nobody
         self.observe = None
+        self.handoffs: Any = None
         self.purse = Purse()
         self.shown: list[Event] = []
         self.said: list[str] = []

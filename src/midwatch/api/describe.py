@@ -60,7 +60,7 @@ TASK = {
     "cause_id": None, "priority": 0, "creator": "owner", "timeout_seconds": 1800.0, "on_crash": "rerun",
     "attempt": 1, "failures": 0, "rescues": 0, "interruptions": 0, "max_attempts": 3, "stop_requested": None,
     "wait": None, "root_id": "t_06f2m8yq3kq5r0v9x1w2", "parent_id": None, "retry_of": None, "budget": None,
-    "usage": None, "tokens_used": None, "created_at": "2026-01-02T03:04:05.000000Z",
+    "transferred_to": None, "usage": None, "tokens_used": None, "created_at": "2026-01-02T03:04:05.000000Z",
     "due_at": "2026-01-02T03:04:05.000000Z", "started_at": "2026-01-02T03:04:05.002000Z",
     "completed_at": "2026-01-02T03:04:06.100000Z",
 }  # fmt: skip

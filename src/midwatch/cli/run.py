@@ -81,6 +81,8 @@ async def to_its_end(desk: desks.Desk, task_id: str, as_json: bool) -> int:
     """Show a task until it ends, with `as_json` only how. Returns the exit status: 0 when it is done."""
     status = await watched(desk, task_id, quiet=as_json)
     ended = await desk.client.get(task_id)
+    while ended["transferred_to"]:
+        ended = await desk.client.get(ended["transferred_to"])
     if as_json:
         emit(ended)
     return status if status is not None else 0 if ended["status"] == "done" else 1
@@ -128,10 +130,16 @@ async def tell_wait(desk: desks.Desk, task_id: str) -> None:
 
 
 async def follow(desk: desks.Desk, task_id: str, watch: Watch) -> None:
-    """Show what the task does until it has ended."""
-    async with aclosing(desk.follow(0, task_id=task_id, live=True)) as events:
-        async for event in events:
-            watch.show(event)
-            if event["kind"] == "task_finished":
-                break
+    """Show what the task does until it has ended, and then whoever goes on with its work."""
+    following: str | None = task_id
+    while following is not None:
+        task_id = following
+        async with aclosing(desk.follow(0, task_id=task_id, live=True)) as events:
+            async for event in events:
+                watch.show(event)
+                if event["kind"] == "task_finished":
+                    following = event["payload"].get("transferred_to")
+                    break
+            else:
+                following = None
     watch.end(await desk.client.get(task_id))

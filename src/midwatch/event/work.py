@@ -316,6 +316,8 @@ class TaskFinished(Payload):
     error: str | None = None
     usage: Mapping[str, Any] | None = None
     worktree: Mapping[str, Any] | None = None
+    transferred_to: str | None = None
+    """The task that goes on with its work; its answer is the answer."""
 
 
 @kind("budget_reached")

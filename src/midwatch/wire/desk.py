@@ -46,6 +46,7 @@ class TaskInfo(TypedDict):
     root_id: str | None
     parent_id: str | None
     retry_of: str | None
+    transferred_to: str | None
     budget: dict[str, Any] | None
     usage: dict[str, Any] | None
     tokens_used: int | None
