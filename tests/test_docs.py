@@ -19,7 +19,7 @@ import pytest
 import typer
 
 import midwatch
-from midwatch import approval, automation, channel, goal, session, task, worktree
+from midwatch import approval, automation, channel, goal, handoff, session, task, worktree
 from midwatch.agent import YES_NO
 from midwatch.agents import KINDS as AGENT_KINDS
 from midwatch.agents.command import CommandAgent
@@ -27,7 +27,7 @@ from midwatch.agents.demo import DemoAgent
 from midwatch.agents.function import FunctionAgent
 from midwatch.agents.profiles import PROFILES, TERMS
 from midwatch.api.app import create_app
-from midwatch.api.bodies import AutomationBody, AutomationPatch, GoalBody, GoalPatch
+from midwatch.api.bodies import LONGEST_WAIT, AutomationBody, AutomationPatch, GoalBody, GoalPatch, HandoffBody
 from midwatch.automations import KEPT_SECONDS
 from midwatch.channels import KINDS as CHANNEL_KINDS
 from midwatch.cli.main import app
@@ -37,7 +37,7 @@ from midwatch.event import KINDS, VERSION, Event
 from midwatch.home import Home
 from midwatch.runtime import Runtime, build_agents, build_channels
 from midwatch.submission import PRIORITY, AutomationWish, GoalWish, NewAutomation, NewGoal, Submission
-from midwatch.wire import AutomationInfo, GoalInfo, RunInfo, TaskInfo
+from midwatch.wire import AutomationInfo, GoalInfo, HandoffInfo, RunInfo, TaskInfo
 from records import a_task
 from servers import PROGRAM, environment, eventually
 from test_architecture import ORDER
@@ -279,6 +279,7 @@ async def started(place: Home, attempt: int = 1) -> None:
         ("Automation", ("active",), automation.TRANSITIONS),
         ("Goal", ("active", "waiting_for_session"), goal.TRANSITIONS),
         ("Worktree", ("making",), worktree.TRANSITIONS),
+        ("Handoff", ("pending",), handoff.TRANSITIONS),
     ],
 )
 def test_the_diagrams_have_the_arrows_of_the_tables(
@@ -364,6 +365,25 @@ def test_the_goals_page_lists_every_field_wish_signal_and_status() -> None:
     assert sorted(first_cells(section(text, "## When it ends or rests"))) == sorted(goal.TRANSITIONS)
     for word in get_args(goal.Work):
         assert word in shown
+
+
+def test_the_handoffs_page_lists_every_field_wish_limit_and_status() -> None:
+    text = read("handoffs.md")
+
+    def names(head: str) -> list[str]:
+        return [one for cell in re.findall(r"^\| (`.*?) \|", section(text, head), re.M) for one in words(cell)]
+
+    def words(cell: str) -> list[str]:
+        return re.findall(r"`(\w+)`", cell)
+
+    assert sorted(names("## Fields")) == sorted(HandoffInfo.__annotations__)
+    assert names("## What can be said") == list(HandoffBody.model_fields)
+    assert names("## States") == list(handoff.TRANSITIONS)
+    limits = re.findall(r"\| `(\w+)` \| (\d+) \|", section(text, "## Limits"))
+    defaults = Settings().handoffs.model_dump(exclude={"nest_history"})
+    assert {name: float(value) for name, value in limits} == defaults
+    assert f"{handoff.MAX_INPUT} characters at most" in text and f"{handoff.MAX_RETRIES} at most" in text
+    assert f"{LONGEST_WAIT:g} at most" in text and f"`wait` (0 to {LONGEST_WAIT:g})" in read("api.md")
 
 
 def test_what_the_client_takes_is_what_the_interface_takes() -> None:
@@ -557,6 +577,34 @@ COVERED = [
     "agent.ToolExecEndPayload.Duration", "agent.ToolExecEndPayload.ForLLMLen", "agent.ToolExecEndPayload.ForUserLen",
     "agent.ToolExecEndPayload.IsError", "agent.ToolExecEndPayload.Async", "agent.ErrorPayload",
     "agent.ErrorPayload.Stage", "agent.ErrorPayload.Message",
+    "handoff.AgentCapability", "handoff.AgentCapability.Name", "handoff.AgentCapability.Description",
+    "handoff.AgentCapability.TaskTypes", "handoff.AgentCapability.Priority", "handoff.Handoff", "handoff.Handoff.ID",
+    "handoff.Handoff.FromAgentID", "handoff.Handoff.ToAgentID", "handoff.Handoff.ToolName",
+    "handoff.Handoff.ToolDescription", "handoff.Handoff.TransferMessage", "handoff.Handoff.Task",
+    "handoff.Handoff.Status", "handoff.Handoff.Context", "handoff.Handoff.Result", "handoff.Handoff.CreatedAt",
+    "handoff.Handoff.AcceptedAt", "handoff.Handoff.CompletedAt", "handoff.Handoff.Timeout",
+    "handoff.Handoff.RetryCount", "handoff.Handoff.MaxRetries", "handoff.HandoffAgent", "handoff.HandoffAgent.ID",
+    "handoff.HandoffAgent.Capabilities", "handoff.HandoffAgent.CanHandle", "handoff.HandoffAgent.AcceptHandoff",
+    "handoff.HandoffAgent.ExecuteHandoff", "handoff.HandoffContext", "handoff.HandoffContext.ConversationID",
+    "handoff.HandoffContext.Messages", "handoff.HandoffContext.Variables", "handoff.HandoffContext.ParentHandoff",
+    "handoff.HandoffEnabledFunc", "handoff.HandoffHistoryMapper", "handoff.HandoffHook", "handoff.HandoffInputData",
+    "handoff.HandoffInputData.InputHistory", "handoff.HandoffInputData.PreHandoff",
+    "handoff.HandoffInputData.NewMessages", "handoff.HandoffInputData.InputMessages",
+    "handoff.HandoffInputData.Context", "handoff.HandoffInputData.Clone", "handoff.HandoffInputFilter",
+    "handoff.HandoffManager", "handoff.NewHandoffManager", "handoff.HandoffManager.FindAgent",
+    "handoff.HandoffManager.GetHandoff", "handoff.HandoffManager.Handoff", "handoff.HandoffManager.RegisterAgent",
+    "handoff.HandoffManager.UnregisterAgent", "handoff.HandoffOptions", "handoff.HandoffOptions.FromAgentID",
+    "handoff.HandoffOptions.ToAgentID", "handoff.HandoffOptions.Task", "handoff.HandoffOptions.Context",
+    "handoff.HandoffOptions.Timeout", "handoff.HandoffOptions.MaxRetries", "handoff.HandoffOptions.Wait",
+    "handoff.HandoffOptions.OnHandoff", "handoff.HandoffOptions.InputFilter", "handoff.HandoffOptions.Enabled",
+    "handoff.HandoffOptions.EnableFunc", "handoff.HandoffOptions.ToolNameOverride",
+    "handoff.HandoffOptions.ToolDescriptionOverride", "handoff.HandoffOptions.NestHistory",
+    "handoff.HandoffOptions.HistoryMapper", "handoff.HandoffResult", "handoff.HandoffResult.Output",
+    "handoff.HandoffResult.Error", "handoff.HandoffResult.Duration", "handoff.HandoffStatus",
+    "handoff.HandoffStatus.StatusPending", "handoff.HandoffStatus.StatusAccepted",
+    "handoff.HandoffStatus.StatusRejected", "handoff.HandoffStatus.StatusInProgress",
+    "handoff.HandoffStatus.StatusCompleted", "handoff.HandoffStatus.StatusFailed", "handoff.Task", "handoff.Task.Type",
+    "handoff.Task.Description", "handoff.Task.Input", "handoff.Task.Priority", "handoff.Task.Metadata",
 ]  # fmt: skip
 
 

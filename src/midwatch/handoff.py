@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from midwatch.change import Changes, Update
+from midwatch.channel import cut
 from midwatch.clock import SECOND, iso
 from midwatch.errors import HandoffLimit, InvalidInput
 from midwatch.event import (
@@ -54,6 +55,7 @@ TIMEOUT_SECONDS = 300.0
 MAX_INPUT = 1_000_000
 """Characters of the work and its context together, as JSON."""
 MAX_RETRIES = 20
+LISTED_TEXT = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +181,22 @@ class Handoff:
         for name in ("created_at", "accepted_at", "completed_at", "deadline_at"):
             shown[name] = iso(getattr(self, name))
         return shown
+
+    def brief(self) -> dict[str, Any]:
+        """As lists show it: without messages, and long texts are cut."""
+        shown = self.snapshot()
+        shown["context"] = {**shown["context"], "messages": []}
+        for name in ("task", "result", "late"):
+            if shown[name]:
+                shown[name] = {part: _short(value) for part, value in shown[name].items()}
+        return shown
+
+
+def _short(value: Any) -> Any:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if len(text) <= LISTED_TEXT:
+        return value
+    return {} if isinstance(value, Mapping) else cut(text, LISTED_TEXT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

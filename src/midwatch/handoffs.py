@@ -170,6 +170,10 @@ class Handoffs:
         known = {name: self._agents.get(name) for name in names if name not in self._disabled}
         return {name: getattr(agent, "description", "") for name, agent in known.items()}
 
+    def enabled(self, agent: str) -> bool:
+        """Whether it may."""
+        return agent not in self._disabled
+
     async def find_agent(self, work: HandoffTask, without: frozenset[str] = frozenset()) -> list[str]:
         """Who could do this work here, best first."""
         given = await self._store.open_handoffs()

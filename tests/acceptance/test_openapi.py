@@ -167,6 +167,7 @@ async def things(http: httpx2.AsyncClient, folder: Path) -> dict[str, list[str]]
     goals = [(await made("/goals", objective="demo:hang", scope_id=f"s{n}", agent="demo"))["id"] for n in range(30)]
     for goal in goals[:15]:
         await made(f"/goals/{goal}/pause")
+    passed = await handoffs(made)
     await until(http, "/approvals?limit=500", "approvals", len(asks))
     await until(http, "/deliveries?status=failed&limit=500", "deliveries", 2 * len(failed))
     leave = [await made("/tasks", prompt=f"ls {n}", agent="asks", workdir=str(Path.cwd())) for n in range(10)]
@@ -185,12 +186,19 @@ async def things(http: httpx2.AsyncClient, folder: Path) -> dict[str, list[str]]
         "path.delivery_id": [one["id"] for one in deliveries],
         "path.automation_id": automations,
         "path.goal_id": goals,
+        "path.handoff_id": passed,
         "path.name": ["quick", "demo"],
         "path.worktree_id": trees,
         "path.key": ["chat:plain", "chat:x/y|thread:1", "chat:ü/messages", "chat:a", "chat:b", *SCREENS, *tokens],
         "query.session_key": ["chat:a", "chat:plain"],
         "query.task_id": [failed[0]["id"]],
     }
+
+
+async def handoffs(made: Callable[..., Awaitable[Document]]) -> list[str]:
+    """Handoffs that run, have failed, are done."""
+    prompts = ["demo:hang"] * 4 + ["demo:fail"] * 20 + ["hello"] * 10
+    return [(await made("/handoffs", to="quick", task={"description": one}, wait=0))["id"] for one in prompts]
 
 
 async def open_screens(http: httpx2.AsyncClient) -> None:

@@ -24,7 +24,7 @@ router = APIRouter()
 async def list_agents(desk: Desk) -> Json:
     """All agents known here, and those that other live processes offer."""
     live = await desk.roster.live()
-    known = {name: shown(agent, name in live) for name, agent in desk.agents.items()}
+    known = {name: shown(agent, name in live, desk.handoffs.enabled(name)) for name, agent in desk.agents.items()}
     elsewhere = {
         name: {"name": name, "live": True, "steerable": (await desk.roster.terms_of(name)).steerable}
         for name in live
@@ -47,7 +47,7 @@ async def test(desk: Desk, who: Who, name: str, idempotency_key: Annotated[str |
     return Json(task.snapshot(), 201, headers={"location": f"/api/v1/tasks/{task.id}"})
 
 
-def shown(agent: Agent, live: bool) -> dict[str, Any]:
+def shown(agent: Agent, live: bool, handoffs: bool) -> dict[str, Any]:
     """One agent as JSON."""
     return {
         "name": agent.name,
@@ -55,6 +55,7 @@ def shown(agent: Agent, live: bool) -> dict[str, Any]:
         "why": getattr(agent, "why", None),
         "description": agent.description,
         "capabilities": [asdict(one) for one in agent.capabilities],
+        "handoffs": handoffs,
         "slots": agent.terms.slots,
         "timeout": agent.terms.timeout_seconds,
         "on_crash": agent.terms.on_crash,

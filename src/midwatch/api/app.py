@@ -20,6 +20,7 @@ from midwatch.api import (
     describe,
     events,
     goals,
+    handoffs,
     identity,
     now,
     rules,
@@ -40,7 +41,7 @@ from midwatch.runtime import Runtime
 
 PREFIX = "/api/v1"
 NOUNS = (
-    system, now, tasks, terminals, sessions, worktrees, automations, goals, events, approvals, rules, agents,
+    system, now, tasks, terminals, sessions, worktrees, automations, goals, handoffs, events, approvals, rules, agents,
     deliveries, identity, cluster,
 )  # fmt: skip
 

@@ -7,12 +7,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
 
 from midwatch import approval, channel
 from midwatch.agents.base import Seconds
 from midwatch.automation import WINDOW_SECONDS, ManageMode, Missed, ScopeKind
 from midwatch.event import KINDS, kinds_of
+from midwatch.handoff import MAX_RETRIES
+from midwatch.handoff import Status as HandoffStatus
 from midwatch.identity import Role
 from midwatch.sessions import InterruptMode
 from midwatch.steering import SendMode
@@ -29,6 +31,47 @@ Duration = Annotated[
 Priority = Annotated[int, Field(strict=True, ge=-PRIORITY, le=PRIORITY)]
 
 
+LONGEST_WAIT = 15.0
+"""Seconds a reply may be waited for; clients give up after 30."""
+DEEPEST = 100
+
+
+def absolute(value: str | None) -> str | None:
+    """A directory that does not depend on where somebody stands."""
+    if value is not None and not Path(value).is_absolute():
+        raise ValueError("the working directory must be an absolute path")
+    return value
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """JSON that can be kept and sent on, whatever is in it."""
+    if depth > DEEPEST:
+        raise ValueError(f"it is nested more than {DEEPEST} times")
+    if isinstance(value, str):
+        text(value)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("a number in it is too large; write it as text")
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            text(name)
+            plain(part, depth + 1)
+    elif isinstance(value, list):
+        for part in value:
+            plain(part, depth + 1)
+    return value
+
+
+def text(value: str) -> str:
+    """Text that can be kept."""
+    if "\0" in value:
+        raise ValueError("this is not plain text: it has a NUL")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("this is not Unicode text: it has half of a surrogate pair") from None
+    return value
+
+
 class Strict(BaseModel):
     """Base of all bodies and queries."""
 
@@ -37,14 +80,7 @@ class Strict(BaseModel):
     @field_validator("*")
     @classmethod
     def _text(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            if "\0" in value:
-                raise ValueError("this is not plain text: it has a NUL")
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                raise ValueError("this is not Unicode text: it has half of a surrogate pair") from None
-        return value
+        return text(value) if isinstance(value, str) else value
 
 
 class SubmitBody(Strict):
@@ -70,9 +106,7 @@ class SubmitBody(Strict):
     @field_validator("workdir")
     @classmethod
     def _absolute(cls, value: str | None) -> str | None:
-        if value is not None and not Path(value).is_absolute():
-            raise ValueError("the working directory must be an absolute path")
-        return value
+        return absolute(value)
 
 
 class RetryBody(Strict):
@@ -445,6 +479,71 @@ class GoalQuery(Strict):
 
     status: Literal["", "all", "waiting_for_session", "active", "paused", "complete", "timeout"] = ""
     limit: int = Field(20, ge=1, le=200)
+
+
+class HandoffMessage(BaseModel):
+    """Something that was said: who said it, and what else belongs to it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: str = Field(max_length=50)
+    content: Any = None
+
+
+class HandoffSurroundingsBody(Strict):
+    """What goes along with work that is handed over."""
+
+    conversation_id: str | None = Field(None, max_length=1000)
+    messages: list[HandoffMessage] = Field(default_factory=list)
+    variables: Annotated[dict[str, Any], AfterValidator(plain)] = Field(default_factory=dict)
+    parent_handoff: str | None = Field(None, max_length=200)
+
+    @field_validator("messages")
+    @classmethod
+    def _plain(cls, value: list[HandoffMessage]) -> list[HandoffMessage]:
+        plain([one.model_dump() for one in value])
+        return value
+
+
+class HandoffWorkBody(Strict):
+    """Work to hand over."""
+
+    type: str = Field("", max_length=200)
+    description: str = ""
+    input: Annotated[Any, AfterValidator(plain)] = None
+    priority: Priority = 0
+    metadata: Annotated[dict[str, Any], AfterValidator(plain)] = Field(default_factory=dict)
+
+
+class HandoffBody(Strict):
+    """A handoff. Without `to` the best for the type of `task` gets it; with `source_task` that task is handed over."""
+
+    to: str | None = Field(None, min_length=1, max_length=200)
+    task: HandoffWorkBody | None = None
+    context: HandoffSurroundingsBody | None = None
+    from_agent: str = Field("", max_length=200)
+    source_task: str | None = Field(None, max_length=200)
+    timeout: Duration | None = None
+    max_retries: int = Field(0, strict=True, ge=0, le=MAX_RETRIES)
+    nest_history: bool | None = Field(None, strict=True)
+    workdir: Annotated[str | None, AfterValidator(absolute)] = Field(None, max_length=4096)
+    wait: float = Field(0.0, ge=0, le=LONGEST_WAIT, description="Seconds the reply may wait for its end.")
+
+
+class HandoffQuery(Strict):
+    """Which handoffs to list. `agent` is who handed over or got it, `root` the task they all come from."""
+
+    status: list[HandoffStatus] = Field(default_factory=list)
+    agent: str | None = None
+    root: str | None = None
+    before: str | None = None
+    limit: int = Field(50, ge=1, le=500)
+
+
+class WaitQuery(Strict):
+    """How many seconds the reply may wait for an end."""
+
+    wait: float = Field(0.0, ge=0, le=LONGEST_WAIT)
 
 
 class CompleteBody(Strict):

@@ -37,6 +37,7 @@ MORE = {
     "GET /api/v1/directories": ("404",),
     "GET /api/v1/worktrees/{worktree_id}/diff": ("409",),
     "GET /api/v1/events": ("404", "410"),
+    "POST /api/v1/handoffs": ("404",),
     "GET /api/v1/sessions/{key}/screen": ("409",),
 }
 OPEN = frozenset({"GET /api/v1/health", "GET /api/v1/ready", "POST /api/v1/sign-in"})
@@ -147,6 +148,8 @@ EXAMPLES: dict[str, Any] = STANDING | {
     "AgentInfo": {
         "name": "demo", "live": True, "kind": "demo", "description": "built in", "slots": 16, "timeout": 1800.0,
         "on_crash": "rerun", "steerable": False, "problem": None, "target": "built in",
+        "handoffs": True,
+        "capabilities": [{"name": "talk", "description": "says hello", "task_types": ["greeting"], "priority": 0}],
     },
     "ProcessInfo": PROCESS,
     "ClusterInfo": {"store": STORE, "processes": [PROCESS]},

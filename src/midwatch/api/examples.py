@@ -31,6 +31,23 @@ GOAL: dict[str, Any] = {
     "max_seconds": 0.0, "max_usd": 0.0, "tokens": 1200, "seconds": 95.5, "usd": 0.02, "paused_why": None,
     "summary": None, "created_at": AT, "updated_at": AT, "completed_at": None, "revision": 4,
 }  # fmt: skip
+HANDOFF: dict[str, Any] = {
+    "id": "h_06f2m8yq3kq5r0v9x1w2", "status": "completed", "form": "delegate", "from_agent_id": "lead",
+    "to_agent_id": "coder", "tool_name": "transfer_to_coder",
+    "tool_description": "Handoff to the coder agent to handle the request.",
+    "transfer_message": '{"assistant":"coder"}',
+    "task": {"type": "code", "description": "Fix the failing test", "input": None, "priority": 0, "metadata": {}},
+    "context": {
+        "conversation_id": None, "messages": [{"role": "user", "content": "The tests fail"}], "variables": {},
+        "parent_handoff": None,
+    },
+    "result": {"output": "It was a missing import.", "error": None, "duration_ms": 5200},
+    "chain": [{"agent": "lead", "handoff": None}], "refusals": [{"agent": "senior", "reason": "busy"}], "late": None,
+    "reason": None, "source_task": "t_06f2m8yq3kq5r0v9x1w2", "root_id": "t_06f2m8yq3kq5r0v9x1w2",
+    "task_id": "t_06f2m8yq3kq5r0v9x1w3", "session_key": "bg:t_06f2m8yq3kq5r0v9x1w3", "creator": "owner",
+    "retry_of": None, "timeout": 600.0, "retry_count": 0, "max_retries": 0, "created_at": AT, "accepted_at": AT,
+    "completed_at": AT, "deadline_at": AT, "revision": 4,
+}  # fmt: skip
 SHOT = {"id": "am_1", "prompt": "Look around", "agent": "demo", "schedule": {"cron": "@daily", "zone": "UTC"}}
 STANDING: dict[str, Any] = {
     "ChoiceInfo": {"name": "Allow", "kind": "allow_once"},
@@ -51,6 +68,10 @@ STANDING: dict[str, Any] = {
     "GoalPatch": {"objective": "All tests pass on main and on the release branch"},
     "CompleteBody": {"evidence": "the last run of the tests is green"},
     "DelayBody": {"duration": 1800.0, "reason": "waiting for the nightly build"},
+    "HandoffInfo": HANDOFF,
+    "HandoffBody": {
+        "to": "demo", "task": {"type": "code", "description": "Fix the failing test"}, "timeout": "10m", "wait": 10.0,
+    },
     "AlertInfo": {"subject": RUN["task_id"], "alert": "silent", "text": "Silent: Rebuild the index", "since": AT},
     "RoutineInfo": {
         "name": "watchdog", "seconds": 60.0, "runs": 12, "failures": 0, "skipped": 0, "last_at": AT, "last_error": None,

@@ -22,7 +22,7 @@ MAX_STRANGERS_BODY = 4096
 MAX_UPLOAD = 11 * 1024 * 1024
 SELF_SERVICE = frozenset({"/api/v1/sign-out", "/api/v1/links"})
 """What every role may do, as it is about themselves."""
-AGENTS_MAY = re.compile(r"/api/v1/(goals/[^/]+/(complete|delay)|tasks|automations)")
+AGENTS_MAY = re.compile(r"/api/v1/(goals/[^/]+/(complete|delay)|handoffs(/[^/]+/cancel)?|tasks|automations)")
 """What the agent of a running task may do beside looking; the routes see to the rest."""
 QUIET_SECONDS = 60.0
 MOST_REMEMBERED = 10_000

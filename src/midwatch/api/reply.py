@@ -12,6 +12,7 @@ from starlette.responses import Response
 from midwatch.errors import (
     Conflict,
     Forbidden,
+    HandoffError,
     InvalidInput,
     LimitReached,
     MidwatchError,
@@ -30,6 +31,7 @@ STATUS: dict[type[MidwatchError], int] = {
     NotFound: 404,
     Pruned: 410,
     Conflict: 409,
+    HandoffError: 409,
     LimitReached: 429,
     Unauthorized: 401,
     Forbidden: 403,

@@ -17,6 +17,7 @@ from midwatch.channel import cut
 from midwatch.clock import iso
 from midwatch.errors import InvalidInput, NotFound
 from midwatch.goal import Goal
+from midwatch.handoff import HandoffFilter
 from midwatch.identity import Actor
 from midwatch.runtime import Runtime
 from midwatch.submission import Submission
@@ -24,6 +25,7 @@ from midwatch.task import Task, TaskFilter
 
 LISTED_TEXT = 2000
 KIN_TEXT = 200
+MOST_HANDOFFS = 100
 
 router = APIRouter()
 
@@ -80,6 +82,7 @@ async def page(desk: Desk, task_id: str) -> Json:
     if state is None:
         raise NotFound("task", task_id)
     kin = await desk.store.kin(task.root_id or task.id)
+    handoffs = await desk.handoffs.list(HandoffFilter(root_id=task.root_id or task.id, limit=MOST_HANDOFFS))
     deliveries = await desk.notifications.list(task_id=task_id)
     approvals = await desk.approvals.list(None, task_id=task_id)
     return Json(
@@ -88,6 +91,7 @@ async def page(desk: Desk, task_id: str) -> Json:
             "prompt_html": await page_of(task.prompt),
             "result_html": None if task.result is None else await page_of(task.result),
             "lineage": [related(one, task) for one in kin],
+            "handoffs": [one.brief() for one in handoffs],
             "deliveries": [delivery.snapshot() for delivery in deliveries],
             "approvals": [approval.snapshot() for approval in approvals],
             "last_event_at": iso(state.last.time) if state.last else None,

@@ -24,6 +24,7 @@ from midwatch.cli import (
     doctor,
     events,
     goal,
+    handoff,
     open,
     rules,
     run,
@@ -81,6 +82,7 @@ app.add_typer(worktrees.app, name="worktree")
 app.add_typer(token.app, name="token")
 app.add_typer(automation.app, name="automation")
 app.add_typer(goal.app, name="goal")
+app.add_typer(handoff.app, name="handoff")
 app.add_typer(rules.app, name="rules")
 
 

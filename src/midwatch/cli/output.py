@@ -13,7 +13,8 @@ COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "dim": "2",
 STATUS_COLOUR = {
     "done": "green", "running": "blue", "failed": "red", "cancelled": "dim", "pending": "yellow", "granted": "green",
     "denied": "red", "ok": "green", "warn": "yellow", "bad": "red", "sent": "green", "busy": "blue", "asking": "yellow",
-    "closed": "dim", "lost": "red",
+    "closed": "dim", "lost": "red", "completed": "green", "in_progress": "blue", "rejected": "red", "expired": "red",
+    "accepted": "blue",
 }  # fmt: skip
 SHOWN = 60
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from midwatch.client.approvals import ApprovalCalls
 from midwatch.client.desk import DeskCalls
+from midwatch.client.handoffs import HandoffCalls
 from midwatch.client.sessions import SessionCalls
 from midwatch.client.standing import AutomationCalls, GoalCalls
 from midwatch.client.streams import EventCalls, Which
@@ -24,6 +25,7 @@ class Client(
     ApprovalCalls,
     AutomationCalls,
     GoalCalls,
+    HandoffCalls,
     DeskCalls,
 ):
     """Speaks to one server. Use it as an async context manager, or `close` it."""

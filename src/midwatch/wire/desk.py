@@ -10,6 +10,7 @@ from typing import (
 from typing_extensions import TypedDict
 
 from midwatch.wire.approvals import ApprovalInfo
+from midwatch.wire.handoffs import HandoffInfo
 from midwatch.wire.worktrees import WorktreeNote
 
 
@@ -267,6 +268,15 @@ class DeliveryPage(TypedDict):
     deliveries: list[DeliveryInfo]
 
 
+class Capability(TypedDict):
+    """What an agent is given handed-over work for."""
+
+    name: str
+    description: str
+    task_types: list[str]
+    priority: int
+
+
 class AgentInfo(TypedDict, total=False):
     """An agent as JSON; of one that only another process knows just `name` and `live`."""
 
@@ -276,6 +286,8 @@ class AgentInfo(TypedDict, total=False):
     why: str | None
     version: str
     description: str
+    capabilities: list[Capability]
+    handoffs: bool
     slots: int
     timeout: float | None
     on_crash: str
@@ -431,6 +443,7 @@ class TaskView(TypedDict):
     prompt_html: str
     result_html: str | None
     lineage: list[Kin]
+    handoffs: list[HandoffInfo]
     deliveries: list[DeliveryInfo]
     approvals: list[ApprovalInfo]
     last_event_at: str | None

@@ -9,7 +9,7 @@ SELECT {handoff} FROM handoffs
 WHERE (CAST(:before AS TEXT) IS NULL OR id < :before)
   AND (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
   AND (CAST(:agent AS TEXT) IS NULL OR from_agent = :agent OR to_agent = :agent)
-  AND (CAST(:root_id AS TEXT) IS NULL OR root_id = :root_id)
+  AND (CAST(:root_id AS TEXT) IS NULL OR root_id = :root_id OR task_id = :root_id)
 ORDER BY id DESC LIMIT :limit
 
 -- open: how many each agent has been given

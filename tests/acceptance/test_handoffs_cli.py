@@ -1,0 +1,115 @@
+"""Handoffs from the command line: with a server, and without one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servers import PROGRAM, Server, environment
+
+CONFIG = """
+detect_agents = false
+
+[agents.shell]
+kind = "command"
+argv = ["sh", "-c", "{prompt}"]
+
+[agents.echo]
+kind = "command"
+argv = ["cat"]
+[[agents.echo.capabilities]]
+name = "saying"
+task_types = ["say"]
+
+[agents.shut]
+kind = "demo"
+handoffs = false
+"""
+
+
+@pytest.fixture
+def home(home: Path) -> Path:
+    home.mkdir()
+    (home / "midwatch.toml").write_text(CONFIG)
+    return home
+
+
+@pytest.fixture
+async def served(home: Path) -> AsyncIterator[Path]:
+    server = Server(home)
+    await server.start()
+    yield home
+    assert await server.stop() == 0
+
+
+def midwatch(home: Path, *arguments: str, said: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROGRAM, *arguments], env=environment(home), cwd=home, capture_output=True, text=True, timeout=60,
+        check=False, input=said,
+    )  # fmt: skip
+
+
+def told(home: Path, *arguments: str) -> Any:
+    ran = midwatch(home, *arguments, "--json")
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+async def test_to_list_show_cancel_and_retry(served: Path) -> None:
+    done = midwatch(served, "handoff", "to", "echo", "say this", "--wait")
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "say this", "")
+    by_type = told(served, "handoff", "to", "--type", "say", "and this", "--input", '{"n": 1}', "--wait")
+    assert by_type["to_agent_id"] == "echo"
+    assert by_type["task"] == {
+        "type": "say", "description": "and this", "input": {"n": 1}, "priority": 0, "metadata": {},
+    }  # fmt: skip
+    source = told(served, "run", "echo some work", "--agent", "shell")
+    over = told(served, "handoff", "to", "echo", "--from-task", source["id"], "--wait", "--timeout", "1m")
+    assert (over["source_task"], over["timeout"], over["from_agent_id"]) == (source["id"], 60.0, "shell")
+    assert over["result"]["output"].strip() == "echo some work\n\nsome work"
+    read = midwatch(served, "handoff", "to", "echo", "-", "--wait", said="from a pipe")
+    assert read.stdout.strip() == "from a pipe"
+
+    hangs = told(served, "handoff", "to", "shell", "sleep 600")
+    listed = midwatch(served, "handoff", "list", "--agent", "shell")
+    assert hangs["id"] in listed.stdout and "in_progress" in listed.stdout and by_type["id"] not in listed.stdout
+    assert [one["id"] for one in told(served, "handoff", "list", "-s", "in_progress")["handoffs"]] == [hangs["id"]]
+    assert midwatch(served, "handoff", "cancel", hangs["id"]).stdout == f"{hangs['id']} is cancelled\n"
+    shown = midwatch(served, "handoff", "show", hangs["id"]).stdout
+    assert "cancelled by owner" in shown and "sleep 600" in shown
+    again = told(served, "handoff", "retry", hangs["id"])
+    assert again["retry_of"] == hangs["id"]
+    told(served, "handoff", "cancel", again["id"])
+    assert [one["id"] for one in told(served, "handoff", "list", "--root", source["id"])["handoffs"]] == [over["id"]]
+
+
+async def test_what_goes_wrong_has_a_status_and_one_line(served: Path) -> None:
+    for arguments, status, words in (
+        (("to", "echo"), 2, "say whom and what"),
+        (("to", "nobody", "x"), 2, "nobody"),
+        (("to", "shut", "x"), 1, "may not be handed to"),
+        (("to", "--type", "paint", "x"), 1, "no agent here can do work of type 'paint'"),
+        (("to", "shell", "exit 3", "--wait"), 1, "failed: "),
+        (("to", "shell", "sleep 60", "--wait", "--timeout", "1s"), 1, "expired: "),
+        (("to", "echo", "x", "--input", "{"), 2, "--input is not JSON"),
+        (("show", "h_none"), 3, "there is no handoff 'h_none'"),
+        (("cancel", "h_none"), 3, "midwatch handoff list"),
+    ):
+        ran = midwatch(served, "handoff", *arguments)
+        assert (ran.returncode, ran.stdout) == (status, ""), (arguments, ran)
+        assert words in ran.stderr and len(ran.stderr.splitlines()) == 1, ran.stderr
+    failed = midwatch(served, "handoff", "to", "shell", "exit 3", "--wait", "--json")
+    assert (failed.returncode, json.loads(failed.stdout)["status"]) == (1, "failed")
+
+
+def test_without_a_server_it_is_done_here_or_waits(home: Path) -> None:
+    done = midwatch(home, "handoff", "to", "echo", "here", "--wait")
+    assert (done.returncode, done.stdout.strip()) == (0, "here"), done.stderr
+    waits = midwatch(home, "handoff", "to", "echo", "later")
+    assert waits.returncode == 0 and "midwatch up" in waits.stderr
+    assert "in_progress" in midwatch(home, "handoff", "list").stdout

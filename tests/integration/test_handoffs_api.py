@@ -1,0 +1,240 @@
+"""Handoffs over HTTP: handed over, waited for, listed, cancelled, tried again; from a task, by its own agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from midwatch.agent import AgentCapability
+from midwatch.agents.function import FunctionAgent
+from midwatch.identity import OWNER
+from serving import Served, serving
+
+
+class Crew:
+    """Agents that a test holds by the hand."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.url = ""
+        self.replies: list[httpx2.Response] = []
+        self.asks: list[tuple[str, dict[str, Any]]] = []
+
+    async def echo(self, prompt: str) -> str:
+        return f"<{prompt}>"
+
+    async def broken(self, prompt: str) -> str:
+        raise RuntimeError("broke")
+
+    async def hangs(self, prompt: str) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    def held(self, prompt: str) -> str:
+        self.go.wait(30)
+        return "late"
+
+    async def asking(self, prompt: str, turn: Any) -> str:
+        """An agent that speaks to the desk with the token of its attempt."""
+        headers = {"authorization": f"Bearer {turn.env['MIDWATCH_TOKEN']}"}
+        async with httpx2.AsyncClient(base_url=f"{self.url}/api/v1", headers=headers, trust_env=False) as http:
+            for path, body in self.asks:
+                self.replies.append(await http.post(path, json=body))
+        return "asked"
+
+
+@pytest.fixture
+def crew() -> Crew:
+    return Crew()
+
+
+@pytest.fixture
+async def served(home: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    monkeypatch.setenv("MIDWATCH_DETECT_AGENTS", "false")
+    coder = FunctionAgent("coder", crew.echo)
+    coder.capabilities = (AgentCapability(name="coding", task_types=("code",), priority=3),)
+    agents = {
+        "echo": FunctionAgent("echo", crew.echo), "coder": coder, "held": FunctionAgent("held", crew.held),
+        "hangs": FunctionAgent("hangs", crew.hangs),
+        "asking": FunctionAgent("asking", crew.asking), "broken": FunctionAgent("broken", crew.broken),
+    }  # fmt: skip
+    async with serving(home, agents) as made:
+        crew.url = made.url
+        yield made
+
+
+async def hand(served: Served, to: str | None = "echo", text: str = "do it", **more: Any) -> Any:
+    return await served.post("/handoffs", {"to": to, "task": {"description": text}, "wait": 10, **more})
+
+
+async def refused(served: Served, body: Any, **headers: str) -> tuple[int, str, str | None]:
+    reply = await served.http.post("/handoffs", json=body, headers=headers)
+    told = reply.json()
+    assert reply.headers["content-type"] == "application/problem+json"
+    return reply.status_code, told["code"], told.get("handoff")
+
+
+async def test_work_is_handed_over_and_waited_for(served: Served) -> None:
+    done = await hand(served, context={"messages": [{"role": "user", "content": "earlier"}], "variables": {"a": 1}})
+    assert (done["status"], done["to_agent_id"], done["creator"]) == ("completed", "echo", "owner")
+    assert "earlier" in done["result"]["output"] and done["result"]["output"].count("do it") == 1
+    assert done["context"]["variables"] == {"a": 1}
+    assert await served.get(f"/handoffs/{done['id']}") == done
+    by_type = await hand(served, None, task={"type": "code", "input": {"file": "a.py"}})
+    assert by_type["to_agent_id"] == "coder" and "a.py" in by_type["result"]["output"]
+    agents = {one["name"]: one for one in (await served.get("/agents"))["agents"]}
+    assert agents["coder"]["capabilities"] == [
+        {"name": "coding", "description": "", "task_types": ["code"], "priority": 3}
+    ]
+    assert agents["echo"]["capabilities"] == [] and agents["echo"]["handoffs"]
+
+
+async def test_the_reply_waits_no_longer_than_asked(served: Served, crew: Crew) -> None:
+    open_ = await hand(served, "held", wait=0.05)
+    assert open_["status"] == "in_progress"
+    waiting = asyncio.create_task(served.get(f"/handoffs/{open_['id']}", wait=10))
+    crew.go.set()
+    found = await waiting
+    assert found["status"] == "completed", found
+    assert found["result"]["output"] == "late"
+
+
+async def test_each_failure_has_its_code(served: Served) -> None:
+    work = {"task": {"description": "x"}}
+    assert (await refused(served, {"task": {"type": "paint", "description": "x"}}))[:2] == (409, "no_candidate")
+    served.runtime.handoffs.enable("echo", False)
+    status, code, record = await refused(served, {"to": "echo", **work})
+    assert (status, code) == (409, "handoff_disabled")
+    assert (await served.get(f"/handoffs/{record}"))["status"] == "rejected"
+    assert (await refused(served, {"to": "nobody", **work}))[:2] == (422, "unknown_agent")
+    assert (await refused(served, work))[:2] == (422, "invalid_input")
+    assert (await refused(served, {"to": "coder", "from_agent": "coder", **work}))[:2] == (422, "invalid_input")
+    assert (await refused(served, {"to": "coder", **work, "timeout": 0}))[:2] == (422, "invalid_input")
+    assert (await refused(served, {"to": "coder", **work, "source_task": "t_none"}))[:2] == (404, "not_found")
+    deep: Any = "x"
+    for _ in range(200):
+        deep = [deep]
+    for odd in (deep, 2**70, {"a": "\0"}, ["\ud800"]):
+        said = json.dumps({"to": "coder", "task": {"input": odd}})
+        reply = await served.http.post("/handoffs", content=said, headers={"content-type": "application/json"})
+        assert reply.status_code == 422, reply.text
+    failed = await hand(served, "broken")
+    assert (failed["status"], failed["result"]["output"]) == ("failed", None)
+
+
+async def test_too_many_from_one_task_is_a_limit(home: Path, crew: Crew) -> None:
+    async with serving(home, {"a": crew.echo, "b": crew.echo}, handoffs={"total": 1}) as served:
+        task = (await served.post("/tasks", {"prompt": "x", "agent": "a"}))["id"]
+        body = {"to": "b", "source_task": task}
+        await served.post("/handoffs", body)
+        assert (await refused(served, body))[:2] == (429, "handoff_limit")
+
+
+async def test_a_key_makes_it_happen_once(served: Served) -> None:
+    async def post(key: str, text: str = "x") -> httpx2.Response:
+        body = {"to": "echo", "task": {"description": text}}
+        return await served.http.post("/handoffs", json=body, headers={"idempotency-key": key})
+
+    first, second, third = await post("k"), await post("k"), await post("other")
+    assert first.json()["id"] == second.json()["id"] != third.json()["id"]
+    assert (await post("k", "something else")).json()["code"] == "conflict"
+
+
+async def test_lists_are_filtered_and_paged(served: Served) -> None:
+    task = (await served.post("/tasks", {"prompt": "the work", "agent": "echo"}))["id"]
+    await served.ended(task)
+    ids = [(await hand(served, "coder", source_task=task))["id"], (await hand(served, "echo", "y" * 9000))["id"]]
+    newest = await served.get("/handoffs", limit=1)
+    assert [one["id"] for one in newest["handoffs"]] == ids[1:] and newest["next"] == ids[1]
+    assert len(newest["handoffs"][0]["task"]["description"]) <= 2001
+    older = await served.get("/handoffs", limit=1, before=newest["next"])
+    assert [one["id"] for one in older["handoffs"]] == ids[:1]
+    assert older["handoffs"][0]["context"]["messages"] == []
+    for query, expected in (
+        ({"root": task}, ids[:1]), ({"agent": "coder"}, ids[:1]), ({"status": "failed"}, []),
+        ({"status": ["completed", "failed"]}, ids[::-1]),
+    ):  # fmt: skip
+        found = await served.get("/handoffs", **query)
+        assert [one["id"] for one in found["handoffs"]] == expected, query
+    page = await served.get(f"/tasks/{task}/page")
+    assert [one["id"] for one in page["handoffs"]] == ids[:1]
+    assert {one["relation"] for one in page["lineage"]} == {"self", "child"}
+
+
+async def test_a_task_is_handed_over_with_its_prompt_result_and_conversation(served: Served, crew: Crew) -> None:
+    tasks = []
+    for text in ("first", "second", "third"):
+        tasks.append((await served.post("/tasks", {"prompt": text, "agent": "echo", "session_key": "chat:1"}))["id"])
+        await served.ended(tasks[-1])
+    middle = tasks[1]
+    whole = await hand(served, "coder", source_task=middle, task=None)
+    assert (whole["task"]["description"], whole["task"]["input"]) == ("second", "<second>")
+    said = [(one["role"], one["content"]) for one in whole["context"]["messages"]]
+    assert said == [("user", "first"), ("assistant", "<first>")]
+    assert (whole["context"]["conversation_id"], whole["from_agent_id"]) == ("chat:1", "echo")
+    told = await hand(served, "coder", "look at this", source_task=middle)
+    assert [one["content"] for one in told["context"]["messages"]] == ["first", "<first>", "second", "<second>"]
+    assert told["result"]["output"].count("second") == 2
+
+    running = (await served.post("/tasks", {"prompt": "private", "agent": "held"}))["id"]
+    await served.until("task_started", task_id=running)
+    given = await hand(served, "coder", "go on", source_task=running)
+    assert [one["content"] for one in given["context"]["messages"]] == ["private"]
+    alone = await hand(served, "coder", source_task=running, task=None)
+    assert (alone["task"]["description"], alone["task"]["input"], alone["context"]["messages"]) == ("private", None, [])
+    crew.go.set()
+
+
+async def test_cancel_stops_the_task_and_retry_makes_a_new_one(served: Served) -> None:
+    one = await hand(served, "hangs", wait=0)
+    ended = await served.post(f"/handoffs/{one['id']}/cancel")
+    assert (ended["status"], ended["reason"]) == ("cancelled", "cancelled by owner")
+    assert (await served.ended(one["task_id"]))["status"] == "cancelled"
+    assert (await served.http.post(f"/handoffs/{one['id']}/cancel")).json()["code"] == "conflict"
+    again = await served.post(f"/handoffs/{one['id']}/retry", **{"idempotency-key": "k"})
+    assert (again["retry_of"], again["status"]) == (one["id"], "in_progress")
+    assert (await served.post(f"/handoffs/{one['id']}/retry", **{"idempotency-key": "k"}))["id"] == again["id"]
+    assert (await served.http.get("/handoffs/h_none")).status_code == 404
+
+
+async def test_an_agent_hands_over_from_its_own_task_only(served: Served, crew: Crew) -> None:
+    other = await hand(served, "held", wait=0)
+    work = {"task": {"description": "help"}, "to": "echo"}
+    crew.asks = [
+        ("/handoffs", {**work, "wait": 10}), ("/handoffs", {**work, "source_task": other["task_id"]}),
+        (f"/handoffs/{other['id']}/cancel", {}), (f"/handoffs/{other['id']}/retry", {}),
+    ]  # fmt: skip
+    task = (await served.post("/tasks", {"prompt": "mine", "agent": "asking"}))["id"]
+    await served.ended(task)
+    made, *no = crew.replies
+    assert made.status_code == 201, made.text
+    told = made.json()
+    assert (told["source_task"], told["from_agent_id"], told["status"]) == (task, "asking", "completed")
+    assert [one.status_code for one in no] == [403, 403, 403]
+    crew.go.set()
+
+
+@pytest.mark.parametrize(("mode", "status"), [("creator_only", 403), ("scope_all", 200)])
+async def test_handoffs_are_managed_as_tasks_are(home: Path, crew: Crew, mode: str, status: int) -> None:
+    async with serving(home, {"held": crew.held, "echo": crew.echo}, manage_tasks=mode) as served:
+        task = (await served.post("/tasks", {"prompt": "x", "agent": "held"}))["id"]
+        one = await served.post("/handoffs", {"to": "held", "task": {"description": "x"}})
+        _, secret = await served.runtime.tokens.create("bob", "operator", by=OWNER)
+        _, looks = await served.runtime.tokens.create("eve", "viewer", by=OWNER)
+        base = f"{served.url}/api/v1"
+        async with httpx2.AsyncClient(base_url=base, headers={"authorization": f"Bearer {secret}"}) as bob:
+            made = await bob.post("/handoffs", json={"to": "echo", "source_task": task})
+            assert made.status_code == (201 if status == 200 else 403)
+            reply = await bob.post(f"/handoffs/{one['id']}/cancel")
+            assert reply.status_code == status, reply.text
+        async with httpx2.AsyncClient(base_url=base, headers={"authorization": f"Bearer {looks}"}) as eve:
+            assert (await eve.get("/handoffs")).status_code == 200
+            assert (await eve.post("/handoffs", json={"to": "echo", "task": {"input": "x"}})).status_code == 403
+        crew.go.set()
