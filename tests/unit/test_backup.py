@@ -26,16 +26,18 @@ from midwatch.errors import (
     StoreCorrupt,
     StoreUnavailable,
 )
+from midwatch.handoff import Handoff, HandoffTask
 from midwatch.home import Home
 from midwatch.identity import OWNER, make
 from midwatch.rule import Rule
 from midwatch.session import Message, Session, gate_key
+from midwatch.step import Step
 from midwatch.store import Store
 from midwatch.stores import sqlite, transfer
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.stores.transfer import SqliteSide
 from midwatch.worktree import Worktree
-from records import CLOCK, a_goal, an_automation, fence, progress, put, running
+from records import CLOCK, a_goal, a_steer, an_automation, fence, progress, put, running
 
 PROCESS = ("host", "pgid", "pgid_mark")
 
@@ -84,7 +86,10 @@ async def fill(store: Store) -> None:
         id="w_1", status="kept", host="h", repository="/r", path="/w", branch="midwatch/w_1", base="b", target="main",
         subdir="", task_id=held.id,
     )  # fmt: skip
-    await store.apply(Changes(records=(an_automation(now), a_goal(now), rule, tree)))
+    step = Step(task_id=held.id, number=1, thread_id="th_1", created_at=now, data={"said": "é"})
+    passed = Handoff(id="h_1", request=HandoffTask(input="x").data(), chain=(("demo", None),), created_at=now)
+    records = (an_automation(now), a_goal(now), rule, tree, step, a_steer(held, "later"), passed)
+    await store.apply(Changes(records=records))
     await store.tell_alerts([Told(id="t_1/silent", told_at=now)], Changes())
     await store.set_cursor("hook", 1)
 
@@ -184,7 +189,10 @@ async def test_a_backup_of_an_older_schema_is_restored_to_the_newest(
 ) -> None:
     made = await backup(filled, file, quiet)
     sealed = file.read_bytes()
-    newer = [*sqlite.migrations(), (2, "ALTER TABLE tasks ADD COLUMN colour TEXT DEFAULT 'blue';\n")]
+    newer = [
+        *sqlite.migrations(),
+        (sqlite.migrations()[-1][0] + 1, "ALTER TABLE tasks ADD COLUMN colour TEXT DEFAULT 'blue';\n"),
+    ]
     for module in (sqlite, transfer):
         monkeypatch.setattr(module, "migrations", lambda: newer)
     assert (await restore(other, file, quiet)).rows == made.rows
