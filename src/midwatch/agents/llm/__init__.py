@@ -68,6 +68,7 @@ class LlmAgent(BaseAgent):
 
     kind = "llm"
     starts_programs = True
+    takes_history = True
     terms = AgentTerms(timeout_seconds=3600.0, on_crash="resume", slots=16)
 
     def __init__(

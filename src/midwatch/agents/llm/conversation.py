@@ -11,15 +11,17 @@ import json
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from midwatch.agent import Turn, TurnResult, Usage
 from midwatch.agents.base import message_id
 from midwatch.agents.function import OnLoop
+from midwatch.agents.llm.handing import ANOTHER, TransferTool
 from midwatch.agents.llm.history import Call, Transcript, Trimmed, Window, answered, newest, returned, said
 from midwatch.agents.llm.model import Caller, Fault, Live
 from midwatch.agents.llm.output import OUTPUT_TOOL
-from midwatch.agents.llm.tools import Toolbox, ToolOutput
+from midwatch.agents.llm.tools import Toolbox, ToolOutput, running_call
 from midwatch.agents.streams.reading import locations_of, title_of
 from midwatch.agents.streams.telling import ARGUMENT_LIMIT, RESULT_LIMIT, TEXT_LIMIT, shortened
 from midwatch.channel import cut
@@ -36,6 +38,7 @@ from midwatch.event import (
     ToolExecSkipped,
     ToolExecStart,
 )
+from midwatch.handoff import Transfer
 from midwatch.session import Session
 from midwatch.steering import Mode, Steer
 
@@ -95,6 +98,11 @@ class Loop:
         self._output = agent.output
         self._caller = Caller(model, turn, settings=agent.settings(), retries=options.retries, silence=options.silence)
         self._definitions = agent.definitions(box.tools.values())
+        passing = [one for one in box.tools.values() if isinstance(one, TransferTool)]
+        self._passing = passing[0].passing if passing else None
+        talk.transfers = frozenset(one.name for one in passing)
+        if self._passing is not None:
+            self._passing.talk = talk
         tokens = options.context_tokens or model.profile.get("context_window")
         overhead = len(agent.system) + len(str(self._definitions))
         self._window = Window(tokens, options.max_tokens or min(8192, (tokens or 0) // 4), overhead)
@@ -111,8 +119,10 @@ class Loop:
         """Until there is an answer, or the budget is spent."""
         turn, talk = self._turn, self._talk
         if not talk.begun or (talk.complete and talk.task_id != turn.task_id):  # a retry of what was done is done anew
-            await self._keep(said(turn.prompt.replace("\0", ""), "prompt"))
+            await self._keep(said(turn.prompt.replace("\0", ""), "prompt", **await self._brought()))
         while True:
+            if ready := await self._passed_on():
+                return replace(self._ended(), outcome="transferred", transfer=ready)
             if talk.complete and not await self._goes_on():
                 return self._ended()
             if spent := turn.over_budget():
@@ -120,7 +130,7 @@ class Loop:
                     text=talk.text, outcome="budget", error=spent, thread_id=turn.thread_id, usage=self._spent(),
                     iterations=talk.requests,
                 )  # fmt: skip
-            if call := next(talk.open_calls(), None):
+            if call := self._next_call():
                 await self._step_of_tool(call)
             else:
                 await self._step_of_model()
@@ -265,6 +275,11 @@ class Loop:
         output = await self.tool(call)
         await self.after_tool(call, output, time.monotonic() - began)
 
+    def _next_call(self) -> Call | None:
+        """What is to be run next; who takes over does so after everything else."""
+        calls = sorted(self._talk.open_calls(), key=lambda one: one.name in self._talk.transfers)
+        return calls[0] if calls else None
+
     async def before_tool(self, call: Call) -> str | None:
         """Why the tool is not run, as the model is told; None when it is."""
         talk, turn = self._talk, self._turn
@@ -287,6 +302,10 @@ class Loop:
         await self._turn.emit(told)
         if found is not None and not found.safe and not self._talk.started(call):
             await self._keep({"kind": "started", "call": call.place})
+        return await self._run(call)
+
+    async def _run(self, call: Call) -> ToolOutput:
+        running_call.set(f"{self._talk.turn}.{self._talk.requests}.{call.place}")
         return await self._box.run(call.name, call.part.args, self._turn)
 
     async def after_tool(self, call: Call, output: ToolOutput, duration: float) -> None:
@@ -300,6 +319,28 @@ class Loop:
         if output.for_user:
             await self._tell_message(output.for_user)
         await self._keep(returned(call, output.text, "failed" if output.is_error else "success"))
+
+    # -- other agents --------------------------------------------------------------------------------------------
+
+    async def _brought(self) -> dict[str, Any]:
+        """What was said before the work was handed over."""
+        given = await self._turn.handoff()
+        before = list(given.context.get("messages") or ()) if given is not None else []
+        return {"before": before} if before else {}
+
+    async def _passed_on(self) -> Transfer | None:
+        """Who goes on with the work, if the model gave it to another; every call is answered before."""
+        if self._passing is None or (call := self._talk.passed_on()) is None:
+            return None
+        if self._passing.ready is None:  # an earlier attempt was cut off right after it
+            output = await self._run(call)
+            if self._passing.ready is None:
+                raise AgentError(f"the work could not be passed on: {output.text}")
+        for left in list(self._talk.open_calls()):
+            told = ToolExecSkipped(tool=left.name, reason=ANOTHER, tool_call_id=left.part.tool_call_id)
+            await self._turn.emit(told)
+            await self._keep(returned(left, ANOTHER, "interrupted"))
+        return self._passing.ready
 
     # -- results of a form ---------------------------------------------------------------------------------------
 

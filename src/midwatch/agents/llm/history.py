@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from midwatch.agents.llm.passing import of_model
 from midwatch.channel import cut
 from midwatch.errors import AgentError
 
@@ -67,7 +68,10 @@ class Transcript:
         """What the steps of the turn that goes on are marked with: the task that began it, whoever goes on with it."""
         self.task_id: str | None = None
         """Whose last answer it was."""
+        self.transfers: frozenset[str] = frozenset()
+        """Names of tools that end the turn."""
         self._closed = False
+        self._before = False
         self._usages: list[tuple[str, RequestUsage]] = []
         self._calls: list[ToolCallPart] = []
         self._started: set[int] = set()
@@ -90,9 +94,13 @@ class Transcript:
         match step["kind"]:
             case "prompt":
                 if self.begun:  # the same task again, from its beginning
-                    self.turns.pop()
+                    del self.turns[-2 if self._before else -1 :]
                     self._begin()
                 self.begun = True
+                self._before = bool(step.get("before"))
+                if self._before:  # what was said before it was handed over stands as a turn of its own
+                    self.turns[-1] += of_model(step["before"])
+                    self.turns.append([])
                 self._parts += parts_of(step["request"])
             case "said":
                 self.final = None
@@ -147,6 +155,14 @@ class Transcript:
         for place, part in enumerate(self._calls):
             if place not in self._returned:
                 yield Call(place, part)
+
+    def passed_on(self) -> Call | None:
+        """The call of the last answer with which another agent was to take over, if that was answered."""
+        for place, part in enumerate(self._calls):
+            found = self._returned.get(place)
+            if found is not None and part.tool_name in self.transfers and found.outcome == "success":
+                return Call(place, part)
+        return None
 
     def started(self, call: Call) -> bool:
         """Whether a call may have been run already."""

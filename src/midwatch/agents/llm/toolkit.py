@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from midwatch.agent import Turn
 from midwatch.agents.base import BaseAgent, KindOptions, Seconds
+from midwatch.agents.llm.handing import Handing, To
 from midwatch.agents.llm.tools import Source, Tool, Toolkit, make
 from midwatch.errors import AgentError, BadConfig
 
@@ -63,6 +64,8 @@ class ToolOptions(KindOptions):
     tools: tuple[Annotated[str, AfterValidator(_tool)], ...] = Field(
         (), description="What it may use: files, command, fetch, desk, or functions as package.module:name."
     )
+    handoffs: tuple[To, ...] = Field((), description="Agents that may take over: names, or tables with more.")
+    delegates: tuple[To, ...] = Field((), description="Agents it may have do a part of the work.")
     root: str | None = Field(None, description="Directory of the tool files; the task's working directory otherwise.")
     command_timeout: Seconds = Field(120.0, gt=0, description="Longest time of one command.")
     fetch_private: bool = Field(False, description="Whether addresses of this machine and its network may be fetched.")
@@ -91,6 +94,8 @@ def toolkit(agent: BaseAgent, options: ToolOptions, functions: Iterable[Tool | C
 
         tools += desk_tools()
     tools += [one if isinstance(one, Tool) else make(one) for one in functions]
+    if options.handoffs or options.delegates:
+        sources.insert(0, Handing(agent.name, options.handoffs, options.delegates, [one.name for one in tools]))
     if dotted:
         sources.append(Named(agent.name, dotted))
     if options.mcp:

@@ -13,6 +13,7 @@ import threading
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
@@ -33,6 +34,10 @@ LONGEST_PROBLEM = 2000
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Names that every provider takes."""
 NO_RESULT = "done, without a result"
+
+
+running_call: ContextVar[str | None] = ContextVar("running_call", default=None)
+"""What the call that runs is known by in its turn, also in a later attempt."""
 
 
 class ToolError(Exception):

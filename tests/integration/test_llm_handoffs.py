@@ -1,0 +1,159 @@
+"""Models that hand work over: agents that take over, agents that are asked; what each sees, and who is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from fakes.model_server import Model, serve
+from midwatch import Runtime, Task
+from midwatch.agents.function import FunctionAgent
+from midwatch.agents.llm import LlmAgent
+from midwatch.agents.llm.handing import HandoffTo
+from midwatch.errors import BadConfig
+from midwatch.handoff import HandoffFilter
+from midwatch.history import HandoffInputData
+
+Fake = tuple[str, Model]
+MOVE = "[[tool transfer_to_expert {}]]"
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[Fake]:
+    """A model, and where it is."""
+    async with serve() as found:
+        yield found
+
+
+def llm(fake: Fake, name: str, **more: Any) -> LlmAgent:
+    return LlmAgent(name, "openai:fake", base_url=f"{fake[0]}/v1", **more)
+
+
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+async def upper(prompt: str) -> str:
+    return prompt.upper()
+
+
+def asks(data: HandoffInputData) -> HandoffInputData:
+    """What the expert is asked, since a script's wishes are read by whoever gets it."""
+    work = tuple({**one, "content": "[[recall]]"} for one in data.new_messages)
+    return replace(data, new_messages=work)
+
+
+async def ended(desk: Runtime, prompt: str, **wish: Any) -> Task:
+    task = await desk.tasks.submit(prompt, agent="it", **wish)
+    async with asyncio.timeout(30):
+        return await desk.tasks.wait(task.id)
+
+
+async def test_a_transfer_moves_the_conversation_to_another_model(fake: Fake, home: Path) -> None:
+    to = HandoffTo(agent="expert", input_filter=asks)
+    agents = {
+        "it": llm(fake, "it", system="You are the desk.", handoffs=[to], tools=[add]),
+        "expert": llm(fake, "expert", system="You are the expert."),
+    }
+    async with Runtime.open(home, agents=agents) as desk:
+        key = (await desk.sessions.create(agent="it"))[0].session.key
+        first = await desk.sessions.send(key, "I am Ada.")
+        await asyncio.wait_for(desk.tasks.wait(first.id), 30)
+        task = await desk.sessions.send(key, f'[[also add {{"a": 1, "b": 2}}]]{MOVE}')
+        after = await asyncio.wait_for(desk.tasks.wait(task.id), 30)
+        assert (after.agent, after.outcome, after.session_key) == ("expert", "ok", key)
+        assert after.result == "You said: I am Ada."
+        seen = fake[1].requests[-1]
+        assert (seen["system"], seen["said"]) == ("You are the expert.", ["I am Ada.", "[[recall]]"])
+        source = await desk.tasks.get(task.id)
+        assert (source.outcome, source.transferred_to) == ("transferred", after.id)
+        (made,) = await desk.handoffs.list()
+        before = made.surroundings.messages
+        assert [one["role"] for one in before] == ["user", "assistant", "assistant", "tool"]
+        assert (before[2]["tool_calls"][0]["name"], before[3]["content"]) == ("add", "3")
+        assert (made.form, made.status, made.tool_name) == ("transfer", "completed", "transfer_to_expert")
+        again = await desk.sessions.send(key, "[[recall]]")  # the expert has the conversation now
+        last = await asyncio.wait_for(desk.tasks.wait(again.id), 30)
+        assert (last.agent, last.result) == ("expert", "You said: I am Ada. | [[recall]]")
+        said = [one.text for one in await desk.sessions.messages(key) if one.role == "user"]
+        assert said == ["I am Ada.", task.prompt, "[[recall]]"]
+        steps = json.dumps([step.data for step in await desk.store.steps_of(task.id)])
+        assert '{\\"assistant\\":\\"expert\\"}' in steps  # every call is answered
+
+
+async def test_the_first_transfer_wins_and_bad_arguments_go_back(fake: Fake, home: Path) -> None:
+    class Case(BaseModel):
+        number: int
+
+    agents = {
+        "it": llm(fake, "it", handoffs=[HandoffTo(agent="expert", input=Case, tool="escalate"), "other"]),
+        "expert": FunctionAgent("expert", upper, on_loop=True),
+        "other": FunctionAgent("other", upper, on_loop=True),
+    }
+    async with Runtime.open(home, agents=agents) as desk:
+        task = await ended(desk, '[[also transfer_to_other {}]][[tool escalate {"number": 1}]]')
+        assert task.agent == "other"
+        source = await desk.tasks.get(task.parent_id or "")
+        skipped = [one for one in await desk.store.read_events(0) if one.kind == "tool_exec_skipped"]
+        assert [(one.task_id, one.payload["reason"]) for one in skipped] == [(source.id, "Another transfer was made.")]
+        wrong = await ended(desk, '[[tool escalate {"number": "many"}]]')
+        assert (wrong.agent, wrong.outcome) == ("it", "ok")
+        assert "The argument object does not have the form" in (wrong.result or "")
+        right = await ended(desk, '[[tool escalate {"number": 7}]]')
+        assert right.agent == "expert" and '"NUMBER": 7' in (right.result or "")
+        assert len(await desk.handoffs.list(HandoffFilter(limit=10))) == 2
+
+
+async def test_a_delegate_answers_as_a_tool_and_its_failure_is_told(fake: Fake, home: Path) -> None:
+    async def broken(prompt: str) -> str:
+        raise RuntimeError("it broke")
+
+    agents = {
+        "it": llm(fake, "it", delegates=["upper", "broken"]),
+        "upper": FunctionAgent("upper", upper, on_loop=True),
+        "broken": FunctionAgent("broken", broken, on_loop=True),
+    }
+    async with Runtime.open(home, agents=agents) as desk:
+        done = await ended(desk, '[[tool delegate_to_upper {"task": "loud"}]]')
+        assert done.result == "The tool said: LOUD"
+        failed = await ended(desk, '[[tool delegate_to_broken {"task": "x"}]]')
+        assert failed.outcome == "ok" and "it broke" in (failed.result or "")
+        statuses = [(one.to_agent, one.status) for one in await desk.handoffs.list()]
+        assert statuses == [("broken", "failed"), ("upper", "completed")]
+
+
+async def test_who_may_not_be_handed_to_is_not_shown(fake: Fake, home: Path) -> None:
+    agents = {
+        "it": llm(fake, "it", handoffs=["expert"]),
+        "expert": FunctionAgent("expert", upper, on_loop=True, description="It knows."),
+    }
+    async with Runtime.open(home, agents=agents) as desk:
+        await ended(desk, "hello")
+        assert fake[1].requests[-1]["tools"] == ["transfer_to_expert"]
+        desk.handoffs.enable("expert", False)
+        await ended(desk, "hello")
+        assert not fake[1].requests[-1].get("tools")
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        ({"handoffs": ["it"]}, "cannot hand over to itself"),
+        ({"handoffs": ["a", {"agent": "b", "tool": "transfer_to_a"}]}, "two tools 'transfer_to_a'"),
+        ({"handoffs": [{"agent": "a", "tool": "add"}], "tools": [add]}, "two tools 'add'"),
+        ({"delegates": [{"agent": "a", "tool": "no name!"}]}, "cannot be the name of a tool"),
+        ({"delegates": [{"agent": "a", "input": {"type": "string"}}]}, "schema of an object"),
+        ({"handoffs": [{"agnt": "a"}]}, "handoffs"),
+    ],
+)
+def test_names_that_do_not_go_together_are_an_error_at_the_start(wish: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadConfig, match=said):
+        LlmAgent("it", "openai:fake", **wish)
