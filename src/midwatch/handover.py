@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from midwatch.handoff import MAX_INPUT, HandoffTask
+from midwatch.handoff import MAX_INPUT, Handoff, HandoffTask
 from midwatch.history import HandoffContext, Messages
 from midwatch.session import PRIVATE, Message
 from midwatch.task import Task
@@ -20,6 +20,10 @@ MOST_TOLD = MAX_INPUT // 2
 class Conversations(Protocol):
     """What this needs of the store."""
 
+    async def get_handoff(self, handoff_id: str) -> Handoff | None:
+        """The handoff, or None."""
+        ...
+
     async def read_messages(self, key: str, after: int = 0, limit: int = PAGE) -> list[Message]:
         """The session's messages with number > `after`, in order."""
         ...
@@ -28,6 +32,9 @@ class Conversations(Protocol):
 async def from_task(store: Conversations, task: Task, said: HandoffTask) -> tuple[HandoffTask, HandoffContext]:
     """The work and what goes along when `task` is handed over. Without words of its own the work is the task's prompt
     and, where it has one, its result; otherwise these are history. Nothing goes along twice."""
+    given = await store.get_handoff(task.cause_id) if task.cause == "handoff" and task.cause_id else None
+    if given is not None:
+        return _passed_on(given, task, said)
     told = await _conversation(store, task)
     own = [one for one in told if one.task_id == task.id]
     before = [one for one in told if one.task_id != task.id]
@@ -40,6 +47,18 @@ async def from_task(store: Conversations, task: Task, said: HandoffTask) -> tupl
         if task.result:
             own.append(Message(session_key=task.session_key, role="agent", text=task.result, time=task.created_at))
     return said, HandoffContext(conversation_id=key, messages=_latest([*before, *own]))
+
+
+def _passed_on(given: Handoff, task: Task, said: HandoffTask) -> tuple[HandoffTask, HandoffContext]:
+    """The same for a task that was handed over itself: its prompt may hold its history as text, the record has both."""
+    before = replace(given.surroundings, parent_handoff=None)
+    prompt = given.work.words()
+    if not said.words().strip():
+        return replace(said, description=prompt, input=task.result, priority=said.priority or task.priority), before
+    own = [{"role": "user", "content": prompt}]
+    if task.result:
+        own.append({"role": "assistant", "content": task.result})
+    return said, replace(before, messages=(*before.messages, *own))
 
 
 async def _conversation(store: Conversations, task: Task) -> list[Message]:

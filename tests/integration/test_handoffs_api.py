@@ -183,6 +183,11 @@ async def test_a_task_is_handed_over_with_its_prompt_result_and_conversation(ser
     assert [one["content"] for one in told["context"]["messages"]] == ["first", "<first>", "second", "<second>"]
     assert told["result"]["output"].count("second") == 2
 
+    onwards = await hand(served, "echo", "and now?", source_task=told["task_id"])
+    said = [one["content"] for one in onwards["context"]["messages"]]
+    assert said[:-1] == ["first", "<first>", "second", "<second>", "look at this"]
+    assert onwards["context"]["parent_handoff"] == told["id"]
+
     running = (await served.post("/tasks", {"prompt": "private", "agent": "held"}))["id"]
     await served.until("task_started", task_id=running)
     given = await hand(served, "coder", "go on", source_task=running)

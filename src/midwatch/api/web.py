@@ -17,8 +17,8 @@ from starlette.responses import Response
 FOLDER = Path(__file__).parent / "web"
 PAGES = (
     "/", "/inbox", "/tasks", "/tasks/new", "/tasks/{id}", "/sessions", "/sessions/{key:path}", "/automations",
-    "/automations/new", "/automations/{id}", "/goals", "/goals/new", "/goals/{id}", "/events", "/usage", "/agents",
-    "/settings", "/sign-in",
+    "/automations/new", "/automations/{id}", "/goals", "/goals/new", "/goals/{id}", "/handoffs",
+    "/handoffs/{id}", "/events", "/usage", "/agents", "/settings", "/sign-in",
 )  # fmt: skip
 TYPES = {
     ".html": "text/html; charset=utf-8",

@@ -8,6 +8,7 @@ import { desk } from "../desk.js";
 import { firstLine, h, insertSanitised, keyed, perFrame, say, set, wishKey } from "../dom.js";
 import { usageText } from "../figures.js";
 import { after, isOpen, line, tone, waitText } from "../model.js";
+import { handOver, handoffRow, updateHandoffRow } from "../passing.js";
 import { actButton, agoOf, attribute, confirmed, copyButton, elapsed, empty, pageHead, panel, promptText, sessionLink, skeleton, statusMark, toast, updateElapsed, updateStatus } from "../parts.js";
 import { grow, Partial } from "../partial.js";
 import { drawSteps } from "../steps.js";
@@ -25,7 +26,7 @@ export default async function task(main, page) {
   main.className = "task-page";
   const stop = new AbortController();
   page.whenLeft(() => stop.abort());
-  const data = { task: null, events: new Map(), deliveries: new Map(), lineage: [], early: [], last: null, work: new Work() };
+  const data = { task: null, events: new Map(), deliveries: new Map(), lineage: [], handoffs: [], early: [], last: null, work: new Work() };
   const view = build(main, data, page);
   const draw = perFrame(() => page.isShown() && data.read && drawAll(view, data, page));
   const whole = async () => {
@@ -45,12 +46,12 @@ export default async function task(main, page) {
     if (event.task_id !== id) return;
     if (!data.task) return void data.early.push(event);
     note(data, event);
-    if (event.kind === "task_finished") readPage().catch(() => {});
+    if (event.kind === "task_finished" || event.kind.startsWith("handoff_")) readPage().catch(() => {});
     draw();
   };
   const readPage = async () => {
     const found = await get(`/tasks/${id}/page`, { signal: stop.signal });
-    Object.assign(data, { task: found.task, prompt_html: found.prompt_html, result_html: found.result_html, lineage: found.lineage });
+    Object.assign(data, { task: found.task, prompt_html: found.prompt_html, result_html: found.result_html, lineage: found.lineage, handoffs: found.handoffs });
     for (const event of inOrder(data)) data.task = after(data.task, event); // the reply may be older than what came meanwhile
     data.last ??= found.last_event_at;
     for (const one of found.deliveries) data.deliveries.set(one.id, one);
@@ -113,7 +114,7 @@ function note(data, event) {
 function build(main, data, page) {
   const view = {
     status: set(statusMark({ status: "" }), { role: "status" }), title: h("h1.cut", "…"), id: h("code.faint", page.params.id), time: elapsed(null), last: agoOf(null), wait: h("span.dim"), due: agoOf(null),
-    buttons: h("span.task-buttons.acts"), approvals: h("div.approvals.in-place", { "aria-live": "polite" }), facts: h("dl.facts"), budget: h("div.budget.task-budget", { hidden: true, "aria-label": "Budget" }), lineage: h("ol.rows"), deliveries: h("ol.rows"),
+    buttons: h("span.task-buttons.acts"), approvals: h("div.approvals.in-place", { "aria-live": "polite" }), facts: h("dl.facts"), budget: h("div.budget.task-budget", { hidden: true, role: "group", "aria-label": "Budget" }), lineage: h("ol.rows"), passed: h("ol.rows", { "aria-label": "Handoffs" }), deliveries: h("ol.rows"),
     prompt: h("div.page-text.clamped"), output: h("div.output"), waterfall: document.createElement("mw-waterfall"), events: h("tbody"),
   };
   const table = h("div.events-table.scroll-x", { hidden: true }, h("table.plain",
@@ -149,10 +150,10 @@ function build(main, data, page) {
   about.body.classList.add("padded");
   about.body.append(view.budget, view.facts);
   const lineage = panel("Lineage");
-  lineage.body.append(view.lineage);
+  lineage.body.append(view.lineage, view.passed);
   const deliveries = panel("Notices");
   deliveries.body.append(view.deliveries);
-  view.noLineage = empty("On its own", "Retries, parents and children are listed here.");
+  view.noLineage = empty("On its own", "Retries, parents, children and handoffs are listed here.");
   view.noDeliveries = empty("No notices", "Give it a route, such as console, to be told of its end.");
   lineage.body.append(view.noLineage);
   deliveries.body.append(view.noDeliveries);
@@ -192,7 +193,8 @@ function drawAll(view, data, page) {
   drawBudget(view.budget, task, inOrder(data));
   drawFacts(view.facts, task);
   keyed(view.lineage, data.lineage.filter((one) => one.relation !== "self"), (one) => one.id, relative, (node, one) => updateStatus(node.querySelector(".status"), one));
-  view.noLineage.hidden = Boolean(view.lineage.firstChild);
+  keyed(view.passed, data.handoffs, (one) => one.id, handoffRow, updateHandoffRow);
+  view.noLineage.hidden = Boolean(view.lineage.firstChild || view.passed.firstChild);
   keyed(view.deliveries, [...data.deliveries.values()], (one) => one.id, notice, updateNotice);
   view.noDeliveries.hidden = Boolean(view.deliveries.firstChild);
 }
@@ -224,7 +226,7 @@ function drawButtons(view, task) {
   if (view.buttons.dataset.shown === wanted + task.session_key) return;
   view.buttons.dataset.shown = wanted + task.session_key;
   const again = `/tasks/new?${new URLSearchParams({ prompt: task.prompt, agent: task.agent, workdir: task.workdir ?? "" })}`;
-  view.buttons.replaceChildren(...{
+  view.buttons.replaceChildren(h("button", { type: "button", onclick: () => handOver(task) }, "Hand over"), ...{
     cancel: [actButton("Cancel", () => cancel(task), { kind: "danger", iconName: "stop" })],
     retry: [h("a.button", { href: again }, "Edit and submit"), actButton("Retry", () => retry(task), { kind: "primary", iconName: "retry" })],
     again: task.prompt.length < 4000 ? [h("a.button", { href: again }, "Submit again")] : [],
@@ -267,7 +269,7 @@ function drawOutput(view, data) {
 }
 
 function causeOf({ cause, cause_id: id }) {
-  return id && ["automation", "goal"].includes(cause) ? h("a", { href: `/${cause}s/${id}` }, cause) : cause;
+  return id && ["automation", "goal", "handoff"].includes(cause) ? h("a", { href: `/${cause}s/${id}` }, cause) : cause;
 }
 
 function drawFacts(list, task) {

@@ -1,0 +1,67 @@
+// Handoffs: who passed what to whom, drawn and listed.
+
+import { get, query } from "../api.js";
+import { go } from "../app.js";
+import { h, keyed, perFrame } from "../dom.js";
+import { command, empty, failure, pageHead, panel, skeleton } from "../parts.js";
+import { handoffRow, rootOf, updateHandoffRow } from "../passing.js";
+import { follow } from "../standing.js";
+
+const STATUSES = { "": [], open: ["pending", "accepted", "in_progress"], completed: ["completed"], failed: ["failed", "rejected", "expired"], cancelled: ["cancelled"] };
+const LISTED = 100;
+
+export default async function handoffs(main, page) {
+  page.setTitle("Handoffs");
+  const status = STATUSES[page.search.get("status")] ? page.search.get("status") : "";
+  const agent = page.search.get("agent") ?? "";
+  const root = page.search.get("root") ?? "";
+  const list = h("ol.rows", { "aria-label": "Handoffs" });
+  const drawing = document.createElement("mw-passing");
+  const drawn = panel("Who passed what to whom", { name: "passing-panel" });
+  drawn.body.append(drawing);
+  const body = h("section.panel", skeleton(5), list);
+  main.append(pageHead("Handoffs"), filters({ status, agent, root }), drawn.node, body);
+  const all = new Map();
+  let loaded = false;
+  const fits = (one) => (!status || STATUSES[status].includes(one.status)) && (!agent || [one.from_agent_id, one.to_agent_id].includes(agent)) && (!root || rootOf(one) === root || one.task_id === root);
+  const draw = perFrame(() => {
+    if (!page.isShown() || !loaded) return;
+    const rows = [...all.values()].filter(fits).sort((a, b) => (a.id < b.id ? 1 : -1)).slice(0, LISTED);
+    keyed(list, rows, (one) => one.id, handoffRow, updateHandoffRow);
+    drawing.show(rows);
+    drawn.node.hidden = !rows.length;
+    body.querySelector(".empty")?.remove();
+    if (!rows.length) body.append(nothing(status || agent || root));
+  });
+  const take = (found) => {
+    if (!page.isShown()) return;
+    body.querySelector(".skeleton")?.remove();
+    for (const one of found) if (!(all.get(one.id)?.revision > one.revision)) all.set(one.id, one);
+    loaded = true;
+    draw();
+  };
+  const read = async () => take((await get(`/handoffs${query({ status: STATUSES[status], agent, root, limit: LISTED })}`)).handoffs);
+  follow(page, {
+    concerns: (event) => (event.kind.startsWith("handoff_") ? event.payload.handoff_id : null),
+    read: async (id) => { const found = await get(`/handoffs/${id}`).catch(() => null); if (found) take([found]); },
+    reset: () => { all.clear(); read().catch(() => {}); },
+  });
+  try {
+    await read();
+  } catch (problem) {
+    if (page.isShown()) body.replaceChildren(failure(problem, () => go(location.pathname + location.search, { replace: true })));
+  }
+}
+
+function filters({ status, agent, root }) {
+  const change = (wish) => go(`/handoffs${query({ status, agent, root, ...wish })}`, { replace: true });
+  const input = h("input", { name: "agent", value: agent, placeholder: "agent", "aria-label": "Agent", autocomplete: "off", "data-slash": "", onchange: () => change({ agent: input.value.trim() }) });
+  return h("div.filters", h("div.segments", { role: "group", "aria-label": "Status" },
+    Object.keys(STATUSES).map((name) => h("button", { type: "button", "aria-pressed": String(status === name), onclick: () => change({ status: name }) }, name || "all"))),
+    input, root ? h("button", { type: "button", onclick: () => change({ root: "" }), title: "Show those of all tasks" }, `of ${root} ×`) : null);
+}
+
+function nothing(filtered) {
+  if (filtered) return empty("No handoff is like that", "", h("a.button", { href: "/handoffs" }, "Show all"));
+  return empty("No handoffs yet", "When an agent passes work to another, or you hand a task over from its page, it is drawn here.", command('midwatch handoff to demo "Say hello"'));
+}

@@ -1,0 +1,142 @@
+"""Handoffs at the console: drawn and listed as they happen, opened, stopped, tried again; a task handed over."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, expect
+
+from browsing import AGENTS, DESKTOP, PHONE, Desk
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+HERE = Path(__file__).parent
+PICTURES = HERE.parents[1] / "build" / "screenshots"
+SANE = (HERE / "sane.js").read_text()
+CONTRAST = (HERE / "contrast.js").read_text()
+LOOKS = {
+    "light": {"color_scheme": "light", "viewport": DESKTOP},
+    "dark": {"color_scheme": "dark", "viewport": DESKTOP},
+    "phone": {"color_scheme": "light", "viewport": PHONE, "has_touch": True, "device_scale_factor": 2},
+}
+TIDE = re.compile("owner to demo: demo:hang watch the tide; in progress")
+CAPABLE = """
+[[agents.echo.capabilities]]
+name = "talking"
+task_types = ["say"]
+"""
+
+
+@pytest.fixture
+def settings() -> str:
+    return AGENTS + CAPABLE
+
+
+async def hand(desk: Desk, to: str, text: str, **more: Any) -> Any:
+    """A handoff, made beside the browser."""
+    return await desk.post("/handoffs", {"to": to, "task": {"description": text}, "wait": 10, **more})
+
+
+async def test_a_task_is_handed_over_from_its_page_and_shows_its_lineage(desk: Desk) -> None:
+    task = await desk.submit("demo:hang count the gulls", agent="demo")
+    page = await desk.open(f"/tasks/{task}")
+    await page.get_by_role("button", name="Hand over").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("To", exact=True).select_option("echo")
+    await dialog.get_by_label("Words").fill("count them for me")
+    await expect(dialog.get_by_label("Stop this task")).to_be_checked()
+    await dialog.get_by_role("button", name="Hand over").click()
+
+    await expect(page).to_have_url(re.compile(r"/handoffs/h_"))
+    await expect(page.locator(".task-line .status")).to_have_text("completed")
+    await expect(page.locator(".handoff-answer")).to_contain_text("count them for me")
+    await expect(page.locator(".history")).to_contain_text("demo:hang count the gulls")
+    assert (await desk.ended(task))["status"] == "cancelled"
+    await page.locator(".facts").get_by_role("link", name=task).click()
+    row = page.locator(".handoff-row")
+    await expect(row).to_contain_text("demo")
+    await expect(row.locator(".status")).to_have_text("completed")
+    await expect(page.locator(".relative")).to_contain_text("child")
+    await page.locator(".relative").click()
+    await page.get_by_role("link", name="handoff", exact=True).click()
+    await expect(page).to_have_url(re.compile(r"/handoffs/h_"))
+
+
+async def test_the_page_draws_and_lists_what_happens_elsewhere(desk: Desk) -> None:
+    page = await desk.open("/handoffs")
+    await expect(page.get_by_text("No handoffs yet")).to_be_visible()
+    made = await hand(desk, "demo", "demo:hang watch the tide", wait=0)
+    arrow = page.locator(".pass")
+    await expect(arrow).to_have_count(1)
+    await expect(arrow.locator("a")).to_have_attribute(
+        "aria-label", re.compile("owner to demo: demo:hang watch the tide; in progress")
+    )
+    row = page.locator("ol[aria-label=Handoffs] .handoff-row")
+    await expect(row.locator(".status")).to_have_text("in progress")
+    await expect(page.locator(".lane text")).to_have_text(["owner", "demo"])
+    await arrow.locator("a").focus()
+    await page.keyboard.press("Enter")
+    await expect(page).to_have_url(re.compile(made["id"]))
+    await page.get_by_role("button", name="Cancel").click()
+    await page.get_by_role("button", name="Cancel the handoff").click()
+    await expect(page.locator(".task-line .status")).to_have_text("cancelled")
+    await expect(page.locator(".told")).to_have_text("cancelled by owner")
+    await page.get_by_role("button", name="Retry").click()
+    await expect(page.locator(".task-line .status")).to_have_text("in progress")
+    await page.get_by_role("link", name="Handoffs").first.click()
+    await expect(page.locator(".pass")).to_have_count(2)
+    await page.get_by_role("button", name="cancelled", exact=True).click()
+    await expect(page.locator(".pass")).to_have_count(1)
+    await expect(page.locator(".handoff-row .status")).to_have_text("cancelled")
+    await page.get_by_label("Agent").fill("echo")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("No handoff is like that")).to_be_visible()
+
+
+async def test_a_viewer_looks_and_changes_nothing(desk: Desk) -> None:
+    made = await hand(desk, "demo", "demo:hang watch", wait=0)
+    page = await desk.open(f"/handoffs/{made['id']}", "viewer")
+    await expect(page.locator(".task-line .status")).to_have_text("in progress")
+    await expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+    await page.goto(f"/tasks/{made['task_id']}")
+    await expect(page.locator(".task-line .status")).to_have_text("running")
+    await expect(page.get_by_role("button", name="Hand over")).to_have_count(0)
+
+
+async def a_busy_day(desk: Desk) -> dict[str, str]:
+    """Handoffs of every kind, and the pages to look at."""
+    task = await desk.submit("Find out why the nightly build is red, and mend it", agent="echo")
+    await desk.ended(task)
+    first = await hand(desk, "shell", "sleep 0.2; echo the cause is a missing import in worker.py", source_task=task)
+    back = await hand(desk, "echo", "Write it down for the release notes", source_task=first["task_id"])
+    await hand(desk, "demo", "demo:fail Compare with the build of the day before yesterday", source_task=task)
+    await hand(desk, "demo", "demo:hang Watch the build and say when it is green again", source_task=task, wait=0)
+    gone = await hand(desk, "shell", "sleep 60", wait=0)
+    await desk.post(f"/handoffs/{gone['id']}/cancel")
+    await hand(desk, "coder", "Say what you would do", wait=0)
+    await desk.post("/handoffs", {"task": {"type": "say", "description": "good morning"}, "wait": 10})
+    return {"handoffs": "/handoffs", "handoff": f"/handoffs/{back['id']}", "task-lineage": f"/tasks/{task}"}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+async def test_the_pages_look_right(desk: Desk, look: str) -> None:
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    pages = await a_busy_day(desk)
+    opened = await desk.open("/", **LOOKS[look])
+    for name, path in pages.items():
+        await opened.goto(path)
+        await settled(opened, name)
+        await opened.screenshot(path=PICTURES / f"{name}-{look}.png", full_page=True)
+        assert await opened.evaluate(SANE) == [], f"{name} {look}"
+        assert await opened.evaluate(CONTRAST) == [], f"{name} {look}"
+
+
+async def settled(page: Page, name: str) -> None:
+    """Until the page has what it shows."""
+    await expect(page.locator("#link-state")).to_have_attribute("data-state", "live", timeout=30_000)
+    await expect(page.locator(".skeleton")).to_have_count(0)
+    if name == "handoffs":
+        await expect(page.locator(".pass")).to_have_count(7)
