@@ -449,6 +449,18 @@ def expired(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
     return moved(handoff, "expired", told, now, answer=answer, reason=why)
 
 
+def folded(parts: Sequence[Changes]) -> Changes:
+    """Steps of one handoff as one: where the first makes its record, that is made as the last leaves it."""
+    first, *others = parts
+    record = first.records[0] if first.records else None
+    if not isinstance(record, Handoff):
+        return first
+    for step in others:
+        record = replace(record, **step.updates[0].fields)
+        first = first.plus(replace(step, updates=step.updates[1:]))
+    return replace(first, records=(record, *first.records[1:]))
+
+
 def forgotten(handoff: Handoff) -> Changes:
     """What its source called it by is free again."""
     fields = {"once": None, "revision": handoff.revision + 1}

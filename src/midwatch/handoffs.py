@@ -263,12 +263,20 @@ class Handoffs:
             owner=self._owner, retry_of=options.retry_of, timeout=self._time_of(options),
             deadline_at=now + int(self._time_of(options) * SECOND), max_retries=options.max_retries, created_at=now,
         )  # fmt: skip
+        if self._plain(options, to):
+            return made
         await self._store.apply(steps.asked(made, now))
         if not candidates:
             why = f"no agent here can do work of type {options.task.type!r}; name one, or give one that capability."
             await self._store.apply(steps.failed(made, why, now, "choose")[1])
             raise NoCandidate(why, made.id)
         return made
+
+    def _plain(self, options: HandoffOptions, to: str) -> bool:
+        """Whether nobody else is asked before its task is made: then all of it is written at once."""
+        asked = (options.on_handoff, options.enable_func, options.input_filter, options.history_mapper, self._filter)
+        open_to_all = options.enabled is not False and to not in self._disabled
+        return bool(to) and open_to_all and not any(asked) and not isinstance(self._agents.get(to), Receiver)
 
     async def _source(self, options: HandoffOptions) -> Task | None:
         if options.source_task is None:
@@ -298,14 +306,17 @@ class Handoffs:
 
     async def _in_time(self, made: Handoff, options: HandoffOptions) -> Transfer:
         """What comes before the task, within the deadline; whatever fails ends the handoff and not the process."""
-        stage = _Stage(made)
+        plain = self._plain(options, made.to_agent)
+        stage = _Stage(made, [steps.asked(made, made.created_at)] if plain else [])
         try:
             async with asyncio.timeout(remaining(made, self._clock.now())):
                 ready = await self._prepare(stage, options)
                 if options.form == "delegate":
                     running, step = steps.started(ready.handoff, ready.task, self._clock.now())
-                    await self._store.apply(step)
+                    await self._store.apply(steps.folded([*stage.held, step]))
                     return replace(ready, handoff=running)
+                if stage.held:
+                    await self._store.apply(steps.folded(stage.held))
                 return ready
         except TimeoutError:
             await self._end(stage, steps.expired(stage.handoff, self._clock.now())[1])
@@ -356,7 +367,10 @@ class Handoffs:
                     why = str(problem) or type(problem).__name__
             if not why:
                 stage.handoff, step = steps.accepted(made, self._clock.now())
-                await self._store.apply(step)
+                if stage.held:
+                    stage.held.append(step)
+                else:
+                    await self._store.apply(step)
                 return
             without = visited([Link(*link) for link in made.chain], self.limits) | tried
             others = await self.find_agent(options.task, without) if options.to is None else []
@@ -412,7 +426,7 @@ class Handoffs:
 
     async def _end(self, stage: _Stage, step: Changes) -> None:
         with suppress(Conflict, StoreError):
-            await self._store.apply(step)
+            await self._store.apply(steps.folded([*stage.held, step]))
 
     # -- afterwards ----------------------------------------------------------------------------------------------
 
@@ -512,9 +526,11 @@ class Handoffs:
 class _Stage:
     """How far the preparation of a handoff has come."""
 
-    def __init__(self, handoff: Handoff) -> None:
+    def __init__(self, handoff: Handoff, held: list[Changes]) -> None:
         self.handoff = handoff
         self.name = "choose"
+        self.held = held
+        """Steps that are written with the next one."""
 
 
 def answered(handoff: Handoff) -> Handoff:

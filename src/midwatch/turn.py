@@ -50,6 +50,7 @@ from midwatch.trace import Trace, incoming, noted, read
 STEPS = (LlmRequest, LlmResponse, ToolExecStart, ToolExecEnd)
 MOST_UNWRITTEN = 500
 PAUSE_SECONDS = 0.5
+NOTED_SECONDS = 0.02
 CUT_OFF = "cut off when the turn ended"
 
 
@@ -118,6 +119,9 @@ class LiveTurn:
         self._took: set[str] = set()
         self._receiving = asyncio.Lock()
         self._returning: asyncio.Task[None] | None = None
+        self._noting: asyncio.Task[None] | None = None
+        self._noted = False
+        """Whether the store was told that the turn waits for another agent."""
         self._saved = 0
         self._host = host
         self._progress = task.progress
@@ -378,11 +382,16 @@ class LiveTurn:
             try:
                 yield
             finally:
-                await noting
-        await self._note_wait(None)
+                noting.cancel()
+                await asyncio.gather(noting, return_exceptions=True)
+        if self._noted and not self._waits:
+            self._noting = asyncio.get_running_loop().create_task(self._note_wait(None))
 
     async def _note_wait(self, wait: str | None) -> None:
-        with suppress(StoreUnavailable):
+        """Tell what the task waits for, unless that changes soon."""
+        await asyncio.sleep(NOTED_SECONDS)
+        self._noted = wait is not None
+        with suppress(StoreUnavailable, LeaseLost):
             await self._write(Changes(fence=self.fence, updates=(Update("task", self.task_id, {"wait": wait}),)))
 
     def hear(self, queued: Sequence[Steer]) -> None:
@@ -415,6 +424,8 @@ class LiveTurn:
         """No more events: close what is open and hand over everything that is not written yet."""
         if self._returning is not None:
             await self._returning
+        if self._noting is not None:
+            self._noting.cancel()
         self._ended = True
         if self._flushing is not None:
             await asyncio.shield(self._flushing)

@@ -154,7 +154,9 @@ async def test_a_target_sees_what_it_was_given(desk: Runtime) -> None:
 async def test_while_it_waits_the_task_says_so_and_its_timeout_stands_still(desk: Runtime, crew: Crew) -> None:
     task = await desk.tasks.submit("x", agent="patient", timeout=0.2)
     await asyncio.wait_for(crew.begun.wait(), 10)
-    waiting = await desk.tasks.get(task.id)
+    async with asyncio.timeout(10):
+        while (waiting := await desk.tasks.get(task.id)).wait is None:
+            await asyncio.sleep(0.01)
     assert (waiting.wait, waiting.status_text) == ("handoff", "running: waits for work it handed over")
     await asyncio.sleep(0.4)  # longer than it may work
     crew.go.set()

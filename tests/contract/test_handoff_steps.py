@@ -1,0 +1,145 @@
+"""Handoffs under random steps, stale writers and crashes: nothing leaves the table, nothing that ended comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from midwatch import handoff as steps
+from midwatch.change import Changes
+from midwatch.clock import SECOND
+from midwatch.errors import Conflict
+from midwatch.handoff import OPEN, TRANSITIONS, Handoff, HandoffTask
+from midwatch.history import HandoffContext
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.task import Task
+from records import a_task
+
+NOW = 1_700_000_000 * SECOND
+ENDED_STAYS = ("status", "answer", "reason", "completed_at", "task_id", "to_agent", "retry_count", "accepted_at")
+PLACE = st.integers(0, 3)
+HOW = st.sampled_from([("done", "ok"), ("failed", "error"), ("failed", "timeout"), ("cancelled", "cancelled")])
+
+Step = Callable[[Handoff], tuple[Handoff, Changes] | Changes]
+
+
+class Handoffs(RuleBasedStateMachine):
+    """Writers that may hold an old copy of a handoff: the store refuses what does not follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.store = self.run(SqliteStore.open(":memory:"))
+        self.seen: dict[str, Handoff] = {}
+        """How the store had each after the last step."""
+        self.held: dict[str, Handoff] = {}
+        """The copy a writer has, perhaps an old one."""
+        self.moves = 0
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.loop.run_until_complete(work)
+
+    def teardown(self) -> None:
+        self.run(self.store.close())
+        self.loop.close()
+
+    def write(self, place: int, step: Step) -> None:
+        """One writer's step, computed of its copy; afterwards it knows what is stored."""
+        if not self.held:
+            return
+        name = sorted(self.held)[place % len(self.held)]
+        held, before = self.held[name], self.seen[name]
+        made = step(held)
+        changes = made if isinstance(made, Changes) else made[1]
+        if not changes.updates:
+            return
+        wanted = changes.updates[0].fields.get("status", held.status)
+        follows = wanted in TRANSITIONS[held.status] or "status" not in changes.updates[0].fields
+        try:
+            self.run(self.store.apply(changes))
+        except Conflict:
+            assert held.revision != before.revision or not follows
+            self.held[name] = before
+            return
+        assert held.revision == before.revision and follows
+        self.moves += "status" in changes.updates[0].fields
+        after = self.run(self.store.get_handoff(name))
+        if before.status not in OPEN:
+            assert all(getattr(after, field) == getattr(before, field) for field in ENDED_STAYS)
+        else:
+            assert after.status in TRANSITIONS[before.status] | {before.status}
+        self.seen[name] = self.held[name] = after
+
+    @rule(first=st.sampled_from(["coder", "tester"]))
+    def ask(self, first: str) -> None:
+        made = Handoff(
+            id=f"h_{len(self.seen)}", to_agent=first, request=HandoffTask(description="x").data(),
+            context=HandoffContext().data(), created_at=NOW, deadline_at=NOW + SECOND,
+        )  # fmt: skip
+        self.run(self.store.apply(steps.asked(made, NOW)))
+        self.moves += 1
+        self.seen[made.id] = self.held[made.id] = self.run(self.store.get_handoff(made.id))
+
+    @rule(place=PLACE)
+    def accept(self, place: int) -> None:
+        self.write(place, lambda one: steps.accepted(one, NOW))
+
+    @rule(place=PLACE, following=st.sampled_from([None, "tester"]))
+    def reject(self, place: int, following: str | None) -> None:
+        self.write(place, lambda one: steps.refused(one, "busy", NOW, following))
+
+    @rule(place=PLACE)
+    def start(self, place: int) -> None:
+        self.write(place, lambda one: steps.started(one, a_task(cause="handoff", cause_id=one.id), NOW))
+
+    @rule(place=PLACE, how=HOW)
+    def finish(self, place: int, how: tuple[Any, Any]) -> None:
+        """Also of one that ended before: a late result."""
+        self.write(place, lambda one: steps.settle(one, _task(one, status=how[0], outcome=how[1], result="r"), NOW))
+
+    @rule(place=PLACE)
+    def again(self, place: int) -> None:
+        self.write(place, lambda one: steps.settle(one, _task(one, failures=1, wait="backoff"), NOW))
+
+    @rule(place=PLACE)
+    def cancel(self, place: int) -> None:
+        self.write(place, lambda one: steps.cancelled(one, "no", NOW))
+
+    @rule(place=PLACE)
+    def expire(self, place: int) -> None:
+        self.write(place, lambda one: steps.expired(one, NOW))
+
+    @rule(place=PLACE)
+    def crash_while_preparing(self, place: int) -> None:
+        self.write(place, lambda one: steps.failed(one, "its process died", NOW, "choose", once=None))
+
+    @rule(place=PLACE, steps_back=st.sampled_from(["pending", "accepted", "in_progress"]))
+    def a_writer_with_an_old_copy(self, place: int, steps_back: Any) -> None:
+        """What somebody would write who believes in an earlier state."""
+        with suppress(IndexError):
+            name = sorted(self.held)[place % max(1, len(self.held))]
+            found = self.seen[name]
+            if found.revision:
+                self.held[name] = replace(found, status=steps_back, revision=found.revision - 1)
+
+    @invariant()
+    def each_move_is_told_once(self) -> None:
+        told = [one for one in self.run(self.store.read_events(0)) if one.kind.startswith("handoff_")]
+        assert len(told) == self.moves
+
+
+def _task(one: Handoff, **fields: Any) -> Task:
+    return a_task(id=one.task_id or "t_none", cause="handoff", cause_id=one.id, **fields)
+
+
+TestHandoffs = Handoffs.TestCase
+TestHandoffs.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)
