@@ -29,7 +29,7 @@ COMMANDS = [
     "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "chat", "sessions",
     "attach", "worktrees", "events", "approvals", "approval", "approve", "deny", "deliveries", "redeliver", "usage",
     "open", "cluster", "watchdog", "doctor", "backup", "restore", "migrate", "version", "agents", "session", "agentapi",
-    "worktree", "token", "automation", "goal", "rules",
+    "worktree", "token", "automation", "goal", "handoff", "rules",
 ]  # fmt: skip
 LISTS = {"agents": ["add"]}
 TERMINALS = ("attach", "agentapi attach")

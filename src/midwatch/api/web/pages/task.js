@@ -8,7 +8,7 @@ import { desk } from "../desk.js";
 import { firstLine, h, insertSanitised, keyed, perFrame, say, set, wishKey } from "../dom.js";
 import { usageText } from "../figures.js";
 import { after, isOpen, line, tone, waitText } from "../model.js";
-import { handOver, handoffRow, updateHandoffRow } from "../passing.js";
+import { handOver, handoffRow, updateHandoffRow, whatOf } from "../passing.js";
 import { actButton, agoOf, attribute, confirmed, copyButton, elapsed, empty, pageHead, panel, promptText, sessionLink, skeleton, statusMark, toast, updateElapsed, updateStatus } from "../parts.js";
 import { grow, Partial } from "../partial.js";
 import { drawSteps } from "../steps.js";
@@ -51,7 +51,7 @@ export default async function task(main, page) {
   };
   const readPage = async () => {
     const found = await get(`/tasks/${id}/page`, { signal: stop.signal });
-    Object.assign(data, { task: found.task, prompt_html: found.prompt_html, result_html: found.result_html, lineage: found.lineage, handoffs: found.handoffs });
+    Object.assign(data, { task: found.task, prompt_html: found.prompt_html, result_html: found.result_html, lineage: withWork(found), handoffs: found.handoffs });
     for (const event of inOrder(data)) data.task = after(data.task, event); // the reply may be older than what came meanwhile
     data.last ??= found.last_event_at;
     for (const one of found.deliveries) data.deliveries.set(one.id, one);
@@ -289,6 +289,12 @@ function drawFacts(list, task) {
 
 function eventRow(event) {
   return h("tr", { data: { tone: tone(event) } }, h("td.num.faint", event.seq), h("td.num.faint", { title: dateTime(event.time) }, timeOfDay(event.time)), h("td", h("code", event.kind)), h("td", line(event)));
+}
+
+/** Its kin; of what was handed over the work, as the prompt may begin with all that was said before. */
+function withWork({ lineage, handoffs }) {
+  const works = new Map(handoffs.map((one) => [one.task_id, whatOf(one)]));
+  return lineage.map((one) => ({ ...one, prompt: works.get(one.id) ?? one.prompt }));
 }
 
 const RELATIONS = { root: "root", parent: "parent", retry_of: "retry of", retry: "retried as", child: "child" };
