@@ -17,9 +17,10 @@ from midwatch import Runtime, Task
 from midwatch.agents.function import FunctionAgent
 from midwatch.agents.llm import LlmAgent
 from midwatch.agents.llm.handing import HandoffTo
-from midwatch.errors import BadConfig
+from midwatch.errors import BadConfig, HandoffError
 from midwatch.handoff import HandoffFilter
 from midwatch.history import HandoffInputData
+from midwatch.testing import RecordingTurn
 
 Fake = tuple[str, Model]
 MOVE = "[[tool transfer_to_expert {}]]"
@@ -157,3 +158,18 @@ async def test_who_may_not_be_handed_to_is_not_shown(fake: Fake, home: Path) -> 
 def test_names_that_do_not_go_together_are_an_error_at_the_start(wish: dict[str, Any], said: str) -> None:
     with pytest.raises(BadConfig, match=said):
         LlmAgent("it", "openai:fake", **wish)
+
+
+async def test_an_attempt_cut_off_right_after_the_transfer_makes_it_again_and_asks_no_model(fake: Fake) -> None:
+    agent = llm(fake, "it", handoffs=["expert"])
+    first = RecordingTurn(MOVE)
+    ended = await (await agent.open(first.session("it"))).turn(first)
+    assert (ended.outcome, ended.transfer is not None) == ("transferred", True)
+    asked = len(fake[1].requests)
+    second = RecordingTurn(MOVE, task_id=first.task_id, attempt=2, steps=first.steps, thread_id=first.thread_id)
+    again = await (await agent.open(second.session("it"))).turn(second)
+    assert again.transfer is not None and len(fake[1].requests) == asked
+    assert first.transferred[0][2]["once"] == second.transferred[0][2]["once"]
+    refused = RecordingTurn(MOVE, replies=[HandoffError("no"), "x"])
+    after = await (await agent.open(refused.session("it"))).turn(refused)
+    assert (after.outcome, after.text) == ("ok", 'The tool said: {"error":"no"}')

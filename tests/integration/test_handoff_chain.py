@@ -1,0 +1,62 @@
+"""One job through agents of four kinds and back: a function, a command, a model and a program in a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from fakes.model_server import serve
+from midwatch import Runtime, Settings, Turn
+from midwatch.agents import build
+from midwatch.agents.function import FunctionAgent
+from midwatch.agents.llm import LlmAgent
+from midwatch.handoff import HandoffFilter
+from midwatch.history import HandoffContext
+
+ECHO = """
+while True:
+    print("you said", input("> "), flush=True)
+"""
+WISH = '[[tool delegate_to_screen {"task": "ping"}]]'
+EARLIER = ({"role": "system", "content": "be secret"}, {"role": "user", "content": "We met before."})
+
+
+async def lead(prompt: str, turn: Turn) -> str:
+    made = await turn.delegate("program", prompt, context=HandoffContext(messages=EARLIER), timeout=60)
+    return f"lead heard: {made.output}"
+
+
+def crew(url: str, place: Path) -> dict[str, Any]:
+    argv = [sys.executable, "-c", "from midwatch.cli.main import main; main()", "handoff", "to", "model", "-", "--wait"]
+    program = build("program", "command", {"argv": argv, "workdir": str(place)}, submits=True)
+    screen = build("screen", "terminal", {"argv": [sys.executable, "-c", ECHO], "prompt": "^> $"})
+    model = LlmAgent("model", "openai:fake", base_url=f"{url}/v1", system="You are a model.", delegates=["screen"])
+    return {"lead": FunctionAgent("lead", lead), "program": program, "model": model, "screen": screen}
+
+
+async def test_a_job_goes_through_four_kinds_of_agents_and_back(tmp_path: Path) -> None:
+    place = tmp_path / "work"
+    place.mkdir()
+    settings = Settings(home=tmp_path / "home", detect_agents=False, slots=2)
+    async with serve() as (url, fake), Runtime.open(settings=settings, agents=crew(url, place)) as desk:
+        task = await desk.tasks.submit(WISH, agent="lead", workdir=str(place))
+        async with asyncio.timeout(90):
+            task = await desk.tasks.wait(task.id)
+        assert task.outcome == "ok", task.error
+        assert "lead heard: The tool said: you said ping" in (task.result or "")
+        made = await desk.handoffs.list(HandoffFilter(root_id=task.id))
+        hops = [(one.from_agent, one.to_agent, one.status, len(one.chain)) for one in reversed(made)]
+        assert hops == [
+            ("lead", "program", "completed", 1),
+            ("program", "model", "completed", 2),
+            ("model", "screen", "completed", 3),
+        ]
+        seen = fake.requests[-1]
+        assert seen["system"] == "You are a model."
+        heard = seen["said"][-1]
+        assert "We met before." in heard and "be secret" not in heard  # a program reads it as text, and passes it on
+        assert heard.count(WISH) == 1
+        last = await desk.tasks.get(made[0].task_id or "")
+        assert last.prompt == "ping"
