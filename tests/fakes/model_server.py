@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from fakes import anthropic, gemini, openai_chat, openai_responses
-from fakes.script import Asked, Json, Step, Text, Thought, Wish, clean, sample, script, tool_call
+from fakes.script import Asked, Call, Json, Step, Text, Thought, Wish, clean, sample, script, tool_call
 
 MODELS = ("fake-model", "claude-sonnet-4-5", "gemini-2.5-pro", "gpt-5")
 LONGEST_HOLD = 300.0
@@ -160,6 +160,8 @@ class Model:
                     yield Text(piece)
             case "think":
                 yield Thought(wish.rest)
+            case "garble":
+                yield Call("call_\ud83d\0", f"add.\ud83d\0{'d' * 100}", {})
             case "shell" | "escalate" | "write" | "tool" | "also":
                 yield tool_call(asked, wish)
             case "window":
@@ -202,8 +204,8 @@ async def speak(request: Request, dialect: ModuleType, asked: Asked) -> Response
     model.requests.append(seen)
     await model.tell()
     try:
-        if key_of(request).startswith("bad"):
-            raise Refused(401, "Invalid API key provided")
+        if (key := key_of(request)).startswith("bad"):
+            raise Refused(401, f"Invalid API key provided: {key}")
         if asked.model.startswith("no-such"):
             raise Refused(404, f"The model `{asked.model}` does not exist")
         model.check(asked)

@@ -11,6 +11,7 @@
     [[write PATH TEXT]]     calls the tool that writes files
     [[tool NAME ARGUMENTS]] calls that tool, with the arguments as they stand there
     [[also NAME ARGUMENTS]] the same, and another call follows in the same answer
+    [[garble]]              calls a tool whose name and id no provider takes
     [[halves]]              a character in two pieces, and half of one
     [[think TEXT]]          thinks TEXT, where the dialect has a way to say so
     [[limit S NAME]]        429, the usage limit, until S seconds after the first request with NAME
@@ -125,7 +126,7 @@ class Wish:
         return found + [""] * (count - len(found))
 
 
-TOOL_VERBS = ("shell", "escalate", "write", "tool")
+TOOL_VERBS = ("shell", "escalate", "write", "tool", "garble")
 
 
 def clean(text: str) -> str:

@@ -326,6 +326,18 @@ def test_the_log_of_refusals_is_bounded(caplog: pytest.LogCaptureFixture) -> Non
 # -- smuggling ---------------------------------------------------------------------------------------------------------
 
 
+def test_addresses_that_clients_of_models_call_are_not_logged(home: Path) -> None:
+    code = (
+        "import logging; from midwatch.api.server import write_log; from midwatch.config import Settings\n"
+        "write_log(Settings())\n"
+        "for name in ('midwatch', 'httpx', 'httpx2', 'mcp.client.streamable_http'): logging.getLogger(name).info(name)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, env=environment(home)
+    )
+    assert [line.rpartition(" ")[2] for line in done.stderr.splitlines()] == ["midwatch"]
+
+
 def test_a_request_sent_ahead_is_not_run(home: Path) -> None:
     """The reply to the first one comes, then the end; whoever sent more asks again."""
     with Wired(home, Limits()) as wired:

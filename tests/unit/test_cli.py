@@ -327,6 +327,8 @@ def test_only_the_result_goes_into_a_pipe(capsys) -> None:
 
 def test_a_failure_says_how_to_try_again() -> None:
     assert ending(task(status="failed", error="boom")) == "t_1 failed: boom; try again with `midwatch retry t_1`"
+    spent = task(status="failed", outcome="budget", budget={"steps": 3}, usage={"steps": 3})
+    assert ending(spent).endswith("try again with `midwatch retry t_1 --budget steps=6`")
 
 
 def test_attention_is_short() -> None:

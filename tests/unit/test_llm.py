@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -192,13 +193,27 @@ async def test_a_used_up_account_parks_the_task(fake: Fake) -> None:
 
 
 async def test_a_refused_key_says_what_to_do(fake: Fake, provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IT_KEY", "bad-key")
+    monkeypatch.setenv("IT_KEY", "bad-key-of-mine")
     turn = RecordingTurn("Hello.")
     with pytest.raises(AgentError, match="check the key") as raised:
         await perform(made(fake, model=provider, api_key_env="IT_KEY"), turn)
     assert type(raised.value) is AgentError
-    assert "bad-key" not in str(raised.value)
+    assert "bad-key" not in f"{raised.value} {turn.events}"
+    assert "(IT_KEY)" in str(raised.value)
     assert balanced(turn)
+
+
+@pytest.mark.parametrize("key", ["key-of-mine\n", " key-of-mine", "key-of-\u2026mine"])
+async def test_a_key_that_cannot_be_sent_is_told_by_its_name(
+    fake: Fake, provider: str, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("IT_KEY", key)
+    agent = made(fake, model=provider, api_key_env="IT_KEY")
+    assert "IT_KEY" in agent.describe()["problem"]
+    with pytest.raises(AgentError, match="the key in IT_KEY") as raised:
+        await perform(agent, RecordingTurn("Hello."))
+    assert "mine" not in str(raised.value)
+    assert not fake[1].requests
 
 
 async def test_an_unknown_model_says_what_to_do(fake: Fake, provider: str) -> None:
@@ -244,6 +259,9 @@ def odd() -> Any:
     return object()
 
 
+DEEP = 'add {"a": ' + "[ " * 900 + "] " * 900 + "}"
+
+
 @pytest.mark.parametrize(
     ("call", "expected", "is_error"),
     [
@@ -254,6 +272,7 @@ def odd() -> Any:
         ('add {"a": 1, "b": 2, "c": 3}', "c: ", True),
         ('add {"a": 1,', "not JSON", True),
         ("add 7", "not a JSON object", True),
+        (DEEP, "a: ", True),
         ("missing {}", "there is no tool 'missing'", True),
     ],
 )
@@ -637,6 +656,16 @@ async def test_half_characters_become_whole_ones_or_go(fake: Fake) -> None:
     assert result.text.endswith("\U0001f642 \ufffd")
     json.dumps(turn.steps).encode()
     turn.text().encode()
+
+
+async def test_names_of_tools_that_no_provider_takes_do_not_spoil_the_history(fake: Fake, provider: str) -> None:
+    result, turn = await run(fake, "[[garble]] [[say on]]", model=provider)
+    assert result.text.endswith("on")
+    assert [one.is_error for one in of(turn, ToolExecEnd)] == [True]
+    json.dumps([turn.steps, [one.tool for one in of(turn, ToolExecEnd)]], ensure_ascii=False).encode()
+    (call,) = [part for step in turn.steps if step["kind"] == "model" for part in step["response"]["parts"]
+               if part["part_kind"] == "tool-call"]  # fmt: skip
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call["tool_name"])
 
 
 # -- results of a form -------------------------------------------------------------------------------------------

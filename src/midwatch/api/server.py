@@ -35,6 +35,7 @@ FILES_OF_A_TASK = 8
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 logger = logging.getLogger(__name__)
+TALKATIVE = ("procrastinate", "httpx", "httpx2", "mcp", "google_genai")
 
 
 class Server(uvicorn.Server):
@@ -83,10 +84,12 @@ def serve(settings: Settings, started: Callable[[ServerInfo, Runtime], None]) ->
 
 
 def write_log(settings: Settings) -> None:
-    """Log to standard error. What the job queue does for itself is told only to those who look for a mistake."""
+    """Log to standard error. What the job queue and clients of models do for themselves is told only to those who look
+    for a mistake: it is much, and addresses may have secrets in them."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=settings.log_level.upper())
     if settings.log_level == "info":
-        logging.getLogger("procrastinate").setLevel(logging.WARNING)
+        for name in TALKATIVE:
+            logging.getLogger(name).setLevel(logging.WARNING)
 
 
 async def _serve(

@@ -142,5 +142,9 @@ def ending(task: TaskInfo) -> str:
         return f"{task['id']} done{tokens}{changed}"
     why = line(task["error"] or task["outcome"] or "", 300).rstrip(".")
     told = "" if why in ("", task["status"]) else f": {why}"
-    retry = f"; try again with `midwatch retry {task['id']}`" if task["status"] in ("failed", "cancelled") else ""
-    return f"{task['id']} {task['status']}{told}{retry}"
+    if task["status"] not in ("failed", "cancelled"):
+        return f"{task['id']} {task['status']}{told}"
+    from midwatch.budget import again  # only where something went wrong: it takes a while
+
+    command = again(task["id"], task.get("budget"), task.get("usage"))
+    return f"{task['id']} {task['status']}{told}; try again with `{command}`"

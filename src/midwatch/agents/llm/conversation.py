@@ -96,7 +96,10 @@ class Loop:
         self._box = box
         self._talk = talk
         self._output = agent.output
-        self._caller = Caller(model, turn, settings=agent.settings(), retries=options.retries, silence=options.silence)
+        self._caller = Caller(
+            model, turn, settings=agent.settings(), retries=options.retries, silence=options.silence,
+            hide=agent.connection.hide,
+        )  # fmt: skip
         self._definitions = agent.definitions(box.tools.values())
         passing = [one for one in box.tools.values() if isinstance(one, TransferTool)]
         self._passing = passing[0].passing if passing else None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -48,6 +49,12 @@ PATIENCE = 60.0
 SILENCE = 600.0
 SHOWN_EVERY = 0.05
 ERROR_SHOWN = 500
+VISIBLE = re.compile(r"[!-~]+")
+"""What a key is made of."""
+SHORTEST_KEY = 8
+LONGEST_NAME = 64
+OTHER_THAN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+"""What no tool's name has: models invent such names, and providers refuse a history that has one."""
 
 FaultKind = Literal["limit", "quota", "passing", "context", "refused"]
 
@@ -75,11 +82,28 @@ class Connection:
         """Why it cannot be used here, as far as that can be told without loading anything."""
         if find_spec("pydantic_ai") is None:
             return EXTRA
-        provider = self.name.partition(":")[0]
-        wanted = (self._key,) if self._key else () if self._base_url else KEYS.get(provider, ())
-        if wanted and not any(os.environ.get(name) for name in wanted):
+        wanted, found = self._wanted(), self._keys()
+        if not found and wanted and (self._key or not self._base_url):
             return f"there is no key: set {' or '.join(wanted)} in the environment of midwatch"
+        for name, key in found.items():
+            if not VISIBLE.fullmatch(key):  # clients refuse to send it, and some tell it while they do
+                return f"the key in {name} has a space, a line break or a letter that keys do not have: set it again"
         return None
+
+    def _wanted(self) -> tuple[str, ...]:
+        """Environment variables that may have the key."""
+        return (self._key,) if self._key else KEYS.get(self.name.partition(":")[0], ())
+
+    def _keys(self) -> dict[str, str]:
+        """The keys there are, by the variable that has them."""
+        return {name: key for name in self._wanted() if (key := os.environ.get(name))}
+
+    def hide(self, text: str) -> str:
+        """What a provider or a client says, without the key: events and notices go to many."""
+        for name, key in self._keys().items():
+            if len(key) >= SHORTEST_KEY:  # servers of one's own are content with any word
+                text = text.replace(key, f"({name})")
+        return text
 
     async def model(self) -> Model:
         """The model; loading the library takes a while and is done beside the event loop."""
@@ -198,9 +222,13 @@ class Live:
 class Caller:
     """Calls a model, again if that may help."""
 
-    def __init__(self, model: Model, turn: Turn, *, settings: ModelSettings, retries: int, silence: Seconds) -> None:
+    def __init__(
+        self, model: Model, turn: Turn, *, settings: ModelSettings, retries: int, silence: Seconds,
+        hide: Callable[[str], str],
+    ) -> None:  # fmt: skip
         self._model = model
         self._turn = turn
+        self._hide = hide
         self._settings = settings
         self._retries = retries
         self._silence = silence
@@ -251,7 +279,7 @@ class Caller:
         except MidwatchError:
             raise
         except Exception as problem:
-            raise _judge(problem, self._model.model_name, self._silence) from problem
+            raise _judge(problem, self._model.model_name, self._silence, self._hide) from problem
         _check(response, chat=any(base.__name__ == "OpenAIChatModel" for base in type(self._model).__mro__))
         return _clean(response)
 
@@ -292,23 +320,26 @@ def joined(text: str) -> str:
 
 
 def _clean(response: ModelResponse) -> ModelResponse:
-    """The answer, in text that can be stored."""
+    """The answer, in text that can be stored and sent back."""
     parts: list[Any] = []
     part: Any
     for part in response.parts:
-        for name in ("content", "args"):
-            text = getattr(part, name, None)
+        for name in (field.name for field in fields(part)):
+            text = getattr(part, name)
             if isinstance(text, str) and (kept := joined(text)) != text:
                 part = replace(part, **{name: kept})
+        if part.part_kind == "tool-call":
+            named = OTHER_THAN_NAMES.sub("_", part.tool_name)[:LONGEST_NAME] or "_"
+            part = part if named == part.tool_name else replace(part, tool_name=named)
         parts.append(part)
     return replace(response, parts=parts)
 
 
-def _judge(problem: Exception, model: str, silence: float) -> Fault:
+def _judge(problem: Exception, model: str, silence: float, hide: Callable[[str], str]) -> Fault:
     """What a failure means."""
     from pydantic_ai import exceptions as known
 
-    text = _words(problem)
+    text = _words(problem, hide)
     match problem:
         case TimeoutError() if not isinstance(problem, known.ModelAPIError):
             return Fault("passing", f"the model was silent for {silence:g} s")
@@ -349,12 +380,12 @@ def _wait(problem: Any, text: str) -> float | None:
     return None if reset is None else max(0.0, (reset - now) / SECOND)
 
 
-def _words(problem: Exception) -> str:
-    """What a provider says went wrong, in a line."""
+def _words(problem: Exception, hide: Callable[[str], str]) -> str:
+    """What a provider says went wrong, in a line, without the key."""
     body: Any = getattr(problem, "body", None)
     found = body.get("error", body) if isinstance(body, dict) else None
     said = found.get("message") if isinstance(found, dict) else found
     text = said if isinstance(said, str) and said else str(problem)
     status = getattr(problem, "status_code", None)
-    line = " ".join(text.split()).rstrip(".")
+    line = " ".join(hide(text).split()).rstrip(".")
     return cut(f"{line} ({status})" if status else line, ERROR_SHOWN)

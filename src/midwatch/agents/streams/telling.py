@@ -28,6 +28,7 @@ PAUSE = 0.05
 """Seconds between two live pieces of text."""
 TEXT_LIMIT = 10_000_000
 ARGUMENT_LIMIT = 4_000
+DEPTH_LIMIT = 50
 RESULT_LIMIT = 10_000
 NOTE_LIMIT = 1_000
 UNTOLD = "its result was not told"
@@ -264,10 +265,14 @@ class Telling:
         await self._turn.emit(told)
 
 
-def shortened(value: Any) -> Any:
-    """A tool's arguments, whose long texts are cut."""
+def shortened(value: Any, depth: int = 0) -> Any:
+    """A tool's arguments, whose long texts are cut, and what lies too deep."""
     if isinstance(value, str):
         return cut(value, ARGUMENT_LIMIT)
+    if not isinstance(value, Mapping | list):
+        return value
+    if depth == DEPTH_LIMIT:
+        return "…"
     if isinstance(value, Mapping):
-        return {key: shortened(one) for key, one in value.items()}
-    return [shortened(one) for one in value] if isinstance(value, list) else value
+        return {key: shortened(one, depth + 1) for key, one in value.items()}
+    return [shortened(one, depth + 1) for one in value]
