@@ -43,6 +43,7 @@ GROUPS = {
         "add", "list", "show", "edit", "pause", "resume", "run", "history", "rm", "preview", "export", "import",
     ],
     "goal": ["set", "show", "list", "edit", "step", "pause", "resume", "complete", "delay", "clear"],
+    "handoff": ["to", "list", "show", "cancel", "retry"],
 }  # fmt: skip
 SPOKEN = [
     *(name for name in COMMANDS if name not in GROUPS),
