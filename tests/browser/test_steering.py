@@ -56,6 +56,18 @@ async def test_a_message_is_heard_in_the_running_turn(desk: Desk) -> None:
     await expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
 
 
+async def test_who_else_speaks_is_told_by_name(desk: Desk) -> None:
+    other = (await desk.post("/tokens", {"name": "sam", "role": "operator"}))["secret"]
+    session = (await desk.post("/sessions", {"agent": "listener", "prompt": "begin"}))["key"]
+    page = await desk.open(session_path(session))
+    await expect(page.get_by_role("group", name="When the agent hears it")).to_be_visible()
+    await desk.post(f"{session_path(session)}/messages", {"text": "enough", "mode": "interrupt"}, other)
+    names = page.locator(".message.user .message-head b")
+    await expect(names).to_have_text(["you", "sam"])
+    await page.reload()
+    await expect(names).to_have_text(["you", "sam"])
+
+
 async def test_it_closes_with_an_answer_when_asked_to_stop(desk: Desk) -> None:
     session = (await desk.post("/sessions", {"agent": "listener", "prompt": "begin"}))["key"]
     page = await desk.open(session_path(session))

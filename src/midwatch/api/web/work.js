@@ -4,6 +4,7 @@
 /** The stored kinds that make steps, for asking the log. */
 export const WORK_KINDS = ["thought_update", "plan_update", "tool_exec_start", "tool_exec_end", "approval_requested", "approval_resolved", "turn_end", "llm_response", "error", "task_finished"];
 const MAKERS = new Set([...WORK_KINDS, "thought_delta"]);
+const turnOf = (event) => `${event.task_id} ${event.attempt ?? ""}`;
 
 export class Work {
   steps = [];
@@ -117,23 +118,25 @@ export class Work {
   }
 
   llm_response(event, { usage, model }) {
-    const sum = this.#used.get(event.task_id) ?? {};
+    const sum = this.#used.get(turnOf(event)) ?? {};
     for (const name of ["input_tokens", "output_tokens", "cost_usd"]) if (Number.isFinite(usage?.[name])) sum[name] = (sum[name] ?? 0) + usage[name];
     if (model) sum.model = model;
-    this.#used.set(event.task_id, sum);
+    this.#used.set(turnOf(event), sum);
     return null;
   }
 
   turn_end(event, p) {
     this.close(event.task_id);
-    const tools = this.steps.filter((one) => one.task === event.task_id && one.kind === "tool").length;
-    return this.#step(`turn ${event.task_id} ${event.attempt ?? ""}`, event, { kind: "turn", status: p.status, duration: p.duration ?? null, tools, usage: this.#used.get(event.task_id) ?? null });
+    const own = this.steps.filter((one) => one.task === event.task_id);
+    const tools = own.slice(own.findLastIndex((one) => one.kind === "turn") + 1).filter((one) => one.kind === "tool").length;
+    return this.#step(`turn ${turnOf(event)}`, event, { kind: "turn", status: p.status, duration: p.duration ?? null, tools, usage: this.#used.get(turnOf(event)) ?? null });
   }
 
   task_finished(event, { usage }) {
     this.close(event.task_id);
-    const last = this.steps.findLast((one) => one.task === event.task_id && one.kind === "turn");
-    if (!last || !usage) return last ?? null;
+    const turns = this.steps.filter((one) => one.task === event.task_id && one.kind === "turn");
+    const last = turns.at(-1);
+    if (!last || !usage || (turns.length > 1 && last.usage)) return last ?? null; // the task's is that of all its turns
     return Object.assign(last, { usage, version: last.version + 1 });
   }
 }

@@ -135,7 +135,7 @@ function note(data, event) {
   const { kind, payload, task_id: id } = event;
   noteSteers(data.steers, event);
   if (kind === "message_update" && payload.number) {
-    data.messages.set(payload.number, { number: payload.number, id: payload.message_id, role: payload.role, text: payload.message, cut: payload.cut, time: event.time, task_id: id });
+    data.messages.set(payload.number, { number: payload.number, id: payload.message_id, role: payload.role, author: event.actor, text: payload.message, cut: payload.cut, time: event.time, task_id: id });
     data.partials.delete(payload.message_id);
   } else if (kind === "task_submitted") data.queue.set(id, taskFrom(event));
   else if (kind === "task_started") { data.running = after(data.queue.get(id) ?? taskFrom(event), event); data.queue.delete(id); data.session = { ...data.session, status: "busy" }; }
@@ -305,7 +305,8 @@ function together(messages, steps) {
   return found;
 }
 
-const NAMES = { user: "you", result: "result", notice: "midwatch" };
+const NAMES = { result: "result", notice: "midwatch" };
+const speaker = (one) => (one.author && one.author !== desk.me?.actor ? one.author : "you"); // several people may speak here
 const FAILED = /^\[(failed|cancelled)(: \w+)?\]/; // how the record tells that there is no answer
 
 const UNHEARD = { interrupt: "waits for the next step", after_tool: "waits for the tool", stop: "waits for the next step" };
@@ -314,7 +315,7 @@ function message(one, agent) {
   const when = h("span.tag.unheard");
   const text = h("div.said", one.text);
   const node = h("li.message", { class: `${one.role}${one.role === "agent" && FAILED.test(one.text) ? " no-answer" : ""}` },
-    h("p.message-head", h("b", NAMES[one.role] ?? agent), h("span.faint.num", { title: dateTime(one.time) }, timeOfDay(one.time)), when, one.task_id ? taskLink(one.task_id, "task") : null), text);
+    h("p.message-head", h("b", one.role === "user" ? speaker(one) : NAMES[one.role] ?? agent), h("span.faint.num", { title: dateTime(one.time) }, timeOfDay(one.time)), when, one.task_id ? taskLink(one.task_id, "task") : null), text);
   node.text = text;
   node.when = when;
   return node;
