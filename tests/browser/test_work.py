@@ -160,7 +160,8 @@ TWO_ATTEMPTS = """async () => {
   const { Work } = await import("/web/work.js");
   const work = new Work();
   let seq = 0;
-  const tell = (kind, attempt, payload) => work.take({ kind, attempt, payload, seq: ++seq, time: String(seq), task_id: "t_1" });
+  const tell = (kind, attempt, payload) =>
+    work.take({ kind, attempt, payload, seq: ++seq, time: String(seq), task_id: "t_1" });
   for (const [attempt, spent] of [[1, 40], [2, 2]]) {
     tell("llm_response", attempt, { usage: { input_tokens: spent }, model: "m" });
     tell("tool_exec_start", attempt, { tool: "look", tool_call_id: `c${attempt}` });

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
@@ -20,7 +21,7 @@ from midwatch.cli.events import shown as print_event
 from midwatch.cli.main import failed, outcome
 from midwatch.cli.server import last_line
 from midwatch.cli.status import told
-from midwatch.cli.tasks import prompt_text, wishes
+from midwatch.cli.tasks import described, prompt_text, wishes
 from midwatch.cli.usage import Part, moment, show
 from midwatch.cli.watch import Watch, describe, ending
 from midwatch.errors import InvalidInput, MidwatchError
@@ -330,6 +331,11 @@ def test_a_failure_says_how_to_try_again() -> None:
     assert ending(task(status="failed", error="boom")) == "t_1 failed: boom; try again with `midwatch retry t_1`"
     spent = task(status="failed", outcome="budget", budget={"steps": 3}, usage={"steps": 3})
     assert ending(spent).endswith("try again with `midwatch retry t_1 --budget steps=6`")
+
+
+def test_a_task_tells_its_cost_where_it_is_known() -> None:
+    for used, cost in ((None, None), ({"input_tokens": 3}, None), ({"cost_usd": 0.00034}, "$0.0003")):
+        assert dict(described(defaultdict(lambda: None, task(timeout_seconds=60, usage=used))))["cost"] == cost
 
 
 def test_attention_is_short() -> None:

@@ -120,3 +120,10 @@ def span(duration: float | None) -> str:
         if duration >= 2 * size:
             return f"{duration / size:.0f}{unit}"
     return f"{duration:.0f}s" if duration >= 10 else f"{duration:.1f}s"
+
+
+def money(dollars: float | None) -> str:
+    """Dollars, with what small sums need."""
+    if dollars is None:
+        return "-"
+    return f"${dollars:.2f}" if dollars >= 1 or not dollars else f"${dollars:.4f}"

@@ -28,7 +28,21 @@ from midwatch.cli.options import (
     Workdir,
     Worktree,
 )
-from midwatch.cli.output import age, changes, clean, emit, fields, line, local, next_steps, note, say, span, table
+from midwatch.cli.output import (
+    age,
+    changes,
+    clean,
+    emit,
+    fields,
+    line,
+    local,
+    money,
+    next_steps,
+    note,
+    say,
+    span,
+    table,
+)
 from midwatch.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -190,6 +204,7 @@ def described(task: TaskInfo) -> list[tuple[str, object]]:
         ("started", local(task["started_at"])),
         ("completed", local(task["completed_at"])),
         ("tokens", "unknown" if tokens is None and task["started_at"] else tokens),
+        ("cost", money(cost) if (cost := (task["usage"] or {}).get("cost_usd")) is not None else None),
         ("budget", budget_line(task)),
     ]
 

@@ -11,7 +11,7 @@ import typer
 
 from midwatch.cli.desk import connect, run
 from midwatch.cli.options import AsJson
-from midwatch.cli.output import emit, local, say, span, table
+from midwatch.cli.output import emit, local, money, say, span, table
 from midwatch.errors import InvalidInput
 from midwatch.usage import told
 
@@ -103,10 +103,3 @@ def figures(used: Mapping[str, Any]) -> tuple[object, ...]:
     counts = (used["tasks"], used["done"], used["failed"], used["cancelled"], span(used["seconds"]))
     tokens = ("-" if used[name] is None else used[name] for name in ("input_tokens", "output_tokens"))
     return (*counts, *tokens, money(used["cost_usd"]))
-
-
-def money(dollars: float | None) -> str:
-    """Dollars, with what small sums need."""
-    if dollars is None:
-        return "-"
-    return f"${dollars:.2f}" if dollars >= 1 or not dollars else f"${dollars:.4f}"
