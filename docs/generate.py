@@ -67,7 +67,7 @@ def one_kind(name: str, made: type[Payload]) -> str:
     for part in fields(made):  # type: ignore[arg-type]  # every kind is a dataclass
         plain, _, null = str(part.type).partition(" | ")
         default = "" if part.default is MISSING else "null" if part.default is None else f"`{part.default}`".lower()
-        rows.append((f"`{part.name}`", WORDS[plain] + (", or null" if null else ""), default))
+        rows.append((f"`{part.name.rstrip('_')}`", WORDS[plain] + (", or null" if null else ""), default))
     return f"### {name}\n\n{told(made)}{live}\n\n{table(('field', 'value', 'default'), rows)}"
 
 

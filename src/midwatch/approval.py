@@ -18,7 +18,7 @@ from midwatch.errors import Conflict, InvalidInput, NotFound
 from midwatch.event import ApprovalRequested, ApprovalResolved, RuleAdded, TaskWaiting, event
 from midwatch.risk import hint
 from midwatch.rule import Decision, Effect, Judge, Pattern, Rule, narrow, nobody, told
-from midwatch.task import Task, TaskStore, meta, notices
+from midwatch.task import Task, TaskStore, in_turn, notices, turn_of
 
 Status = Literal["pending", "granted", "denied", "expired"]
 
@@ -158,7 +158,7 @@ def ask(
         updates=(Update("task", task.id, {"wait": "approval"}),),
         records=(made,),
         deliveries=notices(task, f"asked:{made.id}", "\n".join(lines), now),
-        events=(event(_requested(made), now, **meta(task)), event(waits, now, **meta(task))),
+        events=(event(_requested(made), now, **in_turn(task)), event(waits, now, **in_turn(task))),
     )
 
 
@@ -186,7 +186,7 @@ def _at_once(
         _written(task, asked, now), status=status, answer=choice.name if choice else None, answered_by=by,
         rule=why if by else None, why=None if status == "granted" else why, expires_at=now, resolved_at=now,
     )  # fmt: skip
-    about = meta(task)
+    about = in_turn(task)
     events = (event(_requested(made), now, **about), event(_resolved(made), now, **{**about, "actor": None}))
     return made, Changes(fence=Fence(task.id, task.attempt), records=(made,), events=events)
 
@@ -281,7 +281,7 @@ def resolve(
     }
     about = {
         "task_id": approval.task_id, "session_key": approval.session_key, "agent_id": approval.agent,
-        "attempt": approval.attempt, "actor": actor,
+        "attempt": approval.attempt, "actor": actor, "turn_id": turn_of(approval.task_id, approval.attempt),
     }  # fmt: skip
     events = [event(_resolved(replace(approval, **fields)), now, **about)]
     if rule is not None:

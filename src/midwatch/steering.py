@@ -17,7 +17,7 @@ from midwatch.change import Changes, Update
 from midwatch.clock import iso
 from midwatch.event import Event, InterruptReceived, TaskSubmitted, event
 from midwatch.session import Message, said
-from midwatch.task import Task, meta, prompt_message
+from midwatch.task import Task, in_turn, meta, prompt_message
 
 Mode = Literal["interrupt", "after_tool", "stop"]
 SendMode = Literal["after_turn", "interrupt", "after_tool"]
@@ -120,7 +120,7 @@ class SteerStore(Protocol):
 
 def attached(steer: Steer, task: Task, depth: int, now: int) -> Changes:
     """What is written when a message waits for the running turn of `task`, with `depth` before it."""
-    about = {**meta(task, steer.actor), "turn_id": f"{task.id}.{task.attempt}"}
+    about = in_turn(task, steer.actor)
     came = InterruptReceived(
         reason=steer.mode, content_len=len(steer.text), queue_depth=depth + 1, steer_id=steer.id
     )  # fmt: skip

@@ -510,6 +510,16 @@ def meta(task: Task, actor: str | None = None) -> dict[str, Any]:
     }
 
 
+def turn_of(task_id: str, attempt: int) -> str:
+    """What the turn of an attempt is called in events."""
+    return f"{task_id}.{attempt}"
+
+
+def in_turn(task: Task, actor: str | None = None) -> dict[str, Any]:
+    """Envelope fields of an event of the task's running turn."""
+    return {**meta(task, actor), "turn_id": turn_of(task.id, task.attempt)}
+
+
 def pause_before(task: Task) -> float:
     """Seconds to wait before a task that failed is tried again: an automation has more patience than a person."""
     if task.cause == "automation":

@@ -44,7 +44,7 @@ from midwatch.session import Message, Session, said
 from midwatch.spending import Purse
 from midwatch.steering import STOP, Mode, Steer
 from midwatch.step import Step, StepStore
-from midwatch.task import Claim, Task, TaskStore, changed_status, conversation, meta, prompt_message, used
+from midwatch.task import Claim, Task, TaskStore, changed_status, conversation, in_turn, prompt_message, used
 from midwatch.trace import Trace, incoming, noted, read
 
 STEPS = (LlmRequest, LlmResponse, ToolExecStart, ToolExecEnd)
@@ -125,7 +125,7 @@ class LiveTurn:
         self._saved = 0
         self._host = host
         self._progress = task.progress
-        self._meta = {**meta(task), "turn_id": f"{task.id}.{task.attempt}"}
+        self._meta = in_turn(task)
         self._observed = host.observe(task) if host.observe is not None else None
         self._trace = self._observed.trace if self._observed is not None else read(task.trace)
         if self._trace is not None:

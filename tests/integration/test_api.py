@@ -484,7 +484,8 @@ async def test_agents_are_listed_with_their_terms(served: Served) -> None:
     assert set(listed) == {*AGENTS, "demo"}
     assert listed["echo"] | {"description": ""} == {
         "name": "echo", "kind": "function", "description": "", "slots": 64, "timeout": 1800.0, "on_crash": "rerun",
-        "live": True, "problem": None, "why": None, "target": "echo (on the event loop)",
+        "live": True, "problem": None, "why": None, "target": "echo (on the event loop)", "capabilities": [],
+        "handoffs": True, "steerable": False,
     }  # fmt: skip
 
 

@@ -399,3 +399,10 @@ async def test_the_next_expiry_is_the_nearest_of_the_open_ones(
     (nearest,) = [a for a in await inbox.list() if a.expires_at == clock.now() + 30 * SECOND]
     await inbox.answer(nearest.id, grant=True)
     assert await memory.next_expiry() == clock.now() + 60 * SECOND
+
+
+async def test_question_and_answer_are_events_of_the_turn(memory: Store, clock: FakeClock, inbox: Approvals) -> None:
+    made = await asked(memory, clock)
+    await inbox.answer(made.id, "yes")
+    told = await memory.read_events(0, EventFilter(turn_id=f"{made.task_id}.{made.attempt}"))
+    assert [one.kind for one in told] == ["approval_requested", "task_waiting", "approval_resolved"]

@@ -377,23 +377,24 @@ def migrations() -> list[tuple[int, str]]:
 
 
 def _migrate(connection: sqlite3.Connection, path: str) -> None:
-    """Bring the file to the newest schema, step by step, each whole or not at all."""
+    """Bring the file to the newest schema, whole or not at all."""
     newest = migrations()[-1][0]
     if _version(connection, path, newest) == newest:
         return
-    for number, script in migrations():
-        connection.execute("BEGIN IMMEDIATE")  # a second process waits here and then finds nothing to do
-        try:
-            if _version(connection, path, newest) < number:
+    connection.execute("BEGIN IMMEDIATE")  # a second process waits here and then finds nothing to do
+    try:
+        version = _version(connection, path, newest)
+        for number, script in migrations():
+            if version < number:
                 for statement in _statements(script):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {number}")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def _version(connection: sqlite3.Connection, path: str, newest: int) -> int:

@@ -215,7 +215,9 @@ class TerminalConversation:
         assert live is not None
 
         def over(reading: Reading) -> bool:
-            return reading.state == "idle" or (reading.state == "asking" and reading.certain) or self._broken_off
+            if reading.state == "idle":  # one that is known by its signs and shows nothing yet has only not begun
+                return not (reading.evidence == "silence" and live.profile.ready and not live.watch.shown.strip())
+            return (reading.state == "asking" and reading.certain) or self._broken_off
 
         questions: Counter[str] = Counter()
         while True:
