@@ -34,7 +34,7 @@ from midwatch.api import (
 from midwatch.api.agentapi.app import mount as mount_agentapi
 from midwatch.api.door import Door
 from midwatch.api.guard import HEADERS, Guard
-from midwatch.api.reply import Problem, invalid, problem
+from midwatch.api.reply import Problem, not_valid, problem, refused
 from midwatch.api.sse import Streams
 from midwatch.errors import InvalidInput, MidwatchError
 from midwatch.runtime import Runtime
@@ -72,18 +72,6 @@ def create_app(runtime: Runtime, *, hosts: Collection[str] = ()) -> FastAPI:
     app.add_exception_handler(HTTPException, no_route)
     app.add_exception_handler(Exception, unexpected)
     return app
-
-
-async def refused(request: Request, error: Exception) -> Response:
-    """An error raised on purpose."""
-    assert isinstance(error, MidwatchError)
-    return problem(error)
-
-
-async def not_valid(request: Request, error: Exception) -> Response:
-    """A request whose form is wrong."""
-    assert isinstance(error, RequestValidationError)
-    return problem(invalid(error))
 
 
 async def no_route(request: Request, error: Exception) -> Response:

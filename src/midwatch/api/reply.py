@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 from fastapi.exceptions import RequestValidationError
+from starlette.requests import Request
 from starlette.responses import Response
 
 from midwatch.errors import (
@@ -94,3 +95,15 @@ def invalid(found: RequestValidationError) -> InvalidInput:
     if first["type"] == "json_invalid":
         field, told = "body", f"the body is not JSON: {(first.get('ctx') or {}).get('error', told)}"
     return InvalidInput(f"{field}: {told[:LONGEST_ECHO]}.", field=field)
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    """An error raised on purpose."""
+    assert isinstance(error, MidwatchError)
+    return problem(error)
+
+
+async def not_valid(request: Request, error: Exception) -> Response:
+    """A request whose form is wrong."""
+    assert isinstance(error, RequestValidationError)
+    return problem(invalid(error))

@@ -8,14 +8,13 @@ from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from midwatch.api import approvals, events, identity, now, sessions, tasks
 from midwatch.api.agentapi.replies import Refusal, refusal
 from midwatch.api.desk import Desk
 from midwatch.api.guard import MAX_BODY, replay
-from midwatch.api.reply import Json, invalid, problem
+from midwatch.api.reply import Json, not_valid, refused
 from midwatch.api.sse import Streams
 from midwatch.errors import MidwatchError, NotFound
 from midwatch.runtime import Runtime
@@ -58,18 +57,6 @@ async def _body(request: Request) -> bytes:
         if len(body) > MAX_BODY:
             break
     return body
-
-
-async def refused(request: Request, error: Exception) -> Response:
-    """An error raised on purpose."""
-    assert isinstance(error, MidwatchError)
-    return problem(error)
-
-
-async def not_valid(request: Request, error: Exception) -> Response:
-    """A request whose form is wrong."""
-    assert isinstance(error, RequestValidationError)
-    return problem(invalid(error))
 
 
 # -- whether something is of this session ----------------------------------------------------------------------------
