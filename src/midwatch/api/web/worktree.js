@@ -17,8 +17,12 @@ export function worktreePanel(page) {
   const view = { branch: h("code"), status: h("span.status"), stat: h("span.num"), where: h("p.faint.said"), note: h("p.warn-text.said", { hidden: true }), diffs: h("div.diffs") };
   let info = null;
   let shown = null;
+  let reads = 0;
   const read = async () => {
-    info = await get(`/worktrees/${info.id}`).catch(() => info);
+    const mine = ++reads;
+    const found = await get(`/worktrees/${info.id}`).catch(() => info);
+    if (mine !== reads) return; // a newer answer has overtaken this one
+    info = found;
     draw();
     if (look.open && !look.hidden) await readDiff();
   };
@@ -32,6 +36,7 @@ export function worktreePanel(page) {
   const merge = actButton("Merge", async () => {
     if (!(await confirmed(`Merge ${info.branch} into ${info.target ?? "its branch"}?`, "Merge"))) return;
     const done = await post(`/worktrees/${info.id}/merge`);
+    reads += 1;
     toast(done.how === "nothing" ? "There was nothing to merge." : `Merged into ${done.into}.`);
     info = done.worktree;
     draw();
@@ -39,6 +44,7 @@ export function worktreePanel(page) {
   const remove = actButton("Remove", async () => {
     if (!(await confirmed(`Remove ${info.branch} and its directory?`, "Remove"))) return;
     info = await removed(info);
+    reads += 1;
     draw();
   }, { kind: "danger", title: "Remove the branch and its directory" });
   const keep = h("p.hint", "It is kept until you merge or remove it.");
