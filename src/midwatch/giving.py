@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from midwatch.agent import Delegation
@@ -14,6 +15,30 @@ from midwatch.errors import AgentError, MidwatchError
 from midwatch.handoff import Handoff, HandoffTask, Transfer
 from midwatch.handoffs import HandoffOptions, Handoffs
 from midwatch.task import Task
+
+LINGER_SECONDS = 2.0
+"""How soon an agent that waits by requests has to ask again."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A wait that lasts longer than one request."""
+
+    waiting: asyncio.Task[None]
+    requests: int = 0
+    linger: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Somebody asks."""
+        self.requests += 1
+        if self.linger is not None:
+            self.linger.cancel()
+
+    def end(self) -> None:
+        """Nobody asks any more, unless soon."""
+        self.requests -= 1
+        if not self.requests and not self.waiting.done():
+            self.linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self.waiting.cancel)
 
 
 class Giving:
@@ -26,6 +51,9 @@ class Giving:
         """Why the turn is being stopped."""
         self._given: set[asyncio.Task[Handoff]] = set()
         """What is waited for."""
+        self._held: dict[str, _Held] = {}
+        """What its agent waits for by requests."""
+        self._over = False
         self._names: Counter[str] = Counter()
 
     async def brought(self) -> Handoff | None:
@@ -55,6 +83,37 @@ class Giving:
     async def transfer(self, to: str | None, work: HandoffTask, wish: Delegation) -> Transfer:
         """Have another agent take it over."""
         return await self._handoffs.transfer(self._options(to, work, wish))
+
+    async def attend(self, handoff_id: str) -> None:
+        """Return when a handoff of this turn has ended and the turn may go on. Its agent asks for that from outside, by
+        one request after the other, and holds no slot from the first until a moment after the last."""
+        held = self._held.get(handoff_id)
+        if held is None:
+            if self._over:
+                return
+            held = _Held(asyncio.get_running_loop().create_task(self._hold(handoff_id)))
+            self._held[handoff_id] = held
+        held.begin()
+        try:
+            await asyncio.wait({held.waiting})
+        finally:
+            held.end()
+
+    async def _hold(self, handoff_id: str) -> None:
+        try:
+            with suppress(MidwatchError):  # whoever asks hears it
+                async with self._handoffs.pausing(self._task.id):
+                    await self._handoffs.wait(handoff_id)
+        finally:
+            del self._held[handoff_id]
+
+    async def end(self) -> None:
+        """The turn is over, and nobody asks any more."""
+        self._over = True
+        if waiting := {held.waiting for held in self._held.values()}:
+            for one in waiting:
+                one.cancel()
+            await asyncio.wait(waiting)
 
     def stop(self, why: str) -> None:
         """The turn is being stopped: nothing is waited for any more."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from midwatch import handoff as steps
 from midwatch.agent import Agent
+from midwatch.awaiting import Awaiting
 from midwatch.change import Changes
 from midwatch.clock import SECOND, Clock, new_id
 from midwatch.errors import (
@@ -70,13 +71,14 @@ Enable = Callable[["HandoffOptions", str], Any]
 """Asked with the options and the agent that would get the work."""
 
 
-PAUSE_SECONDS = 0.5
 LENT = "\n"
 TRANSFER_SECONDS = 86400.0
 """A transfer is over at the latest when this has passed; its task has its own timeout."""
 DISABLED = "it may not be handed to."
 Pausing = Callable[[str], AbstractAsyncContextManager[None]]
 """What a task that waits for its handoff does meanwhile."""
+Attending = Callable[[str, str], Awaitable[None]]
+"""What is done while the agent of a task asks for a handoff of its own: returns when that has ended, or at once."""
 
 
 class Store(HandoffStore, TaskStore, Protocol):
@@ -154,10 +156,9 @@ class Handoffs:
         self._nest = nest_history
         self._filter = input_filter
         self.pausing: Pausing = lambda task_id: nullcontext()
+        self.attending: Attending = _nothing
         self._disabled: set[str] = set()
-        self._waiting: dict[str, list[asyncio.Future[Handoff]]] = {}
-        self._looking: asyncio.Task[None] | None = None
-        self._changed = False
+        self._awaiting = Awaiting(self.get, self.expire, clock)
 
     # -- who can be handed to ------------------------------------------------------------------------------------
 
@@ -430,38 +431,18 @@ class Handoffs:
 
     # -- afterwards ----------------------------------------------------------------------------------------------
 
-    async def wait(self, handoff_id: str) -> Handoff:
-        """The handoff once it is completed; the error that says why it has no answer otherwise."""
-        future: asyncio.Future[Handoff] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(handoff_id, []).append(future)
-        try:
+    async def wait(self, handoff_id: str, by: str | None = None) -> Handoff:
+        """The handoff once it is completed; the error that says why it has no answer otherwise. `by` is the task whose
+        agent asks, if that is not in the middle of its turn: while it waits for its own handoff it holds no slot."""
+        if by is not None:
             found = await self.get(handoff_id)
-            return answered(found if not found.open else await future)
-        finally:
-            waiting = self._waiting[handoff_id]
-            waiting.remove(future)
-            if not waiting:
-                del self._waiting[handoff_id]
+            if found.open and found.source_task == by:
+                await self.attending(by, handoff_id)
+        return answered(await self._awaiting.end(handoff_id))
 
     def heard(self) -> None:
         """Handoffs have changed; some may be waited for."""
-        self._changed = True
-        if self._waiting and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.get_running_loop().create_task(self._look())
-
-    async def _look(self) -> None:
-        while self._changed:
-            self._changed = False
-            for handoff_id in list(self._waiting):
-                try:
-                    found = await self.get(handoff_id)
-                except StoreError:
-                    self._changed = True
-                    await asyncio.sleep(PAUSE_SECONDS)
-                    continue
-                for future in self._waiting.get(handoff_id, ()) if not found.open else ():
-                    if not future.done():
-                        future.set_result(found)
+        self._awaiting.heard()
 
     async def get(self, handoff_id: str) -> Handoff:
         """The handoff, or NotFound."""
@@ -555,6 +536,10 @@ def apart(wanted: str | None, source: Task | None) -> str | None:
     if source is None or wanted is None or held is None or held.partition(LENT)[0] != wanted:
         return wanted
     return f"{wanted}{LENT}{source.id}"
+
+
+async def _nothing(task_id: str, handoff_id: str) -> None:
+    """Where no tasks run."""
 
 
 async def _called(function: Callable[..., Any], *arguments: Any) -> Any:

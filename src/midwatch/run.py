@@ -50,6 +50,11 @@ class Run:
     """Whether somebody may have sent something before there was a turn to hear it."""
     has_slot: bool = True
 
+    @property
+    def over(self) -> bool:
+        """Whether the turn has nothing more to do than to end."""
+        return self.reason is not None or self.ended.done()
+
     def end(self, _: object = None) -> None:
         """The turn is over."""
         if not self.ended.done():

@@ -109,7 +109,7 @@ class LiveTurn:
         self.fence = Fence(task.id, task.attempt)
         self.asked = False
         self._asking = asyncio.Lock()
-        self._giving = Giving(host.handoffs, task)
+        self.giving = Giving(host.handoffs, task)
         self._waits = 0
         """How much the turn waits for now."""
         self._pausing = asyncio.Lock()
@@ -310,7 +310,7 @@ class LiveTurn:
                     self._works_since = self._host.clock.monotonic()
 
     async def handoff(self) -> Handoff | None:
-        return await self._giving.brought()
+        return await self.giving.brought()
 
     async def delegate(
         self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
@@ -318,7 +318,7 @@ class LiveTurn:
         if self._lost:
             raise LeaseLost(self.task_id, self.attempt)
         work = HandoffTask(description=task) if isinstance(task, str) else task
-        return await self._giving.delegate(to, work, {"workdir": self.workdir, **wish})
+        return await self.giving.delegate(to, work, {"workdir": self.workdir, **wish})
 
     async def transfer(
         self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
@@ -326,7 +326,7 @@ class LiveTurn:
         if self._lost:
             raise LeaseLost(self.task_id, self.attempt)
         work = HandoffTask(description=task or self.prompt) if isinstance(task, str) else task
-        ready = await self._giving.transfer(to, work, wish)
+        ready = await self.giving.transfer(to, work, wish)
         if self.deadline is None:
             return ready
         left = max(1.0, self.deadline - self._host.clock.monotonic())
@@ -372,7 +372,7 @@ class LiveTurn:
 
     def stop(self, why: str) -> None:
         """The turn is being stopped: what it has handed over is not waited for any more."""
-        self._giving.stop(why)
+        self.giving.stop(why)
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:

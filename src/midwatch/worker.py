@@ -19,14 +19,7 @@ from midwatch.change import Changes
 from midwatch.channel import cut
 from midwatch.clock import SECOND, Clock, iso
 from midwatch.conversations import Conversations
-from midwatch.errors import (
-    AgentError,
-    Conflict,
-    LeaseLost,
-    LimitReached,
-    MidwatchError,
-    StoreUnavailable,
-)
+from midwatch.errors import AgentError, Conflict, LeaseLost, LimitReached, MidwatchError, StoreUnavailable
 from midwatch.event import Event, TaskInterrupted, TaskLate, TaskWaiting, event
 from midwatch.handoff import given_on
 from midwatch.handoffs import Handoffs
@@ -96,7 +89,7 @@ class Worker:
         self.clock = clock
         self.approvals = approvals
         self.handoffs = handoffs
-        handoffs.pausing = self.waiting
+        handoffs.pausing, handoffs.attending = self.waiting, self.attend
         self.slots = slots
         self.conversations = conversations
         self.approval_seconds = approval_seconds
@@ -253,6 +246,7 @@ class Worker:
             run.timer.cancel()
         if run.ladder is not None:
             run.ladder.cancel()
+        await turn.giving.end()
         if not run.body.done():
             return Verdict("error", error="the agent could not be stopped and was left behind.", result=STUCK)
         try:
@@ -551,18 +545,24 @@ class Worker:
         run = self.running.get(turn.task_id)
         if run is None or run.has_slot:
             return
-        if run.reason is None:
-            await self.slots.take_back(run.task.agent, run.task.actor)
-        else:
+        if run.over:
             self.slots.take(run.task.agent, run.task.actor)  # it only needs to end
+        else:
+            await self.slots.take_back(run.task.agent, run.task.actor)
         run.has_slot = True
-        if run.remaining is not None and run.reason is None:
+        if run.remaining is not None and not run.over:
             self._arm(run, run.remaining)
 
     def waiting(self, task_id: str) -> AbstractAsyncContextManager[None]:
         """While a task waits for work it handed over; one that does not run here keeps what it has."""
         run = self.running.get(task_id)
         return nullcontext() if run is None or run.turn is None else run.turn.waiting()
+
+    async def attend(self, task_id: str, handoff_id: str) -> None:
+        """The agent of a task asks for work it handed over; of one that does not run here nothing is known."""
+        run = self.running.get(task_id)
+        if run is not None and run.turn is not None:
+            await run.turn.giving.attend(handoff_id)
 
     async def answer(self, approval: Approval) -> Approval:
         """Wait until the question is answered or expired; comes back pending when the task is being stopped."""

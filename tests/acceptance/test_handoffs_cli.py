@@ -110,6 +110,8 @@ async def test_what_goes_wrong_has_a_status_and_one_line(served: Path) -> None:
 def test_without_a_server_it_is_done_here_or_waits(home: Path) -> None:
     done = midwatch(home, "handoff", "to", "echo", "here", "--wait")
     assert (done.returncode, done.stdout.strip()) == (0, "here"), done.stderr
+    late = midwatch(home, "handoff", "to", "shell", "sleep 60", "--wait", "--timeout", "0.3s")
+    assert late.returncode == 1 and "expired: " in late.stderr, late
     waits = midwatch(home, "handoff", "to", "echo", "later")
     assert waits.returncode == 0 and "midwatch up" in waits.stderr
     assert "in_progress" in midwatch(home, "handoff", "list").stdout

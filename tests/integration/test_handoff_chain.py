@@ -39,7 +39,7 @@ def crew(url: str, place: Path) -> dict[str, Any]:
 async def test_a_job_goes_through_four_kinds_of_agents_and_back(tmp_path: Path) -> None:
     place = tmp_path / "work"
     place.mkdir()
-    settings = Settings(home=tmp_path / "home", detect_agents=False, slots=2)
+    settings = Settings(home=tmp_path / "home", detect_agents=False, slots=1)  # who waits holds none
     async with serve() as (url, fake), Runtime.open(settings=settings, agents=crew(url, place)) as desk:
         task = await desk.tasks.submit(WISH, agent="lead", workdir=str(place))
         async with asyncio.timeout(90):

@@ -11,6 +11,7 @@ import pytest
 
 from midwatch.agent import AgentCapability
 from midwatch.agents.function import FunctionAgent
+from midwatch.config import Settings
 from midwatch.errors import (
     Conflict,
     HandoffDisabled,
@@ -220,6 +221,18 @@ async def test_a_deadline_covers_everything_and_a_late_result_is_kept(desk: Runt
     assert (late.status, late.late and late.late["outcome"]) == ("expired", "cancelled")
     with pytest.raises(HandoffOverdue):
         await desk.handoffs.handoff(options(on_handoff=lambda handoff: asyncio.sleep(9), timeout=0.2))
+
+
+async def test_a_deadline_holds_where_nothing_but_ones_own_work_runs(tmp_path: Path, crew: Crew) -> None:
+    slow = FunctionAgent("slow", crew.slow, on_loop=True)
+    settings = Settings(home=tmp_path, detect_agents=False)
+    async with Runtime.open(settings=settings, agents={"slow": slow}, role="run") as desk:
+        async with asyncio.timeout(10):
+            with pytest.raises(HandoffOverdue):
+                await desk.handoffs.handoff(options("slow", timeout=0.2))
+        (record,) = await desk.handoffs.list()
+        assert (await desk.tasks.wait(str(record.task_id))).status == "cancelled"
+        assert await kinds(desk) == ["requested", "accepted", "started", "expired"]
 
 
 async def test_cancel_reaches_the_target(desk: Runtime) -> None:

@@ -15,7 +15,7 @@ import pytest
 from midwatch.agent import AgentCapability
 from midwatch.agents.function import FunctionAgent
 from midwatch.identity import OWNER
-from serving import Served, serving
+from serving import Served, client, serving
 
 
 class Crew:
@@ -243,3 +243,109 @@ async def test_handoffs_are_managed_as_tasks_are(home: Path, crew: Crew, mode: s
             assert (await eve.get("/handoffs")).status_code == 200
             assert (await eve.post("/handoffs", json={"to": "echo", "task": {"input": "x"}})).status_code == 403
         crew.go.set()
+
+
+# -- who waits by requests ---------------------------------------------------------------------------------------------
+
+
+class Caller:
+    """An agent that hands over and waits as a program does: with the token of its attempt, by requests."""
+
+    def __init__(self) -> None:
+        self.served: Served | None = None
+        self.begun, self.go, self.goes_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.waits = [0.05, 10.0]
+        self.told: list[tuple[str, int]] = []
+
+    @property
+    def free(self) -> int:
+        assert self.served is not None and self.served.runtime._worker is not None
+        return self.served.runtime._worker.slots.free()
+
+    async def target(self, prompt: str) -> str:
+        self.begun.set()
+        await self.go.wait()
+        return f"<{prompt}>"
+
+    async def source(self, prompt: str, turn: Any) -> str:
+        assert self.served is not None
+        async with client(self.served.url, turn.env["MIDWATCH_TOKEN"]) as http:
+            body = {"to": "target", "task": {"description": prompt}, "wait": self.waits[0]}
+            made = (await http.post("/handoffs", json=body)).json()
+            await asyncio.wait_for(self.begun.wait(), 10)
+            self.told.append((made["status"], self.free))
+            for wait in self.waits[1:]:
+                self.go.set()
+                made = (await http.get(f"/handoffs/{made['id']}", params={"wait": wait})).json()
+                self.told.append((made["status"], self.free))
+        await self.goes_on.wait()
+        return str((made["result"] or {}).get("output"))
+
+
+@pytest.fixture
+def caller(monkeypatch: pytest.MonkeyPatch) -> Caller:
+    monkeypatch.setattr("midwatch.giving.LINGER_SECONDS", 30.0)
+    return Caller()
+
+
+async def called(home: Path, caller: Caller, slots: int) -> AsyncIterator[Served]:
+    agents = {name: FunctionAgent(name, getattr(caller, name), on_loop=True) for name in ("source", "target")}
+    async with serving(home, agents, slots=slots) as made:
+        caller.served = made
+        yield made
+
+
+@pytest.fixture
+async def one_slot(home: Path, caller: Caller) -> AsyncIterator[Served]:
+    async for made in called(home, caller, 1):
+        yield made
+
+
+@pytest.fixture
+async def two_slots(home: Path, caller: Caller) -> AsyncIterator[Served]:
+    async for made in called(home, caller, 2):
+        yield made
+
+
+async def test_an_agent_that_waits_by_requests_holds_no_slot_from_the_first_to_the_last(
+    one_slot: Served, caller: Caller
+) -> None:
+    caller.goes_on.set()
+    task = (await one_slot.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
+    async with asyncio.timeout(20):
+        assert (await one_slot.ended(task))["result"].endswith("hello>")
+    # When the first request had its reply the target had the slot; with the answer the source had it back.
+    assert caller.told == [("in_progress", 0), ("completed", 0)]
+    assert caller.begun.is_set() and caller.free == 1
+
+
+async def test_an_agent_that_asks_no_more_has_its_slot_back(
+    two_slots: Served, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("midwatch.giving.LINGER_SECONDS", 0.05)
+    caller.waits = [0.05]
+    task = (await two_slots.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
+    await asyncio.wait_for(caller.begun.wait(), 10)
+    async with asyncio.timeout(10):
+        while caller.free:
+            await asyncio.sleep(0.01)
+    caller.goes_on.set()
+    assert (await two_slots.ended(task))["status"] == "done"
+    caller.go.set()
+    async with asyncio.timeout(10):
+        while caller.free < 2:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_turn_that_ends_before_its_answer_keeps_no_slot(one_slot: Served, caller: Caller) -> None:
+    caller.waits = [0.05]
+    task = (await one_slot.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
+    await asyncio.wait_for(caller.begun.wait(), 10)
+    caller.goes_on.set()
+    async with asyncio.timeout(10):  # though the one slot is taken
+        assert (await one_slot.ended(task))["status"] == "done"
+    caller.go.set()
+    async with asyncio.timeout(10):
+        while not caller.free:
+            await asyncio.sleep(0.01)
+    assert caller.free == 1

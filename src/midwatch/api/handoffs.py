@@ -36,7 +36,7 @@ async def create(
     made = await desk.handoffs.handoff(wish)
     if made.request != wish.task.data() or (wish.to not in (None, made.to_agent) and not made.refusals):
         raise Conflict("this idempotency key was used for another handoff; choose another key.")
-    made = await ended(desk, made.id, body.wait)
+    made = await ended(desk, who, made.id, body.wait)
     return Json(made.snapshot(), 201, headers={"location": f"/api/v1/handoffs/{made.id}"})
 
 
@@ -75,12 +75,12 @@ def once_of(who: Actor, key: str | None) -> str | None:
     return None if key is None else f"{'agent' if who.task else 'actor'}:{who.name}:{key}"
 
 
-async def ended(desk: Runtime, handoff_id: str, wait: float) -> Handoff:
+async def ended(desk: Runtime, who: Actor, handoff_id: str, wait: float) -> Handoff:
     """The handoff when it has ended, or after `wait` seconds as it is then."""
     if wait > 0:
         with suppress(TimeoutError, HandoffError):
             async with asyncio.timeout(wait):
-                await desk.handoffs.wait(handoff_id)
+                await desk.handoffs.wait(handoff_id, who.task.id if who.task else None)
     return await desk.handoffs.get(handoff_id)
 
 
@@ -96,10 +96,10 @@ async def list_handoffs(desk: Desk, asked: Annotated[HandoffQuery, Query()]) -> 
 
 
 @router.get("/handoffs/{handoff_id}", responses=ONE)
-async def show(desk: Desk, handoff_id: str, asked: Annotated[WaitQuery, Query()]) -> Json:
+async def show(desk: Desk, who: Who, handoff_id: str, asked: Annotated[WaitQuery, Query()]) -> Json:
     """One handoff; with `wait` when it has ended, or after so many seconds as it is then."""
     await desk.handoffs.get(handoff_id)
-    return Json((await ended(desk, handoff_id, asked.wait)).snapshot())
+    return Json((await ended(desk, who, handoff_id, asked.wait)).snapshot())
 
 
 @router.post("/handoffs/{handoff_id}/cancel", responses=ONE)

@@ -68,8 +68,9 @@ def hand_over(
     async def act() -> int:
         async with connect(work=wait) as desk:
             made = await desk.client.hand_over(
-                whom.agent, work, source_task=from_task, timeout=timeout, max_retries=retries, workdir=place, key=key
-            )
+                whom.agent, work, source_task=from_task, timeout=timeout, max_retries=retries, workdir=place,
+                wait=WAIT_SECONDS if wait else 0, key=key,
+            )  # fmt: skip
             if wait:
                 return await to_its_end(desk, made, as_json)
             told(made, as_json, f"{made['id']} handed to {made['to_agent_id']} as task {made['task_id']}")
