@@ -54,7 +54,13 @@ class Giving:
         self._held: dict[str, _Held] = {}
         """What its agent waits for by requests."""
         self._over = False
+        self._loose = False
         self._names: Counter[str] = Counter()
+
+    @property
+    def loose(self) -> bool:
+        """Whether the turn may leave something that nobody waits for any more."""
+        return self._loose or bool(self._given)
 
     async def brought(self) -> Handoff | None:
         """What brought the work here."""
@@ -82,11 +88,13 @@ class Giving:
 
     async def transfer(self, to: str | None, work: HandoffTask, wish: Delegation) -> Transfer:
         """Have another agent take it over."""
+        self._loose = True
         return await self._handoffs.transfer(self._options(to, work, wish))
 
     async def attend(self, handoff_id: str) -> None:
         """Return when a handoff of this turn has ended and the turn may go on. Its agent asks for that from outside, by
         one request after the other, and holds no slot from the first until a moment after the last."""
+        self._loose = True
         held = self._held.get(handoff_id)
         if held is None:
             if self._over:

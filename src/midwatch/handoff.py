@@ -144,6 +144,8 @@ class Handoff:
     owner: str | None = None
     """The process that prepares it; when that dies before the task is made, the handoff fails."""
     retry_of: str | None = None
+    awaited: bool = False
+    """Whether its source waits for the answer: it is called off when that has ended first."""
     timeout: float = TIMEOUT_SECONDS
     deadline_at: int = 0
     retry_count: int = 0
@@ -258,6 +260,10 @@ class HandoffStore(Protocol):
 
     async def left_handoffs(self, living: Sequence[str]) -> list[Handoff]:
         """Those without a task whose process is none of `living`."""
+        ...
+
+    async def orphaned_handoffs(self) -> list[Handoff]:
+        """Open ones whose answer was waited for by a task that has ended."""
         ...
 
     async def prune_handoffs(self, before: int) -> int:

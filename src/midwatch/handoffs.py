@@ -123,6 +123,8 @@ class HandoffOptions:
     """None: as the desk is set."""
     history_mapper: HistoryMapper | None = None
     source_task: str | None = None
+    awaited: bool = False
+    """Its source waits for the answer, though not by this call."""
     once: str | None = None
     """A name the source gives it, so that asking again does not do it twice."""
     retry_of: str | None = None
@@ -261,6 +263,7 @@ class Handoffs:
             transfer_message=transfer_message(to), request=options.task.data(),
             context=replace(options.context, parent_handoff=parent).data(), chain=tuple(chain),
             source_task=source.id if source else None, root_id=root, once=options.once, creator=options.actor,
+            awaited=options.awaited or options.wait or options.form == "transfer",
             owner=self._owner, retry_of=options.retry_of, timeout=self._time_of(options),
             deadline_at=now + int(self._time_of(options) * SECOND), max_retries=options.max_retries, created_at=now,
         )  # fmt: skip
@@ -473,6 +476,12 @@ class Handoffs:
         if found is not None and found.open:
             with suppress(Conflict):
                 await self.cancel(found.id, why="the task that handed it over was stopped")
+
+    async def call_off(self) -> None:
+        """End what was waited for by tasks that have ended."""
+        for left in await self._store.orphaned_handoffs():
+            with suppress(Conflict):
+                await self.cancel(left.id, why="the task that waited for it has ended")
 
     async def expire(self, due: Handoff) -> None:
         """Its deadline has passed."""

@@ -261,6 +261,7 @@ class Runtime:
             keep_events=settings.retention.events,
             event_age_seconds=settings.retention.event_age,
             settle=self.settlements.after,
+            rescued=self.handoffs.call_off,
         )
         self.routines = self._routines(engine)
         terms, stop, prompts = self.roster.terms_of, self.tasks.cancel, settings.goals.templates()
@@ -338,7 +339,8 @@ class Runtime:
         await self.worktrees.prune(self.clock.now() - int(self.settings.retention.task_age * SECOND))
 
     async def _tend_handoffs(self) -> None:
-        """End those whose process died before their task was made; forget old ones."""
+        """End those whose process died before their task was made, and those nobody waits for; forget old ones."""
+        await self.handoffs.call_off()
         living = [one.id for one in await self.living()]
         for left in await self.store.left_handoffs(living):
             with suppress(Conflict):

@@ -57,6 +57,7 @@ class Watchdog:
         keep_events: int,
         event_age_seconds: float,
         settle: Settle = nothing,
+        rescued: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -65,6 +66,7 @@ class Watchdog:
         self._owner = owner
         self._reap = reap
         self._settle = settle
+        self._rescued = rescued
         self._keep = (keep_tasks, int(task_age_seconds * SECOND), keep_events, int(event_age_seconds * SECOND))
         self._prune_at = clock.now() + int(FIRST_PRUNE_SECONDS * SECOND)
         self._lookout = Lookout(clock, engine.leads, self._look, log)
@@ -116,6 +118,8 @@ class Watchdog:
                     raise
                 except Exception:
                     log.exception("task %s could not be rescued; it is tried again", task.id)
+        if self._rescued is not None and any((task.lease_owner or "") in dead for task in others):
+            await self._rescued()
         if dead & instances:
             await self._store.remove_instances(dead & instances)
         return any((task.lease_owner or "") not in dead for task in others)

@@ -31,16 +31,7 @@ from midwatch.slots import Slots
 from midwatch.spending import Purse
 from midwatch.steering import SteerStore
 from midwatch.step import StepStore
-from midwatch.task import (
-    Claim,
-    Task,
-    TaskStore,
-    conversation,
-    end,
-    meta,
-    pause_before,
-    used,
-)  # fmt: skip
+from midwatch.task import Claim, Task, TaskStore, conversation, end, meta, pause_before, used
 from midwatch.turn import LiveTurn, Observe
 from midwatch.verdict import ERROR_SHOWN, STUCK, Reason, Verdict, contained, failed, plain, returned, still, turn_status
 from midwatch.waiting import back, park, put_off
@@ -172,6 +163,8 @@ class Worker:
             if self._worktrees is not None and run.task.worktree is not None and run.reason != "lost":
                 run.task = await self._worktrees.done(run.task)
             await self._conclude(run, verdict)
+            if run.turn is not None and run.turn.giving.loose:
+                await self.handoffs.call_off()
         except Exception as problem:
             log.exception("task %s could not be brought to its end as it should", run.task.id)
             await self._end_somehow(run, problem)

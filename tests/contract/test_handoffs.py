@@ -131,6 +131,27 @@ async def test_what_is_due_and_what_was_left(store: Store) -> None:
     assert await store.left_handoffs(["i_one"]) == []
 
 
+async def test_what_nobody_waits_for_any_more(store: Store) -> None:
+    source, other = a_task(), a_task()
+    for task in (source, other):
+        await store.apply(Changes(records=(task,)))
+    awaited = await put(store, source_task=source.id, awaited=True)
+    await put(store, source_task=source.id)
+    moves = await put(store, source_task=other.id, awaited=True, form="transfer")
+    taken, step = accepted(moves, CLOCK.now())
+    await store.apply(step)
+    running = {task.id: task for task in await take(store)}
+    assert await store.orphaned_handoffs() == []
+    await store.apply(end(running[source.id], CLOCK.now(), outcome="ok", result="")[1])
+    (found,) = await store.orphaned_handoffs()
+    assert found == awaited
+    await store.apply(cancelled(awaited, "no", CLOCK.now())[1])
+    after = a_task(cause="handoff", cause_id=moves.id)
+    ended = end(running[other.id], CLOCK.now(), outcome="transferred", transferred_to=after.id)[1]
+    await store.apply(ended.plus(started(taken, after, CLOCK.now())[1]))
+    assert await store.orphaned_handoffs() == []  # its work goes on there
+
+
 async def test_ended_ones_are_pruned(store: Store) -> None:
     kept, gone = await put(store), await put(store)
     await store.apply(cancelled(gone, "no", 5)[1])

@@ -331,21 +331,23 @@ async def test_an_agent_that_asks_no_more_has_its_slot_back(
             await asyncio.sleep(0.01)
     caller.goes_on.set()
     assert (await two_slots.ended(task))["status"] == "done"
-    caller.go.set()
     async with asyncio.timeout(10):
         while caller.free < 2:
             await asyncio.sleep(0.01)
 
 
-async def test_a_turn_that_ends_before_its_answer_keeps_no_slot(one_slot: Served, caller: Caller) -> None:
+async def test_a_turn_that_ends_before_its_answer_keeps_no_slot_and_calls_it_off(
+    one_slot: Served, caller: Caller
+) -> None:
     caller.waits = [0.05]
     task = (await one_slot.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
     await asyncio.wait_for(caller.begun.wait(), 10)
     caller.goes_on.set()
     async with asyncio.timeout(10):  # though the one slot is taken
         assert (await one_slot.ended(task))["status"] == "done"
-    caller.go.set()
-    async with asyncio.timeout(10):
+        await one_slot.until("handoff_cancelled")
+        (made,) = await one_slot.runtime.handoffs.list()
+        assert (await one_slot.ended(made.task_id or ""))["status"] == "cancelled"
         while not caller.free:
             await asyncio.sleep(0.01)
     assert caller.free == 1

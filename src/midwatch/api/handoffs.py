@@ -58,6 +58,7 @@ async def options_of(desk: Runtime, who: Actor, body: HandoffBody, key: str | No
         task=work, to=body.to, from_agent=who.task.agent if who.task else body.from_agent, wait=False,
         context=context or HandoffContext(), timeout=body.timeout, max_retries=body.max_retries, source_task=source,
         nest_history=body.nest_history, workdir=workdir, actor=who.name, once=once_of(who, key),
+        awaited=who.task is not None and body.wait > 0,
     )  # fmt: skip
 
 

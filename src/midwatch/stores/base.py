@@ -162,6 +162,9 @@ class VerbStore(ABC):
     async def left_handoffs(self, living: Sequence[str]) -> list[Handoff]:
         return await self.read(handoff.left, living)
 
+    async def orphaned_handoffs(self) -> list[Handoff]:
+        return await self.read(handoff.orphaned)
+
     async def prune_handoffs(self, before: int) -> int:
         return await self.write(handoff.prune, before)
 

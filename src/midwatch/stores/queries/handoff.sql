@@ -29,5 +29,12 @@ SELECT min(deadline_at) FROM handoffs WHERE status IN ('pending', 'accepted', 'i
 SELECT {handoff} FROM handoffs
 WHERE status IN ('pending', 'accepted') AND owner IS NOT NULL AND owner NOT IN {list:living}
 
+-- orphaned: open ones that a task waited for which has ended; who goes on with its work is none of them
+SELECT {handoff} FROM handoffs
+WHERE status IN ('pending', 'accepted', 'in_progress') AND awaited = 1 AND EXISTS (
+  SELECT 1 FROM tasks WHERE tasks.id = handoffs.source_task AND tasks.status NOT IN ('pending', 'running')
+    AND (tasks.transferred_to IS NULL OR tasks.transferred_to <> coalesce(handoffs.task_id, ''))
+)
+
 -- prune: ended long ago
 DELETE FROM handoffs WHERE completed_at IS NOT NULL AND completed_at < :before

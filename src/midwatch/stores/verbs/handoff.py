@@ -15,7 +15,8 @@ def _handoff(row: Row) -> Handoff:
         for name, value in zip(RECORDS["handoff"], row, strict=True)
     }
     chain = tuple((agent, handoff) for agent, handoff in values["chain"])
-    return Handoff(**{**values, "chain": chain, "refusals": tuple(values["refusals"])})
+    values |= {"chain": chain, "refusals": tuple(values["refusals"]), "awaited": bool(values["awaited"])}
+    return Handoff(**values)
 
 
 def get(tx: Tx, handoff_id: str) -> Handoff | None:
@@ -56,6 +57,10 @@ def next_at(tx: Tx) -> int | None:
 
 def left(tx: Tx, living: Sequence[str]) -> list[Handoff]:
     return [_handoff(row) for row in tx.rows("handoff.left", {"living": dumps(list(living))})]
+
+
+def orphaned(tx: Tx) -> list[Handoff]:
+    return [_handoff(row) for row in tx.rows("handoff.orphaned", {})]
 
 
 def prune(tx: Tx, before: int) -> int:
