@@ -5,10 +5,12 @@ An agent opens a conversation for a session; the worker gives it turns. All kind
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict, Unpack, runtime_checkable
 
+from midwatch.errors import InvalidInput
 from midwatch.event import Payload
 from midwatch.handoff import AgentCapability as AgentCapability
 from midwatch.handoff import Handoff, HandoffTask, Transfer
@@ -310,6 +312,15 @@ class Terminal(Lasting, Protocol):
     async def start(self, turn: Turn) -> None:
         """Have the program running, before there is a prompt. Harmless when it is."""
         ...
+
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
+
+
+def check_name(name: object) -> None:
+    """InvalidInput when it cannot be the name of an agent."""
+    if not isinstance(name, str) or not re.fullmatch(NAME.rstrip("$"), name):
+        raise InvalidInput("an agent's name is letters, digits, `_`, `.` and `-`, 63 at most.", field="name")
 
 
 class Agent(Protocol):

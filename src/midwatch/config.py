@@ -23,7 +23,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from midwatch.agent import AgentCapability
+from midwatch.agent import NAME, AgentCapability, check_name
 from midwatch.agents.base import Seconds
 from midwatch.automation import ManageMode
 from midwatch.budget import Budget
@@ -75,7 +75,6 @@ Database = Annotated[str, BeforeValidator(_database)]
 GoalPrompt = Annotated[str, AfterValidator(_goal_prompt)]
 ALTERNATIVE = re.compile(r"(literal|list|function-\w+)\[")
 """A part of a place that names one of several types a setting may have."""
-NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 Name = Annotated[str, Field(pattern=NAME)]
 
 
@@ -192,11 +191,14 @@ class AgentSettings(BaseModel):
     capabilities: list[CapabilitySettings] = Field(
         default_factory=list, description="What it is given handed-over work for; none: only when it is named."
     )
-    handoffs: bool = Field(True, description="Whether work may be handed to it.")
+    handoffs: bool | list[Any] = Field(
+        True, description="Whether work may be handed to it. Of kind llm also: the agents it may hand over to."
+    )
 
     def options(self) -> dict[str, Any]:
         """The options of its kind."""
-        return dict(self.model_extra or {})
+        own = {} if isinstance(self.handoffs, bool) else {"handoffs": self.handoffs}
+        return {**(self.model_extra or {}), **own}
 
 
 class ChannelSettings(BaseModel):
@@ -402,8 +404,7 @@ def _refuse_unknown(file: Path) -> None:
 def add_agent(home: Path, name: str, section: Mapping[str, Any]) -> Path:
     """Write `[agents.NAME]` to the end of midwatch.toml; the rest of the file stays as it is. Returns the file."""
     file = home / "midwatch.toml"
-    if not re.fullmatch(NAME, name):
-        raise InvalidInput("an agent's name is letters, digits, `_`, `.` and `-`, 63 at most.", field="name")
+    check_name(name)
     if name in Settings.load(home).agents:
         raise Conflict(f"{file} has an agent {name!r} already; change it there, or choose another name.")
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from midwatch.agent import Agent, Conversation, Lasting, Terminal, Turn
@@ -45,20 +45,24 @@ class Conversations:
         store: LiveStore,
         clock: Clock,
         owner: str,
+        agents: Mapping[str, Agent],
         *,
         idle_seconds: float = 1800.0,
         most: int = 50,
         show: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        """`show` is told what the terminals of conversations show."""
+        """`agents` are those whose conversations may last; `show` is told what the terminals of conversations show."""
         self._store = store
         self._clock = clock
         self._owner = owner
+        self._agents = agents
         self._idle_seconds = idle_seconds
         self._most = most
         self._show = show
         self._open: dict[str, Conversation] = {}
         """All that are open here, by session: they wait, or have a turn."""
+        self._with: dict[str, Agent] = {}
+        """Whom each is with."""
         self._kept: dict[str, Kept] = {}
         self._held: dict[str, int] = {}
         """Epochs of the sessions the store knows to be live here; their turns may be running."""
@@ -113,12 +117,12 @@ class Conversations:
         self._wait(session.key, agent, talk)
         return talk
 
-    def keep(self, agent: Agent | None, turn: LiveTurn, talk: Conversation) -> bool:
+    def keep(self, turn: LiveTurn, talk: Conversation) -> bool:
         """Keep the conversation open for the next turn, if it can be. Otherwise it is the caller's to close."""
-        key = turn.session_key
+        key, agent = turn.session_key, self._agents.get(turn.task.agent)
         if self._stopping or agent is None or not may_last(turn.task) or key not in self._held:
             return False
-        if not (isinstance(talk, Lasting) and talk.alive):
+        if not (isinstance(talk, Lasting) and talk.alive) or self._with.get(key) is not agent:
             return False
         self._wait(key, agent, talk)
         self.heard()  # it may have been told to start again while it worked
@@ -127,12 +131,20 @@ class Conversations:
     async def let_go(self, key: str) -> None:
         """The conversation is closed: any process may take the session's next task."""
         self._open.pop(key, None)
+        self._with.pop(key, None)
         if key in self._held:
             del self._held[key]
             try:
                 await self._store.release_session(key, self._owner)
             except StoreError as problem:
                 log.warning("session %s stays with this process until it ends: %s", key, problem)
+
+    def part(self) -> None:
+        """Agents have gone: what waits for the next turn of theirs is closed."""
+        here = {id(agent) for agent in self._agents.values()}
+        for key, kept in list(self._kept.items()):
+            if id(kept.agent) not in here:
+                self._close_soon(key)
 
     def heard(self) -> None:
         """Sessions changed: some of those that wait here may have been closed, restarted, or taken over."""
@@ -157,6 +169,7 @@ class Conversations:
     async def _opened(self, agent: Agent, session: Session) -> Conversation:
         talk = await opened(agent, session)
         self._open[session.key] = talk
+        self._with[session.key] = agent
         if isinstance(talk, Terminal):
             about = {"session_key": session.key, "agent_id": agent.name}
             talk.listen(lambda text: self._show(event(ScreenUpdate(screen=text), self._clock.now(), **about)))
@@ -209,7 +222,7 @@ class Conversations:
 
     async def _end(self, talk: Conversation, key: str) -> None:
         if self._open.get(key) is talk:
-            del self._open[key]
+            del self._open[key], self._with[key]
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await talk.close()

@@ -140,6 +140,10 @@ class Engine(Protocol):
         """Look for work: something may have become possible."""
         ...
 
+    def offer(self, instance: Instance) -> None:
+        """The agents of this process are others now; tasks of new ones may wait."""
+        ...
+
     def leads(self) -> bool:
         """Whether this process runs the loops (courier, watchdog, ...) now. Takes the lead when it is free."""
         ...

@@ -18,6 +18,7 @@ from midwatch.task import Task
 
 LINGER_SECONDS = 2.0
 """How soon an agent that waits by requests has to ask again."""
+LEAVE_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -55,6 +56,9 @@ class Giving:
         """What its agent waits for by requests."""
         self._over = False
         self._loose = False
+        self._left: set[asyncio.Task[Handoff]] = set()
+        """What was waited for when it was stopped."""
+        self._leaving: set[asyncio.Task[None]] = set()
         self._names: Counter[str] = Counter()
 
     @property
@@ -76,6 +80,8 @@ class Giving:
             return await given
         except asyncio.CancelledError:
             leaving = asyncio.get_running_loop().create_task(self._leave(given, options.once or ""))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
             while not leaving.done():  # whoever stops the turn may do so more than once
                 with suppress(asyncio.CancelledError):
                     await asyncio.shield(leaving)
@@ -126,8 +132,17 @@ class Giving:
     def stop(self, why: str) -> None:
         """The turn is being stopped: nothing is waited for any more."""
         self._stopped = why
+        self._left |= self._given
         for given in self._given:
             given.cancel()
+
+    async def settled(self) -> None:
+        """Return when what it was stopped in is left, which goes on when the agent itself has ended. So its task never
+        ends before what it had waited for."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS):
+                while left := (self._left & self._given) | self._leaving:
+                    await asyncio.wait(left)
 
     def _options(self, to: str | None, work: HandoffTask, wish: Delegation) -> HandoffOptions:
         own: dict[str, Any] = {**wish, "once": wish.get("once") or self._name(to, work)}

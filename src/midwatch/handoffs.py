@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
@@ -61,6 +61,7 @@ from midwatch.history import (
     mapped,
     nested,
 )
+from midwatch.roster import Roster
 from midwatch.session import PRIVATE, gate_key
 from midwatch.task import TRIES, AgentTerms, Task, TaskStore
 from midwatch.tasks import stopping
@@ -139,8 +140,7 @@ class Handoffs:
         self,
         store: Store,
         clock: Clock,
-        agents: Mapping[str, Agent],
-        terms: Callable[[str], Awaitable[AgentTerms | None]],
+        roster: Roster,
         owner: str,
         limits: Limits | None = None,
         *,
@@ -152,8 +152,9 @@ class Handoffs:
         self.limits = limits or Limits()
         self._store = store
         self._clock = clock
-        self._agents = agents
-        self._terms = terms
+        self._roster = roster
+        self._agents: Mapping[str, Agent] = roster.agents
+        self._terms = roster.terms_or_none
         self._owner = owner
         self._nest = nest_history
         self._filter = input_filter
@@ -164,13 +165,24 @@ class Handoffs:
 
     # -- who can be handed to ------------------------------------------------------------------------------------
 
+    async def register(self, agent: Agent) -> None:
+        """Have one more agent work in this process: it can be handed to, and given tasks, at once. Conflict when there
+        is one of its name."""
+        await self._roster.register(agent)
+
+    async def unregister(self, name: str) -> None:
+        """Give an agent of this process no new work. What runs of it ends as ever; what waits for it, waits until it
+        is there again. UnknownAgent when it does not work here."""
+        await self._roster.unregister(name)
+
     def enable(self, agent: str, on: bool = True) -> None:
         """Whether an agent of this process may be handed to."""
         (self._disabled.discard if on else self._disabled.add)(agent)
 
-    def receivers(self, names: Sequence[str]) -> Mapping[str, str]:
-        """Of these agents those that may be handed to, with what they are for."""
-        known = {name: self._agents.get(name) for name in names if name not in self._disabled}
+    def receivers(self, names: Iterable[str] | None = None) -> Mapping[str, str]:
+        """Of these agents, or of all that work here, those that may be handed to, with what they are for."""
+        asked = self._agents if names is None else names
+        known = {name: self._agents.get(name) for name in asked if name not in self._disabled}
         return {name: getattr(agent, "description", "") for name, agent in known.items()}
 
     def enabled(self, agent: str) -> bool:

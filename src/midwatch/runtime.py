@@ -14,6 +14,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -32,6 +33,7 @@ from midwatch.approval import Approvals
 from midwatch.automations import Automations
 from midwatch.budget import Price, Prices
 from midwatch.bus import Bus
+from midwatch.change import Changes, Update
 from midwatch.channel import Channel
 from midwatch.channels import build as build_channel
 from midwatch.clock import SECOND, Clock, SystemClock, new_id
@@ -50,6 +52,7 @@ from midwatch.identity import Tokens
 from midwatch.loopback import Loopback
 from midwatch.notifications import Notifications
 from midwatch.relay import Relay
+from midwatch.roster import Living, Roster, check_targets
 from midwatch.routines import Routines
 from midwatch.rules import Policies, Rules
 from midwatch.schedule import host_zone
@@ -62,7 +65,7 @@ from midwatch.spending import Day, Purse
 from midwatch.store import Commit, Store
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.subscriptions import Subscriptions
-from midwatch.task import AgentTerms, Task
+from midwatch.task import Task
 from midwatch.tasks import Limits, Tasks
 from midwatch.telemetry import ENDS, Telemetry, Workflows, telemetry
 from midwatch.terminals import Terminals
@@ -81,44 +84,6 @@ WORKTREES_SECONDS = 3600.0
 HANDOFFS_SECONDS = 10.0
 SCHEDULED = frozenset({"automation", "goal", "session", "handoff"})
 """What the scheduler wants to hear of."""
-Living = Callable[[], Awaitable[list[Instance]]]
-"""The processes that live now."""
-
-
-class Roster:
-    """Which agents there are: configured or registered here, and live anywhere."""
-
-    def __init__(self, agents: Mapping[str, Agent], default: str, living: Living) -> None:
-        self.default = default
-        self._agents = agents
-        self._living = living
-
-    def terms(self, agent: str) -> AgentTerms | None:
-        found = self._agents.get(agent)
-        return found.terms if found else None
-
-    async def terms_of(self, agent: str) -> AgentTerms:
-        """The terms of an agent, wherever it is; plain ones when nobody offers it now."""
-        return await self.terms_or_none(agent) or AgentTerms()
-
-    async def terms_or_none(self, agent: str) -> AgentTerms | None:
-        """The terms of an agent, wherever it is; None when nobody offers it."""
-        return self.terms(agent) or await self.advertised(agent)
-
-    def known(self) -> frozenset[str]:
-        return frozenset(self._agents)
-
-    def advice(self, agent: str) -> str | None:
-        return advice(agent)
-
-    async def advertised(self, agent: str) -> AgentTerms | None:
-        for one in await self._living():
-            if agent in one.agents:
-                return AgentTerms(*one.terms.get(agent, ()))
-        return None
-
-    async def live(self) -> frozenset[str]:
-        return frozenset(name for one in await self._living() for name in one.agents)
 
 
 class Runtime:
@@ -151,7 +116,7 @@ class Runtime:
         self._id = new_id("i", now)
         self.relay = relay_of(settings, self._id)
         self.bus = Bus(store, clock, self.relay)
-        self.roster = Roster(agents, settings.default_agent, self.living)
+        self.roster = Roster(agents, settings.default_agent, self.living, advice)
         self.tasks = Tasks(
             store,
             clock,
@@ -173,7 +138,7 @@ class Runtime:
         self.automations = Automations(store, clock, self.tasks, *about, submitter=self._id)
         self.snapshots = Snapshots(store, clock, self.tasks, self.notifications.check_route)
         self.goals = Goals(store, clock, self.tasks, *about, settings.goals.defaults())
-        self.handoffs = build_handoffs(settings, store, clock, agents, self.roster.terms_or_none, self._id)
+        self.handoffs = build_handoffs(settings, store, clock, self.roster, self._id)
         self._scheduler: Scheduler | None = None
         self.routines = Routines(clock, lambda: False)
         self.subscriptions = Subscriptions(store, self.bus, clock)
@@ -240,10 +205,9 @@ class Runtime:
             host=socket.gethostname(),
             boot_id=boot_id(),
             pid=os.getpid(),
-            agents=tuple(sorted(self.agents)),
             slots=settings.slots,
             started_at=self.clock.now(),
-            terms={name: tuple(agent.terms) for name, agent in self.agents.items()},
+            **offered(self.agents),
         )
         self._telemetry = telemetry()
         self._worker = self._build_worker()
@@ -271,6 +235,7 @@ class Runtime:
             self.relay.open()
         await self._watchdog.start()
         await engine.start()
+        self.roster.announce, self.roster.changed = self._announce, self._agents_changed
         await self._courier.start()
         if role != "run":  # it takes only its own task, so what it fired would wait for somebody else
             await self._scheduler.start()
@@ -282,15 +247,15 @@ class Runtime:
             await self.subscriptions.add("telemetry", workflows.told, ENDS, durable=True, leads=engine.leads)
 
     def _build_worker(self) -> Worker:
-        settings, per_agent = self.settings, {name: agent.terms.slots for name, agent in self.agents.items()}
+        settings = self.settings
         return Worker(
             self.store,
             self.clock,
-            self.agents,
+            self.roster.serving,
             self.notifications,
             self.approvals,
             self.handoffs,
-            Slots(settings.slots, per_agent, settings.max_running_per_actor),
+            Slots(settings.slots, slots_of(self.agents), settings.max_running_per_actor),
             self._conversations(),
             owner=self._id,
             show=self.bus.show,
@@ -303,6 +268,18 @@ class Runtime:
             purse=self._purse(),
             observe=self._telemetry.observe if self._telemetry is not None else None,
         )
+
+    async def _announce(self, agents: Mapping[str, Agent]) -> None:
+        with suppress(Conflict):  # it was taken for dead, and tells what it has when it makes itself known again
+            await self.store.apply(Changes(updates=(Update("instance", self._id, offered(agents)),)))
+
+    def _agents_changed(self) -> None:
+        """Some were registered or unregistered."""
+        if self.instance is not None and self._engine is not None and self._worker is not None:
+            self.instance = replace(self.instance, **offered(self.agents))
+            self._worker.slots.offer(slots_of(self.agents))
+            self._worker.conversations.part()
+            self._engine.offer(self.instance)
 
     async def _send_telemetry(self) -> None:
         if self._telemetry is not None:
@@ -325,13 +302,14 @@ class Runtime:
         day = Day(self.store, self.clock, host_zone(), desk, own) if limited else None
 
         def known(agent: str, model: str, usage: Mapping[str, Any]) -> float | None:
-            return listed_cost(model, usage) if self.agents[agent].kind == "llm" else None
+            return listed_cost(model, usage) if self.roster.serving[agent].kind == "llm" else None
 
         return Purse(prices, day, known)
 
     def _conversations(self) -> Conversations:
         idle, most = self.settings.keep_open, self.settings.max_live
-        made = Conversations(self.store, self.clock, self._id, idle_seconds=idle, most=most, show=self.bus.show)
+        about = (self.store, self.clock, self._id, self.agents)
+        made = Conversations(*about, idle_seconds=idle, most=most, show=self.bus.show)
         self.terminals.serve(made)
         return made
 
@@ -534,24 +512,34 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
             built[name] = FunctionAgent(name, given)
         else:
             built[name] = given  # type: ignore[assignment]  # it has the port's `open`
+    check_targets(built)
     return built
+
+
+def offered(agents: Mapping[str, Agent]) -> dict[str, Any]:
+    """What other processes are told of the agents that work here."""
+    return {"agents": tuple(sorted(agents)), "terms": {name: tuple(agent.terms) for name, agent in agents.items()}}
+
+
+def slots_of(agents: Mapping[str, Agent]) -> dict[str, int]:
+    """How many tasks of each agent may run at once."""
+    return {name: agent.terms.slots for name, agent in agents.items()}
 
 
 def build_handoffs(
     settings: Settings,
     store: Store,
     clock: Clock,
-    agents: Mapping[str, Agent],
-    terms: Callable[[str], Awaitable[AgentTerms | None]],
+    roster: Roster,
     owner: str,
 ) -> Handoffs:
     """The service, with its limits, and without the agents that nothing may be handed to."""
     wanted = settings.handoffs
     made = Handoffs(
-        store, clock, agents, terms, owner, wanted.limits(), timeout=wanted.timeout, nest_history=wanted.nest_history
+        store, clock, roster, owner, wanted.limits(), timeout=wanted.timeout, nest_history=wanted.nest_history
     )
     for name, agent in settings.agents.items():
-        made.enable(name, agent.handoffs)
+        made.enable(name, agent.handoffs is not False)
     return made
 
 

@@ -33,6 +33,7 @@ class Slots:
     def __init__(self, total: int, per_agent: Mapping[str, int], per_actor: int | None = None) -> None:
         self.total = total
         self._per_agent = dict(per_agent)
+        self._offered = frozenset(per_agent)
         self._per_actor = per_actor
         self._used: Counter[str] = Counter()
         self._in_use = 0
@@ -47,7 +48,12 @@ class Slots:
 
     def free_by_agent(self) -> dict[str, int]:
         """Slots for new tasks of each agent."""
-        return {agent: self._room(agent) for agent in self._per_agent}
+        return {agent: self._room(agent) for agent in self._per_agent if agent in self._offered}
+
+    def offer(self, per_agent: Mapping[str, int]) -> None:
+        """The agents that new tasks are taken of from now on. What runs of others may still have its slot back."""
+        self._offered = frozenset(per_agent)
+        self._per_agent |= per_agent
 
     def shares(self, asked: int) -> Shares:
         """Who has them now, for a claim that asks for some of the free ones."""

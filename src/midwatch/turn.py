@@ -422,6 +422,7 @@ class LiveTurn:
 
     async def finish(self, status: str, iterations: int | None, length: int) -> Changes:
         """No more events: close what is open and hand over everything that is not written yet."""
+        await self.giving.settled()
         if self._returning is not None:
             await self._returning
         if self._noting is not None:

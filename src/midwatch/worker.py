@@ -293,7 +293,7 @@ class Worker:
         """Whether the conversation stays open; not one that had to be broken off."""
         if run.turn is None or run.conversation is None or run.reason in ("timeout", "lost", "shutdown"):
             return False
-        return self.conversations.keep(self._agents.get(run.task.agent), run.turn, run.conversation)
+        return self.conversations.keep(run.turn, run.conversation)
 
     async def _end(self, run: Run, talk: Conversation, verdict: Verdict) -> bool:
         if not (verdict.result and verdict.result.stuck):

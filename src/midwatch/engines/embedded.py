@@ -80,6 +80,10 @@ class EmbeddedEngine:
     def wake(self) -> None:
         self._bell.set()
 
+    def offer(self, instance: Instance) -> None:
+        self._instance = instance
+        self.wake()
+
     def leads(self) -> bool:
         if self._instance.role == "up":  # there is one, and it must not wait for a neighbour that was suspended
             return True

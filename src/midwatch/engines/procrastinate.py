@@ -72,7 +72,8 @@ class ProcrastinateEngine:
         self._live_look: asyncio.Task[None] | None = None
         self._looks: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
-        self._heart = Heart(pulse, clock, worker, on_lead, lambda: store.add_instance(instance))
+        self._listening: asyncio.Timeout | None = None
+        self._heart = Heart(pulse, clock, worker, on_lead, lambda: store.add_instance(self._instance))
 
     async def start(self) -> None:
         await self._store.add_instance(self._instance)
@@ -108,6 +109,13 @@ class ProcrastinateEngine:
             self._live_news = True
             if self._live_look is None:
                 self._live_look = asyncio.create_task(self._look_for_live_work())
+
+    def offer(self, instance: Instance) -> None:
+        """The queue's worker is started again, for the queues there are now; that is when it looks around, too."""
+        self._instance = instance
+        if self._listening is not None and not self._listening.expired():
+            self._listening.reschedule(0)
+        self.wake()
 
     def leads(self) -> bool:
         return self._heart.leads()
@@ -226,7 +234,7 @@ class ProcrastinateEngine:
             began, why = self._clock.monotonic(), "its worker ended"
             self._look_around()
             try:
-                async with self._app.open_async():
+                async with asyncio.timeout(None) as self._listening, self._app.open_async():
                     await self._app.run_worker_async(
                         queues=[queue_of(agent) for agent in self._instance.agents],
                         concurrency=self._instance.slots,
@@ -238,7 +246,9 @@ class ProcrastinateEngine:
                     )
             except Exception as problem:
                 why = reason(problem)
-            if self._taking:
+            others = self._listening is not None and self._listening.expired()
+            self._listening = None
+            if self._taking and not others:
                 failures = 1 if self._clock.monotonic() - began > STEADY_SECONDS else failures + 1
                 log.warning("the job queue is away: %s", why)
                 await asyncio.sleep(BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1])

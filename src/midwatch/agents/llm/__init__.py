@@ -94,6 +94,9 @@ class LlmAgent(BaseAgent):
         self.output = None if form is None else Output(name, form)
         self.system = self._system()
         self.connection = Connection(name, self.options.model, self.options.base_url, self.options.api_key_env)
+        self.hands_to = {
+            to.agent: option for option in ("handoffs", "delegates") for to in getattr(self.options, option)
+        }
         self.kit = toolkit(self, self.options, [one for one in given if not isinstance(one, str)])
 
     @classmethod
