@@ -158,7 +158,7 @@ class AutomationStore(Protocol):
         ...
 
     async def open_run(self, automation_id: str) -> Task | None:
-        """Its open task, or None."""
+        """Its open task, or the open one of whoever goes on with its work, or None."""
         ...
 
     async def runs(self, automation_id: str, limit: int = 20) -> list[Task]:

@@ -173,9 +173,12 @@ class Automations:
             if found.status == "deleted":
                 return found
             now, run = self._clock.now(), await self._store.open_run(found.id)
-            ended, halt = stopping(run, now, actor) if run else (None, Changes())
+            passed = run if run and run.cause == "handoff" else None
+            ended, halt = stopping(run, now, actor) if run and not passed else (None, Changes())
             with suppress(Conflict):
                 await self._store.apply(rules.deleted(found, now, ended, actor).plus(halt))
+                if passed is not None:
+                    await self._tasks.cancel(passed.id, actor=actor)
                 return await self.get(automation_id)
         raise Conflict(f"automation {automation_id} keeps changing; try again.")
 

@@ -205,7 +205,7 @@ class GoalStore(Protocol):
         ...
 
     async def open_step(self, goal_id: str) -> Task | None:
-        """Its open task, or None."""
+        """Its open task, or the open one of whoever goes on with its work, or None."""
         ...
 
     async def steps(self, goal_id: str, limit: int = 20) -> list[Task]:

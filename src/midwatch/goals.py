@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -223,11 +224,11 @@ class Goals:
             found = await self._managed(goal_id, may)
             now = self._clock.now()
             told = GoalChanged(goal_id=found.id, fields=("cleared",), status=found.status)
-            changes = Changes(events=(rules.told(found, told, now, actor),))
+            step = await self._store.open_step(found.id)
+            changes = Changes(events=(rules.told(found, told, now, actor),)).plus(_stopped(step, now, actor))
             try:
-                if await self._store.delete_goal(
-                    found.id, found.revision, changes.plus(await self._stop(found, now, actor))
-                ):
+                if await self._store.delete_goal(found.id, found.revision, changes):
+                    await self._stop_passed(step, actor)
                     return found
             except Conflict:  # its step went on meanwhile
                 continue
@@ -243,10 +244,11 @@ class Goals:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    async def _stop(self, found: Goal, now: int, actor: str | None) -> Changes:
-        """What stops its open step; to be written with what it is stopped for."""
-        step = await self._store.open_step(found.id)
-        return stopping(step, now, actor)[1] if step is not None else Changes()
+    async def _stop_passed(self, step: Task | None, actor: str | None) -> None:
+        """Stop who goes on with the work of a step; that ends a handoff, too."""
+        if step is not None and step.cause == "handoff":
+            with suppress(Conflict):
+                await self._tasks.cancel(step.id, actor=actor)
 
     async def _change(
         self,
@@ -265,14 +267,15 @@ class Goals:
                 raise Conflict(f"goal {found.id} changed meanwhile (revision {found.revision}); look at it again.")
             now = self._clock.now()
             changes = change(found, now)
-            if stops:
-                changes = changes.plus(await self._stop(found, now, actor))
+            step = await self._store.open_step(found.id) if stops else None
+            changes = changes.plus(_stopped(step, now, actor))
             if changes == Changes():
                 return found
             try:
                 await self._store.apply(changes)
             except Conflict:
                 continue
+            await self._stop_passed(step, actor)
             return await self.get(goal_id)
         raise Conflict(f"goal {goal_id} keeps changing; try again.")
 
@@ -297,3 +300,8 @@ class Goals:
             raise Conflict(f"{over.why}; raise it with `{over.remedy}`.")
         if now >= found.deadline_at:
             raise Conflict("its deadline has passed; choose a later one with `midwatch goal edit`, or set a new goal.")
+
+
+def _stopped(step: Task | None, now: int, actor: str | None) -> Changes:
+    """What stops the open step of a goal; to be written with what it is stopped for."""
+    return stopping(step, now, actor)[1] if step is not None and step.cause == "goal" else Changes()

@@ -13,11 +13,12 @@ from midwatch.change import Changes, Update
 from midwatch.clock import SECOND
 from midwatch.errors import Conflict
 from midwatch.goal import Goal, Means, Work
+from midwatch.handoff import Handoff, settle, started
 from midwatch.schedule import Schedule
 from midwatch.session import Session
 from midwatch.store import Store
-from midwatch.task import AgentTerms
-from records import asking
+from midwatch.task import AgentTerms, Task, end
+from records import a_task, asking
 from records import put as put_task
 
 NOW = 1_700_000_000 * SECOND
@@ -186,3 +187,46 @@ async def test_the_open_step_of_a_goal(store: Store) -> None:
     step = await store.open_step("g_1")
     assert step is not None
     assert step.cause_id == "g_1"
+
+
+async def passed_on(store: Store, number: int) -> Task:
+    """What runs is given to another agent; its task."""
+    ((running, _),) = (await store.claim(asking(), NOW + number)).taken
+    root = running.root_id or running.id
+    made = Handoff(id=f"h_{number}", form="transfer", status="accepted", source_task=running.id, root_id=root)
+    following = a_task(cause="handoff", cause_id=made.id, parent_id=running.id, root_id=root, due_at=NOW)
+    await store.apply(Changes(records=(made,)))
+    step = end(running, NOW, outcome="transferred", transferred_to=following.id)[1]
+    await store.apply(step.plus(started(made, following, NOW)[1]))
+    return following
+
+
+async def ended(store: Store) -> None:
+    """What runs is done, and so is the handoff that brought it."""
+    ((running, _),) = (await store.claim(asking(), NOW + 9)).taken
+    over, step = end(running, NOW + 9, outcome="ok", result="")
+    brought = await store.get_handoff(running.cause_id or "")
+    assert brought is not None
+    await store.apply(step.plus(settle(brought, over, NOW + 9)))
+
+
+async def test_a_run_is_open_until_the_last_who_got_it_has_ended(store: Store) -> None:
+    await put(store, DAILY)
+    await store.apply(automation.fire(DAILY, NOW, TERMS, runs=False))
+    for number in (1, 2):
+        following = await passed_on(store, number)
+        assert await store.open_run("am_1") == following
+    await ended(store)
+    assert await store.open_run("am_1") is None
+
+
+async def test_a_goal_whose_step_was_given_away_waits_for_its_end_or_its_own_deadline(store: Store) -> None:
+    await put(store, AIM)
+    await store.apply(goal.wake(AIM, NOW, MEANS))
+    following = await passed_on(store, 1)
+    assert await store.open_step("g_1") == following
+    assert await store.due_goals(NOW + 5) == []
+    assert await store.next_goal_at() == AIM.deadline_at
+    assert [one.id for one in await store.due_goals(AIM.deadline_at)] == ["g_1"]
+    await ended(store)
+    assert [one.id for one in await store.due_goals(NOW + 9)] == ["g_1"]

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from midwatch.agent import Turn
+import pytest
+
+from midwatch.agent import Turn, TurnResult
 from midwatch.agents.function import FunctionAgent
+from midwatch.clock import SECOND
 from midwatch.config import Settings
+from midwatch.errors import Conflict
+from midwatch.event import EventFilter
 from midwatch.handoff import Handoff
 from midwatch.runtime import Runtime
 from midwatch.task import AgentTerms
@@ -78,3 +84,86 @@ async def test_what_a_lost_task_waited_for_is_called_off_and_the_rest_goes_on(tm
         assert (await asyncio.wait_for(desk.tasks.wait(mine.task_id or ""), 10)).status == "cancelled"
         others = await asyncio.wait_for(desk.handoffs.wait(made["for others"].id), 10)
         assert others.output == "did it: for others"
+
+
+# -- work that was given to another agent for good -----------------------------------------------------------------
+
+
+class Passing:
+    """An agent that gives away what it gets, and the one that has it then."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+
+    async def first(self, prompt: str, turn: Turn) -> TurnResult:
+        return TurnResult(outcome="transferred", transfer=await turn.transfer("second"))
+
+    async def second(self, prompt: str, turn: Turn) -> TurnResult:
+        return TurnResult(outcome="transferred", transfer=await turn.transfer("last"))
+
+    async def last(self, prompt: str) -> str:
+        self.begun.set()
+        await self.go.wait()
+        return f"did {prompt}"
+
+
+@pytest.fixture
+def passing() -> Passing:
+    return Passing()
+
+
+@pytest.fixture
+async def desk(tmp_path: Path, passing: Passing) -> AsyncIterator[Runtime]:
+    agents = {name: FunctionAgent(name, getattr(passing, name), on_loop=True) for name in ("first", "second", "last")}
+    settings = Settings(home=tmp_path / "home", detect_agents=False, shutdown_grace=0.0)
+    async with Runtime.open(settings=settings, agents=agents) as desk:
+        yield desk
+
+
+async def test_a_run_that_was_given_away_is_open_until_its_work_has_ended(desk: Runtime, passing: Passing) -> None:
+    made = await desk.automations.create("work", agent="first", every="1h", fresh=True)
+    await desk.automations.run(made.id)
+    await asyncio.wait_for(passing.begun.wait(), 10)
+    (run,) = await desk.automations.history(made.id)
+    assert (run.status, run.outcome) == ("done", "transferred")
+    now = await desk.automations.running(made.id)
+    assert now is not None and (now.agent, now.root_id) == ("last", run.id)
+    with pytest.raises(Conflict, match=now.id):
+        await desk.automations.run(made.id)
+    await desk.automations.patch(made.id, {"next_run_at": desk.clock.now() + SECOND // 10})
+    async with asyncio.timeout(10):
+        async for told in desk.bus.follow(0, EventFilter(kinds=("automation_missed",))):
+            assert told.payload["reason"] == "overlap"
+            break
+    assert len(await desk.automations.history(made.id)) == 1
+    await desk.automations.pause(made.id)
+    passing.go.set()
+    assert (await asyncio.wait_for(desk.tasks.wait(run.id), 10)).result == "did work"
+    assert await desk.automations.running(made.id) is None
+    after = await desk.automations.get(made.id)
+    assert (after.last_result or "").startswith("ok: ") and after.run_count == 1
+
+
+async def test_who_goes_on_with_a_run_is_stopped_when_the_automation_is_deleted(
+    desk: Runtime, passing: Passing
+) -> None:
+    made = await desk.automations.create("work", agent="first", every="1h", fresh=True)
+    run = await desk.automations.run(made.id)
+    await asyncio.wait_for(passing.begun.wait(), 10)
+    await desk.automations.delete(made.id)
+    assert (await asyncio.wait_for(desk.tasks.wait(run.id), 10)).status == "cancelled"
+    assert [one.status for one in await desk.handoffs.list()] == ["cancelled", "cancelled"]
+    after = await desk.automations.get(made.id)
+    assert (after.status, after.run_count) == ("deleted", 1)
+
+
+async def test_who_goes_on_with_a_step_is_stopped_with_the_goal(desk: Runtime, passing: Passing) -> None:
+    made = await desk.goals.create("work", agent="first")
+    await asyncio.wait_for(passing.begun.wait(), 10)
+    step = await desk.store.open_step(made.id)
+    assert step is not None and step.agent == "last"
+    assert [one.cause for one in await desk.tasks.list()] == ["handoff", "handoff", "goal"]  # no other step was begun
+    await desk.goals.pause(made.id)
+    assert (await asyncio.wait_for(desk.tasks.wait(step.id), 10)).status == "cancelled"
+    assert (await desk.goals.get(made.id)).status == "paused"
+    assert [one.status for one in await desk.handoffs.list()] == ["cancelled", "cancelled"]

@@ -298,7 +298,15 @@ class VerbStore(ABC):
         return await self.peek(automation.next_at)
 
     async def open_run(self, automation_id: str) -> Task | None:
-        return await self.peek(automation.open_task, "automation", automation_id)
+        return await self._open_task("automation", automation_id)
+
+    async def _open_task(self, cause: str, cause_id: str) -> Task | None:
+        """One that was given to another agent is open until that has ended, or whoever got it then."""
+        found = await self.peek(automation.open_task, cause, cause_id)
+        following = None if found else await self.peek(automation.passed_to, cause, cause_id)
+        while following is not None and (passed := await self.get_task(following)) is not None:
+            found, following = passed if passed.open else None, passed.transferred_to
+        return found
 
     async def runs(self, automation_id: str, limit: int = 20) -> list[Task]:
         return await self.read(automation.tasks_of, "automation", automation_id, limit)
@@ -322,7 +330,7 @@ class VerbStore(ABC):
         return await self.read(automation.next_goal_at)
 
     async def open_step(self, goal_id: str) -> Task | None:
-        return await self.peek(automation.open_task, "goal", goal_id)
+        return await self._open_task("goal", goal_id)
 
     async def steps(self, goal_id: str, limit: int = 20) -> list[Task]:
         return await self.read(automation.tasks_of, "goal", goal_id, limit)

@@ -18,6 +18,9 @@ SELECT min(next_run_at) FROM automations WHERE status = 'active' AND next_run_at
 SELECT {task} FROM tasks
 WHERE cause_id = :id AND cause = :cause AND cause IN ('automation', 'goal') AND status IN ('pending', 'running')
 
+-- passed_to: who goes on with the work of its latest task, if that was given away
+SELECT transferred_to FROM tasks WHERE cause_id = :id AND cause = :cause ORDER BY id DESC LIMIT 1
+
 -- runs: its tasks, newest first
 SELECT {task} FROM tasks WHERE cause_id = :id AND cause = :cause ORDER BY id DESC LIMIT :limit
 

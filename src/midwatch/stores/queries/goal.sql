@@ -9,7 +9,7 @@ WHERE scope_kind = :scope_kind AND scope_id = :scope_id AND status IN ('waiting_
 SELECT {goal} FROM goals WHERE (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
 ORDER BY created_at DESC, id DESC LIMIT :limit
 
--- due: those to be woken, the earliest deadline first
+-- due: those to be woken, the earliest deadline first; one whose task was given to another waits for that
 SELECT {goal} FROM goals
 WHERE status IN ('waiting_for_session', 'active', 'paused') AND (
   (status <> 'active' AND deadline_at <= :now)
@@ -18,7 +18,10 @@ WHERE status IN ('waiting_for_session', 'active', 'paused') AND (
       SELECT 1 FROM tasks
       WHERE tasks.cause_id = goals.id AND tasks.cause = 'goal' AND tasks.status IN ('pending', 'running')
     ) AND (
-      (status = 'active' AND (next_run_at IS NULL OR next_run_at <= :now OR deadline_at <= :now))
+      (status = 'active' AND (deadline_at <= :now OR ((next_run_at IS NULL OR next_run_at <= :now) AND NOT EXISTS (
+        SELECT 1 FROM handoffs
+        WHERE handoffs.root_id = goals.task_id AND handoffs.form = 'transfer' AND handoffs.status = 'in_progress'
+      ))))
       OR (status = 'waiting_for_session' AND EXISTS (
         SELECT 1 FROM sessions WHERE sessions.key = goals.session_key AND sessions.thread_id IS NOT NULL
       ))
@@ -35,7 +38,10 @@ ORDER BY deadline_at, id LIMIT :limit
 -- next_at: when the next one is to be woken, as far as time decides
 SELECT min(at) FROM (
   SELECT deadline_at AS at FROM goals WHERE status IN ('waiting_for_session', 'paused')
-  UNION ALL SELECT CASE WHEN next_run_at < deadline_at THEN next_run_at ELSE deadline_at END
+  UNION ALL SELECT CASE WHEN next_run_at < deadline_at AND NOT EXISTS (
+    SELECT 1 FROM handoffs
+    WHERE handoffs.root_id = goals.task_id AND handoffs.form = 'transfer' AND handoffs.status = 'in_progress'
+  ) THEN next_run_at ELSE deadline_at END
   FROM goals WHERE status = 'active' AND NOT EXISTS (
     SELECT 1 FROM tasks
     WHERE tasks.cause_id = goals.id AND tasks.cause = 'goal' AND tasks.status IN ('pending', 'running')

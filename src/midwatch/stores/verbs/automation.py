@@ -55,6 +55,11 @@ def open_task(tx: Tx, cause: str, cause_id: str) -> Task | None:
     return None if row is None else task_of(row)
 
 
+def passed_to(tx: Tx, cause: str, cause_id: str) -> str | None:
+    row = tx.row("automation.passed_to", {"id": cause_id, "cause": cause})
+    return row[0] if row else None
+
+
 def tasks_of(tx: Tx, cause: str, cause_id: str, limit: int) -> list[Task]:
     found = tx.rows("automation.runs", {"id": cause_id, "cause": cause, "limit": limit})
     return [task_of(row) for row in found]
