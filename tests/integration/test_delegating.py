@@ -32,6 +32,21 @@ async def asynchronous(prompt, turn):
 def target(prompt, turn):
     given = turn.handoff()
     return f"{given.from_agent} wants {given.request['description']}"
+
+def gives_away(prompt, turn):
+    return turn.transfer("expert")
+
+async def gives_away_async(prompt, turn):
+    from midwatch import TurnResult
+
+    ready = await turn.transfer("expert")
+    assert ready.task.agent == ready.handoff.to_agent == "expert"
+    return TurnResult(outcome="transferred", transfer=ready)
+
+def lies(prompt, turn):
+    from midwatch import TurnResult
+
+    return TurnResult(outcome="transferred")
 """
 
 
@@ -285,6 +300,9 @@ class Relay:
         await self.go.wait()
         return TurnResult(outcome="transferred", transfer=ready)
 
+    def plain(self, prompt: str, turn: TurnProxy) -> Any:
+        return turn.transfer("expert")
+
     async def boss(self, prompt: str, turn: Turn) -> str:
         return str((await turn.delegate("triage", prompt)).output)
 
@@ -298,7 +316,11 @@ def relay() -> Relay:
 async def passing(tmp_path: Path, relay: Relay, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Runtime]:
     monkeypatch.setenv("MIDWATCH_DETECT_AGENTS", "false")
     names = ("triage", "expert", "last", "hesitant", "boss")
-    agents = {name: FunctionAgent(name, getattr(relay, name), on_loop=True) for name in names}
+    agents: dict[str, Any] = {name: FunctionAgent(name, getattr(relay, name), on_loop=True) for name in names}
+    agents |= {"plain": relay.plain, "on_thread": relay.triage}
+    (tmp_path / "relay_in_child.py").write_text(CHILD)
+    for name in ("gives_away", "gives_away_async", "lies"):
+        agents[name] = FunctionAgent(name, f"relay_in_child:{name}", path=(str(tmp_path),))
     noted = RecordingChannel("noted")
     async with Runtime.open(tmp_path / "home", agents=agents, channels={"noted": noted}) as desk:
         yield desk
@@ -329,6 +351,19 @@ async def test_a_transfer_goes_on_in_the_same_conversation_and_its_answer_is_the
     assert (await desk.sessions.get("s")).session.agent == "last"
     again = await ended(desk, "expert", "easy")
     assert again.result == "nobody asked easy"
+
+
+@pytest.mark.parametrize("agent", ["plain", "on_thread", "gives_away", "gives_away_async"])
+async def test_every_kind_of_function_can_give_its_work_away(passing: Runtime, agent: str) -> None:
+    after = await ended(passing, agent, "harder")
+    assert (after.agent, after.result) == ("last", "the last did harder")
+    assert [one.from_agent for one in await passing.handoffs.list()] == ["expert", agent]
+
+
+async def test_work_that_nobody_has_taken_is_not_given_away(passing: Runtime) -> None:
+    task = await ended(passing, "lies")
+    assert task.status == "failed"
+    assert "nobody has taken the work over" in task.error
 
 
 async def test_who_delegates_to_one_that_transfers_hears_the_last(passing: Runtime) -> None:

@@ -29,7 +29,7 @@ from midwatch.agents.function_child import FACTS, TurnProxy, is_async, text_of, 
 from midwatch.agents.process import Child, Output, Pipe, ProcessConversation, Program, within
 from midwatch.errors import AgentError, BadConfig, LeaseLost, TransientError
 from midwatch.event import KINDS
-from midwatch.handoff import Handoff, HandoffTask
+from midwatch.handoff import Handoff, HandoffTask, Transfer
 from midwatch.session import Session
 from midwatch.task import AgentTerms
 
@@ -41,7 +41,7 @@ LAST_WORDS = 1.0
 """Seconds a child may take to exit after it has told its result."""
 WAITS = ("ask", "receive", "delegate")
 """What a turn may wait for without end; an interrupt ends the wait."""
-OFFERED = ("load_progress", "save_progress", "receive", "handoff", "delegate")
+OFFERED = ("load_progress", "save_progress", "receive", "handoff", "delegate", "transfer")
 OUTCOMES = ("ok", "silent", "error", "budget", "transferred")
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:|\.)[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -365,7 +365,7 @@ class InChild(ProcessConversation):
         if serving.end is None:
             why = "its result is too long" if lines.too_long else last_lines(printed.text(), 3) or "it said nothing"
             raise AgentError(f"the function's process ended with code {child.returncode} before it returned: {why}")
-        return _told(serving.end)
+        return _told(serving.end, serving.transfers)
 
 
 class _Serving:
@@ -375,6 +375,7 @@ class _Serving:
         self.child: Child | None = None
         self.end: Mapping[str, Any] | None = None
         self.refused: LeaseLost | None = None
+        self.transfers: dict[str, Transfer] = {}
         self._over = asyncio.Event()
         self._turn = turn
         self._tasks: set[asyncio.Task[None]] = set()
@@ -436,6 +437,9 @@ class _Serving:
         if name not in OFFERED:
             raise AgentError(f"a turn has no {name!r} for functions in a process of their own.")
         found = await asked_of(turn, name, arguments)
+        if isinstance(found, Transfer):
+            self.transfers[found.handoff.id] = found
+            return {"handoff": asdict(found.handoff), "task": found.task._asdict()}
         return asdict(found) if isinstance(found, Handoff) else found
 
 
@@ -444,22 +448,25 @@ async def asked_of(turn: Turn, name: str, given: Sequence[Any]) -> Any:
     if name == "ask":
         question, choices, expires = given
         return await turn.ask(question, choices, expires=expires)
-    if name == "delegate":
+    if name in ("delegate", "transfer"):
         to, work, wish = given
-        return await turn.delegate(to, work if isinstance(work, str) else HandoffTask(**work), **wish)
+        hand = turn.delegate if name == "delegate" else turn.transfer
+        return await hand(to, work if isinstance(work, str) else HandoffTask(**work), **wish)
     return await getattr(turn, name)(*given)
 
 
-def _told(end: Mapping[str, Any]) -> TurnResult:
+def _told(end: Mapping[str, Any], transfers: Mapping[str, Transfer]) -> TurnResult:
     """The result a child told of, or its failure."""
     if "problem" in end:
         raise (TransientError if end["transient"] else AgentError)(end["problem"])
     fields = dict(end)
     usage = Usage(**(fields.pop("usage", None) or {}))
-    return _checked(TurnResult(**fields, usage=usage))
+    return _checked(TurnResult(**fields | {"transfer": transfers.get(end.get("transfer") or "")}, usage=usage))
 
 
 def _result(value: Any) -> TurnResult:
+    if isinstance(value, Transfer):
+        return TurnResult(outcome="transferred", transfer=value)
     return _checked(value) if isinstance(value, TurnResult) else TurnResult(text=text_of(value))
 
 
@@ -468,6 +475,8 @@ def _checked(result: TurnResult) -> TurnResult:
         raise AgentError(
             f"outcome {result.outcome!r} is not one a function may return; use one of {', '.join(OUTCOMES)}"
         )
+    if result.outcome == "transferred" and result.transfer is None:
+        raise AgentError("nobody has taken the work over; return what `turn.transfer` gives")
     return result
 
 

@@ -47,6 +47,13 @@ class Handoff(SimpleNamespace):
         return (self.answer or {}).get("output")
 
 
+class Transfer(NamedTuple):
+    """Work that another agent has taken; the same names as `midwatch.handoff.Transfer`."""
+
+    handoff: Handoff
+    task: SimpleNamespace
+
+
 class TurnProxy:
     """A turn as a function sees it from another thread or process. To a plain function its methods return when they
     are done; an async function awaits them."""
@@ -98,6 +105,10 @@ class TurnProxy:
     def delegate(self, to: str | None = None, task: Any = "", **wish: Any) -> Any:
         """Hand work to another agent and wait for the answer; a text, or a `midwatch.handoff.HandoffTask`."""
         return self._wait(self._call("delegate", to, task if isinstance(task, str) else asdict(task), wish))
+
+    def transfer(self, to: str | None = None, task: Any = "", **wish: Any) -> Any:
+        """Have another agent take the work over, who begins when the function returns what this gives."""
+        return self._wait(self._call("transfer", to, task if isinstance(task, str) else asdict(task), wish))
 
 
 def wants_turn(function: Callable[..., Any]) -> bool:
@@ -196,6 +207,8 @@ def _read(name: str, value: Any) -> Any:
     """What the parent replied, as the function expects it."""
     if name == "ask":
         return Answer(*value)
+    if name == "transfer":
+        return Transfer(Handoff(**value["handoff"]), SimpleNamespace(**value["task"]))
     return Handoff(**value) if name in ("handoff", "delegate") and value is not None else value
 
 
@@ -205,9 +218,13 @@ def _run(line: _Line, order: Mapping[str, Any]) -> dict[str, Any]:
         sys.path[:0] = [place for place in order["path"] if place not in sys.path]
         function = find(order["target"])
         value = _value(line, function, order["facts"])
+        if isinstance(value, Transfer):
+            return {"outcome": "transferred", "transfer": value.handoff.id}
         if hasattr(value, "outcome") and hasattr(value, "usage"):
             fields = ("text", "outcome", "error", "thread_id", "iterations")
-            return {**{name: getattr(value, name) for name in fields}, "usage": value.usage.data()}
+            ready = getattr(value, "transfer", None)
+            passed = ready.handoff.id if ready is not None else None
+            return {**{name: getattr(value, name) for name in fields}, "usage": value.usage.data(), "transfer": passed}
         return {"text": text_of(value)}
     except BaseException as problem:
         traceback.print_exc()
