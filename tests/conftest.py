@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -16,12 +17,24 @@ from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sqlite import SqliteStore
 from postgres import Cluster, cluster
 
+MEMORY_WANTED = 4 << 30
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How long the chaos test goes on, and which weeks are simulated."""
     parser.addoption("--chaos-seconds", type=float, default=40.0, help="how long the chaos test goes on")
     parser.addoption("--seeds", type=int, default=1000, help="how many weeks are simulated")
     parser.addoption("--seed", type=int, default=None, help="simulate only the week of this seed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Files of tests are kept in memory where they can be: tests kill processes, never the machine."""
+    memory = Path("/dev/shm")
+    if "TMPDIR" in os.environ or not os.access(memory, os.W_OK):
+        return
+    told = os.statvfs(memory)
+    if not told.f_flag & os.ST_NOEXEC and told.f_bavail * told.f_frsize > MEMORY_WANTED:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(memory)
 
 
 STORES = ("sqlite", "sqlite-memory", "postgres")

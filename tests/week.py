@@ -49,7 +49,7 @@ ACTIONS = 150
 def long_naps() -> Iterator[None]:
     """Let loops that only look at the clock sleep long; looking twice a minute for a week is most of the work."""
     names = [(module, "LONGEST_NAP", NAP) for module in (courier, lookout, embedded)]
-    names += [(watchdog, "PRUNE_SECONDS", DAY), (runtime, "WATCHDOG_SECONDS", NAP)]
+    names += [(watchdog, "PRUNE_SECONDS", DAY), (runtime, "WATCHDOG_SECONDS", NAP), (runtime, "HANDOFFS_SECONDS", NAP)]
     before = [(module, name, getattr(module, name)) for module, name, _ in names]
     logging.disable(logging.CRITICAL)
     gc.disable()  # a week is short; what it leaves is collected at its end, without a look at everything else

@@ -29,6 +29,7 @@ from midwatch.event import (
     TaskSubmitted,
     event,
 )
+from midwatch.schedule import LAST
 from midwatch.session import gate_key
 from midwatch.task import AUTOMATION_PAUSES, AgentTerms, Task, meta
 
@@ -244,6 +245,7 @@ def validate(goal: Goal) -> None:
         ("max_seconds", goal.max_seconds < 0, "the time is 0, for no limit, or more."),
         ("max_usd", not 0 <= goal.max_usd <= MOST, "max_usd is 0, for no limit, or more."),
         ("deadline", goal.deadline_at <= goal.created_at, "the deadline has passed already; choose a later one."),
+        ("deadline", goal.deadline_at >= LAST, "a deadline is before the year 9999; choose an earlier one."),
     ):
         if wrong:
             raise InvalidInput(said, field=name)

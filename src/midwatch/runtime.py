@@ -80,7 +80,7 @@ Registered = Agent | Callable[..., Any] | str
 
 
 WATCHDOG_SECONDS = 60.0
-WORKTREES_SECONDS = 3600.0
+PRUNE_SECONDS = 3600.0
 HANDOFFS_SECONDS = 10.0
 SCHEDULED = frozenset({"automation", "goal", "session", "handoff"})
 """What the scheduler wants to hear of."""
@@ -288,7 +288,7 @@ class Runtime:
     def _routines(self, engine: Engine) -> Routines:
         made = Routines(self.clock, engine.leads)
         made.register("watchdog", WATCHDOG_SECONDS, self.alerts.tell)
-        made.register("worktrees", WORKTREES_SECONDS, self._prune_worktrees)
+        made.register("prune", PRUNE_SECONDS, self._prune)
         made.register("handoffs", HANDOFFS_SECONDS, self._tend_handoffs)
         return made
 
@@ -313,17 +313,19 @@ class Runtime:
         self.terminals.serve(made)
         return made
 
-    async def _prune_worktrees(self) -> None:
-        await self.worktrees.prune(self.clock.now() - int(self.settings.retention.task_age * SECOND))
+    async def _prune(self) -> None:
+        """Forget old worktrees and handoffs."""
+        before = self.clock.now() - int(self.settings.retention.task_age * SECOND)
+        await self.worktrees.prune(before)
+        await self.store.prune_handoffs(before)
 
     async def _tend_handoffs(self) -> None:
-        """End those whose process died before their task was made, and those nobody waits for; forget old ones."""
+        """End those whose process died before their task was made, and those nobody waits for."""
         await self.handoffs.call_off()
         living = [one.id for one in await self.living()]
         for left in await self.store.left_handoffs(living):
             with suppress(Conflict):
                 await self.handoffs.abandon(left)
-        await self.store.prune_handoffs(self.clock.now() - int(self.settings.retention.task_age * SECOND))
 
     async def _pause_automation(self, automation_id: str, actor: str | None) -> None:
         why = f"{actor or 'a person'} interrupted its run"

@@ -44,7 +44,7 @@ WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", 
 FORMS = "2026-03-29T09:00, 2026-03-29T09:00+02:00, in 20m, in 1h30m, 09:00, today 18:30, tomorrow 09:00, fri 09:00"
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - wall times and UTC are reckoned without a zone, offsets are explicit
-_LAST = int((datetime(9999, 1, 1) - _EPOCH) / timedelta(microseconds=1))  # noqa: DTZ001
+LAST = int((datetime(9999, 1, 1) - _EPOCH) / timedelta(microseconds=1))  # noqa: DTZ001
 _DAY = 86400
 _NO_ZONE = re.compile(r"(posix|right)/|(localtime|posixrules|Factory)$")
 """Files beside the zones that are none, or count leap seconds."""
@@ -185,15 +185,15 @@ def _runs(schedule: Schedule, after: int) -> Iterator[int]:
         assert schedule.anchor is not None
         step = schedule.every * SECOND
         first = schedule.anchor + max(0, (after - schedule.anchor) // step + 1) * step
-        yield from range(first, _LAST, step)
+        yield from range(first, LAST, step)
     else:
         assert schedule.cron is not None
         fields, zone = _fields(schedule.cron), find_zone(schedule.zone)
         minute, hour = fields.split()[:2]
         walk = _real_minutes if minute.startswith("*") or hour.startswith("*") else _times_of_day
         try:
-            for run in walk(fields, zone, min(after, _LAST) // SECOND):
-                if run * SECOND >= _LAST:
+            for run in walk(fields, zone, min(after, LAST) // SECOND):
+                if run * SECOND >= LAST:
                     return
                 yield run * SECOND
         except OverflowError:  # the calendar has ended
@@ -388,7 +388,7 @@ def _below_zoneinfo(path: str) -> str:
 
 
 def _checked_moment(moment: int, field: str) -> int:
-    if isinstance(moment, bool) or not isinstance(moment, int) or not 0 <= moment < _LAST:
+    if isinstance(moment, bool) or not isinstance(moment, int) or not 0 <= moment < LAST:
         raise InvalidInput(f"{field} is a moment between the years 1970 and 9998; got {moment!r}.", field=field)
     return moment
 

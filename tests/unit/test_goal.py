@@ -137,6 +137,7 @@ def test_what_was_found_missing_is_in_the_next_step_whatever_the_prompt() -> Non
         ({"max_tokens": -1}, "max_tokens"),
         ({"max_seconds": -0.1}, "max_seconds"),
         ({"deadline_at": NOW}, "deadline"),
+        ({"deadline_at": 10**30}, "deadline"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_its_field(fields: dict[str, Any], field: str) -> None:

@@ -28,6 +28,8 @@ Duration = Annotated[
     Seconds,
     WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "examples": ["90s", "10m"]}]}),
 ]
+Away = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
+"""Seconds from now, up to some thousand years."""
 Priority = Annotated[int, Field(strict=True, ge=-PRIORITY, le=PRIORITY)]
 
 
@@ -446,7 +448,7 @@ class DayQuery(Strict):
 class GoalFields(Strict):
     """What can be said of a goal."""
 
-    deadline: str | float | None = Field(None, description="A moment, `in 3d`, or seconds from now.")
+    deadline: str | Away | None = Field(None, description="A moment, `in 3d`, or seconds from now.")
     max_steps: int = Field(0, ge=0, le=2**31)
     max_tokens: int = Field(0, ge=0, le=2**53)
     max_seconds: Seconds = 0.0

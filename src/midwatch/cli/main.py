@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from copy import copy
 from typing import Annotated
 
 import typer
@@ -112,7 +113,8 @@ def outcome(arguments: list[str]) -> int:
     """Run one command; an error becomes one line and an exit status, never a traceback."""
     as_json = "--json" in arguments
     try:
-        ended = typer.main.get_command(app).main(arguments, prog_name="midwatch", standalone_mode=False)
+        asked = typer.main.get_command(asked_for(arguments))
+        ended = asked.main(arguments, prog_name="midwatch", standalone_mode=False)
         sys.stdout.flush()
     except MidwatchError as error:
         failed(error.code, str(error), as_json)
@@ -129,6 +131,20 @@ def outcome(arguments: list[str]) -> int:
     except Exception as error:
         return unexpected(error, as_json)
     return ended if isinstance(ended, int) else 0
+
+
+def asked_for(arguments: list[str]) -> typer.Typer:
+    """The command line with the named command alone: to read the options of all takes longer than many of them run."""
+    name = typer.main.get_command_name
+    known = {info.name or name(getattr(info.callback, "__name__", "")): info for info in app.registered_commands}
+    groups = {info.name: info for info in app.registered_groups}
+    word = arguments[0] if arguments else ""
+    if word not in known and word not in groups:
+        return app
+    alone = copy(app)
+    alone.registered_commands = [known[word]] if word in known else []
+    alone.registered_groups = [groups[word]] if word in groups else []
+    return alone
 
 
 def failed(code: str, message: str, as_json: bool) -> None:
