@@ -351,3 +351,16 @@ async def test_a_turn_that_ends_before_its_answer_keeps_no_slot_and_calls_it_off
         while not caller.free:
             await asyncio.sleep(0.01)
     assert caller.free == 1
+
+
+async def test_what_an_agent_waits_for_is_called_off_when_it_is_stopped(one_slot: Served, caller: Caller) -> None:
+    caller.waits = [10.0]
+    task = (await one_slot.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
+    await asyncio.wait_for(caller.begun.wait(), 10)
+    await one_slot.post(f"/tasks/{task}/cancel")
+    async with asyncio.timeout(10):
+        assert (await one_slot.ended(task))["status"] == "cancelled"
+        await one_slot.until("handoff_cancelled")
+        while not caller.free:
+            await asyncio.sleep(0.01)
+    assert caller.free == 1 and caller.told == []
