@@ -33,7 +33,7 @@ class Roster:
         self._left: dict[str, Agent] = {}
         self.serving: Mapping[str, Agent] = ChainMap(agents, self._left)
         """Also those that were unregistered: what was begun with them goes on."""
-        self.announce: Callable[[Mapping[str, Agent]], Awaitable[None]] = _nobody
+        self.announce: Callable[[Mapping[str, Agent]], Awaitable[None]] = _idle
         """Tells other processes which agents work here."""
         self.changed: Callable[[], None] = lambda: None
         self.advice = advice
@@ -112,5 +112,5 @@ def check_targets(agents: Mapping[str, Agent]) -> None:
                 )
 
 
-async def _nobody(agents: Mapping[str, Agent]) -> None:
-    """No other process wants to know."""
+async def _idle(agents: Mapping[str, Agent]) -> None:
+    raise Conflict("nothing is run in this process; register agents on a desk that is opened to work.")

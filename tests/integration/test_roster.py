@@ -61,6 +61,8 @@ async def test_who_comes_is_given_work_at_once_and_who_goes_gets_no_more(
     ):
         with pytest.raises(UnknownAgent):
             await other.tasks.submit("x", agent="late")
+        with pytest.raises(Conflict, match="nothing is run in this process"):
+            await other.handoffs.register(FunctionAgent("late", echo))
         await desk.handoffs.register(FunctionAgent("late", echo, terms=AgentTerms(timeout_seconds=7.0)))
         first = await other.tasks.submit("from another process", agent="late")
         assert first.timeout_seconds == 7.0

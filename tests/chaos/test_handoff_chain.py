@@ -1,0 +1,193 @@
+"""A job goes through agents of four kinds and back, and the server is killed at every step of it.
+
+Two crews do the same: one whose agents begin anew, which must always bring the answer, and one whose programs may not
+be run twice, which brings it or fails cleanly. Nothing is done twice, and nobody is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.model_server import serve
+from midwatch import Runtime, Task, TaskFilter
+from midwatch.event import Event, EventFilter
+from midwatch.handoff import OPEN, TRANSITIONS, Handoff, HandoffFilter
+from servers import Server, eventually, processes_with
+
+MARK = f"MIDWATCH_CHAOS=chain{os.getpid()}"
+CREWS = {"sturdy": "rerun", "fragile": "fail"}
+HOPS = ("lead", "program", "model", "screen")
+ANSWER = "lead heard: The tool said: you said ping"
+LEAD = """
+async def work(prompt, turn):
+    crew = turn.prompt.split("_")[-1].split()[0]
+    made = await turn.delegate(f"program-{crew}", prompt, timeout=100)
+    return f"lead heard: {made.output}"
+"""
+ECHO = "while True: print('you said', input('> '), flush=True)"
+CLI = "from midwatch.cli.main import main; main()"
+PASS_ON = 'exec "$0" -c "$1" handoff to "$2" - --wait --timeout 90s --key "${MIDWATCH_TASK%/*}"'
+POINTS = (
+    "task_started lead", "handoff_started program", "task_started program", "handoff_started model",
+    "task_started model", "handoff_started screen", "task_started screen", "task_finished screen",
+    "handoff_completed model", "task_finished program", "task_finished lead",
+)  # fmt: skip
+"""What has just happened when the server is killed, on the way of the job."""
+ENDS = {f"handoff_{status}" for status, following in TRANSITIONS.items() if not following}
+LIVES = 3
+"""So many jobs share these points: none has more deaths than a task is rescued from."""
+
+
+def configured(url: str, folder: Path) -> str:
+    """The agents of both crews."""
+    env = {"MIDWATCH_CHAOS": MARK.partition("=")[2]}
+    agents: dict[str, dict[str, Any]] = {}
+    for crew, on_crash in CREWS.items():
+        argv = ["sh", "-c", PASS_ON, sys.executable, CLI, f"model-{crew}"]
+        agents |= {
+            f"lead-{crew}": {"kind": "function", "target": "chaos_lead:work", "path": str(folder), "env": env},
+            f"program-{crew}": {"argv": argv, "submits": True, "on_crash": on_crash, "env": env},
+            f"model-{crew}": {
+                "kind": "llm", "model": "openai:fake", "base_url": f"{url}/v1", "delegates": [f"screen-{crew}"],
+            },
+            f"screen-{crew}": {
+                "kind": "terminal", "argv": [sys.executable, "-c", ECHO], "prompt": "^> $", "on_crash": on_crash,
+                "env": env,
+            },
+        }  # fmt: skip
+    lines = ["detect_agents = false", "slots = 4"]
+    for name, options in agents.items():
+        lines.append(f"[agents.{name}]")
+        for key, value in options.items():
+            table = "{ " + ", ".join(f"{k} = {json.dumps(v)}" for k, v in env.items()) + " }"
+            lines.append(f"{key} = {table if key == 'env' else json.dumps(value)}")
+    return "\n".join(lines) + "\n"
+
+
+async def told(server: Server, after: int) -> AsyncIterator[dict[str, Any]]:
+    """What happens, as it happens."""
+    async with (
+        server.client() as http,
+        http.stream("GET", "/events", headers={"Last-Event-ID": str(after)}, timeout=None) as stream,
+    ):
+        async for line in stream.aiter_lines():
+            if line.startswith("data:"):
+                yield json.loads(line[5:])
+
+
+async def handed_in(server: Server, crew: str, jobs: dict[str, str]) -> int:
+    """A job for a crew; where the log ended before."""
+    async with server.client() as http:
+        page = await http.get("/events", params={"after": 0, "limit": 1}, headers={"Accept": "application/json"})
+        wish = f'[[tool delegate_to_screen_{crew} {{"task": "ping"}}]]'
+        made = await http.post("/tasks", json={"prompt": wish, "agent": f"lead-{crew}"})
+        assert made.status_code == 201, made.text
+        jobs[made.json()["id"]] = crew
+        last: int = page.json()["last_seq"]
+        return last
+
+
+async def reached(server: Server, point: str, after: int) -> None:
+    """Return when the job of the sturdy crew has come there."""
+    kind, who = point.split()
+    async with asyncio.timeout(40):
+        async for one in told(server, after):
+            agent = one["payload"].get("to_agent") if kind.startswith("handoff") else one["agent_id"]
+            if one["kind"] == kind and agent == f"{who}-sturdy":
+                return
+
+
+async def idle(server: Server) -> None:
+    """Return when nothing is open."""
+    async with asyncio.timeout(60), server.client() as http:
+        while (counts := (await http.get("/summary")).json())["pending"] + counts["running"]:
+            await asyncio.sleep(0.1)
+
+
+def check_records(made: list[Handoff], tasks: dict[str, Task]) -> None:
+    """Each has ended, in a state of the table, and nothing of it was made twice."""
+    assert not [one.id for one in made if one.status in OPEN or TRANSITIONS[one.status]]
+    assert not [task.id for task in tasks.values() if task.open]
+    children = Counter(task.cause_id for task in tasks.values() if task.cause == "handoff")
+    assert max(children.values()) == 1
+    for one in made:
+        assert (one.task_id in tasks) == (one.id in children)
+        assert one.status != "completed" or tasks[one.task_id or ""].status == "done"
+    begun = Counter((one.source_task, one.to_agent) for one in made if one.task_id)
+    assert max(begun.values()) == 1, "a source handed the same over twice"
+
+
+async def everything(desk: Runtime) -> AsyncIterator[Event]:
+    """The log."""
+    last = 0
+    while page := await desk.store.read_events(last, EventFilter(), 500):
+        for one in page:
+            yield one
+        last = page[-1].seq
+
+
+async def check_answers(desk: Runtime, jobs: dict[str, str]) -> Counter[str]:
+    """Each source has one answer or one clean failure; how often which."""
+    found: Counter[str] = Counter()
+    tasks = {task.id: task for task in await desk.tasks.list(TaskFilter(limit=500))}
+    made = await desk.handoffs.list(HandoffFilter(limit=500))
+    check_records(made, tasks)
+    events = [one async for one in everything(desk)]
+    ends = Counter(one.task_id for one in events if one.kind == "task_finished")
+    assert ends == Counter(tasks.keys())
+    ends = Counter(one.payload["handoff_id"] for one in events if one.kind in ENDS)
+    assert ends == Counter(one.id for one in made)
+    for task_id, crew in jobs.items():
+        task = tasks[task_id]
+        way = sorted((one for one in made if one.root_id == task_id and one.task_id), key=lambda one: len(one.chain))
+        if (task.result or "").strip() == ANSWER:
+            hops = [(one.from_agent, one.to_agent, one.status) for one in way]
+            assert hops == [(f"{here}-{crew}", f"{there}-{crew}", "completed") for here, there in pairwise(HOPS)]
+            found[f"{crew} answered"] += 1
+        else:
+            assert crew == "fragile", (task.status, task.outcome, task.error, task.result)
+            lost = [one for one in tasks.values() if one.root_id == task_id and one.outcome == "lost"]
+            assert lost and "lost" not in (task.outcome or ""), (task.outcome, task.error, task.result)
+            found[f"lost with {lost[0].agent}"] += 1
+    return found
+
+
+@pytest.mark.timeout(240)
+async def test_a_chain_of_four_kinds_answers_once_or_fails_cleanly_wherever_the_server_dies(tmp_path: Path) -> None:
+    rng = random.Random(seed := random.randrange(10**6))
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "chaos_lead.py").write_text(LEAD)
+    jobs: dict[str, str] = {}
+    async with serve() as (url, _):
+        (home / "midwatch.toml").write_text(configured(url, tmp_path))
+        server = Server(home, OPENAI_API_KEY="x")
+        await server.start()
+        try:
+            for first in range(LIVES):
+                began = await handed_in(server, "sturdy", jobs)
+                for point in POINTS[first::LIVES]:
+                    await handed_in(server, "fragile", jobs)
+                    await reached(server, point, began)
+                    await asyncio.sleep(rng.choice((0.0, rng.uniform(0.0, 0.4))))  # a moment, not synchronisation
+                    await server.kill()
+                    assert await eventually(lambda: not processes_with(MARK), 5), "an agent outlived its server"
+                    await server.start()
+                await idle(server)
+        finally:
+            assert await server.stop() == 0
+    async with Runtime.open(home, work=False) as desk:
+        found = await check_answers(desk, jobs)
+    print(f"\nchain: seed {seed}, {len(POINTS)} kills, {dict(found)}")
+    assert not processes_with(MARK)
