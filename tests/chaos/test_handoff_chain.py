@@ -39,13 +39,13 @@ ECHO = "while True: print('you said', input('> '), flush=True)"
 CLI = "from midwatch.cli.main import main; main()"
 PASS_ON = 'exec "$0" -c "$1" handoff to "$2" - --wait --timeout 90s --key "${MIDWATCH_TASK%/*}"'
 POINTS = (
-    "task_started lead", "handoff_started program", "task_started program", "handoff_started model",
-    "task_started model", "handoff_started screen", "task_started screen", "task_finished screen",
-    "handoff_completed model", "task_finished program", "task_finished lead",
+    ("task_started lead", "handoff_started program"), ("task_started program", "handoff_started model"),
+    ("task_started model",), ("handoff_started screen", "task_started screen"), ("task_finished screen",),
+    ("handoff_completed model",), ("task_finished program", "handoff_completed program"), ("task_finished lead",),
 )  # fmt: skip
-"""What has just happened when the server is killed, on the way of the job."""
+"""What has just happened when the server is killed, on the way of the job: one of each row."""
 ENDS = {f"handoff_{status}" for status, following in TRANSITIONS.items() if not following}
-LIVES = 3
+LIVES = 2
 """So many jobs share these points: none has more deaths than a task is rescued from."""
 
 
@@ -166,6 +166,7 @@ async def check_answers(desk: Runtime, jobs: dict[str, str]) -> Counter[str]:
 @pytest.mark.timeout(240)
 async def test_a_chain_of_four_kinds_answers_once_or_fails_cleanly_wherever_the_server_dies(tmp_path: Path) -> None:
     rng = random.Random(seed := random.randrange(10**6))
+    print(f"\nchain: seed {seed}")
     home = tmp_path / "home"
     home.mkdir()
     (tmp_path / "chaos_lead.py").write_text(LEAD)
@@ -177,9 +178,9 @@ async def test_a_chain_of_four_kinds_answers_once_or_fails_cleanly_wherever_the_
         try:
             for first in range(LIVES):
                 began = await handed_in(server, "sturdy", jobs)
-                for point in POINTS[first::LIVES]:
+                for points in POINTS[first::LIVES]:
                     await handed_in(server, "fragile", jobs)
-                    await reached(server, point, began)
+                    await reached(server, rng.choice(points), began)
                     await asyncio.sleep(rng.choice((0.0, rng.uniform(0.0, 0.4))))  # a moment, not synchronisation
                     await server.kill()
                     assert await eventually(lambda: not processes_with(MARK), 5), "an agent outlived its server"
@@ -189,5 +190,5 @@ async def test_a_chain_of_four_kinds_answers_once_or_fails_cleanly_wherever_the_
             assert await server.stop() == 0
     async with Runtime.open(home, work=False) as desk:
         found = await check_answers(desk, jobs)
-    print(f"\nchain: seed {seed}, {len(POINTS)} kills, {dict(found)}")
+    print(f"chain: {len(POINTS)} kills, {dict(found)}")
     assert not processes_with(MARK)

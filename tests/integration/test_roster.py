@@ -169,15 +169,22 @@ async def test_what_cannot_be_registered_is_told_and_changes_nothing(
     await desk.handoffs.register(LlmAgent("model", "openai:fake", delegates=["echo"]))
 
 
-async def test_many_at_once_are_all_known_and_one_of_each_name(desk: Runtime) -> None:
+@pytest.mark.parametrize("kind", STORES)
+async def test_many_at_once_are_all_known_and_one_of_each_name(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    db = request.getfixturevalue("database") if kind == "postgres" else None
     wanted = [f"a{number % 20}" for number in range(40)]
-    ended = await asyncio.gather(*(desk.handoffs.register(Coder(n)) for n in wanted), return_exceptions=True)
-    assert [type(one) for one in ended if one is not None] == [Conflict] * 20
-    async with asyncio.timeout(30):
-        done = await asyncio.gather(*(desk.handoffs.handoff(asked(name, "x")) for name in dict.fromkeys(wanted)))
-        assert [one.output for one in done] == [f"{name} did x" for name in dict.fromkeys(wanted)]
-        await asyncio.gather(*(desk.handoffs.unregister(name) for name in dict.fromkeys(wanted)))
-    assert (await desk.living())[0].agents == ("demo", "echo")
+    names = list(dict.fromkeys(wanted))
+    role: Any = "worker" if db else "library"
+    async with Runtime.open(settings=settings(tmp_path, db), role=role) as desk, asyncio.timeout(60):
+        ended = await asyncio.gather(*(desk.handoffs.register(Coder(n)) for n in wanted), return_exceptions=True)
+        assert [type(one) for one in ended if one is not None] == [Conflict] * 20
+        done = await asyncio.gather(*(desk.handoffs.handoff(asked(name, "x")) for name in names))
+        assert [one.output for one in done] == [f"{name} did x" for name in names]
+        await asyncio.gather(*(desk.handoffs.unregister(name) for name in names))
+        assert (await desk.living())[0].agents == ("demo",)
+    assert [one.getMessage() for one in caplog.records if one.levelname != "INFO"] == []
 
 
 async def test_an_open_conversation_ends_with_its_agent_and_is_not_anothers(desk: Runtime) -> None:
