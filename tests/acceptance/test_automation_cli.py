@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from commands import run
 from midwatch.wire import AutomationInfo, GoalInfo
 from servers import PROGRAM, Server, environment, eventually
 
@@ -63,10 +64,7 @@ class Desk:
         self.work = home.parent
 
     def __call__(self, *arguments: str, said: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [PROGRAM, *arguments], env=environment(self.home, **env), cwd=self.work, capture_output=True, text=True,
-            input=said, timeout=PATIENCE, check=False,
-        )  # fmt: skip
+        return run(arguments, env=environment(self.home, **env), cwd=self.work, said=said, timeout=PATIENCE)
 
     def told(self, *arguments: str, **more: Any) -> dict[str, Any]:
         ran = self(*arguments, "--json", **more)

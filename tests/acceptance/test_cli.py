@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from commands import run
+
 PROGRAM = Path(sys.executable).with_name("midwatch")
 CONFIG = """
 port = 0
@@ -58,9 +60,7 @@ class Desk:
         return self
 
     def __call__(self, *arguments: str, **more) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [PROGRAM, *arguments], env=self.env, cwd=self.work, capture_output=True, text=True, timeout=PATIENCE, **more
-        )
+        return run(arguments, env=self.env, cwd=self.work, timeout=PATIENCE, **more)
 
     def json(self, *arguments: str, **more):
         done = self(*arguments, "--json", **more)
@@ -214,7 +214,7 @@ def test_the_whole_log_is_printed_one_object_a_line(live: Desk) -> None:
 
 
 def test_a_prompt_is_read_from_standard_input(live: Desk) -> None:
-    task_id = live.json("submit", "-", "--agent", "shell", input="echo one\necho two\n")["id"]
+    task_id = live.json("submit", "-", "--agent", "shell", said="echo one\necho two\n")["id"]
     assert live.ended(task_id)["result"].split() == ["one", "two"]
 
 

@@ -21,6 +21,7 @@ import typer
 import yaml
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from commands import run
 from midwatch.cli import doctor
 from midwatch.cli.main import app, outcome
 from midwatch.stores import cluster, postgres
@@ -65,9 +66,7 @@ class Machine:
         self.env = environment(home, **({"MIDWATCH_DB": db} if db else {}))
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [PROGRAM, *arguments], env=self.env, cwd=self.home, capture_output=True, text=True, timeout=PATIENCE
-        )
+        done = run(arguments, env=self.env, cwd=self.home, timeout=PATIENCE)
         assert SECRET not in done.stdout + done.stderr
         assert quote(SECRET, safe="") not in done.stdout + done.stderr
         return done

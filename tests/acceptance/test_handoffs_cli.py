@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from servers import PROGRAM, Server, environment
+from commands import run
+from servers import Server, environment
 
 CONFIG = """
 detect_agents = false
@@ -48,10 +49,7 @@ async def served(home: Path) -> AsyncIterator[Path]:
 
 
 def midwatch(home: Path, *arguments: str, said: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [PROGRAM, *arguments], env=environment(home), cwd=home, capture_output=True, text=True, timeout=60,
-        check=False, input=said,
-    )  # fmt: skip
+    return run(arguments, env=environment(home), cwd=home, said=said)
 
 
 def told(home: Path, *arguments: str) -> Any:

@@ -10,7 +10,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from servers import PROGRAM, Server, environment, eventually
+from commands import run
+from servers import Server, environment, eventually
 
 SHOWN = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "BROWSER": ""}
 
@@ -18,7 +19,7 @@ SHOWN = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "BROWSER": ""}
 def midwatch(home: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     said = environment(home, **{**SHOWN, **env})
-    return subprocess.run([PROGRAM, *arguments], env=said, capture_output=True, text=True, timeout=60, check=False)
+    return run(arguments, env=said)
 
 
 def told(ran: subprocess.CompletedProcess[str]) -> dict:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from commands import run
 from midwatch import Runtime
 from midwatch.client import Client
 from servers import PROGRAM, Server, environment, eventually
@@ -36,10 +37,7 @@ PATIENCE = 60.0
 
 def midwatch(home: Path, *arguments: str, said: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    return subprocess.run(
-        [PROGRAM, *arguments], env=environment(home), cwd=home.parent, capture_output=True, text=True, input=said,
-        timeout=PATIENCE, check=False,
-    )  # fmt: skip
+    return run(arguments, env=environment(home), cwd=home.parent, said=said, timeout=PATIENCE)
 
 
 def told(home: Path, *arguments: str) -> dict:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from commands import run
 from midwatch.client import Client
 from midwatch.errors import Conflict, InvalidInput, NotFound
 from repositories import a_repository, git
@@ -63,10 +64,7 @@ async def ended(client: Client, task_id: str) -> None:
 
 
 def midwatch(home: Path, place: Path, *arguments: str, said: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [PROGRAM, *arguments], env=environment(home), cwd=place, capture_output=True, text=True, timeout=60,
-        check=False, input=said,
-    )  # fmt: skip
+    return run(arguments, env=environment(home), cwd=place, said=said)
 
 
 def told(home: Path, place: Path, *arguments: str) -> Any:
