@@ -174,11 +174,12 @@ async def means_of(goal: Goal, terms: Callable[[str], Awaitable[AgentTerms]], te
 
 
 class Ended(NamedTuple):
-    """A step that has ended: its task, whether a tool was used in it, and the thread it leaves."""
+    """A step that has ended: its task, whether a tool was used in it, the thread it leaves, why it is tried again."""
 
     task: Task
     tools: int = 0
     thread_id: str | None = None
+    why: str | None = None
 
 
 class GoalStore(Protocol):

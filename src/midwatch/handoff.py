@@ -130,6 +130,8 @@ class Handoff:
     chain: tuple[tuple[str, str | None], ...] = ()
     refusals: tuple[Mapping[str, Any], ...] = ()
     """Agents that did not take it, and why."""
+    tries: tuple[Mapping[str, Any], ...] = ()
+    """The attempts of its task that have ended, in order."""
     late: Mapping[str, Any] | None = None
     """What its task brought after it had ended."""
     reason: str | None = None
@@ -180,6 +182,7 @@ class Handoff:
         shown = {name: getattr(self, name) for name in SHOWN}
         shown |= {"from_agent_id": self.from_agent, "to_agent_id": self.to_agent, "task": dict(self.request)}
         shown |= {"result": self.answer, "chain": [Link(*link)._asdict() for link in self.chain]}
+        shown["attempts"] = list(self.tries)
         for name in ("created_at", "accepted_at", "completed_at", "deadline_at"):
             shown[name] = iso(getattr(self, name))
         return shown
@@ -441,10 +444,10 @@ def failed(handoff: Handoff, why: str, now: int, stage: str = "execute", **field
     return moved(handoff, "failed", told, now, answer=answer, reason=why, **fields)
 
 
-def cancelled(handoff: Handoff, why: str, now: int) -> tuple[Handoff, Changes]:
+def cancelled(handoff: Handoff, why: str, now: int, **fields: Any) -> tuple[Handoff, Changes]:
     """Somebody does not want it any more."""
     told = HandoffCancelled(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why)
-    return moved(handoff, "cancelled", told, now, reason=why)
+    return moved(handoff, "cancelled", told, now, reason=why, **fields)
 
 
 def expired(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
@@ -473,27 +476,31 @@ def forgotten(handoff: Handoff) -> Changes:
     return Changes(updates=(Update("handoff", handoff.id, fields, {"revision": handoff.revision}),))
 
 
-def settle(handoff: Handoff, task: Task, now: int) -> Changes:
-    """What the end of its task means, or that it is tried again."""
+def settle(handoff: Handoff, task: Task, now: int, why: str | None = None) -> Changes:
+    """What the end of its task means, or that it is tried again; `why` this try has failed."""
     if task.id != handoff.task_id:
         return Changes()
+    times = {"started_at": iso(task.started_at), "ended_at": iso(now)}
+    tried = {"attempt": task.attempt, **times, "outcome": task.outcome or "error", "error": why or task.error}
+    tries = (*handoff.tries, tried)
     if not handoff.open:
         late = {"outcome": task.outcome, "output": task.result, "error": task.error, "time": iso(now)}
-        fields = {"late": late, "revision": handoff.revision + 1}
+        fields = {"late": late, "tries": tries, "revision": handoff.revision + 1}
         return Changes(updates=(Update("handoff", handoff.id, fields, {"revision": handoff.revision}),))
     if task.open:
         told = HandoffRetried(
             handoff_id=handoff.id, to_agent=handoff.to_agent, attempt=task.failures + 1, until=iso(task.due_at)
         )
-        return moved(handoff, "in_progress", told, now, retry_count=task.failures)[1]
+        return moved(handoff, "in_progress", told, now, retry_count=task.failures, tries=tries)[1]
     spent = (now - (handoff.accepted_at or handoff.created_at)) // 1000
     if task.status == "done":
         done = HandoffCompleted(handoff_id=handoff.id, to_agent=handoff.to_agent, duration_ms=spent)
         answer = {"output": task.result, "error": None, "duration_ms": spent}
-        return moved(handoff, "completed", done, now, answer=answer, retry_count=task.failures)[1]
+        return moved(handoff, "completed", done, now, answer=answer, retry_count=task.failures, tries=tries)[1]
     if task.status == "cancelled":
-        return cancelled(handoff, "its task was cancelled.", now)[1]
-    return failed(handoff, task.error or task.outcome or "it failed", now, retry_count=task.failures)[1]
+        return cancelled(handoff, "its task was cancelled.", now, tries=tries)[1]
+    error = task.error or task.outcome or "it failed"
+    return failed(handoff, error, now, retry_count=task.failures, tries=tries)[1]
 
 
 def about(handoff: Handoff, told: Payload, now: int) -> Event:

@@ -38,7 +38,8 @@ async def settled(
     again = task.cause == "handoff" and after.wait == "backoff"
     if (after.open and not again) or (task.cause_id is None and not task.steers):
         return step
-    return step.plus(await settle(Ended(after, tools, thread_id)))
+    why = step.events[0].payload["reason"] if again else None
+    return step.plus(await settle(Ended(after, tools, thread_id, why)))
 
 
 class Settlements:
@@ -72,7 +73,7 @@ class Settlements:
     async def _of_handoff(self, passed: handoff.Handoff, ended: Ended, now: int) -> Changes:
         """Who goes on with a task's work answers for it: what that belongs to hears it from the last."""
         task = ended.task
-        step = handoff.settle(passed, task, now)
+        step = handoff.settle(passed, task, now, ended.why)
         source = await self._store.get_task(passed.source_task) if passed.source_task and not task.open else None
         if source is None or source.transferred_to != task.id:
             return step

@@ -49,7 +49,7 @@ async def put(store: Store, **fields: Any) -> Handoff:
 
 
 async def test_a_handoff_is_read_back_as_it_was(store: Store) -> None:
-    made = await put(store, refusals=({"agent": "x", "reason": "busy"},), late={"output": "y"})
+    made = await put(store, refusals=({"agent": "x", "reason": "busy"},), late={"output": "y"}, tries=({"attempt": 1},))
     assert await store.get_handoff(made.id) == made
     assert await store.get_handoff("h_none") is None
 

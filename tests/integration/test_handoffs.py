@@ -207,6 +207,8 @@ async def test_it_is_tried_again_and_counts(desk: Runtime, crew: Crew) -> None:
     done = await desk.handoffs.handoff(options("shaky", max_retries=3))
     assert done.answer is not None
     assert (done.answer["output"], done.retry_count) == ("at last", 2)
+    assert [(one["attempt"], one["outcome"]) for one in done.tries] == [(1, "error"), (2, "error"), (3, "ok")]
+    assert all(one["error"] and one["started_at"] <= one["ended_at"] for one in done.tries[:2])
     assert await kinds(desk) == ["requested", "accepted", "started", "retried", "retried", "completed"]
 
 

@@ -247,6 +247,8 @@ def test_what_the_end_of_its_task_means(fields: dict[str, Any], status: str, ans
     kept = update.fields.get("answer")
     assert (kept and (kept["output"], kept["error"])) == answer
     assert update.fields.get("retry_count", 0) == fields.get("failures", 0)
+    (tried,) = update.fields["tries"]
+    assert (tried["outcome"], tried["error"]) == (fields.get("outcome", "error"), fields.get("error"))
 
 
 def test_a_late_result_is_kept_and_changes_nothing() -> None:

@@ -43,6 +43,7 @@ HANDOFF: dict[str, Any] = {
     },
     "result": {"output": "It was a missing import.", "error": None, "duration_ms": 5200},
     "chain": [{"agent": "lead", "handoff": None}], "refusals": [{"agent": "senior", "reason": "busy"}], "late": None,
+    "attempts": [{"attempt": 1, "started_at": AT, "ended_at": AT, "outcome": "ok", "error": None}],
     "reason": None, "source_task": "t_06f2m8yq3kq5r0v9x1w2", "root_id": "t_06f2m8yq3kq5r0v9x1w2",
     "task_id": "t_06f2m8yq3kq5r0v9x1w3", "session_key": "bg:t_06f2m8yq3kq5r0v9x1w3", "creator": "owner",
     "retry_of": None, "timeout": 600.0, "retry_count": 0, "max_retries": 0, "created_at": AT, "accepted_at": AT,

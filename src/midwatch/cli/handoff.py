@@ -231,6 +231,7 @@ def described(found: HandoffInfo) -> list[tuple[str, object]]:
     """A handoff as names and values for people."""
     work = found["task"]
     refusals = "\n".join(f"{one['agent']}: {one['reason']}" for one in found["refusals"])
+    failures = "\n".join(f"{one['attempt']}: {one['error']}" for one in found["attempts"] if one["error"])
     given = work["input"] if isinstance(work["input"], str | None) else json.dumps(work["input"], ensure_ascii=False)
     return [
         ("id", found["id"]),
@@ -251,6 +252,7 @@ def described(found: HandoffInfo) -> list[tuple[str, object]]:
         ("retry of", found["retry_of"]),
         ("messages", len(found["context"]["messages"]) or None),
         ("tries", f"{found['retry_count'] + 1} of {found['max_retries'] + 1}" if found["task_id"] else None),
+        ("failed tries", failures if found["retry_count"] else None),
         ("asked by", found["creator"]),
         ("created", local(found["created_at"])),
         ("accepted", local(found["accepted_at"]) if found["accepted_at"] else None),

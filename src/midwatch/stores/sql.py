@@ -53,7 +53,7 @@ TABLES = {
 }
 JSON_COLUMNS = frozenset(
     {"progress", "budget", "usage", "trace", "worktree", "choices", "agents", "terms", "schedule", "tags"}
-    | {"paths", "always", "approvals", "data", "request", "context", "chain", "refusals", "late"}
+    | {"paths", "always", "approvals", "data", "request", "context", "chain", "refusals", "tries", "late"}
 )
 
 EVENT_COLUMNS = Event._fields

@@ -48,6 +48,16 @@ class Refusal(TypedDict):
     reason: str
 
 
+class HandoffAttempt(TypedDict):
+    """A try of its task that has ended."""
+
+    attempt: int
+    started_at: str | None
+    ended_at: str | None
+    outcome: str
+    error: str | None
+
+
 class LateAnswer(TypedDict):
     """What its task brought after it had ended."""
 
@@ -74,6 +84,7 @@ class HandoffInfo(TypedDict):
     result: HandoffAnswer | None
     chain: list[ChainLink]
     refusals: list[Refusal]
+    attempts: list[HandoffAttempt]
     late: LateAnswer | None
     reason: str | None
     source_task: str | None

@@ -15,7 +15,8 @@ def _handoff(row: Row) -> Handoff:
         for name, value in zip(RECORDS["handoff"], row, strict=True)
     }
     chain = tuple((agent, handoff) for agent, handoff in values["chain"])
-    values |= {"chain": chain, "refusals": tuple(values["refusals"]), "awaited": bool(values["awaited"])}
+    values |= {"chain": chain, "awaited": bool(values["awaited"])}
+    values |= {name: tuple(values[name]) for name in ("refusals", "tries")}
     return Handoff(**values)
 
 

@@ -95,6 +95,7 @@ function drawFacts(list, one) {
     ["All of this", h("a", { href: `/handoffs?root=${encodeURIComponent(rootOf(one))}` }, "from the same root")],
     ["Again", one.retry_of ? h("a", { href: `/handoffs/${one.retry_of}` }, one.retry_of) : null],
     ["Tries", one.max_retries ? `${one.retry_count + 1} of ${one.max_retries + 1}` : null],
+    ["Failed tries", one.retry_count ? one.attempts.filter((tried) => tried.error).map((tried) => `${tried.attempt}: ${tried.error}`).join("; ") : null],
     ["Asked by", one.creator], ["Asked", dateTime(one.created_at)], ["Taken", dateTime(one.accepted_at)], ["Ended", dateTime(one.completed_at)],
     ["Deadline", `${dateTime(one.deadline_at)} (${length(one.timeout)})`],
     ["Came late", one.late ? `${one.late.outcome}: ${asText(one.late.output ?? one.late.error)}` : null],
