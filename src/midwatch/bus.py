@@ -11,7 +11,9 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
+from heapq import merge
 from itertools import islice
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from midwatch.clock import Clock
@@ -298,7 +300,7 @@ class Bus:
                     position = oldest - 1 if position < oldest else last
             found, position = await self._next(position, which)
             if watcher.waiting:
-                found = [*found, *watcher.take(self._clock.now())]
+                found = list(merge(found, watcher.take(self._clock.now()), key=attrgetter("time")))
             if found:
                 yield found
             elif position >= self._head:

@@ -241,11 +241,13 @@ async def test_a_second_server_is_refused_and_the_first_goes_on(home: Path, monk
     async with Runtime.open(home, role="up", agents=agents) as desk:
         await ended(desk, await desk.tasks.submit("hello", agent="it"))
         before = footprint()
-        for _ in range(3):
+        for _ in range(5):
             with pytest.raises(AlreadyRunning, match="midwatch down"):
                 async with Runtime.open(home, role="up"):
                     pass
-        assert footprint() == before
+        after = footprint()
+        assert after.descriptors < before.descriptors + 5  # a reader of the first may have opened its file only now
+        assert after._replace(descriptors=0) == before._replace(descriptors=0)
         assert (await ended(desk, await desk.tasks.submit("hello", agent="it"))).status == "done"
     async with Runtime.open(home, role="up"):
         pass

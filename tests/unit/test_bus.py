@@ -436,6 +436,18 @@ async def test_live_events_are_shown_to_those_who_watch_and_to_nobody_else(bus: 
     assert texts(filtered.found) == ["begin", "2", "end"]
 
 
+async def test_a_watcher_who_comes_late_sees_all_in_the_order_it_happened(bus: Bus, disk: SqliteStore) -> None:
+    at = CLOCK.now()
+    async with aclosing(bus.follow(0, live=True)) as events, asyncio.timeout(20):
+        await write(disk, "0")
+        await anext(events)
+        for step in (1, 3):  # while it does not read
+            bus.show(live(step)._replace(time=at + step))
+            await disk.apply(Changes(events=(event(TaskProgress(text=str(step + 1)), at + step + 1),)))
+        found = [await anext(events) for _ in range(4)]
+    assert texts(found) == numbers(1, 4)
+
+
 async def test_a_slow_watcher_loses_live_events_is_told_how_many_and_loses_no_stored_one(
     bus: Bus, disk: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
