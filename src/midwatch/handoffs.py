@@ -75,7 +75,7 @@ Enable = Callable[["HandoffOptions", str], Any]
 LENT = "\n"
 TRANSFER_SECONDS = 86400.0
 """A transfer is over at the latest when this has passed; its task has its own timeout."""
-DISABLED = "it may not be handed to."
+DISABLED = "it may not be handed to; choose another agent."
 Pausing = Callable[[str], AbstractAsyncContextManager[None]]
 """What a task that waits for its handoff does meanwhile."""
 Attending = Callable[[str, str], Awaitable[None]]
@@ -516,7 +516,7 @@ class Handoffs:
         """A new handoff of the same work to the same agent; it is not waited for. With the same `once`, one new one."""
         old = await self.get(handoff_id)
         if old.open or old.status == "completed":
-            raise Conflict(f"handoff {old.id} is {old.status}; only one that has failed is tried again.")
+            raise Conflict(f"handoff {old.id} is {old.status}; only one that ended without an answer is tried again.")
         options = HandoffOptions(
             task=old.work, from_agent=old.from_agent, to=old.to_agent or None, context=old.surroundings,
             timeout=old.timeout, max_retries=old.max_retries, wait=False, source_task=old.source_task,

@@ -70,6 +70,8 @@ async def test_to_list_show_cancel_and_retry(served: Path) -> None:
     over = told(served, "handoff", "to", "echo", "--from-task", source["id"], "--wait", "--timeout", "1m")
     assert (over["source_task"], over["timeout"], over["from_agent_id"]) == (source["id"], 60.0, "shell")
     assert over["result"]["output"].strip() == "echo some work\n\nsome work"
+    wordless = told(served, "handoff", "to", "echo", "--input", '["a", 1]', "--wait")
+    assert (wordless["task"]["description"], wordless["task"]["input"]) == ("", ["a", 1])
     read = midwatch(served, "handoff", "to", "echo", "-", "--wait", said="from a pipe")
     assert read.stdout.strip() == "from a pipe"
 
@@ -80,6 +82,7 @@ async def test_to_list_show_cancel_and_retry(served: Path) -> None:
     assert midwatch(served, "handoff", "cancel", hangs["id"]).stdout == f"{hangs['id']} is cancelled\n"
     shown = midwatch(served, "handoff", "show", hangs["id"]).stdout
     assert "cancelled by owner" in shown and "sleep 600" in shown
+    assert "completed" not in shown and "late" not in shown
     again = told(served, "handoff", "retry", hangs["id"])
     assert again["retry_of"] == hangs["id"]
     told(served, "handoff", "cancel", again["id"])
@@ -90,7 +93,8 @@ async def test_what_goes_wrong_has_a_status_and_one_line(served: Path) -> None:
     for arguments, status, words in (
         (("to", "echo"), 2, "say whom and what"),
         (("to", "nobody", "x"), 2, "nobody"),
-        (("to", "shut", "x"), 1, "may not be handed to"),
+        (("to", "echo", "x", "y"), 2, "say whom and what"),
+        (("to", "shut", "x"), 1, "may not be handed to; choose another agent"),
         (("to", "--type", "paint", "x"), 1, "no agent here can do work of type 'paint'"),
         (("to", "shell", "exit 3", "--wait"), 1, "failed: "),
         (("to", "shell", "sleep 60", "--wait", "--timeout", "1s"), 1, "expired: "),

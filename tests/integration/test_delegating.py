@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from midwatch.agent import AgentCapability, Turn, TurnResult
+from midwatch.agents import build
 from midwatch.agents.function import FunctionAgent
 from midwatch.agents.function_child import TurnProxy
 from midwatch.agents.receiving import HandoffAgent, HandoffResult
 from midwatch.config import Settings
 from midwatch.errors import BadConfig, HandoffError, HandoffLimit, MidwatchError
 from midwatch.handoff import Handoff, HandoffFilter, HandoffTask
+from midwatch.handoffs import HandoffOptions
 from midwatch.history import HandoffContext
 from midwatch.runtime import Runtime
 from midwatch.testing import RecordingChannel
@@ -270,6 +272,25 @@ async def test_two_hundred_at_once_through_ten_slots(
 def test_an_agent_for_handoffs_needs_a_name() -> None:
     with pytest.raises(BadConfig, match="needs an id"):
         HandoffAgent()
+
+
+def test_an_agent_for_handoffs_says_at_once_what_it_can_handle() -> None:
+    class Slow(Coder):
+        async def can_handle(self, work: HandoffTask) -> bool:  # type: ignore[override]
+            return False
+
+    with pytest.raises(BadConfig, match="write it without async"):
+        Slow()
+
+
+async def test_an_agent_for_handoffs_is_configured_by_its_class(tmp_path: Path) -> None:
+    made = build("mine", f"{__name__}:Coder", {}, slots=3, description="writes code")
+    assert (made.name, made.kind, made.terms.slots, made.description) == ("mine", "handoff", 3, "writes code")
+    async with Runtime.open(tmp_path, agents={"mine": made}) as desk:
+        options = HandoffOptions(task=HandoffTask(type="code", description="mend it"))
+        assert (await desk.handoffs.handoff(options)).output == '{"did": "mend it", "heard": []}'
+    with pytest.raises(BadConfig, match="no such option"):
+        build("mine", f"{__name__}:Coder", {"colour": "red"})
 
 
 # -- transfers ---------------------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from inspect import iscoroutinefunction
+from typing import Any, ClassVar, Self
 
 from midwatch.agent import AgentCapability, Turn, TurnResult
-from midwatch.agents.base import BaseAgent
+from midwatch.agents.base import BaseAgent, KindOptions
 from midwatch.agents.function import OnLoop
 from midwatch.agents.function_child import text_of
 from midwatch.errors import AgentError, BadConfig
@@ -34,6 +35,10 @@ class HandoffResult:
     """Measured by midwatch."""
 
 
+class HandoffAgentOptions(KindOptions):
+    """Options of a class that is configured: none, unless it has a `from_options` of its own."""
+
+
 class HandoffAgent(BaseAgent):
     """Base class of agents that are given handoffs. `execute` must not hold up the event loop."""
 
@@ -49,8 +54,16 @@ class HandoffAgent(BaseAgent):
         self.id = id or type(self).id
         if not self.id:
             raise BadConfig(f"{type(self).__name__} needs an id: what others call it by.")
+        if iscoroutinefunction(self.can_handle):  # what it returns would always count as yes
+            raise BadConfig(f"{type(self).__name__}.can_handle returns true or false at once; write it without async.")
         super().__init__(self.id, terms=terms, description=description)
         self.capabilities = type(self).capabilities
+
+    @classmethod
+    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:
+        """From `[agents.NAME]`, where its `kind` is the class."""
+        HandoffAgentOptions.read(name, options)
+        return cls(name, terms=terms, description=description)
 
     def can_handle(self, work: HandoffTask) -> bool:
         """Whether it could do this: by default, whether one of its capabilities is for it."""

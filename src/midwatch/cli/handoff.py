@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from midwatch.cli.desk import Desk, connect, run
-from midwatch.cli.options import AsJson, Key
+from midwatch.cli.options import AsJson
 from midwatch.cli.output import age, emit, fields, line, local, note, say, span, table
 from midwatch.errors import HandoffError, HandoffOverdue, HandoffRefused, InvalidInput
 
@@ -20,6 +20,7 @@ WAIT_SECONDS = 15.0
 """How long one request waits; the next goes on waiting."""
 
 HandoffId = Annotated[str, typer.Argument(metavar="ID", help="Id of the handoff.")]
+Key = Annotated[str | None, typer.Option("--key", help="Idempotency key: the same key and wishes make one handoff.")]
 
 app = typer.Typer(help="Work that one agent, or a person, passes to another agent.", invoke_without_command=True)
 
@@ -41,12 +42,17 @@ class Whom(NamedTuple):
 def hand_over(
     said: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[AGENT] [TEXT]", help="Who gets it, unless --type chooses, and what; - reads it."),
+        typer.Argument(
+            metavar="[AGENT] [TEXT]",
+            help="Who gets it, unless --type chooses, and what; - reads it from standard input.",
+        ),
     ] = None,
     task_type: Annotated[
         str | None, typer.Option("--type", metavar="TYPE", help="Type of the work; chooses the agent if none is named.")
     ] = None,
-    given: Annotated[str | None, typer.Option("--input", metavar="JSON", help="What it needs beside the text.")] = None,
+    given: Annotated[
+        str | None, typer.Option("--input", metavar="JSON", help="What it needs beside the text, or instead of it.")
+    ] = None,
     from_task: Annotated[
         str | None, typer.Option("--from-task", metavar="ID", help="The task that is handed over, with what was said.")
     ] = None,
@@ -61,7 +67,7 @@ def hand_over(
     """Hand work to an agent. With --wait the exit status is 0 only when it is completed."""
     from pathlib import Path
 
-    whom = addressed(said or [], task_type, from_task)
+    whom = addressed(said or [], task_type, wordless=given is not None or from_task is not None)
     work = {"type": task_type or "", "description": whom.text, "input": read_json(given), "priority": priority}
     place = None if workdir is None and from_task else str(Path(workdir or ".").expanduser().absolute())
 
@@ -149,18 +155,19 @@ def retry(handoff_id: HandoffId, key: Key = None, as_json: AsJson = False) -> No
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def addressed(said: list[str], task_type: str | None, from_task: str | None) -> Whom:
-    """Who and what was meant."""
+def addressed(said: list[str], task_type: str | None, *, wordless: bool) -> Whom:
+    """Who and what was meant; `wordless` when there is something to do without a text."""
     from midwatch.cli.tasks import prompt_text
 
     if len(said) == 2:
         return Whom(said[0], prompt_text(said[1]))
     if len(said) == 1 and task_type:
         return Whom(None, prompt_text(said[0]))
-    if from_task and len(said) == (0 if task_type else 1):
+    if wordless and len(said) == (0 if task_type else 1):
         return Whom(said[0] if said else None, "")
     raise InvalidInput(
-        'say whom and what: midwatch handoff to AGENT "text", or --type TYPE "text"; with --from-task without text.',
+        'say whom and what: midwatch handoff to AGENT "text", or --type TYPE "text"; '
+        "with --from-task or --input the text may be left out.",
         field="to",
     )
 
@@ -196,6 +203,14 @@ def output(found: HandoffInfo) -> str:
     """Its answer as text."""
     said = found["result"]["output"] if found["result"] else None
     return said if isinstance(said, str) else "" if said is None else json.dumps(said, ensure_ascii=False)
+
+
+def late(found: HandoffInfo) -> str | None:
+    """What came after its end; that its task was stopped is no news."""
+    came = found["late"]
+    if came is None or came["outcome"] == "cancelled":
+        return None
+    return ": ".join(str(part) for part in (came["outcome"], came["output"] or came["error"]) if part)
 
 
 def told(found: HandoffInfo, as_json: bool, text: str) -> None:
@@ -246,7 +261,7 @@ def described(found: HandoffInfo) -> list[tuple[str, object]]:
         ("way", " → ".join([*(one["agent"] for one in found["chain"]), found["to_agent_id"]])),
         ("refused by", refusals),
         ("answer", output(found)),
-        ("late", found["late"]["outcome"] if found["late"] else None),
+        ("late", late(found)),
         ("task", found["task_id"]),
         ("out of task", found["source_task"]),
         ("retry of", found["retry_of"]),
@@ -256,7 +271,7 @@ def described(found: HandoffInfo) -> list[tuple[str, object]]:
         ("asked by", found["creator"]),
         ("created", local(found["created_at"])),
         ("accepted", local(found["accepted_at"]) if found["accepted_at"] else None),
-        ("completed", local(found["completed_at"]) if found["completed_at"] else None),
+        ("ended", local(found["completed_at"]) if found["completed_at"] else None),
         ("took", took(found) if found["completed_at"] else None),
         ("deadline", local(found["deadline_at"])),
     ]
