@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 from midwatch.change import Changes, Update
 from midwatch.channel import cut
 from midwatch.clock import SECOND, iso
-from midwatch.errors import HandoffLimit, InvalidInput
+from midwatch.errors import HandoffError, HandoffLimit, HandoffOverdue, HandoffRefused, InvalidInput
 from midwatch.event import (
     Event,
     HandoffAccepted,
@@ -32,6 +32,7 @@ from midwatch.event import (
     event,
 )
 from midwatch.history import HandoffContext
+from midwatch.submission import PRIORITY, YEAR, is_plain
 from midwatch.task import Task, conversation, meta
 
 Status = Literal[
@@ -55,7 +56,11 @@ TIMEOUT_SECONDS = 300.0
 MAX_INPUT = 1_000_000
 """Characters of the work and its context together, as JSON."""
 MAX_RETRIES = 20
+NUL = r"\u0000"
+"""As JSON writes it."""
 LISTED_TEXT = 2000
+LENT = "\n"
+"""Between a directory and the task that lends it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,6 +347,11 @@ def check_way(chain: Sequence[Link], to: str, total: int, limits: Limits) -> Non
         raise HandoffLimit(f"agent {to!r} had this work already ({way}); choose another agent or finish it here.")
 
 
+def brought_by(chain: Sequence[Link]) -> str | None:
+    """The handoff that brought the work to where it is now, if one did."""
+    return next((link.handoff for link in reversed(chain) if link.handoff), None)
+
+
 def visited(chain: Sequence[Link], limits: Limits) -> frozenset[str]:
     """Agents that are not chosen by themselves."""
     source = {chain[-1].agent} if chain else set()
@@ -366,23 +376,52 @@ TAKEN_OVER = (
 )  # fmt: skip
 
 
+def apart(wanted: str | None, source: Task | None) -> str | None:
+    """The directory a target has for itself. What its source has is lent to it, one of its targets at a time: the
+    source waits for it."""
+    held = source.dir_key if source is not None else None
+    if source is None or wanted is None or held is None or held.partition(LENT)[0] != wanted:
+        return wanted
+    return f"{wanted}{LENT}{source.id}"
+
+
 def check(request: HandoffTask, context: HandoffContext, timeout: float, max_retries: int) -> None:
     """InvalidInput when it makes no sense."""
-    if not timeout > 0 or timeout == float("inf"):
-        raise InvalidInput("the timeout of a handoff is a number of seconds above 0.", field="timeout")
-    if not 0 <= max_retries <= MAX_RETRIES:
+    if not isinstance(timeout, int | float) or not 0 < timeout <= YEAR:
+        raise InvalidInput("the timeout of a handoff is a number of seconds above 0, a year at most.", field="timeout")
+    if not isinstance(max_retries, int) or not 0 <= max_retries <= MAX_RETRIES:
         raise InvalidInput(f"a handoff is tried again 0 to {MAX_RETRIES} times.", field="max_retries")
-    if not request.words().strip():
-        raise InvalidInput("a handoff needs a description or an input.", field="task")
+    if not isinstance(request, HandoffTask) or not isinstance(context, HandoffContext):
+        raise InvalidInput("the work is a HandoffTask, and what goes along a HandoffContext.", field="task")
+    if not isinstance(request.type, str) or not isinstance(request.description, str):
+        raise InvalidInput("type and description of the work are texts.", field="task")
+    if not isinstance(request.priority, int) or not -PRIORITY <= request.priority <= PRIORITY:
+        raise InvalidInput(f"the priority must be from -{PRIORITY} to {PRIORITY}.", field="task")
     try:
-        size = len(json.dumps([request.data(), context.data()]))
-    except (TypeError, ValueError) as problem:
+        said = json.dumps([request.data(), context.data()], ensure_ascii=False, allow_nan=False)
+        empty = not request.words().strip()
+    except (TypeError, ValueError, RecursionError) as problem:
         raise InvalidInput(f"the work and its context must be JSON: {problem}.", field="task") from None
-    if size > MAX_INPUT:
+    if empty:
+        raise InvalidInput("a handoff needs a description or an input.", field="task")
+    if len(said) > MAX_INPUT:
         raise InvalidInput(
-            f"a handoff carries up to {MAX_INPUT} characters, this one has {size}; put the rest in a file.",
+            f"a handoff carries up to {MAX_INPUT} characters, this one has {len(said)}; put the rest in a file.",
             field="task",
         )
+    if not is_plain(said) or NUL in said.replace(r"\\", ""):
+        raise InvalidInput("the work or its context holds a NUL or half a character; send plain text.", field="task")
+    if any(not isinstance(message.get("role"), str) for message in context.messages):
+        raise InvalidInput("each message that goes along has a role.", field="context")
+
+
+def check_texts(said: Mapping[str, Any]) -> None:
+    """InvalidInput when one of them is there and cannot be kept as text."""
+    for name, text in said.items():
+        if text is not None and not (isinstance(text, str) and is_plain(text)):
+            raise InvalidInput(
+                f"{name} is not plain text; leave out what is no text, a NUL, half a character.", field=name
+            )
 
 
 def asked(handoff: Handoff, now: int) -> Changes:
@@ -506,6 +545,16 @@ def settle(handoff: Handoff, task: Task, now: int, why: str | None = None) -> Ch
 def about(handoff: Handoff, told: Payload, now: int) -> Event:
     """An event of the handoff, told of the task that asked for it."""
     return event(told, now, task_id=handoff.source_task, agent_id=handoff.from_agent or None, actor=handoff.creator)
+
+
+def answered(handoff: Handoff) -> Handoff:
+    """It, when it has an answer; the error that says why there is none otherwise."""
+    if handoff.status == "completed":
+        return handoff
+    why = f"handoff {handoff.id} to {handoff.to_agent!r} {handoff.status}: {handoff.reason or 'no reason was given'}"
+    if handoff.status == "expired":
+        raise HandoffOverdue(why, handoff.id)
+    raise (HandoffRefused if handoff.status == "rejected" else HandoffError)(why, handoff.id)
 
 
 def remaining(handoff: Handoff, now: int) -> float:

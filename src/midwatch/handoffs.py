@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
@@ -25,6 +26,7 @@ from midwatch.errors import (
     HandoffOverdue,
     HandoffRefused,
     InvalidInput,
+    MidwatchError,
     NoCandidate,
     NotFound,
     StoreError,
@@ -41,8 +43,12 @@ from midwatch.handoff import (
     Limits,
     Link,
     Transfer,
+    answered,
+    apart,
     best_first,
+    brought_by,
     check,
+    check_texts,
     check_way,
     remaining,
     taking_over,
@@ -71,8 +77,11 @@ Hook = Callable[[Handoff], Any]
 Enable = Callable[["HandoffOptions", str], Any]
 """Asked with the options and the agent that would get the work."""
 
+log = logging.getLogger("midwatch.handoffs")
 
-LENT = "\n"
+TEXTS = (
+    "from_agent", "to", "source_task", "once", "workdir", "actor", "tool_name_override", "tool_description_override",
+)  # fmt: skip
 TRANSFER_SECONDS = 86400.0
 """A transfer is over at the latest when this has passed; its task has its own timeout."""
 DISABLED = "it may not be handed to; choose another agent."
@@ -195,7 +204,7 @@ class Handoffs:
         able = [
             Candidate(name, agent.capabilities, given.get(name, 0), place)
             for place, (name, agent) in enumerate(self._agents.items())
-            if not isinstance(agent, Receiver) or agent.can_handle(work)
+            if _able(agent, work)
         ]
         return best_first(able, work.type, without)
 
@@ -204,7 +213,7 @@ class Handoffs:
     async def handoff(self, options: HandoffOptions) -> Handoff:
         """Pass work on. With `wait` the handoff as it ended, or the error that says why there is no answer; without it
         the handoff as soon as its task is made: it goes on whatever becomes of the caller."""
-        check(options.task, options.context, self._time_of(options), options.max_retries)
+        self._check(options)
         if not options.wait:
             return await self._made(options)
         async with self.pausing(options.source_task) if options.source_task else nullcontext():
@@ -212,20 +221,31 @@ class Handoffs:
 
     async def _made(self, options: HandoffOptions) -> Handoff:
         """The handoff, with its task; the one there is when it was asked for before."""
-        known = await self._known(options)
-        return known or (await self._in_time(await self._begin(options), options)).handoff
+        if known := await self._known(options):
+            return known
+        try:
+            return (await self._in_time(await self._begin(options), options)).handoff
+        except Conflict:
+            if known := await self._known(options):  # asked for twice at once
+                return known
+            raise
 
     async def transfer(self, options: HandoffOptions) -> Transfer:
         """Have the target take over the work of `source_task`. It begins with the step that ends that task, which the
         one who runs it writes."""
         options = replace(options, form="transfer", wait=False, timeout=options.timeout or TRANSFER_SECONDS)
-        check(options.task, options.context, self._time_of(options), options.max_retries)
+        self._check(options)
         if options.source_task is None:
             raise InvalidInput("only a task can be transferred; say which.", field="source_task")
         left = await self._store.find_handoff(options.source_task, options.once) if options.once else None
         if left is not None:
             await self._drop(left)
         return await self._in_time(await self._begin(options), options)
+
+    def _check(self, options: HandoffOptions) -> None:
+        """InvalidInput when it makes no sense."""
+        check(options.task, options.context, self._time_of(options), options.max_retries)
+        check_texts({name: getattr(options, name) for name in TEXTS})
 
     def _time_of(self, options: HandoffOptions) -> float:
         return self.timeout if options.timeout is None else options.timeout
@@ -267,13 +287,12 @@ class Handoffs:
             check_way(chain, candidates[0] if candidates else "", total, self.limits)
         now = self._clock.now()
         to = candidates[0] if candidates else ""
-        parent = options.context.parent_handoff or _latest(chain)
         made = Handoff(
             id=new_id("h", now), form=options.form, from_agent=options.from_agent or (source.agent if source else ""),
             to_agent=to, tool_name=tool_name(to, options.tool_name_override),
             tool_description=tool_description(to, options.tool_description_override),
             transfer_message=transfer_message(to), request=options.task.data(),
-            context=replace(options.context, parent_handoff=parent).data(), chain=tuple(chain),
+            context=replace(options.context, parent_handoff=brought_by(chain)).data(), chain=tuple(chain),
             source_task=source.id if source else None, root_id=root, once=options.once, creator=options.actor,
             awaited=options.awaited or options.wait or options.form == "transfer",
             owner=self._owner, retry_of=options.retry_of, timeout=self._time_of(options),
@@ -324,8 +343,9 @@ class Handoffs:
         """What comes before the task, within the deadline; whatever fails ends the handoff and not the process."""
         plain = self._plain(options, made.to_agent)
         stage = _Stage(made, [steps.asked(made, made.created_at)] if plain else [])
+        limit = asyncio.timeout(remaining(made, self._clock.now()))
         try:
-            async with asyncio.timeout(remaining(made, self._clock.now())):
+            async with limit:
                 ready = await self._prepare(stage, options)
                 if options.form == "delegate":
                     running, step = steps.started(ready.handoff, ready.task, self._clock.now())
@@ -334,21 +354,31 @@ class Handoffs:
                 if stage.held:
                     await self._store.apply(steps.folded(stage.held))
                 return ready
-        except TimeoutError:
-            await self._end(stage, steps.expired(stage.handoff, self._clock.now())[1])
-            why = f"handoff {made.id} was not even begun within its {made.timeout:g} s."
-            raise HandoffOverdue(why, made.id) from None
-        except HandoffError:
-            raise
-        except asyncio.CancelledError:
-            await asyncio.shield(
-                self._end(stage, steps.cancelled(stage.handoff, "its caller left", self._clock.now())[1])
-            )
+        except asyncio.CancelledError as problem:
+            me = asyncio.current_task()
+            if me is None or not me.cancelling():  # what was asked has cancelled itself
+                raise await self._broken(stage, problem) from problem
+            left = self._end(stage, lambda found: steps.cancelled(found, "its caller left", self._clock.now()))
+            await asyncio.shield(left)
             raise
         except Exception as problem:
-            why = f"{stage.name}: {type(problem).__name__}: {problem}"
-            await self._end(stage, steps.failed(stage.handoff, why, self._clock.now(), stage.name)[1])
-            raise HandoffError(f"handoff {made.id} failed before it began; {why}", made.id) from problem
+            if limit.expired() and isinstance(problem, TimeoutError):
+                await self._end(stage, lambda found: steps.expired(found, self._clock.now()))
+                why = f"handoff {made.id} was not even begun within its {made.timeout:g} s."
+                raise HandoffOverdue(why, made.id) from None
+            if isinstance(problem, HandoffError) and not stage.handoff.open:
+                raise
+            raise await self._broken(stage, problem) from problem
+
+    async def _broken(self, stage: _Stage, problem: BaseException) -> MidwatchError:
+        """It ends because of something that failed on the way; what its caller is told."""
+        why = f"{stage.name}: {type(problem).__name__}: {problem}"
+        ended = await self._end(stage, lambda found: steps.failed(found, why, self._clock.now(), stage.name))
+        if ended is None and isinstance(problem, Conflict):
+            return problem
+        if ended is not None and ended.status != "failed":
+            answered(ended)
+        return HandoffError(f"handoff {stage.handoff.id} failed before it began; {why}", stage.handoff.id)
 
     async def _prepare(self, stage: _Stage, options: HandoffOptions) -> Transfer:
         await self._take(stage, options)
@@ -440,9 +470,17 @@ class Handoffs:
         context = {**made.context, "messages": [dict(message) for message in history]}
         return task, context
 
-    async def _end(self, stage: _Stage, step: Changes) -> None:
+    async def _end(self, stage: _Stage, ending: Callable[[Handoff], tuple[Handoff, Changes]]) -> Handoff | None:
+        """The handoff as it ends, also when the step it was cut off in was written, or somebody else has ended it;
+        None when there is no record of it."""
         with suppress(Conflict, StoreError):
+            after, step = ending(stage.handoff)
             await self._store.apply(steps.folded([*stage.held, step]))
+            return after
+        with suppress(Conflict, StoreError):
+            found = await self._store.get_handoff(stage.handoff.id)
+            return await self._stop(found, ending(found), None) if found is not None and found.open else found
+        return stage.handoff
 
     # -- afterwards ----------------------------------------------------------------------------------------------
 
@@ -516,11 +554,17 @@ class Handoffs:
         """A new handoff of the same work to the same agent; it is not waited for. With the same `once`, one new one."""
         old = await self.get(handoff_id)
         if old.open or old.status == "completed":
+<<<<<<< Updated upstream
             raise Conflict(f"handoff {old.id} is {old.status}; only one that ended without an answer is tried again.")
+=======
+            raise Conflict(f"handoff {old.id} is {old.status}; only one that has failed is tried again.")
+        ran = old.task_id or old.source_task
+        before = await self._store.get_task(ran) if ran else None
+>>>>>>> Stashed changes
         options = HandoffOptions(
             task=old.work, from_agent=old.from_agent, to=old.to_agent or None, context=old.surroundings,
             timeout=old.timeout, max_retries=old.max_retries, wait=False, source_task=old.source_task,
-            retry_of=old.id, once=once, actor=actor,
+            retry_of=old.id, once=once, actor=actor, workdir=before.workdir if before else None,
         )  # fmt: skip
         return await self.handoff(options)
 
@@ -535,28 +579,13 @@ class _Stage:
         """Steps that are written with the next one."""
 
 
-def answered(handoff: Handoff) -> Handoff:
-    """It, when it has an answer; the error that says why there is none otherwise."""
-    if handoff.status == "completed":
-        return handoff
-    why = f"handoff {handoff.id} to {handoff.to_agent!r} {handoff.status}: {handoff.reason or 'no reason was given'}"
-    if handoff.status == "expired":
-        raise HandoffOverdue(why, handoff.id)
-    raise (HandoffRefused if handoff.status == "rejected" else HandoffError)(why, handoff.id)
-
-
-def _latest(chain: Sequence[Link]) -> str | None:
-    """The handoff that brought the work to where it is now, if one did."""
-    return next((link.handoff for link in reversed(chain) if link.handoff), None)
-
-
-def apart(wanted: str | None, source: Task | None) -> str | None:
-    """The directory a target has for itself. What its source has is lent to it, one of its targets at a time: the
-    source waits for it."""
-    held = source.dir_key if source is not None else None
-    if source is None or wanted is None or held is None or held.partition(LENT)[0] != wanted:
-        return wanted
-    return f"{wanted}{LENT}{source.id}"
+def _able(agent: Agent, work: HandoffTask) -> bool:
+    """Whether it says that it could do this; who cannot even say that is not asked."""
+    try:
+        return not isinstance(agent, Receiver) or bool(agent.can_handle(work))
+    except Exception:
+        log.exception("agent %s cannot tell whether it can handle work of type %r", agent.name, work.type)
+        return False
 
 
 async def _nothing(task_id: str, handoff_id: str) -> None:

@@ -185,8 +185,8 @@ def _records(message: Message) -> list[str]:
 
 
 def _line(role: str, content: Any) -> str:
-    plain = isinstance(content, str) and "\n" not in content and not content.startswith(('"', "{", "["))
-    return f"{role}: {content if plain else json.dumps(content, ensure_ascii=False)}"
+    plain = isinstance(content, str) and content.splitlines() == [content] and not content.startswith(('"', "{", "["))
+    return f"{' '.join(role.split())}: {content if plain else json.dumps(content, ensure_ascii=False)}"
 
 
 def as_text(messages: Messages) -> str:

@@ -7,7 +7,7 @@ import asyncio
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Mapping
 
-from midwatch.agent import Agent, check_name
+from midwatch.agent import Agent, AgentCapability, check_name
 from midwatch.engine import Instance
 from midwatch.errors import BadConfig, Conflict, InvalidInput, UnknownAgent
 from midwatch.task import AgentTerms
@@ -71,6 +71,8 @@ class Roster:
         if missing := [part for part in PARTS if not hasattr(agent, part)]:
             raise InvalidInput(f"that is no agent, it has no {missing[0]!r}; see midwatch.Agent.", field="agent")
         check_name(agent.name)
+        if not all(isinstance(one, AgentCapability) for one in agent.capabilities):
+            raise InvalidInput("the capabilities of an agent are AgentCapability objects.", field="capabilities")
         async with self._changing:
             if agent.name in self.agents:
                 raise Conflict(f"there is an agent {agent.name!r} here already; unregister it, or choose another name.")

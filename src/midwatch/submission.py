@@ -127,19 +127,13 @@ class NewGoal(GoalWish, total=False):
 def check(prompt: str, wish: Submission, max_prompt: int) -> None:
     """InvalidInput, with the field and the remedy, for what makes no sense."""
     for field, said in (("prompt", prompt), *wish.items()):
-        if isinstance(said, str) and ("\0" in said or not _is_text(said)):
+        if isinstance(said, str) and not is_plain(said):
             raise InvalidInput(f"{field} holds a NUL or half a character; send plain UTF-8 text.", field=field)
     if not prompt.strip():
         raise InvalidInput("the prompt is empty; say what the agent should do.", field="prompt")
     if len(prompt) > max_prompt:
         raise InvalidInput(f"the prompt has {len(prompt)} characters; at most {max_prompt} are taken.", field="prompt")
-    workdir = wish.get("workdir")
-    if workdir is not None and not Path(workdir).is_absolute():
-        raise InvalidInput(f"the working directory {workdir!r} must be an absolute path.", field="workdir")
-    if workdir is not None and not _is_dir(workdir):
-        raise InvalidInput(
-            f"the working directory {workdir!r} does not exist; create it or name another.", field="workdir"
-        )
+    check_workdir(wish.get("workdir"))
     timeout = wish.get("timeout")
     if timeout is not None and not 0 < timeout <= YEAR:
         raise InvalidInput("the timeout must be more than 0 seconds and at most a year.", field="timeout")
@@ -158,6 +152,16 @@ def check(prompt: str, wish: Submission, max_prompt: int) -> None:
     key = wish.get("idempotency_key")
     if key is not None and not (0 < len(key) <= 200 and key.isprintable()):
         raise InvalidInput("an idempotency key is 1 to 200 printable characters.", field="idempotency_key")
+
+
+def check_workdir(workdir: str | None) -> None:
+    """InvalidInput for a directory that nobody could work in."""
+    if workdir is not None and not Path(workdir).is_absolute():
+        raise InvalidInput(f"the working directory {workdir!r} must be an absolute path.", field="workdir")
+    if workdir is not None and not _is_dir(workdir):
+        raise InvalidInput(
+            f"the working directory {workdir!r} does not exist; create it or name another.", field="workdir"
+        )
 
 
 def refuse_unknown(wish: Mapping[str, Any], known: frozenset[str]) -> None:
@@ -193,13 +197,12 @@ def _is_dir(path: str) -> bool:
         return False
 
 
-def _is_text(said: str) -> bool:
-    """Whether it can be written as UTF-8."""
+def is_plain(said: str) -> bool:
+    """Whether it can be written as UTF-8, and kept anywhere."""
     try:
-        said.encode()
+        return b"\0" not in said.encode()
     except UnicodeEncodeError:
         return False
-    return True
 
 
 def body_hash(prompt: str, wish: Submission) -> str:

@@ -101,6 +101,13 @@ def options(to: str | None = "echo", **wish: Any) -> HandoffOptions:
     return HandoffOptions(**{"task": HandoffTask(description="do it"), "to": to, "from_agent": "lead", **wish})
 
 
+def raising(problem: BaseException) -> Any:
+    def function(*asked: Any) -> None:
+        raise problem
+
+    return function
+
+
 async def kinds(desk: Runtime, handoff_id: str | None = None) -> list[str]:
     found = [one for one in await desk.store.read_events(0) if one.kind.startswith("handoff_")]
     return [one.kind[8:] for one in found if handoff_id in (None, one.payload["handoff_id"])]
@@ -170,6 +177,9 @@ async def test_each_way_to_change_what_goes_along(desk: Runtime) -> None:
         ({"input_filter": lambda data: "wrong"}, "filter", "instead of HandoffInputData"),
         ({"input_filter": lambda data: 1 / 0}, "filter", "division"),
         ({"enable_func": lambda options, agent: 1 / 0}, "enable", "division"),
+        ({"on_handoff": raising(TimeoutError("mine"))}, "hook", "hook: TimeoutError: mine"),
+        ({"input_filter": raising(asyncio.CancelledError())}, "filter", "filter: CancelledError"),
+        ({"on_handoff": raising(HandoffRefused("another", "h_1"))}, "hook", "HandoffRefused: another"),
         ({"to": "broken"}, "execute", "broke"),
     ],
 )
@@ -192,6 +202,8 @@ async def test_whatever_fails_ends_the_handoff_and_not_the_desk(
         ({"to": "echo", "from_agent": "echo"}, InvalidInput),
         ({"timeout": 0.0}, InvalidInput),
         ({"timeout": -3.0}, InvalidInput),
+        ({"timeout": 1e300}, InvalidInput),
+        ({"once": "half \ud800"}, InvalidInput),
         ({"task": HandoffTask(input="x" * 5_000_000)}, InvalidInput),
         ({"source_task": "t_none"}, NotFound),
         ({"context": HandoffContext(parent_handoff="h_none")}, NotFound),
@@ -302,3 +314,34 @@ async def test_somebody_without_a_task_may_give_it_a_name_too(desk: Runtime) -> 
     first = await desk.handoffs.handoff(options(once="n", wait=False))
     assert (await desk.handoffs.handoff(options(once="n"))).id == first.id
     assert (await desk.handoffs.handoff(options(once="m"))).id != first.id
+
+
+@pytest.mark.parametrize("to", ["echo", "second"])
+async def test_asked_for_by_one_name_many_times_at_once_it_is_one_handoff(desk: Runtime, to: str) -> None:
+    made = await asyncio.gather(*(desk.handoffs.handoff(options(to, once="n", wait=False)) for _ in range(10)))
+    assert len({one.id for one in made}) == len(await desk.handoffs.list()) == 1
+
+
+async def test_what_is_called_off_on_the_way_says_so(desk: Runtime) -> None:
+    async def hook(handoff: Handoff) -> None:
+        await desk.handoffs.cancel(handoff.id, why="a change of mind")
+
+    with pytest.raises(HandoffError, match="cancelled: a change of mind"):
+        await desk.handoffs.handoff(options(on_handoff=hook))
+    assert [one.status for one in await desk.handoffs.list()] == ["cancelled"]
+
+
+async def test_a_deadline_that_passes_while_its_task_is_written_ends_it(desk: Runtime) -> None:
+    with pytest.raises(HandoffOverdue):
+        await desk.handoffs.handoff(options("slow", timeout=1e-9, wait=False))
+    assert [one.status for one in await desk.handoffs.list()] == ["expired"]
+    for task in await desk.tasks.list():  # if it was made before
+        assert (await desk.tasks.wait(task.id)).status == "cancelled"
+
+
+async def test_a_retry_works_where_the_first_try_did(desk: Runtime, tmp_path: Path) -> None:
+    with pytest.raises(HandoffError):
+        await desk.handoffs.handoff(options("broken", workdir=str(tmp_path)))
+    (failed,) = await desk.handoffs.list()
+    again = await desk.handoffs.retry(failed.id)
+    assert (await desk.tasks.get(str(again.task_id))).workdir == str(tmp_path)

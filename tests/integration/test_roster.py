@@ -48,6 +48,21 @@ async def desk(tmp_path: Path) -> AsyncIterator[Runtime]:
         yield desk
 
 
+class Puzzled(Coder):
+    def can_handle(self, work: HandoffTask) -> bool:
+        raise RuntimeError("what is this?")
+
+
+async def test_one_who_cannot_tell_what_it_can_do_is_in_nobodys_way(desk: Runtime) -> None:
+    await desk.handoffs.register(Puzzled("puzzled"))
+    await desk.handoffs.register(Coder("coder"))
+    assert (await desk.handoffs.handoff(asked(None))).to_agent == "coder"
+    odd = Coder("odd")
+    odd.capabilities = ("code",)  # type: ignore[assignment]
+    with pytest.raises(InvalidInput, match="AgentCapability"):
+        await desk.handoffs.register(odd)
+
+
 @pytest.mark.parametrize("kind", STORES)
 async def test_who_comes_is_given_work_at_once_and_who_goes_gets_no_more(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest

@@ -172,6 +172,19 @@ def test_who_had_it_is_not_chosen_again() -> None:
 # -- steps -------------------------------------------------------------------------------------------------------
 
 
+def nested_in_itself() -> list[Any]:
+    made: list[Any] = []
+    made.append(made)
+    return made
+
+
+def nested_deep() -> list[Any]:
+    made: list[Any] = []
+    for _ in range(100_000):
+        made = [made]
+    return made
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
@@ -184,6 +197,19 @@ def test_who_had_it_is_not_chosen_again() -> None:
         ({"request": HandoffTask()}, "task"),
         ({"request": HandoffTask(input="x" * (MAX_INPUT + 1))}, "task"),
         ({"request": HandoffTask(input="x", metadata={"a": object()})}, "task"),
+        ({"timeout": 1e12}, "timeout"),
+        ({"timeout": "10"}, "timeout"),
+        ({"max_retries": None}, "max_retries"),
+        ({"request": HandoffTask(input={1, 2})}, "task"),
+        ({"request": HandoffTask(input=float("nan"))}, "task"),
+        ({"request": HandoffTask(input=nested_in_itself())}, "task"),
+        ({"request": HandoffTask(input=nested_deep())}, "task"),
+        ({"request": HandoffTask(input=["a\0b"])}, "task"),
+        ({"request": HandoffTask(description="half \ud800")}, "task"),
+        ({"request": HandoffTask(description=None)}, "task"),  # type: ignore[arg-type]
+        ({"request": HandoffTask(description="x", priority=101)}, "task"),
+        ({"request": {"description": "x"}}, "task"),
+        ({"context": HandoffContext(messages=({"content": "x"},))}, "context"),
     ],
 )
 def test_what_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> None:
@@ -191,6 +217,7 @@ def test_what_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> N
         "request": HandoffTask(input="x"), "context": HandoffContext(), "timeout": 5.0, "max_retries": 0,
     }  # fmt: skip
     check(**good)
+    check(**{**good, "request": HandoffTask(input=r"what is written \u0000 is no NUL")})
     with pytest.raises(InvalidInput) as caught:
         check(**{**good, **fields})
     assert caught.value.field == field
