@@ -554,13 +554,9 @@ class Handoffs:
         """A new handoff of the same work to the same agent; it is not waited for. With the same `once`, one new one."""
         old = await self.get(handoff_id)
         if old.open or old.status == "completed":
-<<<<<<< Updated upstream
             raise Conflict(f"handoff {old.id} is {old.status}; only one that ended without an answer is tried again.")
-=======
-            raise Conflict(f"handoff {old.id} is {old.status}; only one that has failed is tried again.")
         ran = old.task_id or old.source_task
         before = await self._store.get_task(ran) if ran else None
->>>>>>> Stashed changes
         options = HandoffOptions(
             task=old.work, from_agent=old.from_agent, to=old.to_agent or None, context=old.surroundings,
             timeout=old.timeout, max_retries=old.max_retries, wait=False, source_task=old.source_task,
