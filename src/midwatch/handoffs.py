@@ -477,9 +477,13 @@ class Handoffs:
             after, step = ending(stage.handoff)
             await self._store.apply(steps.folded([*stage.held, step]))
             return after
-        with suppress(Conflict, StoreError):
-            found = await self._store.get_handoff(stage.handoff.id)
-            return await self._stop(found, ending(found), None) if found is not None and found.open else found
+        with suppress(StoreError):
+            for _ in range(TRIES):
+                found = await self._store.get_handoff(stage.handoff.id)
+                if found is None or not found.open:
+                    return found
+                with suppress(Conflict):
+                    return await self._stop(found, ending(found), None)
         return stage.handoff
 
     # -- afterwards ----------------------------------------------------------------------------------------------
