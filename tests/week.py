@@ -52,15 +52,13 @@ def long_naps() -> Iterator[None]:
     names += [(watchdog, "PRUNE_SECONDS", DAY), (runtime, "WATCHDOG_SECONDS", NAP), (runtime, "HANDOFFS_SECONDS", NAP)]
     before = [(module, name, getattr(module, name)) for module, name, _ in names]
     logging.disable(logging.CRITICAL)
-    gc.disable()  # a week is short; what it leaves is collected at its end, without a look at everything else
-    gc.freeze()
+    gc.disable()  # a week is short; what it leaves is collected at its end
     for module, name, value in names:
         setattr(module, name, value)
     try:
         yield
     finally:
         gc.collect()
-        gc.unfreeze()
         gc.enable()
         logging.disable(logging.NOTSET)
         for module, name, value in before:

@@ -29,6 +29,8 @@ from midwatch.errors import AgentError, MidwatchError
 from midwatch.task import AgentTerms
 from midwatch.testing import RecordingTurn, ScriptedAgent
 
+pytestmark = pytest.mark.slow
+
 MODULE = """
 import asyncio, time
 from midwatch.agent import TurnResult

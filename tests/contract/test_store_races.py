@@ -27,7 +27,7 @@ Several = Callable[[int], Awaitable[list[Any]]]
 WRITERS = 8
 
 
-@pytest.fixture(params=("sqlite", "postgres"))
+@pytest.fixture(params=("sqlite", pytest.param("postgres", marks=pytest.mark.slow)))
 async def several(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Several]:
     """Opens that many stores on one empty database, as so many processes do."""
     opened: list[SqliteStore | PostgresStore] = []

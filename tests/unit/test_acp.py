@@ -36,6 +36,8 @@ from midwatch.event import AgentFault, LlmResponse, MessageUpdate, Payload, Plan
 from midwatch.rule import Policy, decide
 from midwatch.testing import RecordingTurn
 
+pytestmark = pytest.mark.slow
+
 FAKE = Path(__file__).parents[1] / "fakes" / "acp_agent.py"
 Talk = Callable[..., Awaitable[talking.AcpConversation]]
 

@@ -25,6 +25,8 @@ from midwatch.errors import AgentError, BadConfig, TransientError, UsageLimit
 from midwatch.event import LlmRequest, LlmResponse, LlmRetry, MessageDelta, ToolExecEnd, ToolExecSkipped
 from midwatch.testing import RecordingTurn
 
+pytestmark = pytest.mark.slow
+
 Fake = tuple[str, Model]
 PROVIDERS = {"openai:fake": "/v1", "openai-responses:fake": "/v1", "anthropic:fake": "", "google:fake": ""}
 ADD = '[[tool add {"a": 1, "b": 2}]]'

@@ -14,6 +14,8 @@ import pytest
 
 from fakes.model_server import Model, serve
 
+pytestmark = pytest.mark.slow
+
 SHELL = {
     "type": "object",
     "properties": {"command": {"type": "string"}, "why": {"type": "string"}},

@@ -24,6 +24,8 @@ from midwatch.agents.reaping import end_group, end_strays, identify, members, re
 from midwatch.errors import AgentError, LeaseLost, TransientError
 from midwatch.testing import RecordingTurn
 
+pytestmark = pytest.mark.slow
+
 NOWHERE = 5_000_000
 """Above the largest process number, so that a signal to it reaches nobody."""
 

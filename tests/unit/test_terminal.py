@@ -21,6 +21,8 @@ from midwatch.errors import AgentError, BadConfig, Conflict
 from midwatch.event import AgentExited
 from midwatch.testing import RecordingTurn
 
+pytestmark = pytest.mark.slow
+
 ECHO = """
 import sys
 print("hello, I echo")
