@@ -166,7 +166,8 @@ class Handoffs:
         self._terms = roster.terms_or_none
         self._owner = owner
         self._nest = nest_history
-        self._filter = input_filter
+        self.input_filter = input_filter
+        """What goes along where a handoff does not say."""
         self.pausing: Pausing = lambda task_id: nullcontext()
         self.attending: Attending = _nothing
         self._disabled: set[str] = set()
@@ -309,7 +310,7 @@ class Handoffs:
 
     def _plain(self, options: HandoffOptions, to: str) -> bool:
         """Whether nobody else is asked before its task is made: then all of it is written at once."""
-        asked = (options.on_handoff, options.enable_func, options.input_filter, options.history_mapper, self._filter)
+        asked = (options.on_handoff, options.enable_func, options.input_filter, options.history_mapper, self.input_filter)
         open_to_all = options.enabled is not False and to not in self._disabled
         return bool(to) and open_to_all and not any(asked) and not isinstance(self._agents.get(to), Receiver)
 
@@ -439,7 +440,7 @@ class Handoffs:
             return mapped(options.history_mapper)
         if options.nest_history is not None:
             return nested if options.nest_history else None
-        return self._filter or (nested if self._nest else None)
+        return self.input_filter or (nested if self._nest else None)
 
     async def _task(
         self, made: Handoff, options: HandoffOptions, seen: HandoffInputData

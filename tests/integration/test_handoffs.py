@@ -168,6 +168,9 @@ async def test_each_way_to_change_what_goes_along(desk: Runtime) -> None:
         return HandoffInputData(input_messages=({"role": "user", "content": "other"},), new_messages=data.new_messages)
 
     assert await told(input_filter=instead) == "<other>"
+    desk.handoffs.input_filter = instead
+    assert await told() == "<other>"
+    assert await told(input_filter=lambda data: HandoffInputData(new_messages=data.new_messages)) == "<do it>"
 
 
 @pytest.mark.parametrize(
