@@ -166,8 +166,7 @@ class Handoffs:
         self._terms = roster.terms_or_none
         self._owner = owner
         self._nest = nest_history
-        self.input_filter = input_filter
-        """What goes along where a handoff does not say."""
+        self.input_filter = input_filter  # what goes along where a handoff does not say
         self.pausing: Pausing = lambda task_id: nullcontext()
         self.attending: Attending = _nothing
         self._disabled: set[str] = set()
@@ -310,7 +309,8 @@ class Handoffs:
 
     def _plain(self, options: HandoffOptions, to: str) -> bool:
         """Whether nobody else is asked before its task is made: then all of it is written at once."""
-        asked = (options.on_handoff, options.enable_func, options.input_filter, options.history_mapper, self.input_filter)
+        filters = (options.input_filter, options.history_mapper, self.input_filter)
+        asked = (options.on_handoff, options.enable_func, *filters)
         open_to_all = options.enabled is not False and to not in self._disabled
         return bool(to) and open_to_all and not any(asked) and not isinstance(self._agents.get(to), Receiver)
 
