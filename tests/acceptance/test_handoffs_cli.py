@@ -105,6 +105,9 @@ async def test_what_goes_wrong_has_a_status_and_one_line(served: Path) -> None:
         ran = midwatch(served, "handoff", *arguments)
         assert (ran.returncode, ran.stdout) == (status, ""), (arguments, ran)
         assert words in ran.stderr and len(ran.stderr.splitlines()) == 1, ran.stderr
+    for to, status, words in (("shut", 1, "did not take it"), ("shut", 1, "rejected: "), ("echo", 4, "another key")):
+        ran = midwatch(served, "handoff", "to", to, "x", "--key", "once")
+        assert (ran.returncode, ran.stdout) == (status, "") and words in ran.stderr, ran
     failed = midwatch(served, "handoff", "to", "shell", "exit 3", "--wait", "--json")
     assert (failed.returncode, json.loads(failed.stdout)["status"]) == (1, "failed")
 

@@ -27,6 +27,17 @@ CAPABLE = """
 [[agents.echo.capabilities]]
 name = "talking"
 task_types = ["say"]
+
+[agents.picky]
+kind = "passing_agents:Picky"
+
+[agents.giver]
+kind = "function"
+target = "passing_agents:gives"
+
+[agents.shut]
+kind = "demo"
+handoffs = false
 """
 
 
@@ -63,6 +74,49 @@ async def test_a_task_is_handed_over_from_its_page_and_shows_its_lineage(desk: D
     await page.locator(".relative").click()
     await page.get_by_role("link", name="handoff", exact=True).click()
     await expect(page).to_have_url(re.compile(r"/handoffs/h_"))
+
+
+async def test_a_refusal_is_told_in_the_form_and_another_agent_can_be_chosen(desk: Desk) -> None:
+    desk.expect_problem("status of 409")
+    task = await desk.submit("count the gulls", agent="echo")
+    await desk.ended(task)
+    page = await desk.open(f"/tasks/{task}")
+    await page.get_by_role("button", name="Hand over").click()
+    dialog = page.get_by_role("dialog")
+    choice = dialog.get_by_label("To", exact=True)
+    await choice.select_option("picky")
+    offered = await choice.locator("option").all_inner_texts()
+    assert "shell" in offered and not {"echo", "shut"} & set(offered)
+    await dialog.get_by_role("button", name="Hand over").click()
+    await expect(dialog.locator(".field-error:visible")).to_contain_text("agent 'picky' did not take it: not today")
+    await choice.select_option("demo")
+    await dialog.get_by_role("button", name="Hand over").click()
+    await expect(page).to_have_url(re.compile(r"/handoffs/h_"))
+    await expect(page.locator(".task-line .way")).to_contain_text("demo")
+
+
+async def test_a_task_that_gave_its_work_away_leads_to_where_it_went(desk: Desk) -> None:
+    task = await desk.submit("count the gulls", agent="giver")
+    await desk.ended(task)
+    page = await desk.open(f"/tasks/{task}")
+    await expect(page.locator(".handoff-row .row-sub")).to_contain_text("transfer")
+    await page.get_by_role("link", name="go on there").click()
+    await expect(page.locator(".relative")).to_have_text(re.compile("parent.*giver.*count the gulls"))
+
+
+async def test_many_are_drawn_below_names_that_stay_and_listed_page_by_page(desk: Desk) -> None:
+    for number in range(101):
+        await hand(desk, "demo", f"demo:hang watch {number}", wait=0)
+    page = await desk.open("/handoffs")
+    rows = page.locator(".handoff-row")
+    await expect(rows).to_have_count(100)
+    await expect(page.locator(".pass")).to_have_count(60)
+    await expect(page.locator(".passing-panel .count")).to_have_text("the latest 60")
+    await page.locator(".pass").last.scroll_into_view_if_needed()
+    await expect(page.locator(".passing-head")).to_be_in_viewport()
+    await page.get_by_role("button", name="Load more").click()
+    await expect(rows).to_have_count(101)
+    await expect(page.get_by_role("button", name="Load more")).to_have_count(0)
 
 
 async def test_the_page_draws_and_lists_what_happens_elsewhere(desk: Desk) -> None:
@@ -118,7 +172,10 @@ async def a_busy_day(desk: Desk) -> dict[str, str]:
     await desk.post(f"/handoffs/{gone['id']}/cancel")
     await hand(desk, "coder", "Say what you would do", wait=0)
     await desk.post("/handoffs", {"task": {"type": "say", "description": "good morning"}, "wait": 10})
-    return {"handoffs": "/handoffs", "handoff": f"/handoffs/{back['id']}", "task-lineage": f"/tasks/{task}"}
+    return {
+        "handoffs": "/handoffs", "handoff": f"/handoffs/{back['id']}", "handoff-ended": f"/handoffs/{gone['id']}",
+        "task-lineage": f"/tasks/{task}",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("look", LOOKS)
@@ -140,3 +197,7 @@ async def settled(page: Page, name: str) -> None:
     await expect(page.locator(".skeleton")).to_have_count(0)
     if name == "handoffs":
         await expect(page.locator(".pass")).to_have_count(7)
+        await expect(page.locator(".handoff-row").first).to_contain_text("good morning · refused by picky")
+    if name == "handoff-ended":
+        await expect(page.locator(".told")).to_be_visible()
+        await expect(page.locator(".facts")).not_to_contain_text("Came late")

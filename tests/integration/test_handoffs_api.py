@@ -167,6 +167,9 @@ async def test_lists_are_filtered_and_paged(served: Served) -> None:
     page = await served.get(f"/tasks/{task}/page")
     assert [one["id"] for one in page["handoffs"]] == ids[:1]
     assert {one["relation"] for one in page["lineage"]} == {"self", "child"}
+    again = await hand(served, "coder", source_task=task)
+    sibling = await served.get(f"/tasks/{again['task_id']}/page")
+    assert sorted(one["relation"] for one in sibling["lineage"]) == ["other", "parent", "self"]
 
 
 async def test_a_task_is_handed_over_with_its_prompt_result_and_conversation(served: Served, crew: Crew) -> None:

@@ -34,7 +34,7 @@ async def create(
     """Hand work to an agent, or to the best for its type. With `wait` the reply comes when it has ended, or then."""
     wish = await options_of(desk, who, body, idempotency_key)
     made = await desk.handoffs.handoff(wish)
-    if made.request != wish.task.data() or (wish.to not in (None, made.to_agent) and not made.refusals):
+    if made.request != wish.task.data() or wish.to not in (None, made.to_agent):
         raise Conflict("this idempotency key was used for another handoff; choose another key.")
     made = await ended(desk, who, made.id, body.wait)
     return Json(made.snapshot(), 201, headers={"location": f"/api/v1/handoffs/{made.id}"})

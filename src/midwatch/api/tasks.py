@@ -101,7 +101,7 @@ async def page(desk: Desk, task_id: str) -> Json:
 
 def related(one: Task, task: Task) -> dict[str, Any]:
     """A task of the same root, and what it is to `task`."""
-    relation = "child"
+    relation = "child" if one.parent_id == task.id else "other"
     if one.id == task.id:
         relation = "self"
     elif one.id == task.retry_of:

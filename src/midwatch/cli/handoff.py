@@ -77,7 +77,7 @@ def hand_over(
                 whom.agent, work, source_task=from_task, timeout=timeout, max_retries=retries, workdir=place,
                 wait=WAIT_SECONDS if wait else 0, key=key,
             )  # fmt: skip
-            if wait:
+            if wait or made["task_id"] is None:  # nobody took it, when it was asked for before
                 return await to_its_end(desk, made, as_json)
             told(made, as_json, f"{made['id']} handed to {made['to_agent_id']} as task {made['task_id']}")
             if not await desk.served():

@@ -425,7 +425,7 @@ class UsageInfo(TypedDict):
 
 
 class Kin(TypedDict):
-    """A task that belongs to another: `relation` is root, parent, retry_of, retry, child or self."""
+    """A task that belongs to another: `relation` is root, parent, retry_of, retry, child, self or other."""
 
     id: str
     relation: str

@@ -5,12 +5,14 @@ import { h } from "./dom.js";
 import { icon } from "./icons.js";
 import { failure } from "./parts.js";
 
-/** A select of agents. Those that cannot run here are listed, with the reason, and cannot be chosen. */
-export function agentPicker(chosen = "") {
+/** A select of the agents that `fits` likes. Those that cannot run here are listed, with the reason, and cannot be chosen. */
+export function agentPicker(chosen = "", fits = () => true) {
   const select = h("select", { name: "agent" }, h("option", { value: "" }, "…"));
   select.ready = (async () => {
-    const { agents, default: preset } = await get("/agents");
-    const wanted = chosen || preset || agents.find((one) => one.live && !one.problem)?.name;
+    const { agents: all, default: preset } = await get("/agents");
+    const agents = all.filter(fits);
+    const usual = agents.find((one) => one.name === preset) ?? agents.find((one) => one.live && !one.problem);
+    const wanted = chosen || usual?.name;
     select.replaceChildren(...agents.map((one) => h("option", {
       value: one.name, disabled: Boolean(one.problem), selected: one.name === wanted, title: one.description ?? "",
     }, `${one.name}${one.problem ? " (cannot run here)" : one.live ? "" : " (no live process)"}`)));

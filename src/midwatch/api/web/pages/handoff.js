@@ -8,6 +8,7 @@ import { isOpenHandoff, rootOf, sourceOf, targetOf, updateMark, wayOf, whatOf } 
 import { follow, known } from "../standing.js";
 import { dateTime, length } from "../time.js";
 
+const FORMS = { delegate: "delegate: the answer comes back", transfer: "transfer: the conversation has moved" };
 const asText = (value) => (value === null || value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value, null, 2));
 
 export default async function handoff(main, page) {
@@ -30,7 +31,7 @@ export default async function handoff(main, page) {
 }
 
 function build(main, id) {
-  const view = { title: h("h1.cut", "…"), status: set(h("span.status"), { role: "status" }), way: h("span"), time: elapsed(null), told: h("p.told.stand"), buttons: h("span.task-buttons.acts"), facts: h("dl.facts"), work: h("div.said.clamped-text"), answer: h("div.said"), said: h("ol.history") };
+  const view = { title: h("h1.cut", "…"), status: set(h("span.status"), { role: "status" }), way: h("span"), time: elapsed(null), told: h("p.told.standing-note"), buttons: h("span.task-buttons.acts"), facts: h("dl.facts"), work: h("div.said.clamped-text"), answer: h("div.said"), said: h("ol.history") };
   const texts = (title, node, name = "") => {
     const made = panel(title, { name, actions: [copyButton(() => node.textContent, `Copy: ${title}`)] });
     made.body.classList.add("padded");
@@ -60,10 +61,13 @@ function drawAll(view, one, page) {
   view.way.replaceChildren(wayOf(one));
   attribute(view.time, "from", one.created_at);
   attribute(view.time, "to", one.completed_at);
-  say(view.told, one.status === "completed" ? "" : (one.reason ?? ""));
+  const why = one.status === "completed" ? "" : (one.reason ?? "");
+  say(view.told, why);
+  view.told.hidden = !why;
   view.told.classList.toggle("care", ["failed", "rejected", "expired"].includes(one.status));
   say(view.work, [one.task.description, asText(one.task.input)].filter(Boolean).join("\n\n"));
-  say(view.answer, asText(one.result?.output) || (isOpenHandoff(one) ? "Nothing yet." : (one.result?.error ?? "There is no answer.")));
+  say(view.answer, asText(one.result?.output) || (isOpenHandoff(one) ? "Nothing yet." : "There is no answer."));
+  view.answer.classList.toggle("faint", !asText(one.result?.output));
   keyed(view.said, one.context.messages.map((message, at) => ({ ...message, at })), (message) => message.at, (message) => h("li", h("b", message.role), h("div.said", asText(message.content) || asText(message.tool_calls))));
   view.history.hidden = !one.context.messages.length;
   drawButtons(view.buttons, one);
@@ -87,18 +91,18 @@ function drawButtons(place, one) {
 
 function drawFacts(list, one) {
   const facts = known([
-    ["From", sourceOf(one)], ["To", targetOf(one)], ["Type", one.task.type],
+    ["From", sourceOf(one)], ["To", targetOf(one)], ["Type", one.task.type], ["Form", FORMS[one.form]],
     ["Way", one.chain.length ? [...one.chain.map((link) => link.agent), targetOf(one)].join(" → ") : null],
-    ["Refused by", one.refusals.map((refusal) => `${refusal.agent}: ${refusal.reason}`).join("; ")],
+    ["Refused by", one.refusals.map((refusal) => `${refusal.agent}: ${refusal.reason}`).join("\n")],
     ["Its task", one.task_id ? taskLink(one.task_id, one.task_id) : null],
     ["Out of task", one.source_task ? taskLink(one.source_task, one.source_task) : null],
-    ["All of this", h("a", { href: `/handoffs?root=${encodeURIComponent(rootOf(one))}` }, "from the same root")],
-    ["Again", one.retry_of ? h("a", { href: `/handoffs/${one.retry_of}` }, one.retry_of) : null],
+    ["See also", one.task_id || one.root_id ? h("a", { href: `/handoffs?root=${encodeURIComponent(rootOf(one))}` }, "all handoffs of the same root") : null],
+    ["Retry of", one.retry_of ? h("a", { href: `/handoffs/${one.retry_of}` }, one.retry_of) : null],
     ["Tries", one.max_retries ? `${one.retry_count + 1} of ${one.max_retries + 1}` : null],
-    ["Failed tries", one.retry_count ? one.attempts.filter((tried) => tried.error).map((tried) => `${tried.attempt}: ${tried.error}`).join("; ") : null],
-    ["Asked by", one.creator], ["Asked", dateTime(one.created_at)], ["Taken", dateTime(one.accepted_at)], ["Ended", dateTime(one.completed_at)],
+    ["Failed tries", one.retry_count ? one.attempts.filter((tried) => tried.error).map((tried) => `${tried.attempt}: ${tried.error}`).join("\n") : null],
+    ["Asked by", one.creator], ["Asked", dateTime(one.created_at)], ["Taken", one.accepted_at && dateTime(one.accepted_at)], ["Ended", one.completed_at && dateTime(one.completed_at)],
     ["Deadline", `${dateTime(one.deadline_at)} (${length(one.timeout)})`],
-    ["Came late", one.late ? `${one.late.outcome}: ${asText(one.late.output ?? one.late.error)}` : null],
+    ["Came late", one.late && one.late.outcome !== "cancelled" ? [one.late.outcome, asText(one.late.output ?? one.late.error)].filter(Boolean).join(": ") : null],
   ]);
   keyed(list, facts, ([name]) => name, ([name]) => h("div.fact", h("dt", name), h("dd")), (node, [, value]) => {
     if (value instanceof Node) { if (node.lastChild.textContent !== value.textContent) node.lastChild.replaceChildren(value); } else say(node.lastChild, value);

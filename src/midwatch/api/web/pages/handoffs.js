@@ -2,9 +2,9 @@
 
 import { get, query } from "../api.js";
 import { go } from "../app.js";
-import { h, keyed, perFrame } from "../dom.js";
-import { command, empty, failure, pageHead, panel, skeleton } from "../parts.js";
-import { handoffRow, rootOf, updateHandoffRow } from "../passing.js";
+import { h, keyed, perFrame, say } from "../dom.js";
+import { act, command, empty, failure, pageHead, panel, skeleton } from "../parts.js";
+import { handoffRow, MOST, rootOf, updateHandoffRow } from "../passing.js";
 import { follow } from "../standing.js";
 
 const STATUSES = { "": [], open: ["pending", "accepted", "in_progress"], completed: ["completed"], failed: ["failed", "rejected", "expired"], cancelled: ["cancelled"] };
@@ -17,19 +17,24 @@ export default async function handoffs(main, page) {
   const root = page.search.get("root") ?? "";
   const list = h("ol.rows", { "aria-label": "Handoffs" });
   const drawing = document.createElement("mw-passing");
-  const drawn = panel("Who passed what to whom", { name: "passing-panel" });
+  const drawn = panel("Who passed what to whom", { name: "passing-panel", count: true });
   drawn.body.append(drawing);
   const body = h("section.panel", skeleton(5), list);
-  main.append(pageHead("Handoffs"), filters({ status, agent, root }), drawn.node, body);
+  const more = h("button", { type: "button", hidden: true }, "Load more");
+  main.append(pageHead("Handoffs"), filters({ status, agent, root }), drawn.node, body, h("div.list-foot", more));
   const all = new Map();
+  let listed = LISTED;
+  let next = null;
   let loaded = false;
   const fits = (one) => (!status || STATUSES[status].includes(one.status)) && (!agent || [one.from_agent_id, one.to_agent_id].includes(agent)) && (!root || rootOf(one) === root || one.task_id === root);
   const draw = perFrame(() => {
     if (!page.isShown() || !loaded) return;
-    const rows = [...all.values()].filter(fits).sort((a, b) => (a.id < b.id ? 1 : -1)).slice(0, LISTED);
+    const rows = [...all.values()].filter(fits).sort((a, b) => (a.id < b.id ? 1 : -1)).slice(0, listed);
     keyed(list, rows, (one) => one.id, handoffRow, updateHandoffRow);
     drawing.show(rows);
     drawn.node.hidden = !rows.length;
+    say(drawn.counter, rows.length > MOST ? `the latest ${MOST}` : "");
+    more.hidden = !next;
     body.querySelector(".empty")?.remove();
     if (!rows.length) body.append(nothing(status || agent || root));
   });
@@ -40,11 +45,16 @@ export default async function handoffs(main, page) {
     loaded = true;
     draw();
   };
-  const read = async () => take((await get(`/handoffs${query({ status: STATUSES[status], agent, root, limit: LISTED })}`)).handoffs);
+  const read = async (before = null) => {
+    const found = await get(`/handoffs${query({ status: STATUSES[status], agent, root, before, limit: LISTED })}`);
+    next = found.next;
+    take(found.handoffs);
+  };
+  more.addEventListener("click", () => act(more, () => { listed += LISTED; return read(next); }));
   follow(page, {
     concerns: (event) => (event.kind.startsWith("handoff_") ? event.payload.handoff_id : null),
     read: async (id) => { const found = await get(`/handoffs/${id}`).catch(() => null); if (found) take([found]); },
-    reset: () => { all.clear(); read().catch(() => {}); },
+    reset: () => { all.clear(); listed = LISTED; read().catch(() => {}); },
   });
   try {
     await read();

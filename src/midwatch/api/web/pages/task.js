@@ -193,7 +193,7 @@ function drawAll(view, data, page) {
   drawBudget(view.budget, task, inOrder(data));
   drawFacts(view.facts, task);
   keyed(view.lineage, data.lineage.filter((one) => one.relation !== "self"), (one) => one.id, relative, (node, one) => updateStatus(node.querySelector(".status"), one));
-  keyed(view.passed, data.handoffs, (one) => one.id, handoffRow, updateHandoffRow);
+  keyed(view.passed, data.handoffs.toReversed(), (one) => one.id, handoffRow, updateHandoffRow);
   view.noLineage.hidden = Boolean(view.lineage.firstChild || view.passed.firstChild);
   keyed(view.deliveries, [...data.deliveries.values()], (one) => one.id, notice, updateNotice);
   view.noDeliveries.hidden = Boolean(view.deliveries.firstChild);
@@ -259,13 +259,19 @@ function drawOutput(view, data) {
     if (view.output.shown === (data.result_html ?? task.result)) return;
     view.output.shown = data.result_html ?? task.result;
     if (data.result_html) view.output.replaceChildren(insertSanitised(h("div.page-text"), data.result_html));
-    else view.output.replaceChildren(task.result ? h("div.said", task.result) : h("p.faint", task.outcome === "silent" ? "It had nothing to say (silent)." : "It ended without a text."));
+    else view.output.replaceChildren(task.result ? h("div.said", task.result) : h("p.faint", ...endOf(task)));
   } else if (view.output.shown !== `error ${task.error}`) {
     view.output.shown = `error ${task.error}`;
     view.output.replaceChildren(h("div.said", { class: task.status === "failed" ? "problem" : "faint" }, task.error || (task.status === "failed" ? `It failed: ${task.outcome}.` : "It was cancelled.")),
       data.partial ? h("details", h("summary", "What it had written"), h("div.said", data.partial)) : "");
   }
   view.output.dataset.kind = kind;
+}
+
+/** What is said of a task that is done and has no text. */
+function endOf({ outcome, transferred_to: next }) {
+  if (next) return ["The conversation went to another agent: ", h("a", { href: `/tasks/${next}` }, "go on there"), "."];
+  return [outcome === "silent" ? "It had nothing to say (silent)." : "It ended without a text."];
 }
 
 function causeOf({ cause, cause_id: id }) {
@@ -297,10 +303,10 @@ function withWork({ lineage, handoffs }) {
   return lineage.map((one) => ({ ...one, prompt: works.get(one.id) ?? one.prompt }));
 }
 
-const RELATIONS = { root: "root", parent: "parent", retry_of: "retry of", retry: "retried as", child: "child" };
+const RELATIONS = { root: "root", parent: "parent", retry_of: "retry of", retry: "retried as", child: "child", other: "of the same root" };
 
 function relative(one) {
-  return h("li", h("a.row.relative", { href: `/tasks/${one.id}` }, h("span.faint", RELATIONS[one.relation] ?? one.relation), h("span.cut", firstLine(one.prompt)), statusMark(one)));
+  return h("li", h("a.row.relative", { href: `/tasks/${one.id}` }, h("span.faint", RELATIONS[one.relation] ?? one.relation), h("span.cut", h("b", one.agent), " ", firstLine(one.prompt)), statusMark(one)));
 }
 
 function notice(one) {
