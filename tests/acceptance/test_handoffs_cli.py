@@ -72,6 +72,7 @@ async def test_to_list_show_cancel_and_retry(served: Path) -> None:
     assert over["result"]["output"].strip() == "echo some work\n\nsome work"
     wordless = told(served, "handoff", "to", "echo", "--input", '["a", 1]', "--wait")
     assert (wordless["task"]["description"], wordless["task"]["input"]) == ("", ["a", 1])
+    assert over["id"] in midwatch(served, "show", over["task_id"]).stdout
     read = midwatch(served, "handoff", "to", "echo", "-", "--wait", said="from a pipe")
     assert read.stdout.strip() == "from a pipe"
 
@@ -99,6 +100,7 @@ async def test_what_goes_wrong_has_a_status_and_one_line(served: Path) -> None:
         (("to", "shell", "exit 3", "--wait"), 1, "failed: "),
         (("to", "shell", "sleep 60", "--wait", "--timeout", "1s"), 1, "expired: "),
         (("to", "echo", "x", "--input", "{"), 2, "--input is not JSON"),
+        (("show",), 2, "see `midwatch handoff show --help`"),
         (("show", "h_none"), 3, "there is no handoff 'h_none'"),
         (("cancel", "h_none"), 3, "midwatch handoff list"),
     ):

@@ -121,7 +121,8 @@ def outcome(arguments: list[str]) -> int:
         return error.exit_status
     except typer.TyperException as error:
         told = error.format_message().replace("Value error, ", "").rstrip(".")
-        failed("usage", f"{told}; see `midwatch --help`.", as_json)
+        asked_by = getattr(getattr(error, "ctx", None), "command_path", "midwatch")
+        failed("usage", f"{told}; see `{asked_by} --help`.", as_json)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return 130

@@ -200,6 +200,8 @@ def described(task: TaskInfo) -> list[tuple[str, object]]:
         ("timeout", span(task["timeout_seconds"])),
         ("on crash", task["on_crash"]),
         ("retry of", task["retry_of"]),
+        ("handoff", task["cause_id"] if task["cause"] == "handoff" else None),
+        ("went on as", task["transferred_to"]),
         ("created", local(task["created_at"])),
         ("started", local(task["started_at"])),
         ("completed", local(task["completed_at"])),
