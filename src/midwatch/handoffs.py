@@ -272,7 +272,7 @@ class Handoffs:
             return True
         return False
 
-    async def _begin(self, options: HandoffOptions) -> Handoff:
+    async def _begin(self, options: HandoffOptions) -> _Stage:
         """The record, and who will be asked first."""
         source = await self._source(options)
         chain = await self._chain(options, source)
@@ -299,13 +299,13 @@ class Handoffs:
             deadline_at=now + int(self._time_of(options) * SECOND), max_retries=options.max_retries, created_at=now,
         )  # fmt: skip
         if self._plain(options, to):
-            return made
+            return _Stage(made, [steps.asked(made, now)])
         await self._store.apply(steps.asked(made, now))
         if not candidates:
             why = f"no agent here can do work of type {options.task.type!r}; name one, or give one that capability."
             await self._store.apply(steps.failed(made, why, now, "choose")[1])
             raise NoCandidate(why, made.id)
-        return made
+        return _Stage(made, [])
 
     def _plain(self, options: HandoffOptions, to: str) -> bool:
         """Whether nobody else is asked before its task is made: then all of it is written at once."""
@@ -340,10 +340,9 @@ class Handoffs:
         if name not in self._agents and await self._terms(name) is None:
             raise UnknownAgent(name, sorted(self._agents))
 
-    async def _in_time(self, made: Handoff, options: HandoffOptions) -> Transfer:
+    async def _in_time(self, stage: _Stage, options: HandoffOptions) -> Transfer:
         """What comes before the task, within the deadline; whatever fails ends the handoff and not the process."""
-        plain = self._plain(options, made.to_agent)
-        stage = _Stage(made, [steps.asked(made, made.created_at)] if plain else [])
+        made = stage.handoff
         limit = asyncio.timeout(remaining(made, self._clock.now()))
         try:
             async with limit:
@@ -406,6 +405,8 @@ class Handoffs:
             if not await self._enabled(options, made.to_agent):
                 why = DISABLED
             agent: object = self._agents.get(made.to_agent)
+            if not why and agent is None and options.to is None:
+                why = "it is not here any more."
             stage.name = "accept"
             if not why and isinstance(agent, Receiver):
                 try:

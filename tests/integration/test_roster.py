@@ -63,6 +63,27 @@ async def test_one_who_cannot_tell_what_it_can_do_is_in_nobodys_way(desk: Runtim
         await desk.handoffs.register(odd)
 
 
+async def test_who_leaves_while_it_is_chosen_is_passed_over(desk: Runtime) -> None:
+    await desk.handoffs.register(Coder("first"))
+    await desk.handoffs.register(Coder("second"))
+
+    async def leaves(options: HandoffOptions, agent: str) -> bool:
+        if agent == "first":
+            await desk.handoffs.unregister("first")
+        return True
+
+    async with asyncio.timeout(20):
+        done = await desk.handoffs.handoff(asked(None, enable_func=leaves))
+    assert (done.to_agent, [one["agent"] for one in done.refusals]) == ("second", ["first"])
+    await desk.handoffs.register(Coder("first"))
+    named, _ = await asyncio.gather(
+        desk.handoffs.handoff(asked("first", wait=False)), desk.handoffs.unregister("first")
+    )
+    assert named.status == "in_progress"  # it waits until it is there again
+    await desk.handoffs.register(Coder("first"))
+    assert (await desk.handoffs.wait(named.id)).output == "first did it"
+
+
 @pytest.mark.parametrize("kind", STORES)
 async def test_who_comes_is_given_work_at_once_and_who_goes_gets_no_more(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
