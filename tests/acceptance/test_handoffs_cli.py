@@ -72,6 +72,9 @@ async def test_to_list_show_cancel_and_retry(served: Path) -> None:
     assert over["result"]["output"].strip() == "echo some work\n\nsome work"
     wordless = told(served, "handoff", "to", "echo", "--input", '["a", 1]', "--wait")
     assert (wordless["task"]["description"], wordless["task"]["input"]) == ("", ["a", 1])
+    for word, expected in (("shell", ("shell", "")), ("words", ("echo", "words"))):
+        typed = told(served, "handoff", "to", word, "--type", "say", "--input", '"true"', "--wait")
+        assert (typed["to_agent_id"], typed["task"]["description"]) == expected
     assert over["id"] in midwatch(served, "show", over["task_id"]).stdout
     read = midwatch(served, "handoff", "to", "echo", "-", "--wait", said="from a pipe")
     assert read.stdout.strip() == "from a pipe"

@@ -67,15 +67,17 @@ def hand_over(
     """Hand work to an agent. With --wait the exit status is 0 only when it is completed."""
     from pathlib import Path
 
-    whom = addressed(said or [], task_type, wordless=given is not None or from_task is not None)
-    work = {"type": task_type or "", "description": whom.text, "input": read_json(given), "priority": priority}
+    wordless = given is not None or from_task is not None
+    meant = addressed(said or [], task_type, wordless=wordless)
+    work = {"type": task_type or "", "input": read_json(given), "priority": priority}
     place = None if workdir is None and from_task else str(Path(workdir or ".").expanduser().absolute())
 
     async def act() -> int:
         async with connect(work=wait) as desk:
+            whom = await named(desk, meant) if wordless and meant.agent is None else meant
             made = await desk.client.hand_over(
-                whom.agent, work, source_task=from_task, timeout=timeout, max_retries=retries, workdir=place,
-                wait=WAIT_SECONDS if wait else 0, key=key,
+                whom.agent, {**work, "description": whom.text}, source_task=from_task, timeout=timeout,
+                max_retries=retries, workdir=place, wait=WAIT_SECONDS if wait else 0, key=key,
             )  # fmt: skip
             if wait or made["task_id"] is None:  # nobody took it, when it was asked for before
                 return await to_its_end(desk, made, as_json)
@@ -170,6 +172,12 @@ def addressed(said: list[str], task_type: str | None, *, wordless: bool) -> Whom
         "with --from-task or --input the text may be left out.",
         field="to",
     )
+
+
+async def named(desk: Desk, meant: Whom) -> Whom:
+    """The same; one word beside --type that is an agent's name names that agent, where no text is needed."""
+    known = {agent["name"] for agent in await desk.client.agents()} if meant.text else set()
+    return Whom(meant.text, "") if meant.text in known else meant
 
 
 def read_json(text: str | None) -> Any:
