@@ -18,6 +18,8 @@ from midwatch.identity import OWNER
 from servers import eventually
 from serving import Served, client, serving
 
+SUBMITS = FunctionAgent.terms._replace(submits=True)
+
 
 class Crew:
     """Agents that a test holds by the hand."""
@@ -64,7 +66,7 @@ async def served(home: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> Asy
     agents = {
         "echo": FunctionAgent("echo", crew.echo), "coder": coder, "held": FunctionAgent("held", crew.held),
         "hangs": FunctionAgent("hangs", crew.hangs),
-        "asking": FunctionAgent("asking", crew.asking), "broken": FunctionAgent("broken", crew.broken),
+        "asking": FunctionAgent("asking", crew.asking, terms=SUBMITS), "broken": FunctionAgent("broken", crew.broken),
     }  # fmt: skip
     async with serving(home, agents) as made:
         crew.url = made.url
@@ -117,7 +119,8 @@ async def test_each_failure_has_its_code(served: Served) -> None:
     assert (await refused(served, {"to": "nobody", **work}))[:2] == (422, "unknown_agent")
     assert (await refused(served, work))[:2] == (422, "invalid_input")
     assert (await refused(served, {"to": "coder", "from_agent": "coder", **work}))[:2] == (422, "invalid_input")
-    assert (await refused(served, {"to": "coder", **work, "timeout": 0}))[:2] == (422, "invalid_input")
+    for wish in ({"timeout": 0}, {"timeout": 1e12}, {"workdir": "/nowhere/at/all"}):
+        assert (await refused(served, {"to": "coder", **work, **wish}))[:2] == (422, "invalid_input")
     assert (await refused(served, {"to": "coder", **work, "source_task": "t_none"}))[:2] == (404, "not_found")
     deep: Any = "x"
     for _ in range(200):
@@ -230,6 +233,31 @@ async def test_an_agent_hands_over_from_its_own_task_only(served: Served, crew: 
     crew.go.set()
 
 
+async def test_an_agent_gives_others_no_more_than_it_has(served: Served, crew: Crew, home: Path) -> None:
+    own, foreign = home / "own", await hand(served, "held", wait=0)
+    (own / "below").mkdir(parents=True)
+    body: dict[str, Any] = {"task": {"description": "help"}, "to": "echo"}
+    wishes = ({}, {"workdir": f"{own}/below"}, {"context": {"parent_handoff": foreign["id"]}}, {"workdir": str(home)})
+    crew.asks = [("/handoffs", {**body, **wish}) for wish in wishes]
+    task = await served.post("/tasks", {"prompt": "mine", "agent": "asking", "workdir": str(own)})
+    await served.ended(task["id"])
+    *made, outside = crew.replies
+    places = [(await served.get(f"/tasks/{one.json()['task_id']}"))["workdir"] for one in made]
+    assert places == [str(own), f"{own}/below", str(own)]
+    assert (outside.status_code, outside.json()["code"]) == (403, "forbidden")
+    assert made[2].json()["context"]["parent_handoff"] is None and len(made[2].json()["chain"]) == 1
+    crew.go.set()
+
+
+async def test_an_agent_that_may_hand_in_nothing_hands_nothing_over(home: Path, crew: Crew) -> None:
+    crew.asks = [("/handoffs", {"task": {"description": "help"}, "to": "echo"})]
+    async with serving(home, {"asking": FunctionAgent("asking", crew.asking), "echo": crew.echo}) as served:
+        crew.url = served.url
+        await served.ended((await served.post("/tasks", {"prompt": "x", "agent": "asking"}))["id"])
+        assert (crew.replies[0].status_code, crew.replies[0].json()["code"]) == (403, "forbidden")
+        assert (await served.get("/handoffs"))["handoffs"] == []
+
+
 @pytest.mark.parametrize(("mode", "status"), [("creator_only", 403), ("scope_all", 200)])
 async def test_handoffs_are_managed_as_tasks_are(home: Path, crew: Crew, mode: str, status: int) -> None:
     async with serving(home, {"held": crew.held, "echo": crew.echo}, manage_tasks=mode) as served:
@@ -293,7 +321,9 @@ def caller(monkeypatch: pytest.MonkeyPatch) -> Caller:
 
 
 async def called(home: Path, caller: Caller, slots: int) -> AsyncIterator[Served]:
-    agents = {name: FunctionAgent(name, getattr(caller, name), on_loop=True) for name in ("source", "target")}
+    agents = {
+        name: FunctionAgent(name, getattr(caller, name), on_loop=True, terms=SUBMITS) for name in ("source", "target")
+    }
     async with serving(home, agents, slots=slots) as made:
         caller.served = made
         yield made

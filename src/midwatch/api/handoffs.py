@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -11,6 +12,7 @@ from fastapi import APIRouter, Header, Query
 from midwatch import wire
 from midwatch.api.bodies import HandoffBody, HandoffQuery, WaitQuery
 from midwatch.api.desk import Desk, Who
+from midwatch.api.own import must_submit, place_for
 from midwatch.api.reply import Json
 from midwatch.api.tasks import check_may
 from midwatch.errors import Conflict, Forbidden, HandoffError, InvalidInput
@@ -20,6 +22,7 @@ from midwatch.handover import from_task
 from midwatch.history import HandoffContext
 from midwatch.identity import Actor
 from midwatch.runtime import Runtime
+from midwatch.submission import check_workdir
 
 ONE: dict[int | str, dict[str, Any]] = {200: {"model": wire.HandoffInfo}}
 MADE: dict[int | str, dict[str, Any]] = {201: {"model": wire.HandoffInfo}}
@@ -43,15 +46,21 @@ async def create(
 async def options_of(desk: Runtime, who: Actor, body: HandoffBody, key: str | None) -> HandoffOptions:
     """What is asked for, by a person or by the agent of a running task, who speaks for that task alone."""
     source = source_of(who, body.source_task)
-    if source is not None and who.task is None:
+    if who.task is not None:
+        await must_submit(desk, who.task)
+    elif source is not None:
         await check_may(desk, who, source)
+    check_workdir(body.workdir)
     work = HandoffTask(**body.task.model_dump()) if body.task else HandoffTask()
     context = HandoffContext.from_data(body.context.model_dump(exclude_unset=True)) if body.context else None
+    if who.task is not None and context is not None:
+        context = replace(context, parent_handoff=None)  # the service knows what brought the work to it
     workdir = body.workdir
     if source is not None:
         task = await desk.tasks.get(source)
         work, known = await from_task(desk.store, task, work)
-        context, workdir = context or known, workdir or task.workdir
+        workdir = await place_for(desk, task, workdir) if who.task else workdir or task.workdir
+        context = context or known
     if body.to is None and not work.type:
         raise InvalidInput("say whom it is for, or of which type the work is.", field="to")
     return HandoffOptions(

@@ -9,7 +9,7 @@ from typing import Any
 from midwatch.errors import Forbidden
 from midwatch.identity import Actor
 from midwatch.runtime import Runtime
-from midwatch.task import conversation
+from midwatch.task import Task, conversation
 
 OF_TASKS = frozenset({"agent", "workdir", "worktree", "timeout", "delay", "idempotency_key"})
 OF_AUTOMATIONS = frozenset({
@@ -24,14 +24,31 @@ async def handed_in(desk: Runtime, who: Actor, said: Mapping[str, Any], may: fro
     task = who.task
     if task is None:
         return dict(said)
-    if not (await desk.roster.terms_of(task.agent)).submits:
-        raise Forbidden(f"agent {task.agent} may not hand in work; to let it, set agents.{task.agent}.submits.")
+    await must_submit(desk, task)
     if extra := sorted(set(said) - may):
         raise Forbidden(f"an agent cannot set {extra[0]} of what it hands in; leave it out.")
     workdir = said.get("workdir")
     if workdir is not None and not _inside(workdir, task.workdir):
         raise Forbidden(f"an agent hands in work for its own directory only, which is {task.workdir or 'none'}.")
     return {**said, "workdir": workdir or task.workdir, "route": task.route}
+
+
+async def must_submit(desk: Runtime, task: Task) -> None:
+    """Forbidden unless the agent of a task may hand in work, which others do who may be allowed more than it is."""
+    if not (await desk.roster.terms_of(task.agent)).submits:
+        raise Forbidden(f"agent {task.agent} may not hand in work; to let it, set agents.{task.agent}.submits.")
+
+
+async def place_for(desk: Runtime, task: Task, wanted: str | None) -> str | None:
+    """Where somebody works to whom the agent of a task hands work over: where it works itself, or below that."""
+    session = await desk.store.get_session(task.session_key)
+    tree_id = task.worktree["id"] if task.worktree else session.worktree if session else None
+    tree = await desk.store.get_worktree(str(tree_id)) if tree_id else None
+    own = tree.workdir if tree else task.workdir or (session.workdir if session else None)
+    own = own or (await desk.roster.terms_of(task.agent)).workdir
+    if wanted is not None and not _inside(wanted, own):
+        raise Forbidden(f"an agent hands over work for its own directory only, which is {own or 'none'}.")
+    return wanted or own
 
 
 def origin(who: Actor) -> dict[str, Any]:

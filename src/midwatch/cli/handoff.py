@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from midwatch.cli.desk import Desk, connect, run
+from midwatch.cli.desk import Desk, connect, own_token, run
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import age, emit, fields, line, local, note, say, span, table
 from midwatch.errors import HandoffError, HandoffOverdue, HandoffRefused, InvalidInput
@@ -70,7 +70,8 @@ def hand_over(
     wordless = given is not None or from_task is not None
     meant = addressed(said or [], task_type, wordless=wordless)
     work = {"type": task_type or "", "input": read_json(given), "priority": priority}
-    place = None if workdir is None and from_task else str(Path(workdir or ".").expanduser().absolute())
+    theirs = workdir is None and (from_task is not None or own_token() is not None)
+    place = None if theirs else str(Path(workdir or ".").expanduser().absolute())
 
     async def act() -> int:
         async with connect(work=wait) as desk:
