@@ -22,6 +22,7 @@ import httpx2
 import pytest
 
 from alone import ECHO, Alone, alone
+from commands import run
 from servers import PROGRAM, Server, environment, eventually, processes_with
 
 # -- how it ends -------------------------------------------------------------------------------------------------------
@@ -63,10 +64,8 @@ async def test_it_ends_with_an_agent_that_leaves_in_a_turn(tmp_path: Path) -> No
 
 def refused(folder: Path, *arguments: str, **env: str) -> str:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MIDWATCH_", "AGENTAPI_"))}
-    ran = subprocess.run(
-        [PROGRAM, "agentapi", "server", "--port", "0", *arguments], env={**kept, "TMPDIR": str(folder), **env},
-        capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, cwd=folder, check=False,
-    )  # fmt: skip
+    wish = ("agentapi", "server", "--port", "0", *arguments)
+    ran = run(wish, env={**kept, "TMPDIR": str(folder), **env}, cwd=folder)
     assert (ran.returncode, ran.stdout) == (1, ""), ran.stderr
     assert list(folder.glob("midwatch-agentapi-*")) == []
     assert "Traceback" not in ran.stderr
@@ -365,10 +364,7 @@ async def test_attaching_to_an_agentapi_server(tmp_path: Path) -> None:
 
 def test_attaching_without_a_terminal_or_to_nothing(tmp_path: Path) -> None:
     def told(*arguments: str) -> str:
-        ran = subprocess.run(
-            [PROGRAM, "attach", *arguments], env=environment(tmp_path / "home"), capture_output=True, text=True,
-            stdin=subprocess.DEVNULL, timeout=60, check=False,
-        )  # fmt: skip
+        ran = run(("attach", *arguments), env=environment(tmp_path / "home"))
         assert ran.returncode == 2
         return ran.stderr
 

@@ -8,7 +8,8 @@ import { toast } from "./parts.js";
 const TALLEST = 240;
 const MODES = { after_turn: ["After the turn", "It waits in the queue"], interrupt: ["At its next step", "The agent hears it as soon as it can"], after_tool: ["After its tool", "The agent hears it when the tool it uses has returned"] };
 
-/** When a busy agent is to hear a message: `mode()` is the one chosen, `offer(wanted)` shows or hides the choice. */
+/** When a busy agent is to hear a message: `mode()` is the one chosen, `offer(wanted, room)` shows or hides the choice, or keeps room
+ * for it. */
 function modeChoice() {
   let chosen = "after_turn";
   const buttons = Object.entries(MODES).map(([mode, [label, title]]) => h("button", { type: "button", title, "data-mode": mode }, label));
@@ -19,7 +20,7 @@ function modeChoice() {
   for (const one of buttons) one.addEventListener("click", () => { choose(one.dataset.mode); node.dispatchEvent(new Event("change")); });
   const node = h("div.segments.small.modes.acts", { role: "group", "aria-label": "When the agent hears it", hidden: true }, buttons);
   choose(chosen);
-  return { node, mode: () => chosen, offer: (wanted) => { if (!wanted) choose("after_turn"); node.hidden = !wanted; } };
+  return { node, mode: () => chosen, offer: (wanted, room) => { if (!wanted) choose("after_turn"); node.hidden = !room; node.classList.toggle("idle", !wanted); } };
 }
 
 /** The form with its box and button. `send(text, wish, mode)` says something once for each wish; what it refuses is given back to

@@ -245,9 +245,11 @@ function drawAll(view, data, page) {
   const steerable = Boolean(running && data.steerable && !closed);
   view.interrupt.disabled = !running;
   say(view.interrupt.lastChild, steerable ? "Abort now" : "Interrupt");
-  view.soon.hidden = !steerable;
+  const room = Boolean(data.steerable && !closed); // kept while nothing runs, so that nothing moves when it does
+  view.soon.hidden = !room;
+  view.soon.classList.toggle("idle", !steerable);
   view.soon.disabled = [...data.steers.values()].some((one) => one.mode === "stop");
-  view.modes.offer(steerable);
+  view.modes.offer(steerable, room);
   view.close.disabled = closed;
   view.loading.remove();
   view.approvals.hidden = false; // below what was said, so not before it
