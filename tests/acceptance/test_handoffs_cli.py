@@ -103,6 +103,8 @@ async def test_what_goes_wrong_has_a_status_and_one_line(served: Path) -> None:
         (("to", "shell", "exit 3", "--wait"), 1, "failed: "),
         (("to", "shell", "sleep 60", "--wait", "--timeout", "1s"), 1, "expired: "),
         (("to", "echo", "x", "--input", "{"), 2, "--input is not JSON"),
+        (("to", "echo", "x", "--input", "[NaN]"), 2, "--input is not JSON"),
+        (("to", "echo", "x", "--input", "[" * 9000 + "]" * 9000), 2, "--input is not JSON"),
         (("show",), 2, "see `midwatch handoff show --help`"),
         (("show", "h_none"), 3, "there is no handoff 'h_none'"),
         (("cancel", "h_none"), 3, "midwatch handoff list"),

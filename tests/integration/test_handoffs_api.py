@@ -142,13 +142,15 @@ async def test_too_many_from_one_task_is_a_limit(home: Path, crew: Crew) -> None
 
 
 async def test_a_key_makes_it_happen_once(served: Served) -> None:
-    async def post(key: str, text: str = "x") -> httpx2.Response:
-        body = {"to": "echo", "task": {"description": text}}
+    async def post(key: str, text: str = "x", **more: Any) -> httpx2.Response:
+        body = {"to": "echo", "task": {"description": text}, **more}
         return await served.http.post("/handoffs", json=body, headers={"idempotency-key": key})
 
     first, second, third = await post("k"), await post("k"), await post("other")
     assert first.json()["id"] == second.json()["id"] != third.json()["id"]
     assert (await post("k", "something else")).json()["code"] == "conflict"
+    for more in ({"timeout": 5}, {"max_retries": 3}, {"to": "coder"}):
+        assert (await post("k", **more)).json()["code"] == "conflict", more
 
 
 async def test_lists_are_filtered_and_paged(served: Served) -> None:

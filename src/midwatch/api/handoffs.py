@@ -37,10 +37,16 @@ async def create(
     """Hand work to an agent, or to the best for its type. With `wait` the reply comes when it has ended, or then."""
     wish = await options_of(desk, who, body, idempotency_key)
     made = await desk.handoffs.handoff(wish)
-    if made.request != wish.task.data() or wish.to not in (None, made.to_agent):
+    if not same(made, wish):
         raise Conflict("this idempotency key was used for another handoff; choose another key.")
     made = await ended(desk, who, made.id, body.wait)
     return Json(made.snapshot(), 201, headers={"location": f"/api/v1/handoffs/{made.id}"})
+
+
+def same(made: Handoff, wish: HandoffOptions) -> bool:
+    """Whether it is what is asked for, as far as it was kept."""
+    within = wish.timeout in (None, made.timeout) and wish.max_retries == made.max_retries
+    return made.request == wish.task.data() and wish.to in (None, made.to_agent) and within
 
 
 async def options_of(desk: Runtime, who: Actor, body: HandoffBody, key: str | None) -> HandoffOptions:

@@ -181,13 +181,17 @@ async def named(desk: Desk, meant: Whom) -> Whom:
     return Whom(meant.text, "") if meant.text in known else meant
 
 
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number that JSON knows")
+
+
 def read_json(text: str | None) -> Any:
     """What was written as JSON."""
     if text is None:
         return None
     try:
-        return json.loads(text)
-    except ValueError as problem:
+        return json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as problem:
         raise InvalidInput(f"--input is not JSON: {problem}; a text needs quotes.", field="input") from None
 
 
