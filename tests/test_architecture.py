@@ -25,6 +25,7 @@ ORDER = (
     "scheduler", "routines", "subscriptions", "hooks", "partial", "relay", "terminals", "bus", "telemetry",
     "stores", "engines",
     "agents", "channels", "config", "loopback", "runtime", "backup", "testing", "wire", "api", "client", "cli",
+    "__main__",
 )  # fmt: skip
 """Reading order. A module imports only from names that stand before its own."""
 

@@ -306,6 +306,8 @@ def test_agents_and_version_and_doctor(either: Desk) -> None:
     assert "shell" in either("agents").stdout
     version = either.json("version")["version"]
     assert either("version").stdout.strip() == either("--version").stdout.strip() == version
+    module = subprocess.run([sys.executable, "-m", "midwatch", "version"], capture_output=True, text=True, check=True)
+    assert module.stdout.strip() == version
     checked = either.json("doctor")
     assert checked["ok"]
     assert {"home", "disk", "token", "server", "configuration", "database"} <= {

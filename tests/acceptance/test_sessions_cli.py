@@ -325,9 +325,36 @@ async def test_who_leaves_without_a_server_leaves_nothing_behind(offline: Path) 
         await screen.shows("> ")
         screen.type("demo:hang\n")
         await screen.shows("hanging until interrupted")
-        screen.type("\x04")
+        screen.type("/quit\n")
         assert await screen.ended() == 0
     assert [task["status"] for task in told(offline, "tasks")["tasks"]] == ["cancelled"]
+
+
+LISTENING = """
+from midwatch.event import MessageDelta
+
+
+def listen(prompt, turn):
+    turn.emit(MessageDelta(message_id=f"{turn.task_id}.{turn.attempt}", offset=0, text="listening"))
+    heard = [turn.receive() for _ in range(3)]
+    return "heard: " + ", ".join(heard)
+"""
+
+
+async def test_a_busy_agent_hears_what_is_typed(offline: Path) -> None:
+    (offline / "listening.py").write_text(LISTENING)
+    with (offline / "midwatch.toml").open("a") as settings:
+        settings.write(f'[agents.listener]\nkind = "function"\ntarget = "listening:listen"\npath = ["{offline}"]\n')
+    with terminal(offline, "chat", "chat:1", "--agent", "listener") as screen:
+        await screen.shows("> ")
+        screen.type("begin\n")
+        await screen.shows("listening")
+        screen.type("/now left a bit\n/then right a bit\n/stop that will do\n")
+        await screen.shows("heard: left a bit, right a bit, that will do")
+        await screen.shows("> ")
+        screen.type("/exit\n")
+        assert await screen.ended() == 0
+    assert [task["status"] for task in told(offline, "tasks")["tasks"]] == ["done"]
 
 
 async def test_a_chat_survives_a_restart_of_the_server(server: Server) -> None:

@@ -40,7 +40,7 @@ def agents(
         for agent in found:
             state = "problem" if agent.get("problem") else "live" if agent["live"] else "-"
             about = (agent.get(what) for what in ("problem", "why", "description", "command", "target"))
-            told = next(filter(None, about), "")
+            told = next(filter(None, about), "") or ", ".join(one["name"] for one in agent["capabilities"])
             row = (agent["name"], agent.get("kind"), state, agent.get("slots"), span(agent.get("timeout")))
             rows.append((*row, told))
         table(("NAME", "KIND", "STATE", "SLOTS", "TIMEOUT", "WHAT"), rows)

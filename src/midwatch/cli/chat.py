@@ -30,6 +30,7 @@ MESSAGES_SHOWN = 10
 STOP_SECONDS = 20.0
 """How long somebody who leaves waits for an agent of this process to end."""
 UNSPOKEN = ("task_submitted", "task_started", "task_finished")
+LEAVES = ("/quit", "/exit")
 MODES: Mapping[str, SendMode] = {"/now": "interrupt", "/then": "after_tool"}
 """What a line begins with that is for the running turn."""
 WHEN = {
@@ -47,7 +48,7 @@ def chat(
     title: Title = None,
     as_json: AsJson = False,
 ) -> None:
-    """Talk to an agent. Ctrl-C stops its answer, once more or Ctrl-D leaves.
+    """Talk to an agent. Ctrl-C stops its answer; once more, Ctrl-D or /quit leaves.
 
     While it works, what you type waits for its turn; /now TEXT is heard at its next step, /then TEXT when its tool has
     returned, and /stop has it close with one answer.
@@ -156,6 +157,8 @@ class Chat:
         """Send what is typed. At the end of a file or pipe the answers are waited for; a person simply leaves."""
         async with aclosing(lines()) as typed:
             async for text in typed:
+                if self._typed and text.strip() in LEAVES:
+                    break
                 try:
                     await self._say(text)
                 except MidwatchError as error:
