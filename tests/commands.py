@@ -1,6 +1,5 @@
-"""Commands of `midwatch`, each in a process of its own. They are forked from one that has loaded the program already,
-since to load it takes longer than most of them run; what starts a server, or is watched while it runs, is started as
-people start it."""
+"""Commands and servers of `midwatch`, each in a process of its own. They are forked from one that has loaded the
+program already, since to load it takes longer than most of them run. Some tests start the program as people do."""
 
 from __future__ import annotations
 
@@ -18,18 +17,20 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 LOADED = (
     "midwatch.cli.main",
     "midwatch.api.app",
     "midwatch.client",
     "midwatch.runtime",
+    "midwatch.api.server",
     "midwatch.engines.embedded",
     "httpcore2",
     "anyio._backends._asyncio",
 )
 MOST = 1 << 20
+WORD = 8
 
 
 def run(
@@ -37,39 +38,61 @@ def run(
     timeout: float = 60.0,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a command to its end, as `subprocess.run` does."""
-    request = json.dumps({"arguments": list(arguments), "env": dict(env), "cwd": str(cwd or Path.cwd())}).encode()
-    told, tell = os.pipe()
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         stdin.write((said or "").encode())
         stdin.seek(0)
+        fds = (stdin.fileno(), stdout.fileno(), stderr.fileno())
+        process = Process({"arguments": list(arguments), "env": dict(env), "cwd": str(cwd or Path.cwd())}, fds)
         try:
-            socket.send_fds(_loader(), [request], [stdin.fileno(), stdout.fileno(), stderr.fileno(), tell])
-            os.close(tell)
-            status = _status(told, timeout, arguments)
+            status = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait(timeout)
+            raise
+        for file in (stdout, stderr):
+            file.seek(0)
+        return subprocess.CompletedProcess(arguments, status, stdout.read().decode(), stderr.read().decode())
+
+
+def start(arguments: Sequence[str], *, env: Mapping[str, str], log: BinaryIO) -> Process:
+    """Start a command in a session of its own, as `subprocess.Popen` does; what it says goes to `log`."""
+    request = {"arguments": list(arguments), "env": dict(env), "cwd": str(Path.cwd()), "session": True}
+    with Path(os.devnull).open("rb") as nothing:
+        return Process(request, (nothing.fileno(), log.fileno(), log.fileno()))
+
+
+class Process:
+    """A command that runs."""
+
+    def __init__(self, request: Mapping[str, object], fds: Sequence[int]) -> None:
+        self._told, tell = os.pipe()
+        try:
+            socket.send_fds(_loader(), [json.dumps(request).encode()], [*fds, tell])
         finally:
-            os.close(told)
-        return subprocess.CompletedProcess(arguments, status, *(_text(file) for file in (stdout, stderr)))
+            os.close(tell)
+        self.pid = int.from_bytes(os.read(self._told, WORD))
+        self.returncode: int | None = None
 
+    def poll(self) -> int | None:
+        """What it ended with, or None."""
+        return self._status(0.0)
 
-def _text(file: tempfile._TemporaryFileWrapper[bytes]) -> str:  # type: ignore[name-defined]
-    file.seek(0)
-    return file.read().decode()
+    def wait(self, timeout: float | None = None) -> int:
+        """What it ended with, once it has."""
+        status = self._status(timeout)
+        if status is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+        return status
 
-
-def _status(told: int, timeout: float, arguments: Sequence[str]) -> int:
-    """What it ended with. First its process is told, which is killed when it takes too long."""
-    said = b""
-    deadline = time.monotonic() + timeout
-    while True:
-        ready, _, _ = select.select([told], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            if said:
-                os.kill(int(said), signal.SIGKILL)
-            raise subprocess.TimeoutExpired(list(arguments), timeout)
-        more = os.read(told, 100)
-        if not more:
-            return os.waitstatus_to_exitcode(int(said.split()[1]))
-        said += more
+    def _status(self, seconds: float | None) -> int | None:
+        if self.returncode is None:
+            if not select.select([self._told], [], [], seconds)[0]:
+                return None
+            said = os.read(self._told, WORD)
+            assert said, "the process that starts commands has ended"
+            self.returncode = os.waitstatus_to_exitcode(int.from_bytes(said))
+            os.close(self._told)
+        return self.returncode
 
 
 _socket: socket.socket | None = None
@@ -123,9 +146,11 @@ def _attend(request: dict[str, object], fds: list[int]) -> None:
     stdin, stdout, stderr, tell = fds
     process = os.fork()
     if process:
-        os.write(tell, f"{process} ".encode())
-        os.write(tell, f"{os.waitpid(process, 0)[1]}".encode())
+        os.write(tell, process.to_bytes(WORD))
+        os.write(tell, os.waitpid(process, 0)[1].to_bytes(WORD))
         os._exit(0)
+    if request.get("session"):
+        os.setsid()
     for number, fd in enumerate((stdin, stdout, stderr)):
         os.dup2(fd, number)
     for fd in fds:
@@ -142,6 +167,7 @@ def _become(request: dict[str, object]) -> NoReturn:
     os.environ.update(env)
     time.tzset()
     tempfile.tempdir = None
+    sys.path[0:1] = [str(Path(sys.executable).parent), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv = ["midwatch", *arguments]
     from midwatch.cli.main import main
 

@@ -6,13 +6,14 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx2
+
+from commands import Process, start
 
 PROGRAM = Path(sys.executable).with_name("midwatch")
 
@@ -38,16 +39,14 @@ class Server:
         self.home = home
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         self._env = environment(home, **env)
         self._log = home.parent / "server.log"
 
     async def start(self) -> None:
         """Start it and wait until it answers."""
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [PROGRAM, "up", "--port", str(self.port)], env=self._env, stdout=log, stderr=log, start_new_session=True
-            )
+            self.process = start(["up", "--port", str(self.port)], env=self._env, log=log)
         async with httpx2.AsyncClient() as client:
             deadline = time.monotonic() + 20
             while True:
@@ -91,13 +90,11 @@ class WorkerProcess:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
 
     def start(self) -> None:
         with (self.home.parent / f"{self.home.name}.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [PROGRAM, "worker"], env=environment(self.home), stdout=log, stderr=log, start_new_session=True
-            )
+            self.process = start(["worker"], env=environment(self.home), log=log)
 
     def signal(self, number: int) -> None:
         assert self.process is not None
