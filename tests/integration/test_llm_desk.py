@@ -17,6 +17,7 @@ from midwatch.agents.llm.toolkit import ToolOptions, toolkit
 from midwatch.agents.llm.tools import Toolbox, ToolOutput
 from midwatch.task import AgentTerms
 from midwatch.testing import RecordingTurn, ScriptedAgent, result, wait_for
+from repositories import a_repository
 from serving import Served, serving
 
 SUBMITS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", submits=True)
@@ -177,3 +178,25 @@ async def test_an_attempt_cannot_give_more_than_it_has(
         go_on.set()
         await served.runtime.tasks.wait(task.id)
         assert (await attempt.post("/tasks", inside))[0] == 401
+
+
+async def test_an_attempt_in_a_worktree_hands_in_work_for_that(tmp_path: Path) -> None:
+    repo = a_repository(tmp_path / "repo")
+    begun, go_on, seen = asyncio.Event(), asyncio.Event(), []
+
+    async def note(turn: Turn) -> None:
+        seen.extend((turn.env["MIDWATCH_TOKEN"], str(turn.workdir)))
+        begun.set()
+
+    boss = ScriptedAgent(note, wait_for(go_on), result("done"), name="boss", terms=SUBMITS)
+    async with serving(tmp_path / "home", {"boss": boss}) as served, asyncio.timeout(30):
+        task = await served.runtime.tasks.submit("work", agent="boss", workdir=str(repo), worktree=True)
+        await begun.wait()
+        token, place = seen
+        assert place != str(repo)
+        attempt = Attempt(served, token)
+        assert (await attempt.post("/tasks", {"prompt": "x", "agent": "demo", "workdir": place}))[0] == 201
+        status, detail = await attempt.post("/tasks", {"prompt": "x", "workdir": str(tmp_path)})
+        assert (status, place in detail) == (403, True)
+        go_on.set()
+        await served.runtime.tasks.wait(task.id)

@@ -27,10 +27,10 @@ async def handed_in(desk: Runtime, who: Actor, said: Mapping[str, Any], may: fro
     await must_submit(desk, task)
     if extra := sorted(set(said) - may):
         raise Forbidden(f"an agent cannot set {extra[0]} of what it hands in; leave it out.")
-    workdir = said.get("workdir")
+    workdir = said.get("workdir") or task.workdir
     if workdir is not None and not _inside(workdir, task.workdir):
-        raise Forbidden(f"an agent hands in work for its own directory only, which is {task.workdir or 'none'}.")
-    return {**said, "workdir": workdir or task.workdir, "route": task.route}
+        workdir = await place_for(desk, task, workdir)
+    return {**said, "workdir": workdir, "route": task.route}
 
 
 async def must_submit(desk: Runtime, task: Task) -> None:
@@ -40,14 +40,14 @@ async def must_submit(desk: Runtime, task: Task) -> None:
 
 
 async def place_for(desk: Runtime, task: Task, wanted: str | None) -> str | None:
-    """Where somebody works to whom the agent of a task hands work over: where it works itself, or below that."""
+    """Where somebody works to whom the agent of a task gives work: where it works itself, or below that."""
     session = await desk.store.get_session(task.session_key)
     tree_id = task.worktree["id"] if task.worktree else session.worktree if session else None
     tree = await desk.store.get_worktree(str(tree_id)) if tree_id else None
     own = tree.workdir if tree else task.workdir or (session.workdir if session else None)
     own = own or (await desk.roster.terms_of(task.agent)).workdir
     if wanted is not None and not _inside(wanted, own):
-        raise Forbidden(f"an agent hands over work for its own directory only, which is {own or 'none'}.")
+        raise Forbidden(f"an agent gives others work in its own directory only, which is {own or 'none'}.")
     return wanted or own
 
 
