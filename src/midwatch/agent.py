@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict, Unpack, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict, TypeGuard, Unpack
 
 from midwatch.errors import InvalidInput
 from midwatch.event import Payload
@@ -259,7 +259,6 @@ class Conversation(Protocol):
         ...
 
 
-@runtime_checkable
 class Lasting(Conversation, Protocol):
     """A conversation that can stay open between the turns of a session: a process that waits for the next prompt."""
 
@@ -289,7 +288,6 @@ class Screenshot(NamedTuple):
     """Escape sequences that paint it, when they were asked for."""
 
 
-@runtime_checkable
 class Terminal(Lasting, Protocol):
     """A conversation with a program in a terminal, which people may look at and type into."""
 
@@ -312,6 +310,16 @@ class Terminal(Lasting, Protocol):
     async def start(self, turn: Turn) -> None:
         """Have the program running, before there is a prompt. Harmless when it is."""
         ...
+
+
+def lasts(talk: Conversation) -> TypeGuard[Lasting]:
+    """Whether it can stay open. To ask a protocol itself takes longer than many a turn."""
+    return hasattr(talk, "alive")
+
+
+def has_terminal(talk: Conversation | None) -> TypeGuard[Terminal]:
+    """Whether people may look at it and type into it."""
+    return hasattr(talk, "screenshot")
 
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"

@@ -42,10 +42,12 @@ class Spending(NamedTuple):
     @classmethod
     def of(cls, usage: Mapping[str, Any] | None) -> Spending:
         """What a usage tells."""
-        told = usage or {}
-        tokens = _figure(told.get("input_tokens")) + _figure(told.get("output_tokens")) or _figure(told.get("tokens"))
-        usd = _figure(told.get("cost_usd")) or _figure(told.get("usd"))
-        return cls(int(tokens), usd, int(_figure(told.get("steps"))), _figure(told.get("seconds")))
+        if not usage:
+            return cls()
+        tokens = _figure(usage.get("input_tokens")) + _figure(usage.get("output_tokens"))
+        usd = _figure(usage.get("cost_usd")) or _figure(usage.get("usd"))
+        steps, seconds = int(_figure(usage.get("steps"))), _figure(usage.get("seconds"))
+        return cls(int(tokens or _figure(usage.get("tokens"))), usd, steps, seconds)
 
     def plus(self, other: Spending) -> Spending:
         """Both together."""
@@ -106,7 +108,9 @@ class Budget(NamedTuple):
     @classmethod
     def kept(cls, data: Mapping[str, Any] | None) -> Budget:
         """What a record holds, which was checked when it came; what makes no sense is no limit."""
-        found = {name: _figure((data or {}).get(name)) for name in NAMES}
+        if not data:
+            return cls()
+        found = {name: _figure(data.get(name)) for name in NAMES}
         return cls(**{name: int(most) if name in WHOLE else most for name, most in found.items() if most > 0})
 
     def data(self) -> dict[str, Any] | None:

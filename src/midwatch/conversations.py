@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from midwatch.agent import Agent, Conversation, Lasting, Terminal, Turn
+from midwatch.agent import Agent, Conversation, Turn, has_terminal, lasts
 from midwatch.change import Fence
 from midwatch.clock import Clock, Timer
 from midwatch.engine import LiveStore
@@ -78,16 +78,16 @@ class Conversations:
 
     async def take(self, agent: Agent, session: Session, turn: LiveTurn) -> Conversation:
         """The session's conversation for a turn: the one that waits, or a new one."""
-        lasts = may_last(turn.task)
+        stays = may_last(turn.task)
         await self._closed(session.key)
         kept = self._kept.pop(session.key, None)
         if kept is not None:
             kept.timer.cancel()
-            if lasts and kept.agent is agent and isinstance(kept.talk, Lasting) and kept.talk.alive:
+            if stays and kept.agent is agent and lasts(kept.talk) and kept.talk.alive:
                 return kept.talk
             await self._end(kept.talk, session.key)
         talk = await self._opened(agent, session)
-        if isinstance(talk, Lasting) and lasts:
+        if stays and lasts(talk):
             await self._hold(talk, session.key, turn.fence)
         return talk
 
@@ -104,7 +104,7 @@ class Conversations:
         if session.live_owner not in (None, self._owner):
             raise Conflict(f"the conversation of session {session.key} is open in another process.")
         talk = await self._opened(agent, session)
-        if not isinstance(talk, Terminal):
+        if not has_terminal(talk):
             await self._end(talk, session.key)
             raise Conflict(f"agent {agent.name} has no terminal; use an agent of kind terminal.")
         await self._hold(talk, session.key, None)
@@ -122,7 +122,7 @@ class Conversations:
         key, agent = turn.session_key, self._agents.get(turn.task.agent)
         if self._stopping or agent is None or not may_last(turn.task) or key not in self._held:
             return False
-        if not (isinstance(talk, Lasting) and talk.alive) or self._with.get(key) is not agent:
+        if not (lasts(talk) and talk.alive) or self._with.get(key) is not agent:
             return False
         self._wait(key, agent, talk)
         self.heard()  # it may have been told to start again while it worked
@@ -170,7 +170,7 @@ class Conversations:
         talk = await opened(agent, session)
         self._open[session.key] = talk
         self._with[session.key] = agent
-        if isinstance(talk, Terminal):
+        if has_terminal(talk):
             about = {"session_key": session.key, "agent_id": agent.name}
             talk.listen(lambda text: self._show(event(ScreenUpdate(screen=text), self._clock.now(), **about)))
         return talk

@@ -139,6 +139,8 @@ class Giving:
     async def settled(self) -> None:
         """Return when what it was stopped in is left, which goes on when the agent itself has ended. So its task never
         ends before what it had waited for."""
+        if not self._given and not self._leaving:
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_SECONDS):
                 while left := (self._left & self._given) | self._leaving:

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Unpack
 
-from midwatch.agent import Agent, Answer, Conversation, Delegation, Question, Screenshot, Terminal
+from midwatch.agent import Agent, Answer, Conversation, Delegation, Question, Screenshot, has_terminal
 from midwatch.errors import AgentError, Conflict, InvalidInput, MidwatchError, NotFound, NotRunning
 from midwatch.event import Payload
 from midwatch.handoff import Handoff, HandoffTask, Transfer
@@ -196,7 +196,7 @@ class Terminals:
 
     def _here(self, key: str, verb: str, wishes: Mapping[str, Any]) -> Any:
         talk = self._opened.find(key) if self._opened is not None else None
-        if not isinstance(talk, Terminal):
+        if not has_terminal(talk):
             raise _closed(key)
         if verb == "screenshot":
             return talk.screenshot(styled=bool(wishes["styled"]))._asdict()

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import pytest
 
-from midwatch.agent import Answer, Choice, Lasting, TurnResult
+from midwatch.agent import Answer, Choice, TurnResult, lasts
 from midwatch.agents import build
 from midwatch.agents.acp import AcpAgent, ProfileName
 from midwatch.agents.acp import conversation as talking
@@ -97,7 +97,7 @@ def runs(pid: int) -> bool:
 
 async def test_a_process_stays_for_the_next_turn_and_every_turn_owns_its_group(talk: Talk) -> None:
     one = await talk()
-    assert isinstance(one, Lasting)
+    assert lasts(one)
     assert not one.alive
     groups = set()
     for prompt in ("first", "second", "[[recall]]"):

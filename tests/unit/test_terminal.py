@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from midwatch.agent import Answer, Terminal, TurnResult
+from midwatch.agent import Answer, TurnResult, has_terminal
 from midwatch.agents import build
 from midwatch.agents.guard import guard
 from midwatch.agents.terminal.kind import TerminalOptions
@@ -73,7 +73,7 @@ def lines_kept(talk: Any) -> int:
 
 async def test_many_turns_have_one_program() -> None:
     async with talking(agent()) as talk:
-        assert isinstance(talk, Terminal)
+        assert has_terminal(talk)
         pids = set()
         for number in range(4):
             assert (await say(talk, f"number {number}")).text == f"you said number {number}"
