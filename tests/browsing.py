@@ -28,6 +28,18 @@ LOST = (
     r"|SOCKET_NOT_CONNECTED|INTERNET_DISCONNECTED)"
 )
 """What the browser itself writes to its console when the server goes away."""
+LAG = int(os.environ.get("MIDWATCH_TEST_LAG", "0"))
+"""How many milliseconds the network may take, at random, for a question and for its answer."""
+SLOW_NETWORK = """(() => {
+  const quick = window.fetch;
+  const nap = () => new Promise((go) => setTimeout(go, Math.random() ** 2 * LAG));
+  window.fetch = async (...asked) => {
+    await nap();
+    const reply = await quick(...asked);
+    await nap();
+    return reply;
+  };
+})();"""
 AGENTS = """
 detect_agents = false
 shutdown_grace = 0
@@ -125,6 +137,8 @@ class Desk:
             **{"viewport": DESKTOP, "base_url": self.server.url, "reduced_motion": "no-preference", **options}
         )
         made.set_default_timeout(15_000)
+        if LAG:
+            await made.add_init_script(SLOW_NETWORK.replace("LAG", str(LAG)))
         made.on("request", lambda request: self.requests.append(request))
         made.on("console", lambda said: said.type in ("error", "warning") and self._problems.append(said.text))
         made.on("weberror", lambda told: self._problems.append(f"not caught: {told.error}"))

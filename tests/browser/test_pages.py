@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from browsing import Desk, live
 
@@ -147,9 +148,41 @@ async def test_a_directory_is_chosen_by_looking_around(desk: Desk) -> None:
     await page.get_by_role("button", name="Browse").click()
     await dialog.get_by_label("Path").fill("/no/such/place")
     await dialog.get_by_label("Path").press("Enter")
-    await expect(dialog.get_by_text("could not be loaded").or_(dialog.get_by_text("Not found"))).to_be_visible()
+    await expect(dialog.get_by_text("Not found")).to_be_visible()
     await page.keyboard.press("Escape")
     await expect(page.get_by_label("Directory")).to_have_value(str(place))
+
+
+async def test_an_answer_that_comes_late_leaves_alone_what_was_typed_meanwhile(desk: Desk) -> None:
+    desk.expect_problem(r"status of (404|422)")
+    page = await desk.open("/tasks/new")
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def late(route: Route) -> None:
+        asked.set()
+        await go.wait()
+        await route.continue_()
+
+    await page.route("**/api/v1/directories", late)
+    await page.get_by_role("button", name="Browse").click()
+    path = page.get_by_role("dialog").get_by_label("Path")
+    await asked.wait()
+    await path.fill("/no/such")
+    async with page.expect_response("**/directories"):
+        go.set()
+    await expect(page.get_by_role("dialog").get_by_role("listitem").first).to_be_visible()
+    await expect(path).to_have_value("/no/such")
+    await expect(path).to_be_focused()
+    go.clear()
+    await page.get_by_role("button", name="Cancel").click()
+    await page.get_by_role("button", name="Browse").click()
+    await path.fill("/no/such/place")
+    await path.press("Enter")
+    await expect(page.get_by_role("dialog").get_by_text("Not found")).to_be_visible()
+    async with page.expect_response("**/directories"):
+        go.set()
+    await expect(page.get_by_role("dialog").get_by_text("Not found")).to_be_visible()
+    await expect(path).to_have_value("/no/such/place")
 
 
 async def test_addresses_that_lead_nowhere_say_so(desk: Desk) -> None:

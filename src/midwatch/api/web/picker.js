@@ -45,19 +45,26 @@ function chooseDirectory(start) {
       h("form", { method: "dialog" },
         h("h2", "Choose a directory"), path, list,
         h("div.dialog-buttons", h("button", { type: "submit", value: "no" }, "Cancel"), h("button.primary", { type: "submit", value: "yes" }, "Use this one"))));
+    let asked = 0;
+    let typed = false;
     const enter = async (to) => {
+      const mine = ++asked;
+      typed = false;
+      if (to) path.value = to; // "Use this one" means it, also before its answer has come
       try {
         const found = await get(`/directories${to ? `?path=${encodeURIComponent(to)}` : ""}`);
-        path.value = found.path;
+        if (mine !== asked) return; // a newer question has been asked
+        if (!typed) path.value = found.path;
         list.replaceChildren(
           ...(found.parent ? [entry("..", "up", () => enter(found.parent))] : []),
           ...found.directories.map((name) => entry(name, "folder", () => enter(`${found.path.replace(/\/$/, "")}/${name}`))));
         if (!found.directories.length) list.append(h("li.faint.padded", "no directories in here"));
-        list.querySelector("button")?.focus();
+        if (!typed) list.querySelector("button")?.focus();
       } catch (problem) {
-        list.replaceChildren(h("li", failure(problem, to ? () => enter("") : null)));
+        if (mine === asked) list.replaceChildren(h("li", failure(problem, to ? () => enter("") : null)));
       }
     };
+    path.addEventListener("input", () => { typed = true; });
     path.addEventListener("keydown", (pressed) => {
       if (pressed.key !== "Enter") return;
       pressed.preventDefault();
