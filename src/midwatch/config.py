@@ -50,6 +50,10 @@ def _networks(value: list[str]) -> list[str]:
     return value
 
 
+def _place(value: Path) -> Path:
+    return value.expanduser().absolute()
+
+
 def _hosts(value: list[str]) -> list[str]:
     for one in value:
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}", one):
@@ -281,7 +285,9 @@ class Settings(BaseSettings):
         env_prefix="MIDWATCH_", env_nested_delimiter="__", extra="ignore", toml_file=None, validate_default=True
     )
 
-    home: Path = Field(Path("~/.midwatch"), description="Where midwatch keeps everything. Only from the environment.")
+    home: Annotated[Path, AfterValidator(_place)] = Field(
+        Path("~/.midwatch"), description="Where midwatch keeps everything. Only from the environment."
+    )
     db: Database | None = Field(
         None, description="Address of a shared PostgreSQL, postgresql://user@host/name. Default: SQLite in the home."
     )

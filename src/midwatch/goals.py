@@ -302,6 +302,17 @@ class Goals:
             raise Conflict("its deadline has passed; choose a later one with `midwatch goal edit`, or set a new goal.")
 
 
+async def goal_of(store: Store, task: Task) -> str | None:
+    """The goal the task works on: as its step, or in the place of the agent that gave the step away."""
+    if task.cause != "handoff" or task.root_id is None:
+        return task.cause_id if task.cause == "goal" else None
+    root = await store.get_task(task.root_id)
+    if root is None or root.cause != "goal" or root.cause_id is None:
+        return None
+    step = await store.open_step(root.cause_id)
+    return root.cause_id if step is not None and step.id == task.id else None
+
+
 def _stopped(step: Task | None, now: int, actor: str | None) -> Changes:
     """What stops the open step of a goal; to be written with what it is stopped for."""
     return stopping(step, now, actor)[1] if step is not None and step.cause == "goal" else Changes()

@@ -48,6 +48,8 @@ class Run:
     question: asyncio.Future[Approval | None] | None = None
     steered: bool = False
     """Whether somebody may have sent something before there was a turn to hear it."""
+    goal_id: str | None = None
+    """The goal whose step it goes on with, in the place of another agent."""
     has_slot: bool = True
 
     @property

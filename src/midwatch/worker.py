@@ -21,6 +21,8 @@ from midwatch.clock import SECOND, Clock, iso
 from midwatch.conversations import Conversations
 from midwatch.errors import AgentError, Conflict, LeaseLost, LimitReached, MidwatchError, StoreUnavailable
 from midwatch.event import Event, TaskInterrupted, TaskLate, TaskWaiting, event
+from midwatch.goal import GoalStore
+from midwatch.goals import goal_of
 from midwatch.handoff import given_on
 from midwatch.handoffs import Handoffs
 from midwatch.notifications import Notifications
@@ -47,7 +49,7 @@ STORE_PAUSE_SECONDS = 0.5
 STORE_PATIENCE_SECONDS = 5.0
 
 
-class Store(TaskStore, SessionStore, ApprovalStore, StepStore, SteerStore, Protocol):
+class Store(TaskStore, SessionStore, ApprovalStore, StepStore, SteerStore, GoalStore, Protocol):
     """What the worker needs of the store."""
 
 
@@ -196,6 +198,7 @@ class Worker:
             if rest := await self.purse.rest(task.agent):
                 return Verdict("budget", error=rest.over.words, rest=rest)
             session = await self._session(task)
+            run.goal_id = await goal_of(self.store, task) if task.cause == "handoff" else None
             turn = LiveTurn(self, run.claim, session.thread_id)
             run.turn = turn
             turn.begin()
@@ -275,6 +278,8 @@ class Worker:
         own = {"MIDWATCH_TASK": f"{task.id}/{task.attempt}", "MIDWATCH_SESSION": task.session_key}
         if run is not None:
             own["MIDWATCH_TOKEN"] = run.claim.token
+            if run.goal_id is not None:
+                own["MIDWATCH_GOAL"] = run.goal_id
         if task.cause_id is not None:
             own[f"MIDWATCH_{task.cause.upper()}"] = task.cause_id
         return {**self._env(), **own}

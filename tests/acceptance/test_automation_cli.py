@@ -27,6 +27,11 @@ argv = ["sh", "-c", "{{prompt}}"]
 kind = "command"
 argv = ["sh", "-c", "{PROGRAM} goal complete --evidence 'it is so'"]
 
+[agents.passer]
+kind = "function"
+target = "passer:run"
+path = "HOME"
+
 [agents.sleeper]
 kind = "command"
 argv = ["sh", "-c", "{PROGRAM} goal delay 30m 'the build runs'; echo slept"]
@@ -38,6 +43,10 @@ argv = ["sh", "./intrude.sh"]
 [agents.doubter]
 kind = "command"
 argv = ["sh", "-c", "test -e proof && echo REACHED || {{ touch proof; echo NOT REACHED: no proof; }}"]
+"""
+PASSER = """
+def run(prompt, turn):
+    return turn.transfer("claimer")
 """
 INTRUDE = f"""
 {PROGRAM} goal complete "$(cat other)" --evidence x --json
@@ -98,7 +107,8 @@ class Desk:
 def offline(home: Path) -> Desk:
     """A home that no server serves."""
     home.mkdir()
-    (home / "midwatch.toml").write_text(CONFIG)
+    (home / "midwatch.toml").write_text(CONFIG.replace("HOME", str(home)))
+    (home / "passer.py").write_text(PASSER)
     (home.parent / "intrude.sh").write_text(INTRUDE)
     return Desk(home)
 
@@ -312,6 +322,17 @@ async def test_an_agent_completes_its_goal_with_its_own_token(served: Desk) -> N
     assert notices(served, made["id"]) == ["goal_completed"]
     assert "complete" in served("goal", "list").stdout
     assert "set a new one" in served.refused(4, "goal", "complete", made["id"])
+    assert notices(served, made["id"]) == ["goal_completed"]
+
+
+async def test_who_goes_on_with_a_step_may_complete_the_goal(served: Desk) -> None:
+    made = served.told("goal", "set", "reach it", "--agent", "passer")
+    ended = await served.until(
+        lambda: served.told("goal", "show", made["id"]), lambda found: found["status"] != "active"
+    )
+    assert (ended["status"], ended["evidence"], ended["step"]) == ("complete", "it is so", 1)
+    (task,) = (one for one in served.told("tasks")["tasks"] if one["agent"] == "claimer")
+    assert (task["cause"], task["outcome"]) == ("handoff", "ok")
     assert notices(served, made["id"]) == ["goal_completed"]
 
 

@@ -73,6 +73,13 @@ def test_the_home_is_the_argument_else_the_environment_else_the_users(
     assert Settings.load("~/four").home == tmp_path / "me" / "four"
 
 
+def test_a_home_may_be_given_from_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.delenv("MIDWATCH_HOME", raising=False)
+    assert Settings().home == Path("/home/somebody/.midwatch")
+    assert Settings(home=Path("~/night")).home == Path("/home/somebody/night")
+
+
 def test_two_homes_have_their_own_files(tmp_path: Path) -> None:
     write(tmp_path / "a", "port = 1")
     write(tmp_path / "b", "port = 2")

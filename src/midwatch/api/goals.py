@@ -14,6 +14,7 @@ from midwatch.api.reply import Json
 from midwatch.clock import SECOND
 from midwatch.errors import Forbidden
 from midwatch.goal import Goal
+from midwatch.goals import goal_of
 from midwatch.identity import Actor
 from midwatch.runtime import Runtime
 from midwatch.schedule import host_zone, parse_moment
@@ -39,13 +40,14 @@ def wishes(desk: Runtime, said: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def own(who: Actor, goal_id: str) -> str | None:
-    """The task an agent speaks in, or None for a person; Forbidden when it works on something else."""
+async def own(desk: Runtime, who: Actor, goal_id: str) -> str | None:
+    """The step an agent speaks in, or None for a person; Forbidden when it works on something else."""
     if who.task is None:
         return None
-    if who.task.cause != "goal" or who.task.cause_id != goal_id:
+    at = await desk.store.get_goal(goal_id)  # first: should it go on meanwhile, the signal is refused
+    if at is None or await goal_of(desk.store, who.task) != goal_id:
         raise Forbidden("an agent may signal only the goal it works on.")
-    return who.task.id
+    return at.task_id if who.task.cause == "handoff" and at.task_id else who.task.id
 
 
 @router.get("/goals", responses={200: {"model": wire.GoalPage}})
@@ -103,7 +105,7 @@ async def resume(desk: Desk, who: Who, goal_id: str) -> Json:
 @router.post("/goals/{goal_id}/complete", responses=ONE)
 async def complete(desk: Desk, who: Who, goal_id: str, body: CompleteBody) -> Json:
     """It is reached. From its agent it counts when the step has ended and its verifier, if any, agrees."""
-    in_step = own(who, goal_id)
+    in_step = await own(desk, who, goal_id)
     may = None if in_step else who
     found = await desk.goals.complete(goal_id, evidence=body.evidence, actor=who.name, may=may, in_step=in_step)
     return Json(await shown(desk, found))
@@ -112,7 +114,7 @@ async def complete(desk: Desk, who: Who, goal_id: str, body: CompleteBody) -> Js
 @router.post("/goals/{goal_id}/delay", responses=ONE)
 async def delay(desk: Desk, who: Who, goal_id: str, body: DelayBody) -> Json:
     """Begin the next step later: 0, or 1 minute to 12 hours."""
-    in_step = own(who, goal_id)
+    in_step = await own(desk, who, goal_id)
     may = None if in_step else who
     found = await desk.goals.delay(goal_id, body.duration, body.reason, actor=who.name, may=may, in_step=in_step)
     return Json(await shown(desk, found))
