@@ -197,8 +197,9 @@ async def things(http: httpx2.AsyncClient, folder: Path) -> dict[str, list[str]]
 
 async def handoffs(made: Callable[..., Awaitable[Document]]) -> list[str]:
     """Handoffs that run, have failed, are done."""
-    prompts = ["demo:hang"] * 4 + ["demo:fail"] * 20 + ["hello"] * 10
-    return [(await made("/handoffs", to="quick", task={"description": one}, wait=0))["id"] for one in prompts]
+    prompts = ["demo:hang"] * 8 + ["demo:fail"] * 20 + ["hello"] * 10
+    wish = {"to": "quick", "wait": 0, "timeout": "1h"}  # longer than all requests take
+    return [(await made("/handoffs", task={"description": one}, **wish))["id"] for one in prompts]
 
 
 async def open_screens(http: httpx2.AsyncClient) -> None:

@@ -437,7 +437,9 @@ async def test_when_the_leaders_process_is_killed_another_leads_and_runs_its_tas
             assert engine.leads()
             (told,) = await desk.store.read_events(0, EventFilter(kinds=("task_rescued",)))
             assert told.payload["owner"] == name
-            assert name not in {i.id for i in await desk.store.list_instances()}
+            async with asyncio.timeout(30):  # who is dead is forgotten after what it left was taken up
+                while name in {i.id for i in await desk.store.list_instances()}:
+                    await asyncio.sleep(0.02)
 
 
 async def test_a_process_that_is_stopped_for_an_hour_is_not_dead_and_one_that_is_killed_is(home: Path) -> None:

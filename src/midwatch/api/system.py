@@ -16,7 +16,7 @@ from midwatch.api.desk import Desk, Who
 from midwatch.api.reply import Json
 from midwatch.errors import Forbidden, InvalidInput, MidwatchError, NotFound, StoreUnavailable
 
-READY_SECONDS = 2.0
+READY_SECONDS = 5.0
 MOST_DIRECTORIES = 1000
 LIMITS = ("slots", "max_open", "max_open_per_actor", "max_running_per_actor", "max_waiting", "approval_expiry")
 

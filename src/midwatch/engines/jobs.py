@@ -32,7 +32,7 @@ CONNECTION = {
 AWAY = (exceptions.ConnectorException, psycopg.Error)
 """What the queue raises when its database is away."""
 
-for noisy in ("procrastinate", "psycopg.pool"):  # the engine says itself, in one line, when the queue is away
+for noisy in ("procrastinate", "psycopg"):  # the engine says itself, in one line, when the queue is away
     if logging.getLogger(noisy).level == logging.NOTSET:
         logging.getLogger(noisy).setLevel(logging.ERROR)
 
