@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx2
+import pytest
 from playwright.async_api import Browser, BrowserContext, Page, Playwright, Request, expect
 
 from servers import Server
@@ -30,6 +31,8 @@ LOST = (
 """What the browser itself writes to its console when the server goes away."""
 LAG = int(os.environ.get("MIDWATCH_TEST_LAG", "0"))
 """How many milliseconds the network may take, at random, for a question and for its answer."""
+QUICK = pytest.mark.skipif(LAG > 0, reason="it measures how quick something is, and the network is made slow")
+"""For tests of nothing but speed."""
 SLOW_NETWORK = """(() => {
   const quick = window.fetch;
   const nap = () => new Promise((go) => setTimeout(go, Math.random() ** 2 * LAG));
@@ -88,6 +91,13 @@ def program() -> str | None:
     return os.environ.get("MIDWATCH_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 
+async def slowed(context: BrowserContext) -> BrowserContext:
+    """With the slow network, if there is to be one."""
+    if LAG:
+        await context.add_init_script(SLOW_NETWORK.replace("LAG", str(LAG)))
+    return context
+
+
 async def launch(playwright: Playwright, path: str) -> Browser:
     """Start the browser. Root may not use its sandbox."""
     root = ("--no-sandbox",) if os.geteuid() == 0 else ()
@@ -137,8 +147,7 @@ class Desk:
             **{"viewport": DESKTOP, "base_url": self.server.url, "reduced_motion": "no-preference", **options}
         )
         made.set_default_timeout(15_000)
-        if LAG:
-            await made.add_init_script(SLOW_NETWORK.replace("LAG", str(LAG)))
+        await slowed(made)
         made.on("request", lambda request: self.requests.append(request))
         made.on("console", lambda said: said.type in ("error", "warning") and self._problems.append(said.text))
         made.on("weberror", lambda told: self._problems.append(f"not caught: {told.error}"))
@@ -165,6 +174,14 @@ class Desk:
             return str((await self.post("/links"))["url"])
         token = await self.post("/tokens", {"name": f"{role}-{time.monotonic_ns()}", "role": role, "actor": role})
         return str((await self.post("/links", bearer=token["secret"]))["url"])
+
+    async def silent(self) -> int:
+        """Wait until no page has anything more to ask for; how much was asked for so far."""
+        asked = -1
+        while asked != len(self.requests):
+            asked = len(self.requests)
+            await asyncio.sleep(0.5 + 2 * LAG / 1000)  # only time shows that nothing comes
+        return asked
 
     # -- the server ----------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
 from alone import Alone, alone
-from browsing import AGENTS, DESKTOP, PHONE, Desk, live, session_path
+from browsing import AGENTS, DESKTOP, PHONE, Desk, live, session_path, slowed
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -51,7 +51,7 @@ async def chatting(
     async with alone(folder, *flags, agent=AGENT) as server:
         await server.stable()
         url = str(server.http.base_url).rstrip("/")
-        context = await browser.new_context(base_url=url, **{"viewport": DESKTOP, **options})
+        context = await slowed(await browser.new_context(base_url=url, **{"viewport": DESKTOP, **options}))
         asked: list[str] = []
         problems: list[str] = []
         context.on("request", lambda request: asked.append(request.url))

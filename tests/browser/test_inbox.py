@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from browsing import Desk
+from browsing import QUICK, Desk
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -18,10 +18,10 @@ BUILT = Path(__file__).parents[2] / "build"
 async def test_all_open_questions_are_in_the_inbox_and_counted_everywhere(desk: Desk) -> None:
     page = await desk.open("/inbox")
     await expect(page.get_by_text("Nobody asks")).to_be_visible()
-    for prompt, agent in (("demo:ask first", "demo"), ("with asks", "coder")):
-        await desk.submit(prompt, agent)
     cards = page.locator(".inbox-open .approval")
-    await expect(cards).to_have_count(2)
+    for number, (prompt, agent) in enumerate((("demo:ask first", "demo"), ("with asks", "coder")), 1):
+        await desk.submit(prompt, agent)
+        await expect(cards).to_have_count(number)
     await expect(page).to_have_title("(2) Inbox · midwatch")
     await expect(page.locator("#nav .badge")).to_have_text("2")
     await expect(cards.last.locator(".approval-from")).to_contain_text("coder")
@@ -81,10 +81,12 @@ async def test_a_standing_rule_is_spelled_out_answers_and_is_revoked(desk: Desk)
 
 
 async def test_questions_are_answered_without_a_mouse(desk: Desk) -> None:
-    tasks = [await desk.submit(f"demo:ask number {number}") for number in range(3)]
     page = await desk.open("/inbox")
     cards = page.locator(".inbox-open .approval")
-    await expect(cards).to_have_count(3)
+    tasks = []
+    for number in range(3):
+        tasks.append(await desk.submit(f"demo:ask number {number}"))
+        await expect(cards).to_have_count(number + 1)
     await page.keyboard.press("a")
     await expect(cards.nth(0)).to_be_focused()
     await expect(cards).to_have_count(3)  # nothing is answered that had no focus
@@ -135,6 +137,7 @@ async def test_a_viewer_sees_questions_and_cannot_answer(desk: Desk) -> None:
     assert len((await desk.get("/approvals"))["approvals"]) == 1
 
 
+@QUICK
 async def test_an_answer_in_the_browser_reaches_the_agent_at_once(desk: Desk) -> None:
     """From the click to the agent's next step, by the clock of this machine."""
     page = await desk.open("/inbox")

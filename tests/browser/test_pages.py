@@ -38,6 +38,7 @@ async def test_the_log_grows_by_itself_can_be_stopped_filtered_and_entered_anywh
     assert set(await page.locator(".log-kind").all_inner_texts()) == {"task_finished"}
 
     await page.get_by_label("Kind").select_option("")
+    await expect(page.locator(".log-kind").first).not_to_have_text("task_finished")
     await page.get_by_label("Jump to seq").fill("5")
     await page.get_by_label("Jump to seq").press("Enter")
     await expect(page.locator(".log > li.here .log-seq")).to_have_text("5")
@@ -72,6 +73,7 @@ async def test_tasks_are_filtered_and_the_filter_is_in_the_address(desk: Desk) -
     await page.reload()
     await expect(rows).to_have_text(["demo:fail bad"])
     await page.get_by_role("group", name="Status").get_by_role("button", name="all").click()
+    await expect(rows).to_have_count(3)
     await page.get_by_label("Agent").fill("echo")
     await page.get_by_label("Agent").press("Enter")
     await expect(rows).to_have_text(["said"])
@@ -188,9 +190,13 @@ async def test_an_answer_that_comes_late_leaves_alone_what_was_typed_meanwhile(d
 async def test_addresses_that_lead_nowhere_say_so(desk: Desk) -> None:
     desk.expect_problem(r"status of 404")
     page = await desk.open("/tasks/t_0000000000000000000000000")
-    await expect(page.get_by_text("Not found")).to_be_visible()
+    told = page.get_by_role("heading", name="Not found", level=1)
+    await expect(told).to_be_visible()
+    await page.goto("/goals/g_0000000000000000000000000")
+    await expect(told).to_be_visible()
     await page.goto("/sessions/chat%3Anobody")
-    await expect(page.get_by_text("Not found")).to_be_visible()
+    await expect(told).to_be_visible()
+    await expect(page).to_have_title("Not found · midwatch")
     await page.get_by_role("link", name="To Now", exact=True).click()
     await live(page)
     await expect(page.get_by_role("heading", name="Now", level=1)).to_be_visible()

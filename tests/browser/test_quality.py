@@ -54,7 +54,7 @@ async def test_an_idle_page_says_nothing(desk: Desk) -> None:
         for page in first.context.pages:
             while modules - {request.url.removeprefix(desk.server.url) for request in of_page(desk, page)}:
                 await asyncio.sleep(0.05)
-    before = len(desk.requests)
+    before = await desk.silent()
     await asyncio.sleep(IDLE_SECONDS)  # the one thing that only time can show
     assert [request.url for request in desk.requests[before:]] == []
     for page in first.context.pages:
@@ -222,6 +222,7 @@ async def test_a_phone_reaches_every_page_and_can_hand_in_a_task(desk: Desk) -> 
     more = (f"/tasks/{worked}", session_path("chat:phone"), "/inbox", "/usage", "/usage?by=model")
     for path in (page.url, "/", "/tasks", "/events", *more):
         await page.goto(path)
+        await expect(page.locator("main h1")).to_be_visible()
         await expect(page.locator("main .skeleton")).to_have_count(0)
         wide = await page.evaluate("() => document.scrollingElement.scrollWidth")
         assert wide <= PHONE["width"], (path, wide)

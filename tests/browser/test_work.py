@@ -31,8 +31,8 @@ async def test_a_session_shows_what_its_agent_thinks_plans_and_does(desk: Desk) 
         await expect(steps).to_have_class([re.compile(rf"\b{kind}\b") for kind in kinds])  # in the order they came
         await expect(page.locator(".plan-list li")).to_have_text(list(PLAN))
         await expect(page.locator(".plan-head")).to_contain_text("4 of 4 done")
-        order = ["message", "work", "message", "work"]
-        assert await page.locator(".talk > li").evaluate_all("(all) => all.map((one) => one.classList[0])") == order
+        order = ["message user", "work", "message agent", "work"]
+        await expect(page.locator(".talk > li")).to_have_class(order)
         await expect(page.locator(".step.turn")).to_contain_text("4 tools")
         await expect(page.locator(".step.turn")).to_contain_text("48.2K tokens in · 2904 out · $0.2113 · large-4")
         await expect(page.locator(".session-sub")).to_contain_text("used 48.2K tokens in · 2904 out · $0.2113")

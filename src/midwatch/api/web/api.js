@@ -49,6 +49,18 @@ export const post = (path, body, options) => call("POST", path, { body: body ?? 
 export const patch = (path, body, options) => call("PATCH", path, { body, ...options });
 export const del = (path, options) => call("DELETE", path, options);
 
+/** Several questions about one thing may be under way, and an older answer may come last. Call what this returns before each:
+ * `isNext(key)` is whether no newer answer was taken, about `key` if there are several things; `isLast()` whether nothing was
+ * asked since. */
+export function asking() {
+  const taken = new Map();
+  let asked = 0;
+  return () => {
+    const mine = ++asked;
+    return { isNext: (key) => !(taken.get(key) > mine) && Boolean(taken.set(key, mine)), isLast: () => mine === asked };
+  };
+}
+
 /** A query string without empty values; lists repeat their name. */
 export function query(values) {
   const made = new URLSearchParams();

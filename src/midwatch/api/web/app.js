@@ -52,6 +52,7 @@ function match(path) {
 
 async function show() {
   const token = (shown = {});
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close(); // it belongs to the page that is left
   leave?.();
   leave = null;
   const page = match(location.pathname);
@@ -61,7 +62,7 @@ async function show() {
   }
   document.getElementById("nav").classList.toggle("at-rare", Boolean(document.querySelector("#nav a.rare[aria-current]")));
   document.body.classList.toggle("bare", location.pathname === "/sign-in");
-  if (!page) return main.replaceChildren(failure({ status: 404, message: "There is no page at this address." }));
+  if (!page) return fail({ status: 404, message: "There is no page at this address." });
   if (!main.firstChild) main.replaceChildren(skeleton(6));
   try {
     const module = await page.load();
@@ -74,17 +75,26 @@ async function show() {
     const context = {
       params: page.params,
       search: new URLSearchParams(location.search),
-      setTitle,
+      setTitle: (text) => { if (shown === token) setTitle(text); },
       whenLeft: (stop) => stops.push(stop),
       isShown: () => shown === token,
     };
     await module.default(main, context);
   } catch (problem) {
-    if (shown === token) main.replaceChildren(failure(problem, show));
+    if (shown === token) fail(problem);
     const left = shown !== token && problem.name === "AbortError"; // its page was left, and what it asked for given up
     if (!(problem.status >= 0) && !left) reportError(problem);
   }
   return undefined;
+}
+
+/** A problem where the page should be. */
+function fail(problem) {
+  const node = failure(problem, show);
+  const { textContent: text } = node.firstChild;
+  node.firstChild.replaceWith(h("h1.empty-title", text));
+  main.replaceChildren(node);
+  setTitle(text);
 }
 
 /** Go to another page without loading the document again. */
@@ -93,6 +103,12 @@ export function go(address, { replace = false } = {}) {
   else history.pushState(null, "", address);
   show();
   main.focus({ preventScroll: true });
+}
+
+/** For an answer that leads on: what this returns goes there only if the page that asked is still shown. */
+export function onward() {
+  const asked = shown;
+  return (address) => { if (shown === asked) go(address); };
 }
 
 function setTitle(text) {

@@ -26,7 +26,7 @@ export function approvalCard(approval, { withTask = true, full = false } = {}) {
   const first = choices.find((one) => one.kind === "allow_once") ?? choices[0];
   const buttons = choices.map((choice) => {
     const button = h("button", { type: "button", class: choice === first ? "primary" : choice.kind.endsWith("always") ? "standing" : "", title: choice.name }, h("span.cut", choice.name));
-    button.addEventListener("click", () => act(button, () => answer(approval, choice, why.value)));
+    button.addEventListener("click", () => act(card, () => act(button, () => answer(approval, choice, why.value)))); // one answer at a time
     return button;
   });
   const stands = buttons.filter((one) => one.matches(".standing"));

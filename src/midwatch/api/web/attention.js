@@ -1,7 +1,7 @@
 // What needs a person beside questions: alerts of the watchdog, and automations and goals that rest for a reason of
 // their own. Read once, then kept by the stream.
 
-import { get, part } from "./api.js";
+import { asking, get, part, Problem } from "./api.js";
 import { stream } from "./stream.js";
 import { now } from "./time.js";
 
@@ -23,14 +23,16 @@ class Attention {
   #alerts = new Map();
   #listeners = new Set();
   #begun = false;
-  #asked = null;
+  #soonAsked = null;
+  #ask = asking();
+  #seen = new Map(); // the newest alert that is over, for each subject
 
   /** Be told when something changed. Returns how to stop. */
   on(listener) {
     this.#listeners.add(listener);
     if (!this.#begun) {
       this.#begun = true;
-      stream.on({ event: (event) => this.#event(event), reset: () => this.read() });
+      stream.on({ event: (event) => this.#event(event), reset: () => { this.#alerts.clear(); this.#seen.clear(); this.read(); } });
       this.read();
     }
     return () => this.#listeners.delete(listener);
@@ -54,23 +56,34 @@ class Attention {
 
   /** Somebody has seen it. */
   dismiss(id) {
-    if (this.#alerts.delete(id)) this.#tell();
+    if (this.#over(id)) this.#tell();
+  }
+
+  #over(id) {
+    const { seq } = this.#alerts.get(id) ?? {};
+    if (seq) this.#seen.set(id, seq);
+    return this.#alerts.delete(id);
   }
 
   async read() {
-    const [told, automations, goals] = await Promise.all([
+    const { isNext } = this.#ask();
+    const found = await Promise.all([
       get(`/events?kind=watchdog_alert&before=${Number.MAX_SAFE_INTEGER}&limit=50`),
       get("/automations?status=paused&limit=200"),
       get("/goals?status=paused&limit=200"),
-    ]).catch(() => [{ events: [] }, { automations: [] }, { goals: [] }]);
+    ]).catch(() => null);
+    if (!found || !isNext()) return;
+    const [told, automations, goals] = found;
     const name = (one) => ({ ...one, name: one.title || one.objective || one.prompt });
     this.paused = new Map([...automations.automations, ...goals.goals].filter(needsCare).map((one) => [one.id, name(one)]));
     for (const event of told.events) this.#told(event);
-    await Promise.all(this.alerts.map(async (one) => { if (!(await stillWrong(one))) this.#alerts.delete(one.subject); }));
+    await Promise.all(this.alerts.map(async (one) => { if (!(await stillWrong(one)) && this.#alerts.get(one.subject) === one) this.#over(one.subject); }));
     this.#tell();
   }
 
   #told(event) {
+    const { subject } = event.payload;
+    if (event.seq <= Math.max(this.#seen.get(subject) ?? 0, this.#alerts.get(subject)?.seq ?? 0)) return;
     this.#alerts.set(event.payload.subject, { ...event.payload, time: event.time, seq: event.seq, session: event.session_key ?? "" });
   }
 
@@ -89,7 +102,7 @@ class Attention {
   }
 
   #soon() {
-    this.#asked ??= setTimeout(() => { this.#asked = null; this.read(); }, 100);
+    this.#soonAsked ??= setTimeout(() => { this.#soonAsked = null; this.read(); }, 100);
   }
 
   #tell() {
@@ -100,8 +113,8 @@ class Attention {
 /** Whether what an alert told lately is still so. */
 async function stillWrong({ subject, time }) {
   if (!/^(am|g|t)_/.test(subject)) return true;
-  const found = await get(addressOf(part(subject))).catch(() => null);
-  if (!found) return false;
+  const found = await get(addressOf(part(subject))).catch((problem) => problem);
+  if (found instanceof Problem) return found.status !== 404;
   if (subject.startsWith("t_")) return !["done", "failed", "cancelled"].includes(found.status);
   return found.status === "active" && found.updated_at <= time;
 }

@@ -1,7 +1,7 @@
 // What a task may spend and has spent: bars, and the question for more.
 
 import { post } from "./api.js";
-import { go } from "./app.js";
+import { onward } from "./app.js";
 import { h, keyed, wishKey } from "./dom.js";
 import { dollars, tokens } from "./figures.js";
 import { isOpen } from "./model.js";
@@ -63,8 +63,9 @@ export function askMore(task) {
   });
   ask("Go on with a larger budget", inputs, "Go on", async (said) => {
     const budget = Object.fromEntries(Object.entries(said).map(([name, value]) => [name, name === "seconds" ? value.trim() : Number(value)]));
+    const lead = onward();
     const made = await post(`/tasks/${task.id}/retry`, { budget }, { key });
     toast("It goes on.");
-    go(`/tasks/${made.id}`);
+    lead(`/tasks/${made.id}`);
   });
 }

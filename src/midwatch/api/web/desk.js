@@ -2,7 +2,7 @@
 //
 // It is fed by the one stream. Listeners are told which part changed: "tasks", "approvals", "counts", "activity".
 
-import { get } from "./api.js";
+import { asking, get } from "./api.js";
 import { after, line, taskFrom, TASK_KINDS } from "./model.js";
 import { stream } from "./stream.js";
 
@@ -15,6 +15,7 @@ class Desk {
   resolutions = new Map(); // how questions ended
   mine = new Set(); // those that were answered here
   #listeners = new Map();
+  #ask = asking();
 
   on(part, listener) {
     if (!this.#listeners.has(part)) this.#listeners.set(part, new Set());
@@ -42,12 +43,13 @@ class Desk {
   }
 
   async readApprovals() {
-    const { approvals } = await get("/approvals?limit=500").catch(() => ({ approvals: [] }));
+    const { isNext } = this.#ask();
+    const known = [...this.approvals.keys()]; // what is asked meanwhile may not be in the answer
+    const { approvals } = await get("/approvals?limit=500").catch(() => ({}));
+    if (!approvals || !isNext()) return;
     for (const one of approvals) if (!this.resolutions.has(one.id)) this.approvals.set(one.id, { ...one, choices: named(one.choices) });
     const open = new Set(approvals.map((one) => one.id));
-    for (const one of [...this.approvals.values()]) {
-      if (!open.has(one.id) && !one.fromEvent) this.approvals.delete(one.id);
-    }
+    for (const id of known) if (!open.has(id)) this.approvals.delete(id);
     this.#tell("approvals");
   }
 

@@ -72,8 +72,18 @@ export function empty(title, text, ...more) {
 /** A short notice that goes away by itself; errors stay longer. */
 export function toast(text, tone = "plain") {
   const node = h("p.toast", { data: { tone } }, text);
-  document.getElementById("toasts").append(node);
+  const place = document.getElementById("toasts");
+  const above = [...document.querySelectorAll("dialog[open]")].at(-1) ?? document.body;
+  if (place.parentNode !== above) above.append(place); // what is outside of an open dialog is covered, and not read out
+  place.append(node);
   setTimeout(() => node.remove(), tone === "bad" ? 9000 : 3500);
+}
+
+document.addEventListener("close", () => document.body.append(document.getElementById("toasts")), true); // a dialog takes none along
+
+/** Put the cursor where one begins, unless somebody has it elsewhere already. */
+export function beginAt(node) {
+  if ([document.body, document.getElementById("main")].includes(document.activeElement)) node.focus({ preventScroll: true });
 }
 
 /** A button that acts on the server: busy while it does, its problem is told. */

@@ -2,7 +2,7 @@
 // passed what to whom.
 
 import { post } from "./api.js";
-import { go } from "./app.js";
+import { go, onward } from "./app.js";
 import { firstLine, h, keyed, say, set, svg, wishKey } from "./dom.js";
 import { isOpen } from "./model.js";
 import { ask, attribute, elapsed, field, toast } from "./parts.js";
@@ -77,6 +77,7 @@ export function handOver(task) {
   ], "Hand over", async (said) => {
     const wish = { to: said.to, source_task: task.id };
     if (said.text.trim()) wish.task = { description: said.text };
+    const lead = onward();
     const made = await post("/handoffs", wish, { key }).catch((problem) => {
       if (problem.code.startsWith("handoff_")) {
         key = wishKey(); // what was refused is on record under the old one
@@ -86,7 +87,7 @@ export function handOver(task) {
     });
     if (said.stop) await post(`/tasks/${task.id}/cancel`).catch(() => {}); // it may have ended meanwhile
     toast(`Handed to ${made.to_agent_id}.`);
-    go(`/handoffs/${made.id}`);
+    lead(`/handoffs/${made.id}`);
   });
 }
 

@@ -1,13 +1,13 @@
 // Choosing an agent and a directory, in every form that needs them.
 
-import { get } from "./api.js";
+import { asking, get } from "./api.js";
 import { h } from "./dom.js";
 import { icon } from "./icons.js";
 import { failure } from "./parts.js";
 
 /** A select of the agents that `fits` likes. Those that cannot run here are listed, with the reason, and cannot be chosen. */
 export function agentPicker(chosen = "", fits = () => true) {
-  const select = h("select", { name: "agent" }, h("option", { value: "" }, "…"));
+  const select = h("select", { name: "agent" }, h("option", { value: chosen }, chosen || "…")); // who is quicker than the answer gets what was chosen, or the default
   select.ready = (async () => {
     const { agents: all, default: preset } = await get("/agents");
     const agents = all.filter(fits);
@@ -45,23 +45,27 @@ function chooseDirectory(start) {
       h("form", { method: "dialog" },
         h("h2", "Choose a directory"), path, list,
         h("div.dialog-buttons", h("button", { type: "submit", value: "no" }, "Cancel"), h("button.primary", { type: "submit", value: "yes" }, "Use this one"))));
-    let asked = 0;
+    const ask = asking();
     let typed = false;
     const enter = async (to) => {
-      const mine = ++asked;
+      const { isLast } = ask();
       typed = false;
+      list.inert = true; // it is that of the directory before
       if (to) path.value = to; // "Use this one" means it, also before its answer has come
       try {
         const found = await get(`/directories${to ? `?path=${encodeURIComponent(to)}` : ""}`);
-        if (mine !== asked) return; // a newer question has been asked
+        if (!isLast()) return;
         if (!typed) path.value = found.path;
         list.replaceChildren(
           ...(found.parent ? [entry("..", "up", () => enter(found.parent))] : []),
           ...found.directories.map((name) => entry(name, "folder", () => enter(`${found.path.replace(/\/$/, "")}/${name}`))));
         if (!found.directories.length) list.append(h("li.faint.padded", "no directories in here"));
+        list.inert = false;
         if (!typed) list.querySelector("button")?.focus();
       } catch (problem) {
-        if (mine === asked) list.replaceChildren(h("li", failure(problem, to ? () => enter("") : null)));
+        if (!isLast()) return;
+        list.inert = false;
+        list.replaceChildren(h("li", failure(problem, to ? () => enter("") : null)));
       }
     };
     path.addEventListener("input", () => { typed = true; });

@@ -21,18 +21,18 @@ export function updateStanding(node, one) {
   return node;
 }
 
-/** Follow the stream for what `concerns` says it is about; `read` is asked at most once in a while for each. */
-export function follow(page, { concerns, read, reset }) {
+/** Follow the stream for what `concerns` says it is about; `read` is asked at most once in a while for each. What happens
+ * before the `first` reading is done is looked at after it, as it may not be in it. */
+export function follow(page, { first, concerns, read, reset }) {
   const asked = new Map();
   const soon = (id) => {
     if (!asked.has(id)) asked.set(id, setTimeout(() => { asked.delete(id); if (page.isShown()) read(id); }, 100));
   };
   page.whenLeft(() => asked.forEach(clearTimeout));
-  page.whenLeft(stream.on({
-    event: (event) => { const id = concerns(event); if (id) soon(id); },
-    reset,
-  }));
-  return soon;
+  const take = (event) => { const id = concerns(event); if (id) soon(id); };
+  let early = [];
+  first.catch(() => {}).then(() => { if (page.isShown()) early.forEach(take); early = null; });
+  page.whenLeft(stream.on({ event: (event) => { if (early) early.push(event); else take(event); }, reset }));
 }
 
 /** Events of tasks that change what is shown of a run. */

@@ -52,6 +52,7 @@ function parse(text) {
 
 /** The present state of a task or session with its partial text: the first frame of a stream that is then let go. */
 export async function snapshot(filter, signal) {
+  signal?.throwIfAborted();
   const stop = new AbortController();
   signal?.addEventListener("abort", () => stop.abort(), { once: true });
   const address = `${API}/events?${new URLSearchParams({ ...filter, state: "true", live: "true" })}`;

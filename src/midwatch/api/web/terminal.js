@@ -82,7 +82,8 @@ export function attachButton(key, input) {
     file.value = "";
     try {
       const { filePath } = await post("/upload", undefined, { form, from: surface(key) });
-      input.value = `${input.value.trimEnd()} @"${filePath}"`.trimStart();
+      const { length } = input.value.trimEnd();
+      input.setRangeText(`${length ? " " : ""}@"${filePath}"`, length, input.value.length); // the cursor of who writes on stays
       input.focus();
     } catch (problem) {
       toast(problem.message, "bad");

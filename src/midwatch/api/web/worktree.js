@@ -1,6 +1,6 @@
 // The branch a task worked on in a directory of its own: what changed, the change itself, merge and remove.
 
-import { get, post } from "./api.js";
+import { asking, get, post } from "./api.js";
 import { patchDiffs } from "./diff.js";
 import { h, say } from "./dom.js";
 import { icon } from "./icons.js";
@@ -17,17 +17,21 @@ export function worktreePanel(page) {
   const view = { branch: h("code"), status: h("span.status"), stat: h("span.num"), where: h("p.faint.said"), note: h("p.warn-text.said", { hidden: true }), diffs: h("div.diffs") };
   let info = null;
   let shown = null;
-  let reads = 0;
+  const ask = asking();
+  const askDiff = asking();
+  const take = (found, { isNext }) => { if (isNext()) { info = found; draw(); } };
   const read = async () => {
-    const mine = ++reads;
-    const found = await get(`/worktrees/${info.id}`).catch(() => info);
-    if (mine !== reads) return; // a newer answer has overtaken this one
+    const asked = ask();
+    const found = await get(`/worktrees/${info.id}`).catch(() => null);
+    if (!found || !asked.isNext()) return;
     info = found;
     draw();
     if (look.open && !look.hidden) await readDiff();
   };
   const readDiff = async () => {
+    const { isNext } = askDiff();
     const found = await get(`/worktrees/${info.id}/diff?limit=1000000`).catch((problem) => ({ problem }));
+    if (!isNext()) return undefined;
     if (found.problem) return view.diffs.replaceChildren(h("p.faint", found.problem.message));
     return view.diffs.replaceChildren(...patchDiffs(found.diff, { cut: found.truncated }), found.diff ? "" : h("p.faint", "Nothing is changed."));
   };
@@ -35,17 +39,15 @@ export function worktreePanel(page) {
   look.addEventListener("toggle", () => look.open && info && !view.diffs.firstChild && readDiff());
   const merge = actButton("Merge", async () => {
     if (!(await confirmed(`Merge ${info.branch} into ${info.target ?? "its branch"}?`, "Merge"))) return;
+    const asked = ask();
     const done = await post(`/worktrees/${info.id}/merge`);
-    reads += 1;
     toast(done.how === "nothing" ? "There was nothing to merge." : `Merged into ${done.into}.`);
-    info = done.worktree;
-    draw();
+    take(done.worktree, asked);
   }, { kind: "primary", title: "Bring its work into the branch it came from" });
   const remove = actButton("Remove", async () => {
     if (!(await confirmed(`Remove ${info.branch} and its directory?`, "Remove"))) return;
-    info = await removed(info);
-    reads += 1;
-    draw();
+    const asked = ask();
+    take(await removed(info), asked);
   }, { kind: "danger", title: "Remove the branch and its directory" });
   const keep = h("p.hint", "It is kept until you merge or remove it.");
   const buttons = h("div.form-buttons.acts", merge, remove);

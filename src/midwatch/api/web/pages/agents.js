@@ -1,7 +1,7 @@
 // Agents: who can do the work, whether they live, and a real test.
 
-import { get, post } from "../api.js";
-import { go } from "../app.js";
+import { asking, get, post } from "../api.js";
+import { onward } from "../app.js";
 import { desk } from "../desk.js";
 import { h, keyed, perFrame, say, wishKey } from "../dom.js";
 import { actButton, command, empty, pageHead, skeleton } from "../parts.js";
@@ -10,10 +10,12 @@ import { length } from "../time.js";
 export default async function agents(main, page) {
   page.setTitle("Agents");
   const list = h("div.cards", skeleton(4));
-  main.append(pageHead("Agents", h("button", { type: "button", onclick: () => read() }, "Look again")), list);
+  main.append(pageHead("Agents", actButton("Look again", () => read())), list);
+  const ask = asking();
   const read = async () => {
+    const { isNext } = ask();
     const { agents: found, default: preset } = await get("/agents");
-    if (!page.isShown()) return;
+    if (!page.isShown() || !isNext()) return;
     list.querySelector(".skeleton")?.remove();
     const ranked = found.map((one) => ({ ...one, preset: one.name === preset })).sort((a, b) => Number(!a.live) - Number(!b.live) || Number(Boolean(a.problem)) - Number(Boolean(b.problem)) || a.name.localeCompare(b.name));
     keyed(list, ranked, (one) => one.name, card, update);
@@ -34,8 +36,9 @@ export default async function agents(main, page) {
 
 function card(one) {
   const test = actButton("Test", async () => {
+    const lead = onward();
     const task = await post(`/agents/${encodeURIComponent(one.name)}/test`, {}, { key: wishKey() });
-    go(`/tasks/${task.id}`);
+    lead(`/tasks/${task.id}`);
   }, { kind: "acts", title: "Hand it a short real task and watch" });
   return h("article.panel.card", { data: { agent: one.name } },
     h("div.card-head", h("h2", one.name), h("span.tag", one.kind ?? "elsewhere"), h("span.tag.preset", { hidden: true }, "default"), h("span.spacer"), h("span.status")),

@@ -1,10 +1,10 @@
 // A new automation, or changes to one: the prompt, and when; everything else has a default.
 
-import { get, patch, post, query } from "../api.js";
-import { go } from "../app.js";
+import { asking, get, patch, post, query } from "../api.js";
+import { onward } from "../app.js";
 import { desk } from "../desk.js";
 import { h, say, wishKey } from "../dom.js";
-import { act, empty, field, pageHead, showProblem } from "../parts.js";
+import { act, beginAt, empty, field, pageHead, showProblem } from "../parts.js";
 import { agentPicker, directoryPicker } from "../picker.js";
 import { nameOf } from "../standing.js";
 import { span } from "../time.js";
@@ -53,11 +53,12 @@ export async function automationForm(main, page, one) {
   const send = () => act(button, async () => {
     const said = values(form);
     if (!said.prompt.trim()) return showProblem(form, { field: "prompt", message: "Write what is to be done." });
+    const lead = onward();
     try {
       const wish = one ? changed(first, said) : made(said);
-      if (one && !Object.keys(wish).length) return go(`/automations/${one.id}`);
+      if (one && !Object.keys(wish).length) return lead(`/automations/${one.id}`);
       const kept = one ? await patch(`/automations/${one.id}`, { ...wish, revision: one.revision }) : await post("/automations", wish, { key });
-      return go(`/automations/${kept.id}`);
+      return lead(`/automations/${kept.id}`);
     } catch (problem) {
       return showProblem(form, ["at", "every", "cron"].includes(problem.field) ? { ...problem, message: problem.message, field: "times" } : problem);
     }
@@ -69,7 +70,7 @@ export async function automationForm(main, page, one) {
   if (!page.isShown()) return undefined;
   main.append(pageHead(title), form);
   times.preview();
-  return prompt.focus();
+  return beginAt(prompt);
 }
 
 /** What is filled in; numbers as numbers, marks as true or false. */
@@ -127,12 +128,12 @@ function schedule(one, page) {
     text.value = value;
     for (const segment of kinds.children) segment.setAttribute("aria-pressed", String(segment.dataset.kind === kind.value));
   };
-  let asked = 0;
+  const ask = asking();
   const preview = async () => {
-    const mine = ++asked;
+    const { isLast } = ask();
     const wish = text.value.trim() ? query({ [kind.value]: text.value.trim(), zone: zone.value.trim(), count: SHOWN }) : null;
     const found = wish ? await get(`/schedules/preview${wish}`).catch((problem) => ({ problem })) : { when: "Say when.", next_runs: [] };
-    if (mine !== asked || !page.isShown()) return;
+    if (!isLast() || !page.isShown()) return;
     words.classList.toggle("bad-text", Boolean(found.problem));
     say(words, found.problem ? found.problem.message : found.next_runs.length || !wish ? found.when : `${found.when}: that has passed already`);
     list.replaceChildren(...(found.next_runs ?? []).map((at) => h("li", h("time.num", { dateTime: at }, inZone(at)))));

@@ -1,6 +1,6 @@
 // One automation: what it does, when, and every run it had.
 
-import { del, get, post } from "../api.js";
+import { asking, del, get, post } from "../api.js";
 import { attention, needsCare } from "../attention.js";
 import { desk } from "../desk.js";
 import { h, keyed, perFrame, say } from "../dom.js";
@@ -16,15 +16,20 @@ const HISTORY = 100;
 export default async function automation(main, page) {
   const id = page.params.id;
   page.setTitle("Automation");
-  if (page.search.has("edit") && desk.may.act) return automationForm(main, page, await get(`/automations/${encodeURIComponent(id)}`));
+  if (page.search.has("edit") && desk.may.act) {
+    const one = await get(`/automations/${encodeURIComponent(id)}`);
+    return page.isShown() ? automationForm(main, page, one) : undefined;
+  }
   main.className = "task-page standing-page";
   const view = build(main, id);
   const data = { one: null, when: "", runs: [] };
   const draw = perFrame(() => page.isShown() && data.one && drawAll(view, data, page));
+  const ask = asking();
   const read = async () => {
+    const { isNext } = ask();
     const path = `/automations/${encodeURIComponent(id)}`;
     const [one, history, days] = await Promise.all([get(path), get(`${path}/history?limit=${HISTORY}`), get(`/schedules/day?id=${encodeURIComponent(id)}`)]);
-    if (data.one?.revision > one.revision) return;
+    if (!isNext()) return;
     Object.assign(data, { one, runs: history.runs, when: days.days[0]?.when ?? "" });
     draw();
   };
@@ -36,9 +41,10 @@ export default async function automation(main, page) {
     }
     return RUN_KINDS.has(event.kind) && (mine.has(event.task_id) || data.runs.some((run) => run.task_id === event.task_id)) ? id : null;
   };
-  follow(page, { concerns, read: () => read().catch(() => {}), reset: () => read().catch(() => {}) });
+  const first = read();
+  follow(page, { first, concerns, read: () => read().catch(() => {}), reset: () => read().catch(() => {}) });
   page.whenLeft(attention.on(draw));
-  return read();
+  return first;
 }
 
 function build(main, id) {

@@ -1,6 +1,6 @@
 // Automations: what agents do by themselves, when it comes next, and how it went.
 
-import { get, post, query } from "../api.js";
+import { asking, get, post, query } from "../api.js";
 import { go } from "../app.js";
 import { attention, needsCare, subjectOf } from "../attention.js";
 import { desk } from "../desk.js";
@@ -41,15 +41,17 @@ export default async function automations(main, page) {
     body.querySelector(".empty")?.remove();
     if (!rows.length) body.append(nothing(status));
   });
+  const ask = asking();
   const read = async (id = null) => {
+    const { isNext } = ask();
     const [found, days] = id
       ? await Promise.all([get(`/automations/${id}`).then((one) => ({ automations: [one] })), get(`/schedules/day?id=${id}`)])
       : await Promise.all([get(`/automations${query({ status, limit: LISTED })}`), get(`/schedules/day${query({ status, limit: LISTED })}`)]);
     if (!page.isShown()) return;
     loading.remove();
     content.hidden = false;
-    for (const one of found.automations) if (!(data.all.get(one.id)?.revision > one.revision)) data.all.set(one.id, one);
-    for (const one of days.days) data.days.set(one.id, one);
+    for (const one of found.automations) if (isNext(one.id)) data.all.set(one.id, one);
+    for (const one of days.days) if (isNext(`day ${one.id}`)) data.days.set(one.id, one);
     data.loaded = true;
     draw();
   };
@@ -60,10 +62,11 @@ export default async function automations(main, page) {
     if (!RUN_KINDS.has(event.kind)) return null;
     return runs.get(event.task_id) ?? [...data.days.values()].find((one) => one.runs.some((run) => run.task_id === event.task_id))?.id ?? null;
   };
-  follow(page, { concerns, read: (id) => read(id).catch(() => {}), reset: () => { data.all.clear(); read().catch(() => {}); } });
+  const first = read();
+  follow(page, { first, concerns, read: (id) => read(id).catch(() => {}), reset: () => { data.all.clear(); read().catch(() => {}); } });
   page.whenLeft(attention.on(draw));
   try {
-    await read();
+    await first;
   } catch (problem) {
     if (page.isShown()) loading.replaceChildren(failure(problem, () => go(location.pathname + location.search, { replace: true })));
   }

@@ -1,10 +1,10 @@
 // A new goal: what is to be reached, and what may be spent on it.
 
 import { post } from "../api.js";
-import { go } from "../app.js";
+import { onward } from "../app.js";
 import { desk } from "../desk.js";
 import { h, wishKey } from "../dom.js";
-import { act, empty, field, pageHead, showProblem } from "../parts.js";
+import { act, beginAt, empty, field, pageHead, showProblem } from "../parts.js";
 import { agentPicker, directoryPicker } from "../picker.js";
 
 export default async function setGoal(main, page) {
@@ -36,8 +36,9 @@ export default async function setGoal(main, page) {
     const wish = { objective: said.objective };
     for (const name of ["agent", "workdir", "deadline", "max_seconds", "verifier", "session_key", "route"]) if (said[name]?.trim()) wish[name] = said[name].trim();
     for (const name of ["max_steps", "max_tokens", "max_usd"]) if (Number(said[name])) wish[name] = Number(said[name]);
+    const lead = onward();
     try {
-      return go(`/goals/${(await post("/goals", wish, { key })).id}`);
+      return lead(`/goals/${(await post("/goals", wish, { key })).id}`);
     } catch (problem) {
       return showProblem(form, problem);
     }
@@ -47,5 +48,5 @@ export default async function setGoal(main, page) {
     if (pressed.key === "Enter" && (pressed.ctrlKey || pressed.metaKey)) { pressed.preventDefault(); send(); }
   });
   main.append(pageHead("New goal"), form);
-  return objective.focus();
+  return beginAt(objective);
 }

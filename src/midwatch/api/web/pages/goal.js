@@ -1,6 +1,6 @@
 // One goal: what is to be reached, what was done for it step by step, and what is left.
 
-import { del, get, patch, post } from "../api.js";
+import { asking, del, get, patch, post } from "../api.js";
 import { go } from "../app.js";
 import { attention, needsCare } from "../attention.js";
 import { firstLine, h, keyed, perFrame, say } from "../dom.js";
@@ -18,10 +18,12 @@ export default async function goal(main, page) {
   const view = build(main, id);
   const data = { one: null, steps: [], works: new Map() };
   const draw = perFrame(() => page.isShown() && data.one && drawAll(view, data, page));
+  const ask = asking();
   const read = async () => {
+    const { isNext } = ask();
     const path = `/goals/${encodeURIComponent(id)}`;
     const [one, { runs }] = await Promise.all([get(path), get(`${path}/steps?limit=${STEPS}`)]);
-    if (data.one?.revision > one.revision) return;
+    if (!isNext()) return;
     Object.assign(data, { one, steps: runs });
     draw();
   };
@@ -39,9 +41,10 @@ export default async function goal(main, page) {
     }
     return RUN_KINDS.has(event.kind) && (data.works.has(event.task_id) || data.steps.some((step) => step.task_id === event.task_id)) ? id : null;
   };
-  follow(page, { concerns, read: again, reset: again });
+  const first = read();
+  follow(page, { first, concerns, read: again, reset: again });
   page.whenLeft(attention.on(draw));
-  await read();
+  await first;
   const { events } = await get(`/events?kind=goal_step&session_key=${encodeURIComponent(data.one.session_key)}&before=${Number.MAX_SAFE_INTEGER}&limit=1000`).catch(() => ({ events: [] }));
   for (const event of events) if (event.payload.goal_id === id) data.works.set(event.payload.task_id, event.payload);
   draw();

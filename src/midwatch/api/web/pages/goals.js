@@ -1,6 +1,6 @@
 // Goals: what agents pursue step after step, how far they are, and what they have left.
 
-import { get, query } from "../api.js";
+import { asking, get, query } from "../api.js";
 import { go } from "../app.js";
 import { attention, needsCare } from "../attention.js";
 import { h, perFrame, placed, say } from "../dom.js";
@@ -32,19 +32,24 @@ export default async function goals(main, page) {
     body.querySelector(".empty")?.remove();
     if (!rows.length) body.append(nothing(status));
   });
-  const loaded = (found) => {
+  const ask = asking();
+  const loaded = (found, isNext) => {
     if (!page.isShown()) return;
     body.querySelector(".skeleton")?.remove();
-    for (const one of found) if (!(data.all.get(one.id)?.revision > one.revision)) data.all.set(one.id, one);
+    for (const one of found) if (isNext(one.id)) data.all.set(one.id, one);
     data.loaded = true;
     draw();
   };
-  const read = async () => loaded((await get(`/goals${query({ status, limit: LISTED })}`)).goals);
+  const read = async () => {
+    const { isNext } = ask();
+    loaded((await get(`/goals${query({ status, limit: LISTED })}`)).goals.filter((one) => !gone.has(one.id)), isNext);
+  };
   const gone = new Set();
   const readOne = async (id) => {
     if (gone.has(id)) return;
+    const { isNext } = ask();
     const found = await get(`/goals/${id}`).catch((problem) => problem);
-    if (found.status === 404) { data.all.delete(id); draw(); } else if (found.id) loaded([found]);
+    if (found.status === 404) { data.all.delete(id); draw(); } else if (found.id && !gone.has(id)) loaded([found], isNext);
   };
   const steps = new Map(); // whose step a task is
   const bySession = (event) => [...data.all.values()].find((one) => one.session_key === event.session_key && isOpenGoal(one))?.id;
@@ -57,10 +62,11 @@ export default async function goals(main, page) {
     }
     return RUN_KINDS.has(event.kind) ? (steps.get(event.task_id) ?? bySession(event) ?? null) : null;
   };
-  follow(page, { concerns, read: readOne, reset: () => { data.all.clear(); read().catch(() => {}); } });
+  const first = read();
+  follow(page, { first, concerns, read: readOne, reset: () => { data.all.clear(); read().catch(() => {}); } });
   page.whenLeft(attention.on(draw));
   try {
-    await read();
+    await first;
   } catch (problem) {
     if (page.isShown()) body.replaceChildren(failure(problem, () => go(location.pathname + location.search, { replace: true })));
   }

@@ -1,7 +1,7 @@
 // One handoff: the work, who has it and had it, what went along, what came of it.
 
-import { get, post } from "../api.js";
-import { go } from "../app.js";
+import { asking, get, post } from "../api.js";
+import { onward } from "../app.js";
 import { h, keyed, perFrame, say, set, wishKey } from "../dom.js";
 import { actButton, attribute, confirmed, copyButton, elapsed, pageHead, panel, skeleton, taskLink, toast } from "../parts.js";
 import { isOpenHandoff, rootOf, sourceOf, targetOf, updateMark, wayOf, whatOf } from "../passing.js";
@@ -18,16 +18,20 @@ export default async function handoff(main, page) {
   const view = build(main, id);
   let one = null;
   const draw = perFrame(() => page.isShown() && one && drawAll(view, one, page));
+  const ask = asking();
   const read = async () => {
+    const { isNext } = ask();
     const found = await get(`/handoffs/${id}`);
-    if (!one || found.revision >= one.revision) one = found;
+    if (isNext()) one = found;
     draw();
   };
+  const first = read();
   follow(page, {
+    first,
     concerns: (event) => (event.kind.startsWith("handoff_") && event.payload.handoff_id === id ? id : null),
     read: () => read().catch(() => {}), reset: () => read().catch(() => {}),
   });
-  await read();
+  await first;
 }
 
 function build(main, id) {
@@ -82,9 +86,10 @@ function drawButtons(place, one) {
   };
   const key = wishKey();
   const retry = async () => {
+    const lead = onward();
     const made = await post(`/handoffs/${one.id}/retry`, {}, { key });
     toast("Handed over again.");
-    go(`/handoffs/${made.id}`);
+    lead(`/handoffs/${made.id}`);
   };
   place.replaceChildren(...(isOpenHandoff(one) ? [actButton("Cancel", cancel, { kind: "danger", iconName: "stop" })] : one.status === "completed" ? [] : [actButton("Retry", retry, { kind: "primary", iconName: "retry" })]));
 }

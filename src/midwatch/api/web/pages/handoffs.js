@@ -1,6 +1,6 @@
 // Handoffs: who passed what to whom, drawn and listed.
 
-import { get, query } from "../api.js";
+import { asking, get, query } from "../api.js";
 import { go } from "../app.js";
 import { h, keyed, perFrame, say } from "../dom.js";
 import { act, command, empty, failure, pageHead, panel, skeleton } from "../parts.js";
@@ -38,26 +38,30 @@ export default async function handoffs(main, page) {
     body.querySelector(".empty")?.remove();
     if (!rows.length) body.append(nothing(status || agent || root));
   });
-  const take = (found) => {
+  const ask = asking();
+  const take = (found, isNext) => {
     if (!page.isShown()) return;
     body.querySelector(".skeleton")?.remove();
-    for (const one of found) if (!(all.get(one.id)?.revision > one.revision)) all.set(one.id, one);
+    for (const one of found) if (isNext(one.id)) all.set(one.id, one);
     loaded = true;
     draw();
   };
   const read = async (before = null) => {
+    const { isNext } = ask();
     const found = await get(`/handoffs${query({ status: STATUSES[status], agent, root, before, limit: LISTED })}`);
     next = found.next;
-    take(found.handoffs);
+    take(found.handoffs, isNext);
   };
   more.addEventListener("click", () => act(more, () => { listed += LISTED; return read(next); }));
+  const first = read();
   follow(page, {
+    first,
     concerns: (event) => (event.kind.startsWith("handoff_") ? event.payload.handoff_id : null),
-    read: async (id) => { const found = await get(`/handoffs/${id}`).catch(() => null); if (found) take([found]); },
+    read: async (id) => { const { isNext } = ask(); const found = await get(`/handoffs/${id}`).catch(() => null); if (found) take([found], isNext); },
     reset: () => { all.clear(); listed = LISTED; read().catch(() => {}); },
   });
   try {
-    await read();
+    await first;
   } catch (problem) {
     if (page.isShown()) body.replaceChildren(failure(problem, () => go(location.pathname + location.search, { replace: true })));
   }

@@ -1,6 +1,6 @@
 // Inbox: every open question of every agent, what was answered lately, and the rules that answer by themselves.
 
-import { del, get } from "../api.js";
+import { asking, del, get } from "../api.js";
 import { go } from "../app.js";
 import { approvalList } from "../approval.js";
 import { desk } from "../desk.js";
@@ -26,8 +26,8 @@ export default async function inbox(main, page) {
   main.append(pageHead("Inbox"), keys, h("div.inbox-grid", open.node, h("div.stack", answered.node, rules.node)));
   page.whenLeft(approvalList(list, { full: true, farewell: true, changed: (count) => { say(open.counter, count || ""); none.hidden = count > 0 || Boolean(list.firstChild); } }));
   page.whenLeft(byKeyboard(list));
-  const past = reader(answered.body, page, () => readAnswered(answered.body));
-  const standing = reader(rules.body, page, () => readRules(rules.body, () => standing()));
+  const past = reader(answered.body, page, () => get(`/approvals?status=all&limit=${ANSWERED + 20}`), ({ approvals }) => drawAnswered(answered.body, approvals));
+  const standing = reader(rules.body, page, readRules, (found) => drawRules(rules.body, found, () => standing()));
   page.whenLeft(stream.on({
     event: ({ kind }) => {
       if (kind === "approval_resolved") past();
@@ -40,16 +40,20 @@ export default async function inbox(main, page) {
 }
 
 /** Read a part of the page now, and again soon after it is asked for. */
-function reader(body, page, read) {
+function reader(body, page, read, draw) {
   body.append(skeleton(3));
+  const ask = asking();
   let waiting = null;
   return () => {
     waiting ??= setTimeout(async () => {
       waiting = null;
+      if (!page.isShown()) return;
+      const { isNext } = ask();
       try {
-        if (page.isShown()) await read();
+        const found = await read();
+        if (page.isShown() && isNext()) draw(found);
       } catch (problem) {
-        if (page.isShown()) body.replaceChildren(failure(problem));
+        if (page.isShown() && isNext()) body.replaceChildren(failure(problem));
       }
     }, body.querySelector(".skeleton") ? 0 : SOON);
   };
@@ -57,8 +61,7 @@ function reader(body, page, read) {
 
 const WORDS = { granted: "allowed", denied: "denied", expired: "expired" };
 
-async function readAnswered(body) {
-  const { approvals } = await get(`/approvals?status=all&limit=${ANSWERED + 20}`);
+function drawAnswered(body, approvals) {
   const past = approvals.filter((one) => one.status !== "pending").slice(0, ANSWERED);
   if (!past.length) return body.replaceChildren(empty("Nothing answered yet", "What was asked, and who answered it how, is listed here."));
   if (!body.list?.isConnected) body.replaceChildren((body.list = h("ol.rows", { "aria-label": "Answered" })));
@@ -74,8 +77,9 @@ function answeredRow(one) {
     h("span.row-sub.cut", { title: how }, how)));
 }
 
-async function readRules(body, again) {
-  const found = await get("/rules").catch((problem) => { if (problem.status === 403) return { rules: null }; throw problem; });
+const readRules = () => get("/rules").catch((problem) => { if (problem.status === 403) return { rules: null }; throw problem; });
+
+function drawRules(body, found, again) {
   if (!found.rules?.length) return body.replaceChildren(empty(found.rules ? "No rules" : "Not for you to see", found.rules ? "An answer such as “always allow …” makes one. It answers by itself, is told in the log, and can be taken back here." : ""));
   if (!body.list?.isConnected) body.replaceChildren((body.list = h("ol.rows", { "aria-label": "Standing rules" })));
   return keyed(body.list, found.rules, (one) => one.id, (one) => ruleRow(one, again));
@@ -109,9 +113,13 @@ function byKeyboard(list) {
     if (!card || !desk.may.act) return step(1); // nothing is answered that nobody has looked at
     const at = cards().indexOf(card);
     card[how]();
-    const stop = new MutationObserver(() => { if (!card.isConnected || card.inert) { stop.disconnect(); (cards()[at] ?? cards().at(-1))?.focus(); } });
+    const stop = new MutationObserver(() => {
+      if (card.isConnected && !card.inert) return;
+      stop.disconnect();
+      if (document.activeElement === document.body || card.contains(document.activeElement)) (cards()[at] ?? cards().at(-1))?.focus();
+    });
     stop.observe(list, { childList: true, attributes: true, subtree: true });
-    setTimeout(() => stop.disconnect(), 5000);
+    setTimeout(() => stop.disconnect(), 30000);
     return true;
   };
   const enter = (pressed) => {

@@ -1,6 +1,7 @@
 // Now: what runs, what waits for me, what failed, what was done, and what it cost today.
 
-import { get } from "../api.js";
+import { asking, get } from "../api.js";
+import { go } from "../app.js";
 import { approvalList } from "../approval.js";
 import { addressOf, attention } from "../attention.js";
 import { desk } from "../desk.js";
@@ -20,8 +21,6 @@ export default async function now(main, page) {
   const view = build(main);
   const data = { failed: [], recent: [], usage: null, known: new Map() };
   const draw = perFrame(() => page.isShown() && drawAll(view, data));
-  const early = [];
-  let ready = false;
   page.whenLeft(desk.on("tasks", draw));
   page.whenLeft(desk.on("counts", draw));
   page.whenLeft(desk.on("activity", draw));
@@ -33,21 +32,26 @@ export default async function now(main, page) {
   };
   page.whenLeft(attention.on(drawWaiting));
   page.whenLeft(approvalList(view.waiting.list, { farewell: true, changed: (count) => { questions = count; drawWaiting(); } }));
+  const ask = asking();
+  const early = [];
+  let loads = 0; // what happens during them may not be in their answers
   const take = (event) => {
-    if (!ready) return early.push(event);
+    if (loads) early.push(event);
+    if (!data.loaded) return;
     apply(data, event);
-    return draw();
+    draw();
   };
   const load = async () => {
-    ready = false;
-    const found = await get(`/now?since=${encodeURIComponent(midnight())}`);
+    const { isNext } = ask();
+    if (!loads++) early.length = 0;
+    const found = await get(`/now?since=${encodeURIComponent(midnight())}`).finally(() => { loads -= 1; });
+    if (!isNext()) return;
     Object.assign(data, { failed: found.failed, recent: found.recent, usage: found.usage });
     for (const task of found.running) {
       data.known.set(task.id, task);
       if (task.activity && !desk.activity.has(task.id)) desk.activity.set(task.id, { ...task.activity, text: inWords(task.activity.text) });
     }
-    ready = true;
-    for (const event of early.splice(0)) if (event.seq > found.as_of_seq) apply(data, event);
+    for (const event of early) if (event.seq > found.as_of_seq) apply(data, event);
     data.loaded = true;
     draw();
   };
@@ -56,7 +60,7 @@ export default async function now(main, page) {
     await load();
   } catch (problem) {
     if (!page.isShown()) return;
-    for (const one of [view.failed, view.recent]) one.body.replaceChildren(failure(problem, () => load().catch(() => {})));
+    for (const one of [view.failed, view.recent]) one.body.replaceChildren(failure(problem, () => go("/", { replace: true })));
   }
 }
 

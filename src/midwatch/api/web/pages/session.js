@@ -1,12 +1,12 @@
 // One session: the conversation as it happens, with what the agent thinks, plans and does, what waits in its queue, and a
 // place to write.
 
-import { get, part, post, query } from "../api.js";
+import { asking, get, part, post, query } from "../api.js";
 import { approvalList } from "../approval.js";
 import { composer } from "../compose.js";
 import { firstLine, h, insertSanitised, keyed, perFrame, say } from "../dom.js";
 import { untoldText, usageText } from "../figures.js";
-import { actButton, agoOf, attribute, confirmed, elapsed, empty, skeleton, taskLink, toast } from "../parts.js";
+import { actButton, agoOf, attribute, beginAt, confirmed, elapsed, empty, skeleton, taskLink, toast } from "../parts.js";
 import { grow, Partial } from "../partial.js";
 import { desk } from "../desk.js";
 import { after, taskFrom } from "../model.js";
@@ -29,41 +29,48 @@ export default async function session(main, page) {
   main.className = "session-page";
   const stop = new AbortController();
   page.whenLeft(() => stop.abort());
-  const data = { session: null, messages: new Map(), html: new Map(), partials: new Map(), queue: new Map(), steers: new Map(), running: null, errors: [], lately: [], seq: 0, work: new Work(), events: null };
-  const view = build(main, key, data);
-  const draw = perFrame(() => page.isShown() && data.session && drawAll(view, data, page));
+  const data = { session: null, messages: new Map(), html: new Map(), partials: new Map(), queue: new Map(), steers: new Map(), running: null, ended: new Set(), errors: [], lately: [], seq: 0, work: new Work(), events: null };
+  const view = build(key, data);
+  main.append(skeleton(8));
+  const draw = perFrame(() => page.isShown() && data.read && drawAll(view, data, page));
+  const askUsed = asking();
   const readUsed = async () => {
+    const { isNext } = askUsed();
     const found = await get(`/usage${query({ session_key: key, since: "1970-01-02T00:00:00Z", by: "session" })}`, { signal: stop.signal }).catch(() => null);
-    if (found) { data.used = found.total; draw(); }
+    if (found && isNext()) { data.used = found.total; draw(); }
   };
   let reading = false;
+  let again = false;
   const read = async () => {
+    again = reading; // what is asked for now may be newer than the answer that is under way
     if (reading) return;
     reading = true;
     try {
-      take(data, await snapshot({ session_key: key }, stop.signal), () => read().catch(() => {}));
+      const known = { partials: new Set(data.partials.keys()), screen: data.screen };
+      take(data, await snapshot({ session_key: key }, stop.signal), known, () => read().catch(() => {}));
       await Promise.all([readHtml(key, data, stop.signal).catch(() => {}), data.events ? null : readWork(key, data, stop.signal).catch(() => {})]); // first, so that Markdown is not seen raw and nothing moves
+      data.read = true;
       draw();
     } finally {
       reading = false;
+      if (again) read().catch(() => {});
     }
   };
   page.whenLeft(stream.on({
     event: (event) => {
       if (event.session_key !== key) return;
       data.lately.push(event);
+      if (event.kind === "task_finished") { data.ended.add(event.task_id); readUsed(); } // also before the rest is read
       if (data.lately.length > LATELY) data.lately.shift();
       if (!data.session) return;
       note(data, event);
       if (data.events) { data.events.push(event); data.work.take(event); }
-      if (event.kind === "task_finished") readUsed();
       if (event.kind === "message_update" && event.payload.number) readHtml(key, data, stop.signal).then(draw).catch(() => {});
       draw();
     },
     live: (event) => {
       if (event.session_key !== key) return;
       if (event.kind === "thought_delta" && data.work.take(event)) draw(); // also before the rest is read: it is told once
-      if (!data.session) return;
       data.last = event.time;
       if (event.kind === "message_delta") {
         const { message_id: id } = event.payload;
@@ -80,7 +87,7 @@ export default async function session(main, page) {
   page.whenLeft(approvalList(view.approvals, { which: (one) => one.session_key === key, withTask: true, changed: () => stick(view) }));
   view.send = async (text, wish, mode) => {
     const task = await post(`/sessions/${part(key)}/messages`, { text, mode }, { key: wish });
-    if (!task.steer && !data.queue.has(task.id) && data.running?.id !== task.id && !data.ended?.has(task.id)) data.queue.set(task.id, task);
+    if (!task.steer && !data.queue.has(task.id) && data.running?.id !== task.id && !data.ended.has(task.id)) data.queue.set(task.id, task);
     view.stuck = true;
     draw();
   };
@@ -99,17 +106,20 @@ export default async function session(main, page) {
   };
   page.whenLeft(() => view.terminal?.stop.abort());
   const found = await get(`/sessions/${part(key)}`); // an unknown session is told as such
+  if (!page.isShown()) return;
   page.setTitle(found.title || key);
   data.steerable = found.steerable;
+  makeRoom(view, data.steerable && !isClosed(found)); // before it is seen, so that nothing moves
+  main.replaceChildren(...view.parts);
   await Promise.all([read(), readUsed()]);
-  if (desk.may.act) view.input.focus({ preventScroll: true });
+  if (desk.may.act && page.isShown()) beginAt(view.input);
   const { transport } = await get("/status", { from: surface(key), signal: stop.signal }).catch(() => ({}));
   view.look.hidden = transport !== "pty";
   if (transport === "pty" && single && matchMedia(WIDE).matches) view.showTerminal(true);
 }
 
-/** The state of the session, as the stream tells it. */
-function take(data, state, missing) {
+/** The state of the session, as the stream tells it. `known` is what was there when it was asked for: the rest is newer. */
+function take(data, state, known, missing) {
   data.session = state.session;
   for (const one of state.messages) data.messages.set(one.number, { ...data.messages.get(one.number), ...one });
   const before = data.partials;
@@ -119,10 +129,13 @@ function take(data, state, missing) {
     made.take(one);
     data.partials.set(one.message_id, made);
   }
+  const said = new Set([...data.messages.values()].map((one) => one.id));
+  const isNew = (id) => !known.partials.has(id) && !data.partials.has(id) && !said.has(id) && !data.ended.has(id.split(".")[0]);
+  for (const [id, one] of before) if (isNew(id)) data.partials.set(id, one);
   data.queue = new Map((state.queue ?? []).map((task) => [task.id, task]));
   data.steers = new Map((state.steers ?? []).map((one) => [one.id, one]));
   data.running = state.running;
-  data.screen = state.screen ?? null;
+  if (data.screen === known.screen) data.screen = state.screen ?? null;
   data.errors = state.errors ?? [];
   data.seq = state.as_of_seq;
   for (const event of data.lately) note(data, event); // those after the state; it may be older than what came meanwhile
@@ -140,7 +153,6 @@ function note(data, event) {
   } else if (kind === "task_submitted") data.queue.set(id, taskFrom(event));
   else if (kind === "task_started") { data.running = after(data.queue.get(id) ?? taskFrom(event), event); data.queue.delete(id); data.session = { ...data.session, status: "busy" }; }
   else if (kind === "task_finished") {
-    (data.ended ??= new Set()).add(id);
     data.queue.delete(id);
     for (const name of [...data.partials.keys()]) if (name.startsWith(`${id}.`)) data.partials.delete(name);
     if (data.running?.id === id) data.running = null;
@@ -192,7 +204,7 @@ async function readEarlier(view, key, data) {
   view.scroller.scrollTop += view.scroller.scrollHeight - height; // what is read stays where it is
 }
 
-function build(main, key, data) {
+function build(key, data) {
   const view = {
     title: h("h1.cut", key), status: h("span.status"), time: elapsed(null), last: agoOf(null), activity: h("span.cut.dim"), sub: h("p.session-sub.faint.cut"),
     talk: h("ol.talk"), partials: h("ol.talk", { "aria-live": "off" }), approvals: h("div.approvals.in-place", { hidden: true }), queue: h("ol.queue", { "aria-label": "Queue" }),
@@ -218,10 +230,10 @@ function build(main, key, data) {
   view.look = actButton("Terminal", () => view.showTerminal(!view.terminal), { iconName: "terminal", title: "See its terminal and type into it" });
   view.look.hidden = true;
   view.body = h("div.session-body", h("section.panel.talk-panel", view.scroller, h("div.talk-foot", view.errors, view.queue, view.modes.node, view.form)));
-  main.append(
+  view.parts = [
     h("div.page-head", single ? null : h("nav.crumbs", { "aria-label": "Where" }, h("a", { href: "/sessions" }, "Sessions")), view.title, h("span.spacer"), h("span.task-buttons", view.look, view.soon, view.interrupt, single ? null : view.close)),
     view.sub, h("p.task-line", view.status, h("span", view.time), h("span.dim", "last activity ", view.last), view.activity),
-    view.body);
+    view.body];
   return view;
 }
 
@@ -229,9 +241,18 @@ function stick(view) {
   if (view.stuck) view.scroller.scrollTop = view.scroller.scrollHeight;
 }
 
+const isClosed = ({ status }) => status === "closed" || status === "lost";
+
+/** For what a running turn offers; kept while nothing runs, so that nothing moves when it does. */
+function makeRoom(view, room, steerable = false) {
+  view.soon.hidden = !room;
+  view.soon.classList.toggle("idle", !steerable);
+  view.modes.offer(steerable, Boolean(room));
+}
+
 function drawAll(view, data, page) {
   const { session, running } = data;
-  const closed = session.status === "closed" || session.status === "lost";
+  const closed = isClosed(session);
   page.setTitle(session.title || session.key);
   say(view.title, session.title || session.key);
   const used = [usageText(data.used), untoldText(data.used)].filter(Boolean).join(", ");
@@ -245,11 +266,8 @@ function drawAll(view, data, page) {
   const steerable = Boolean(running && data.steerable && !closed);
   view.interrupt.disabled = !running;
   say(view.interrupt.lastChild, steerable ? "Abort now" : "Interrupt");
-  const room = Boolean(data.steerable && !closed); // kept while nothing runs, so that nothing moves when it does
-  view.soon.hidden = !room;
-  view.soon.classList.toggle("idle", !steerable);
+  makeRoom(view, data.steerable && !closed, steerable);
   view.soon.disabled = [...data.steers.values()].some((one) => one.mode === "stop");
-  view.modes.offer(steerable, room);
   view.close.disabled = closed;
   view.loading.remove();
   view.approvals.hidden = false; // below what was said, so not before it

@@ -1,13 +1,13 @@
 // Sessions: conversations with agents, the most recently used first, and a form for a new one.
 
-import { get, post, query } from "../api.js";
-import { go } from "../app.js";
+import { asking, get, post, query } from "../api.js";
+import { go, onward } from "../app.js";
 import { desk } from "../desk.js";
 import { h, perFrame, placed, say } from "../dom.js";
 import { icon } from "../icons.js";
 import { agentPicker, directoryPicker } from "../picker.js";
 import { act, agoOf, attribute, command, empty, failure, field, pageHead, showProblem, skeleton } from "../parts.js";
-import { stream } from "../stream.js";
+import { follow } from "../standing.js";
 
 const PAGE = 50;
 
@@ -37,25 +37,26 @@ export default async function sessions(main, page) {
     if (!rows.length) body.append(empty("No sessions yet", "A session is a conversation with one agent: it remembers what was said, and its messages are answered one after the other.",
       h("button.primary.acts", { type: "button", onclick: () => open(true) }, "New session"), command('midwatch submit --session chat:hello "Say hello"')));
   });
+  const ask = asking();
   const load = async (before = null) => {
+    const { isNext } = ask();
     const found = await get(`/sessions${query({ limit: PAGE, before })}`);
     body.querySelector(".skeleton")?.remove();
-    for (const one of found.sessions) data.sessions.set(one.key, one);
+    for (const one of found.sessions) if (isNext(one.key)) data.sessions.set(one.key, one);
     data.next = found.next ?? null;
     data.loaded = true;
     draw();
   };
   more.addEventListener("click", () => act(more, () => load(data.next)));
   const readOne = async (key) => {
+    const { isNext } = ask();
     const found = await get(`/sessions/${encodeURIComponent(key)}`).catch(() => null);
-    if (found && page.isShown()) { data.sessions.set(key, found); draw(); }
+    if (found && page.isShown() && isNext(key)) { data.sessions.set(key, found); draw(); }
   };
-  page.whenLeft(stream.on({
-    event: (event) => { if (changes(event) && data.loaded) soon(readOne, event.session_key); },
-    reset: () => load().catch(() => {}),
-  }));
+  const first = load();
+  follow(page, { first, concerns: (event) => (changes(event) ? event.session_key : null), read: readOne, reset: () => load().catch(() => {}) });
   try {
-    await load();
+    await first;
   } catch (problem) {
     if (page.isShown()) body.replaceChildren(failure(problem, () => go("/sessions", { replace: true })));
   }
@@ -63,13 +64,6 @@ export default async function sessions(main, page) {
 
 const KINDS = new Set(["session_opened", "session_closed", "task_submitted", "task_started", "task_finished", "task_waiting", "approval_resolved"]);
 const changes = (event) => event.session_key && !event.session_key.startsWith("bg:") && KINDS.has(event.kind);
-
-const asked = new Map();
-/** Several events of one session in a row are one question to the server. */
-function soon(read, key) {
-  clearTimeout(asked.get(key));
-  asked.set(key, setTimeout(() => { asked.delete(key); read(key); }, 150));
-}
 
 function row(one) {
   const status = h("span.status");
@@ -105,8 +99,9 @@ function newSession() {
     act(button, async () => {
       const said = Object.fromEntries(new FormData(form));
       const body = Object.fromEntries(["agent", "workdir", "title"].filter((name) => said[name]?.trim()).map((name) => [name, said[name].trim()]));
+      const lead = onward();
       try {
-        go(`/sessions/${encodeURIComponent((await post("/sessions", body)).key)}`);
+        lead(`/sessions/${encodeURIComponent((await post("/sessions", body)).key)}`);
       } catch (problem) {
         showProblem(form, problem);
       }

@@ -1,6 +1,6 @@
 // Settings: who I am, who else may come in, and how this desk is set up.
 
-import { del, get, post } from "../api.js";
+import { asking, del, get, post } from "../api.js";
 import { desk } from "../desk.js";
 import { h, keyed } from "../dom.js";
 import { act, actButton, agoOf, confirmed, copyButton, empty, failure, field, pageHead, panel, showProblem, skeleton, toast } from "../parts.js";
@@ -64,16 +64,20 @@ function tokenPanel() {
   });
   const none = h("p.faint.padded", { hidden: true }, "No tokens yet: programs, phones and colleagues get one each.");
   const old = h("label.check", h("input", { type: "checkbox", onchange: () => read(true) }), " also revoked and browsers");
+  const ask = asking();
   const read = async (owner) => {
+    const { isNext } = ask();
     if (!owner) return body.replaceChildren(empty("Only the owner sees tokens", "Ask the owner for one of your own, with the role you need."));
     try {
       const { tokens } = await get("/tokens");
+      if (!isNext()) return undefined;
       const wanted = tokens.filter((one) => old.firstChild.checked || (one.kind === "api" && !one.revoked_at));
       if (!form.isConnected) body.replaceChildren(form, made, table, none, h("div.padded", old));
       keyed(rows, wanted, (one) => one.id + Boolean(one.revoked_at), (one) => tokenRow(one, () => read(true)));
       none.hidden = wanted.length > 0;
       return undefined;
     } catch (problem) {
+      if (form.isConnected) return toast(problem.message, "bad"); // what is typed, and a token that is shown once, stay
       return body.replaceChildren(failure(problem, () => read(true)));
     }
   };

@@ -2,7 +2,7 @@
 
 import { post } from "../api.js";
 import { h } from "../dom.js";
-import { command, field, showProblem } from "../parts.js";
+import { act, command, field, showProblem } from "../parts.js";
 
 /** Only addresses of this console, so that a link cannot lead elsewhere. */
 function nextPage(search) {
@@ -17,12 +17,13 @@ export default async function signIn(main, page) {
   const code = location.hash.slice(1);
   const status = h("p.dim.told", { role: "status" }, code ? "Signing in…" : "");
   const token = h("input.mono", { name: "token", type: "password", required: true, autocomplete: "current-password", spellcheck: false });
+  const button = h("button.primary", { type: "submit" }, "Sign in");
   const form = h("form.form", { hidden: Boolean(code), noValidate: true },
     field("Token", token, h("span", "Made with ", h("code", "midwatch token create"), ", or the content of the file ", h("code", "token"), " in the home directory.")),
-    h("div.form-buttons", h("button.primary", { type: "submit" }, "Sign in")));
-  form.addEventListener("submit", async (sent) => {
+    h("div.form-buttons", button));
+  form.addEventListener("submit", (sent) => {
     sent.preventDefault();
-    await redeem({ token: token.value.trim() }, form, status, next);
+    act(button, () => redeem({ token: token.value.trim() }, form, status, next));
   });
   main.append(h("div.sign-in-card",
     h("img", { src: "/web/mark.svg", alt: "", width: 44, height: 44 }),

@@ -1,11 +1,11 @@
 // A new task: the prompt first, everything else has a default.
 
 import { post } from "../api.js";
-import { go } from "../app.js";
+import { onward } from "../app.js";
 import { h, wishKey } from "../dom.js";
 import { agentPicker, directoryPicker } from "../picker.js";
 import { desk } from "../desk.js";
-import { act, empty, field, pageHead, showProblem } from "../parts.js";
+import { act, beginAt, empty, field, pageHead, showProblem } from "../parts.js";
 
 export default async function submit(main, page) {
   page.setTitle("New task");
@@ -33,9 +33,10 @@ export default async function submit(main, page) {
     const body = { prompt: said.prompt };
     for (const name of ["agent", "workdir", "timeout", "delay", "route"]) if (said[name]?.trim()) body[name] = said[name].trim();
     if (Number(said.priority)) body.priority = Number(said.priority);
+    const lead = onward();
     try {
       const task = await post("/tasks", body, { key });
-      return go(`/tasks/${task.id}`);
+      return lead(`/tasks/${task.id}`);
     } catch (problem) {
       return showProblem(form, problem);
     }
@@ -45,5 +46,5 @@ export default async function submit(main, page) {
     if (pressed.key === "Enter" && (pressed.ctrlKey || pressed.metaKey)) { pressed.preventDefault(); send(); }
   });
   main.append(pageHead("New task"), form);
-  return prompt.focus();
+  return beginAt(prompt);
 }

@@ -1,7 +1,7 @@
 // One task: what was asked, what happens, what came of it.
 
-import { get, post } from "../api.js";
-import { go } from "../app.js";
+import { asking, get, post } from "../api.js";
+import { onward } from "../app.js";
 import { approvalList } from "../approval.js";
 import { askMore, drawBudget, isSpent } from "../budget.js";
 import { desk } from "../desk.js";
@@ -30,29 +30,34 @@ export default async function task(main, page) {
   const view = build(main, data, page);
   const draw = perFrame(() => page.isShown() && data.read && drawAll(view, data, page));
   const whole = async () => {
+    const { id: known } = partial;
     const state = await snapshot({ task_id: id }, stop.signal).catch(() => null);
-    if (!state || !page.isShown()) return;
-    if (state.partial && partial.take(state.partial)) showPartial();
+    if (!state?.partial || !page.isShown()) return;
+    const begun = partial.id !== known && partial.id !== state.partial.message_id; // meanwhile, so it is newer
+    if (!begun && partial.take(state.partial)) showPartial();
   };
-  let asking = false;
+  let reading = false;
   const partial = new Partial(async () => {
-    if (asking) return;
-    asking = true;
+    if (reading) return;
+    reading = true;
     await whole();
-    asking = false;
+    reading = false;
   });
   const showPartial = perFrame(() => { data.partial = partial.text; drawOutput(view, data); });
   const take = (event) => {
     if (event.task_id !== id) return;
-    if (!data.task) return void data.early.push(event);
+    if (!data.read) return void data.early.push(event);
     note(data, event);
-    if (event.kind === "task_finished" || event.kind.startsWith("handoff_")) readPage().catch(() => {});
+    if (changesPage(event)) readPage().catch(() => {});
     draw();
   };
+  const ask = asking();
   const readPage = async () => {
+    const { isNext } = ask();
     const found = await get(`/tasks/${id}/page`, { signal: stop.signal });
+    if (!isNext()) return;
     Object.assign(data, { task: found.task, prompt_html: found.prompt_html, result_html: found.result_html, lineage: withWork(found), handoffs: found.handoffs });
-    for (const event of inOrder(data)) data.task = after(data.task, event); // the reply may be older than what came meanwhile
+    catchUp(data);
     data.last ??= found.last_event_at;
     for (const one of found.deliveries) data.deliveries.set(one.id, one);
     draw();
@@ -60,7 +65,10 @@ export default async function task(main, page) {
   const readAll = async () => {
     await Promise.all([readPage(), readEvents(id, data, stop.signal)]);
     data.work.reset(inOrder(data));
-    for (const event of data.early.splice(0)) note(data, event);
+    const early = data.early.splice(0);
+    for (const event of early) note(data, event);
+    catchUp(data);
+    if (early.some(changesPage)) readPage().catch(() => {});
     data.read = true; // both: whether it has steps decides how the page is laid out
     draw();
     if (data.task.status === "running") await whole();
@@ -70,10 +78,10 @@ export default async function task(main, page) {
     live: (event) => {
       if (event.task_id !== id) return;
       if (event.kind === "thought_delta" && data.work.take(event)) draw(); // also before the rest is read: it is told once
+      if (event.kind === "screen_update") { data.partial = event.payload.screen; if (data.read) drawOutput(view, data); }
       if (!data.task) return;
       data.last = event.time;
       if (event.kind === "message_delta" && partial.add(event.payload)) showPartial();
-      if (event.kind === "screen_update") { data.partial = event.payload.screen; drawOutput(view, data); }
       attribute(view.last, "at", data.last);
     },
     state: () => data.task?.status === "running" && whole(),
@@ -96,12 +104,20 @@ async function readEvents(id, data, signal) {
 
 const inOrder = (data) => [...data.events.values()].sort((a, b) => a.seq - b.seq);
 
+/** Whether it tells of something that is not in the event itself. */
+const changesPage = ({ kind }) => kind === "task_finished" || kind.startsWith("handoff_");
+
+/** A reply may be older than what came meanwhile. */
+function catchUp(data) {
+  for (const event of inOrder(data)) data.task = after(data.task, event);
+}
+
 function note(data, event) {
   if (!data.events.has(event.seq)) data.events.set(event.seq, event);
   data.work.take(event);
   data.last = event.time;
   data.task = after(data.task, event);
-  if (event.kind === "task_started") data.partial = null;
+  if (event.kind === "task_started" && data.read) data.partial = null;
   if (event.kind === "message_update" && event.payload.role === "agent" && isOpen(data.task)) data.partial = event.payload.message;
   if (event.kind === "delivery_sent" || event.kind === "delivery_failed") {
     const { delivery_id, channel, notice, error } = event.payload;
@@ -180,7 +196,7 @@ function drawAll(view, data, page) {
   say(view.wait, waitText(task) ?? (task.stop_requested && isOpen(task) ? `stopping (${task.stop_requested})` : ""));
   view.due.hidden = task.status !== "pending" || !(Date.parse(task.due_at) > Date.now());
   attribute(view.due, "at", task.due_at);
-  drawButtons(view, task);
+  drawButtons(view, data);
   if (data.drawnPrompt !== data.prompt_html) {
     insertSanitised(view.prompt, data.prompt_html);
     data.drawnPrompt = data.prompt_html;
@@ -221,14 +237,15 @@ function drawEvents(view, data) {
   else view.waterfall.show(events);
 }
 
-function drawButtons(view, task) {
+function drawButtons(view, data) {
+  const { task } = data;
   const wanted = isOpen(task) ? "cancel" : task.status === "done" ? "again" : "retry";
   if (view.buttons.dataset.shown === wanted + task.session_key) return;
   view.buttons.dataset.shown = wanted + task.session_key;
   const again = `/tasks/new?${new URLSearchParams({ prompt: task.prompt, agent: task.agent, workdir: task.workdir ?? "" })}`;
-  view.buttons.replaceChildren(h("button", { type: "button", onclick: () => handOver(task) }, "Hand over"), ...{
-    cancel: [actButton("Cancel", () => cancel(task), { kind: "danger", iconName: "stop" })],
-    retry: [h("a.button", { href: again }, "Edit and submit"), actButton("Retry", () => retry(task), { kind: "primary", iconName: "retry" })],
+  view.buttons.replaceChildren(h("button", { type: "button", onclick: () => handOver(data.task) }, "Hand over"), ...{
+    cancel: [actButton("Cancel", () => cancel(data.task), { kind: "danger", iconName: "stop" })],
+    retry: [h("a.button", { href: again }, "Edit and submit"), actButton("Retry", () => retry(data.task), { kind: "primary", iconName: "retry" })],
     again: task.prompt.length < 4000 ? [h("a.button", { href: again }, "Submit again")] : [],
   }[wanted]);
 }
@@ -240,9 +257,10 @@ async function cancel(task) {
 
 async function retry(task) {
   if (isSpent(task)) return void askMore(task);
+  const lead = onward();
   const made = await post(`/tasks/${task.id}/retry`, {}, { key: wishKey() });
   toast("Handed in again.");
-  go(`/tasks/${made.id}`);
+  lead(`/tasks/${made.id}`);
 }
 
 function drawOutput(view, data) {

@@ -1,6 +1,6 @@
 // Tasks: all of them, newest first, with filters that live in the address.
 
-import { get, query } from "../api.js";
+import { asking, get, query } from "../api.js";
 import { go } from "../app.js";
 import { h, perFrame, placed, say } from "../dom.js";
 import { after, taskFrom } from "../model.js";
@@ -31,15 +31,19 @@ export default async function tasks(main, page) {
     body.querySelector(".empty")?.remove();
     if (!data.tasks.size) body.append(nothing(wanted));
   });
+  const ask = asking();
+  let loads = 0; // what happens during them may not be in their answers
   const load = async (before = null) => {
-    const found = await get(`/tasks${query({ ...wanted, before, limit: PAGE })}`);
-    if (!page.isShown()) return;
+    const { isNext } = ask();
+    if (!loads++) data.early = [];
+    const found = await get(`/tasks${query({ ...wanted, before, limit: PAGE })}`).finally(() => { loads -= 1; });
+    if (!page.isShown() || !isNext()) return;
     body.querySelector(".skeleton")?.remove();
     body.querySelector(".empty")?.remove();
     for (const task of found.tasks) data.tasks.set(task.id, task);
     data.next = found.next;
     data.loaded = true;
-    for (const event of data.early.splice(0)) take(data, wanted, event, false);
+    for (const event of data.early) take(data, wanted, event, false);
     draw();
   };
   const release = () => {
@@ -53,7 +57,10 @@ export default async function tasks(main, page) {
   fresh.addEventListener("click", release);
   more.addEventListener("click", () => act(more, () => load(data.next)));
   page.whenLeft(stream.on({
-    event: (event) => { if (!data.loaded) data.early.push(event); else if (take(data, wanted, event, over)) draw(); },
+    event: (event) => {
+      if (loads) data.early.push(event);
+      if (data.loaded && take(data, wanted, event, over)) draw();
+    },
     reset: () => { data.tasks.clear(); load().catch(() => {}); },
   }));
   try {

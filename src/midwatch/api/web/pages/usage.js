@@ -1,6 +1,6 @@
 // Usage: tokens and money by day, agent, actor, session and model. What nobody told is unknown.
 
-import { get, query } from "../api.js";
+import { asking, get, query } from "../api.js";
 import { go } from "../app.js";
 import "../bars.js";
 import { h, keyed, perFrame, say } from "../dom.js";
@@ -25,11 +25,14 @@ export default async function usage(main, page) {
   const view = build(main, wanted);
   const data = {};
   const draw = perFrame(() => page.isShown() && data.days && drawAll(view, data, wanted));
+  const ask = asking();
   const read = async () => {
+    const { isNext } = ask();
     const since = new Date(Date.parse(midnight()) - (Number(wanted.days) - 1) * DAY + 3600000 * 3); // a day of 23 or 25 hours
     since.setHours(0, 0, 0, 0);
     const asked = { since: since.toISOString(), zone };
     const [days, rows] = await Promise.all([get(`/usage${query({ ...asked, by: "day" })}`), wanted.by === "day" ? null : get(`/usage${query({ ...asked, by: wanted.by, limit: 200 })}`)]);
+    if (!isNext()) return;
     Object.assign(data, { since, days, rows: rows ?? days });
     draw();
   };

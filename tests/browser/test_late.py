@@ -1,0 +1,208 @@
+"""A slow network: answers come late, overtake each other, or come when nobody waits for them any more."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+
+import pytest
+from playwright.async_api import Page, Route, expect
+
+from browsing import Desk, live, session_path
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+HOLD_STATES = """(() => {
+  const quick = window.fetch;
+  window.held = 0;
+  window.fetch = async (...asked) => {
+    const reply = await quick(...asked);
+    if (!String(asked[0]).includes("session_key=") || !String(asked[0]).includes("state=true")) return reply;
+    window.held += 1;
+    await new Promise((go) => { window.release = go; });
+    return reply;
+  };
+})();"""
+"""What a session's page is told first is on its way until the page is told to take it."""
+REFUSAL = {"detail": "too much at once", "code": "store_unavailable"}
+
+
+class Late:
+    """Answers that were given, and have not come yet."""
+
+    def __init__(self) -> None:
+        self._go = asyncio.Event()
+        self._left = asyncio.Semaphore(0)
+
+    async def __call__(self, route: Route) -> None:
+        answer = await route.fetch()
+        self._left.release()
+        await self._go.wait()
+        await route.fulfill(response=answer)
+
+    async def given(self) -> None:
+        """Wait until there is one that was not waited for before."""
+        await asyncio.wait_for(self._left.acquire(), 15)
+
+    def come(self) -> None:
+        self._go.set()
+
+
+async def drawn(page: Page) -> None:
+    """Wait until what has come is drawn."""
+    await page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+async def test_an_older_answer_that_comes_last_is_not_taken(desk: Desk) -> None:
+    session = (await desk.post("/sessions", {"agent": "coder"}))["key"]
+    page = await desk.open("/")
+    late = Late()
+    await page.route("**/api/v1/usage?*", late, times=1)
+    await page.goto(session_path(session))
+    await late.given()
+    await desk.ended((await desk.post(f"{session_path(session)}/messages", {"text": "put a ceiling on it"}))["id"])
+    used = page.locator(".session-sub", has_text="used 48.2K tokens in")
+    await expect(used).to_be_visible()
+    async with page.expect_response("**/api/v1/usage?*") as answered:
+        late.come()
+    await (await answered.value).finished()
+    await expect(page.get_by_label("Message")).to_be_focused()  # when all is read
+    await drawn(page)
+    assert await used.count() == 1
+
+
+async def pause(desk: Desk) -> str:
+    automation = await desk.post("/automations", {"prompt": "look around", "agent": "demo", "every": 3600})
+    return f"/automations/{automation['id']}/pause"
+
+
+async def close(desk: Desk) -> str:
+    session = await desk.post("/sessions", {"agent": "demo"})
+    return f"{session_path(session['key'])}/close"
+
+
+async def rest(desk: Desk) -> str:
+    goal = await desk.post("/goals", {"objective": "demo:hang all is well", "agent": "demo"})
+    return f"/goals/{goal['id']}/pause"
+
+
+@pytest.mark.parametrize(
+    ("path", "prepare", "status"),
+    [("/automations", pause, "paused"), ("/sessions", close, "closed"), ("/goals", rest, "paused")],
+)
+async def test_what_happens_while_a_list_is_on_its_way_is_seen(
+    desk: Desk, path: str, prepare: Callable[[Desk], Awaitable[str]], status: str
+) -> None:
+    act = await prepare(desk)
+    page = await desk.open("/")
+    late = Late()
+    await page.route(re.compile(rf"/api/v1{path}\?.*limit="), late, times=1)
+    await page.goto(path)
+    await live(page)
+    await late.given()
+    seq = (await desk.get("/events?before=9007199254740991&limit=1"))["events"][0]["seq"]
+    await desk.post(act)
+    assert (await desk.get(f"/events?after={seq}"))["events"], "something happened"
+    late.come()
+    await expect(page.locator(".rows .status")).to_have_text(status)
+
+
+async def test_words_that_come_before_the_page_is_read_stay(desk: Desk) -> None:
+    pipe = desk.pipe()
+    session = (await desk.post("/sessions", {"agent": "pipe"}))["key"]
+    page = await desk.open("/")
+    await page.add_init_script(HOLD_STATES)
+    await page.goto(session_path(session))
+    await page.wait_for_function("() => window.held")
+    await live(page)
+    sent = await desk.post(f"{session_path(session)}/messages", {"text": str(pipe.path)})
+    await desk.until(f"/tasks/{sent['id']}", lambda task: task["status"] == "running")
+    pipe.write("first words")
+    watching = await desk.tab(page.context, f"/tasks/{sent['id']}")
+    await expect(watching.locator(".task-output .said")).to_have_text("first words")
+    await page.evaluate("() => window.release()")
+    await expect(page.locator(".message.writing .said")).to_have_text("first words")
+    await drawn(page)
+    await expect(page.locator(".message.writing .said")).to_have_text("first words")
+
+
+async def test_who_left_a_page_is_not_led_on_by_its_answer(desk: Desk) -> None:
+    page = await desk.open("/tasks/new?prompt=hello")
+    late = Late()
+    await page.route("**/api/v1/tasks", late)
+    await page.get_by_role("button", name="Submit").click()
+    await late.given()
+    await page.get_by_role("link", name="Agents").click()
+    await expect(page.get_by_role("heading", name="Agents", level=1)).to_be_visible()
+    async with page.expect_response("**/api/v1/tasks") as answered:
+        late.come()
+    await (await answered.value).finished()
+    await drawn(page)
+    await expect(page.locator("[data-agent=demo]")).to_be_visible()
+    assert page.url.endswith("/agents")
+    await expect(page).to_have_title("Agents · midwatch")
+
+
+async def test_a_dialog_goes_with_its_page(desk: Desk) -> None:
+    task = await desk.submit("demo:hang")
+    page = await desk.open("/tasks")
+    await page.locator(".task-list a").click()
+    await page.get_by_role("button", name="Cancel", exact=True).click()
+    await expect(page.get_by_role("dialog")).to_be_visible()
+    await page.go_back()
+    await expect(page.get_by_role("heading", name="Tasks", level=1)).to_be_visible()
+    await expect(page.locator("dialog")).to_have_count(0)
+    assert (await desk.get(f"/tasks/{task}"))["status"] == "running"
+
+
+async def test_a_task_goes_to_the_agent_that_was_chosen_though_the_others_are_not_known_yet(desk: Desk) -> None:
+    page = await desk.open("/")
+    late = Late()
+    await page.route("**/api/v1/agents", late)
+    await page.goto("/tasks/new?agent=echo&prompt=hello")
+    await page.get_by_role("button", name="Submit").click()
+    await expect(page.locator(".task-line .status")).to_have_text("done")
+    await expect(page.locator(".facts .fact").first).to_have_text("Agentecho")
+    late.come()
+
+
+async def test_a_new_token_stays_in_sight_when_the_others_cannot_be_read(desk: Desk) -> None:
+    desk.expect_problem("status of 503")
+    page = await desk.open("/settings")
+    await page.get_by_label("Name").fill("phone")
+
+    async def refuse(route: Route) -> None:
+        await (route.fulfill(status=503, json=REFUSAL) if route.request.method == "GET" else route.continue_())
+
+    await page.route("**/api/v1/tokens", refuse)
+    await page.get_by_role("button", name="Create").click()
+    await expect(page.locator(".toast")).to_have_text("too much at once")
+    await expect(page.locator(".made code")).to_have_text(re.compile("^mw_"))
+
+
+SEEN = """(node) => {
+  const { left, top, width, height } = node.getBoundingClientRect();
+  return document.elementFromPoint(left + width / 2, top + height / 2) === node;
+}"""
+
+
+async def test_a_notice_is_seen_above_a_dialog_and_outlives_it(desk: Desk) -> None:
+    desk.expect_problem("status of 503")
+    task = await desk.submit("demo:hang")
+    page = await desk.open(f"/tasks/{task}")
+
+    async def refuse(route: Route) -> None:
+        await route.fulfill(status=503, json=REFUSAL)
+
+    await page.route("**/api/v1/handoffs", refuse)
+    await page.get_by_role("button", name="Hand over").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("To", exact=True).select_option("echo")
+    await dialog.get_by_role("button", name="Hand over").click()
+    notice = page.locator(".toast")
+    await expect(notice).to_have_text("too much at once")
+    assert await notice.evaluate(SEEN)
+    await page.keyboard.press("Escape")
+    await expect(dialog).to_have_count(0)
+    await expect(notice).to_be_visible()
