@@ -44,6 +44,11 @@ kind = "terminal"
 argv = ["cat"]
 quiet = 0.1
 """
+DENY = "POST /api/v1/approvals/{approval_id}/deny"
+DELAY = "POST /api/v1/goals/{goal_id}/delay"
+CALL_OFF = "POST /api/v1/handoffs/{handoff_id}/cancel"
+"""These have things of their own: other requests would have ended all there are before."""
+HALF = '{{ dictionary = "{}", probability = 0.5 }}'
 ASKING = """
 from midwatch.agent import Question
 
@@ -157,7 +162,7 @@ async def things(http: httpx2.AsyncClient, folder: Path) -> dict[str, list[str]]
     failed = [await made("/tasks", prompt="demo:fail", route="webhook", session_key="chat:a") for _ in range(30)]
     waits = [await made("/tasks", prompt="later", delay="1h") for _ in range(5)]
     hangs = await made("/tasks", prompt="demo:hang")
-    asks = [await made("/tasks", prompt="demo:ask") for _ in range(20)]
+    asks = [await made("/tasks", prompt="demo:ask") for _ in range(40)]
     for key in ("chat:plain", "chat:x/y|thread:1", "chat:ü/messages"):
         await made("/sessions", key=key)
     await open_screens(http)
@@ -167,7 +172,7 @@ async def things(http: httpx2.AsyncClient, folder: Path) -> dict[str, list[str]]
     goals = [(await made("/goals", objective="demo:hang", scope_id=f"s{n}", agent="demo"))["id"] for n in range(30)]
     for goal in goals[:15]:
         await made(f"/goals/{goal}/pause")
-    passed = await handoffs(made)
+    passed = await handoffs(made, ["demo:hang"] * 4 + ["demo:fail"] * 20 + ["hello"] * 10)
     await until(http, "/approvals?limit=500", "approvals", len(asks))
     await until(http, "/deliveries?status=failed&limit=500", "deliveries", 2 * len(failed))
     leave = [await made("/tasks", prompt=f"ls {n}", agent="asks", workdir=str(Path.cwd())) for n in range(10)]
@@ -179,14 +184,18 @@ async def things(http: httpx2.AsyncClient, folder: Path) -> dict[str, list[str]]
     assert len(rules) == len(leave)
     approvals = (await http.get("/approvals?limit=500")).json()["approvals"]
     deliveries = (await http.get("/deliveries?limit=500")).json()["deliveries"]
+    apart = {task["id"] for task in asks[20:]}
     return {
-        "path.task_id": [done["id"], hangs["id"], *(task["id"] for task in (*failed, *waits, *asks))],
-        "path.approval_id": [one["id"] for one in approvals],
+        "path.task_id": [done["id"], hangs["id"], *(task["id"] for task in (*failed, *waits, *asks[:20]))],
+        "path.approval_id": [one["id"] for one in approvals if one["task_id"] not in apart],
+        f"{DENY} path.approval_id": [one["id"] for one in approvals if one["task_id"] in apart],
         "path.rule_id": rules,
         "path.delivery_id": [one["id"] for one in deliveries],
         "path.automation_id": automations,
-        "path.goal_id": goals,
+        "path.goal_id": goals[:25],
+        f"{DELAY} path.goal_id": goals[25:],
         "path.handoff_id": passed,
+        f"{CALL_OFF} path.handoff_id": await handoffs(made, ["demo:hang"] * 5),
         "path.name": ["quick", "demo"],
         "path.worktree_id": trees,
         "path.key": ["chat:plain", "chat:x/y|thread:1", "chat:ü/messages", "chat:a", "chat:b", *SCREENS, *tokens],
@@ -195,9 +204,8 @@ async def things(http: httpx2.AsyncClient, folder: Path) -> dict[str, list[str]]
     }
 
 
-async def handoffs(made: Callable[..., Awaitable[Document]]) -> list[str]:
-    """Handoffs that run, have failed, are done."""
-    prompts = ["demo:hang"] * 8 + ["demo:fail"] * 20 + ["hello"] * 10
+async def handoffs(made: Callable[..., Awaitable[Document]], prompts: list[str]) -> list[str]:
+    """Handoffs of these prompts."""
     wish = {"to": "quick", "wait": 0, "timeout": "1h"}  # longer than all requests take
     return [(await made("/handoffs", task={"description": one}, **wish))["id"] for one in prompts]
 
@@ -239,9 +247,14 @@ async def until(http: httpx2.AsyncClient, path: str, name: str, count: int) -> N
 
 def configuration(known: dict[str, list[str]]) -> str:
     """Where the tool finds what there is; half of the time it makes something up instead."""
-    bound = {name: name.replace(".", "_") for name in known}
+    bound = {name: f"d{number}" for number, name in enumerate(known)}
     lines = ["[parameters]"]
-    lines += [f'"{name}" = {{ dictionary = "{place}", probability = 0.5 }}' for name, place in bound.items()]
+    lines += [f'"{name}" = {HALF.format(place)}' for name, place in bound.items() if " " not in name]
+    for name, place in bound.items():
+        if " " in name:
+            operation, _, parameter = name.rpartition(" ")
+            lines += ["[[operations]]", f'include-name = "{operation}"']
+            lines += [f'parameters = {{ "{parameter}" = {HALF.format(place)} }}']
     for name, values in known.items():
         lines += [f"[dictionaries.{bound[name]}]", f"values = {json.dumps(values, ensure_ascii=False)}"]
     refused = ["400", "401", "403", "404", "405", "409", "410", "413", "415", "421", "422", "429", "431"]

@@ -153,13 +153,11 @@ async def test_a_server_that_dies_is_an_error_of_its_tools() -> None:
 
 async def test_a_server_that_hangs_is_an_error_of_its_tools(address: str) -> None:
     turn = RecordingTurn()
-    async with boxed(turn, it=fake(timeout=0.5), far={"url": address, "timeout": 0.5, "ask": "never"}) as box:
+    async with boxed(turn, it=fake(timeout=3), far={"url": address, "timeout": 3, "ask": "never"}) as box:
         for name in ("it_hang", "far_hang"):
             output = await box.run(name, "", turn)
             assert output.is_error
-            assert (
-                "it failed" in output.text or "did not answer within 0.5 s" in output.text or "imed out" in output.text
-            )
+            assert "it failed" in output.text or "did not answer within 3 s" in output.text or "imed out" in output.text
         assert (await box.run("it_add", {"a": 1, "b": 1}, turn)).text == "2"
         assert (await box.run("far_add", {"a": 1, "b": 1}, turn)).text == "2"
 
