@@ -127,6 +127,25 @@ async def test_lines_that_scrolled_off_are_kept_no_longer_than_they_are_wanted()
         assert (await say(talk, "and now?")).text == "you said and now?"
 
 
+LATE = """
+import time
+def title(text): print(f"\\x1b]2;{text}\\x07", end="", flush=True)
+title("idle")
+while True:
+    said = input("> ")
+    title("busy"); time.sleep(0.2)
+    title("idle"); time.sleep(0.8)
+    print("* you said", said)
+"""
+
+
+async def test_a_reply_that_is_painted_after_its_agent_has_said_that_it_waits_is_whole() -> None:
+    signs = {"ready": "^>", "busy_title": "busy", "idle_title": "idle", "explicit": True}
+    async with talking(agent(LATE, echo="> ", box="^> ?$", marker=r"^\* ", **signs)) as talk:
+        assert (await say(talk, "hello")).text == "you said hello"
+        assert (await say(talk, "again")).text == "you said again"
+
+
 async def test_a_reply_is_shown_while_it_is_written() -> None:
     async with talking(agent()) as talk:
         turn = RecordingTurn("!import time; print('one', flush=True); input(); print('two')")

@@ -69,7 +69,7 @@ def test_replies_are_read_whole_when_the_agent_is_idle_and_not_before(replay: Re
         if "enter" in item:
             working = True
         elif "reply" in item:
-            reading = replay.watch.read(now)
+            reading = replay.watch.read(now + replay.profile.settle)
             assert (reading.state, reading.certain) == ("idle", True), item["prompt"]
             assert reading.evidence == item["evidence"]
             assert reply(replay.screen.read(replay.first), item["prompt"], replay.profile) == item["reply"]

@@ -33,6 +33,8 @@ STOP_SECONDS = 2.0
 """After which what did not stop at the agent's own key gets SIGINT."""
 ANSWER_SECONDS = 5.0
 PAINT_SECONDS = 2.0
+LATE_SECONDS = 5.0
+"""How long a reply may come after its agent has said that it waits again."""
 MOST_REPEATS = 20
 """How often a turn may ask the very same thing."""
 TOLD_EVERY = 0.1
@@ -204,6 +206,9 @@ class TerminalConversation:
             async with self._telling(turn, live, written):
                 await self._keep_thread(turn, live)
                 await self._settled(turn, None)
+                if live.profile.marker and not written():  # it says that it waits before it has painted what it said
+                    await live.until(lambda _: bool(written()), LATE_SECONDS)
+                    await self._settled(turn, None)
                 await self._keep_thread(turn, live)
             return TurnResult(text=written(), thread_id=self._thread)
         finally:

@@ -52,7 +52,7 @@ class Profile(KindOptions):
     asking_title: Regex = Field("", description="Title while it waits for an answer.")
     explicit: bool = Field(False, description="Whether it is idle only when it says so by title or program status.")
     paste_tells: bool = Field(False, description="Whether it takes pasted text only while it waits (mode 2004).")
-    settle: float = Field(0.12, ge=0, le=60, description="Seconds of silence after which a sign counts.")
+    settle: float = Field(0.3, ge=0, le=60, description="Seconds of silence after which a sign counts.")
     quiet: float = Field(30.0, gt=0, description="Seconds of silence after which it is taken for idle without a sign.")
     # -- input
     enter_delay: float = Field(0.03, ge=0, le=10, description="Seconds between a prompt and the key Enter.")
@@ -103,7 +103,7 @@ PROFILES: Mapping[str, Profile] = {
         echo=r"❯ ",
         pasted=r"\[Pasted text",
         box=r"^─{10,}[^\n]*\n❯",
-        noise=r"^\s*([✻✽✶✢·*✳] .*|⎿ +Tip:.*|.*esc to interrupt.*)$",
+        noise=r"^\s*([✻✽✶✢·*✳] .*|⎿\s+Tip:.*|.*esc to interrupt.*)$",
         marker=r"^[●⏺] ",
         report_calls="claude",
     ),
