@@ -27,6 +27,8 @@ Regex = Annotated[str, AfterValidator(_regex)]
 ESCAPE, CONTROL_C, CONTROL_D, CONTROL_U = "\x1b", "\x03", "\x04", "\x15"
 RIGHT = "\x1b[C"
 BRAILLE = "^[\u2801-\u28ff]"
+CODEX_OPTIONS = ("--no-alt-screen", "--no-daemon", "-c", "tui.terminal_resize_reflow_max_rows=0")
+"""Without the last it may paint a long answer anew, and then only its last 1000 rows."""
 NUMBERED = r"^\W{0,6}(\d)[.)] +(\S.*?)[ │|]*$"
 
 
@@ -108,8 +110,8 @@ PROFILES: Mapping[str, Profile] = {
         report_calls="claude",
     ),
     "codex": Profile(
-        argv=("codex", "--no-alt-screen", "--no-daemon"),
-        resume_argv=("codex", "resume", "--no-alt-screen", "--no-daemon", "{thread}"),
+        argv=("codex", *CODEX_OPTIONS),
+        resume_argv=("codex", "resume", *CODEX_OPTIONS, "{thread}"),
         thread=r"rollout-.*-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.jsonl",
         ready=r"^›",
         busy=r"esc to interrupt",
