@@ -33,6 +33,8 @@ LAG = int(os.environ.get("MIDWATCH_TEST_LAG", "0"))
 """How many milliseconds the network may take, at random, for a question and for its answer."""
 QUICK = pytest.mark.skipif(LAG > 0, reason="it measures how quick something is, and the network is made slow")
 """For tests of nothing but speed."""
+PATIENT = pytest.mark.timeout(240 * (1 + LAG / 1000))
+"""For tests that open very many pages."""
 SLOW_NETWORK = """(() => {
   const quick = window.fetch;
   const nap = () => new Promise((go) => setTimeout(go, Math.random() ** 2 * LAG));

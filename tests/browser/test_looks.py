@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from browsing import DESKTOP, PHONE, Desk, live, session_path
+from browsing import DESKTOP, PATIENT, PHONE, Desk, live, session_path
 from repositories import a_repository
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -88,6 +88,7 @@ async def test_an_empty_desk_looks_right(desk: Desk) -> None:
         await look(desk, "empty", pages, kind)
 
 
+@PATIENT
 async def test_a_busy_desk_looks_right(desk: Desk) -> None:
     tasks, talk = await fill(desk)
     pages = {
