@@ -32,8 +32,8 @@ CONNECTION = {
 AWAY = (exceptions.ConnectorException, psycopg.Error)
 """What the queue raises when its database is away."""
 
-for noisy in ("procrastinate", "psycopg"):  # the engine says itself, in one line, when the queue is away
-    if logging.getLogger(noisy).level == logging.NOTSET:
+for noisy in ("procrastinate", "psycopg", "psycopg.pool"):  # the engine says itself, in one line, when it is away
+    if logging.getLogger(noisy).level in (logging.NOTSET, logging.WARNING):  # the driver sets its own to WARNING
         logging.getLogger(noisy).setLevel(logging.ERROR)
 
 
