@@ -371,7 +371,7 @@ class Settings(BaseSettings):
     @classmethod
     def load(cls, home: str | os.PathLike[str] | None = None, **overrides: Any) -> Settings:
         """Settings of a home directory, or BadConfig with the place and the reason. Overrides win over all."""
-        place = Path(home or os.environ.get("MIDWATCH_HOME") or "~/.midwatch").expanduser().absolute()
+        place = _place(Path(home or os.environ.get("MIDWATCH_HOME") or "~/.midwatch"))
         file = place / "midwatch.toml"
 
         class Located(cls):  # type: ignore[valid-type,misc]  # the file's place is a class-level setting of the library

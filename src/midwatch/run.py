@@ -49,7 +49,7 @@ class Run:
     steered: bool = False
     """Whether somebody may have sent something before there was a turn to hear it."""
     goal_id: str | None = None
-    """The goal whose step it goes on with, in the place of another agent."""
+    """The goal it works on, also in the place of another agent."""
     has_slot: bool = True
 
     @property

@@ -198,7 +198,7 @@ class Worker:
             if rest := await self.purse.rest(task.agent):
                 return Verdict("budget", error=rest.over.words, rest=rest)
             session = await self._session(task)
-            run.goal_id = await goal_of(self.store, task) if task.cause == "handoff" else None
+            run.goal_id = await goal_of(self.store, task)
             turn = LiveTurn(self, run.claim, session.thread_id)
             run.turn = turn
             turn.begin()

@@ -133,8 +133,9 @@ def title(text): print(f"\\x1b]2;{text}\\x07", end="", flush=True)
 title("idle")
 while True:
     said = input("> ")
-    title("busy"); time.sleep(0.2)
-    title("idle"); time.sleep(0.8)
+    title("busy")
+    title("idle")
+    time.sleep(0.8)  # as an agent does that is slow to paint: longer than the silence after which idle counts
     print("* you said", said)
 """
 
