@@ -19,20 +19,22 @@ import httpx2
 from servers import PROGRAM, eventually, processes_with
 
 ECHO = """
-import os, sys, time
+import os, sys
 print("Welcome to echo", os.get_terminal_size().columns)
 while True:
-    try: said = input("> ")
-    except KeyboardInterrupt: print("interrupted"); continue
-    word, _, rest = said.partition(" ")
-    if word == "leave": sys.exit(int(rest))
-    if word == "size": print("size", *os.get_terminal_size())
-    elif word == "start":
-        import subprocess
-        print("started", subprocess.Popen(["sleep", "1000"]).pid)
-    else: print("you said", said)
+    try:
+        said = input("> ")
+        word, _, rest = said.partition(" ")
+        if word == "leave": sys.exit(int(rest))
+        if word == "size": print("size", *os.get_terminal_size())
+        elif word == "start":
+            import subprocess
+            print("started", subprocess.Popen(["sleep", "1000"]).pid)
+        else: print("you said", said)
+    except KeyboardInterrupt: print("interrupted")
 """
-AGENT = [sys.executable, "-c", ECHO]
+AGENT = [sys.executable, "-I", "-S", "-c", ECHO]
+"""It starts as fast as Python can: a program that says nothing for two seconds is taken for one that waits."""
 
 
 class Alone:
@@ -52,7 +54,7 @@ class Alone:
         if stdin is not None:
             self.process.stdin.write(stdin)
             self.process.stdin.close()
-        self.http = httpx2.AsyncClient(trust_env=False, timeout=20.0)
+        self.http = httpx2.AsyncClient(trust_env=False, timeout=60.0)
 
     async def started(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -63,9 +65,22 @@ class Alone:
         return told
 
     async def stable(self) -> None:
-        async with asyncio.timeout(20):
-            while (await self.http.get("/status")).json()["status"] != "stable":
+        """Wait until the server says that the agent waits, and its prompt is there: one that has not begun to speak
+        may be taken for one that waits."""
+        async with asyncio.timeout(60):
+            while not (await self._is_stable() and (await self.screen()).rstrip().endswith(">")):
                 await asyncio.sleep(0.02)
+
+    async def _is_stable(self) -> bool:
+        return bool((await self.http.get("/status")).json()["status"] == "stable")
+
+    async def screen(self) -> str:
+        """What the terminal shows now."""
+        async with self.http.stream("GET", "/internal/screen") as reply:
+            async for line in reply.aiter_lines():
+                if line.startswith("data: "):
+                    return str(json.loads(line.removeprefix("data: "))["screen"])
+        raise AssertionError("the stream of screens has ended")
 
     async def send(self, content: str, kind: str = "user") -> None:
         reply = await self.http.post("/message", json={"content": content, "type": kind})
@@ -77,7 +92,7 @@ class Alone:
     async def ended(self, number: int | None = None) -> int:
         if number is not None:
             self.process.send_signal(number)
-        return await asyncio.to_thread(self.process.wait, 30)
+        return await asyncio.to_thread(self.process.wait, 60)
 
 
 @asynccontextmanager
@@ -90,7 +105,7 @@ async def alone(folder: Path, *flags: str, **wish: Any) -> AsyncIterator[Alone]:
     finally:
         if made.process.poll() is None:
             made.process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(made.process.wait, 30)
+        await asyncio.to_thread(made.process.wait, 60)
         assert made.process.stdout is not None
         made.process.stdout.close()
         await made.http.aclose()

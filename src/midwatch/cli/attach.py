@@ -11,11 +11,11 @@ import termios
 import tty
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
 import typer
 
-from midwatch.cli.desk import Desk, connect, run
+from midwatch.cli.desk import PATIENCE_SECONDS, Desk, connect, run
 from midwatch.cli.output import clean, note
 from midwatch.errors import BadConfig, Conflict, InvalidInput, MidwatchError, NotRunning
 
@@ -56,7 +56,7 @@ class Far(Protocol):
         ...
 
     def changes(self) -> AsyncGenerator[None, None]:
-        """Something each time it shows something else."""
+        """Something each time it shows something else, and when that begins to be told: it may have changed before."""
         ...
 
     async def press(self, keys: str) -> None:
@@ -94,9 +94,13 @@ class OfSession:
         return View(found["styled"], (found["cursor"][0], found["cursor"][1]))
 
     async def changes(self) -> AsyncGenerator[None, None]:
-        last = (await self._desk.client.events(limit=0))["last_seq"]
-        follow = self._desk.follow(last, live=True, session_key=self.name, kinds=CHANGES)
-        async with aclosing(follow) as told:
+        news: AsyncGenerator[Any, None]
+        if self._desk.runtime is None:
+            news = self._desk.client.watch_session(self.name, kinds=CHANGES, patience=PATIENCE_SECONDS)
+        else:
+            last = (await self._desk.client.events(limit=0))["last_seq"]
+            news = self._desk.follow(last, live=True, session_key=self.name, kinds=CHANGES)
+        async with aclosing(news) as told:
             async for _ in told:
                 yield None
 

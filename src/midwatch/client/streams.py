@@ -69,11 +69,13 @@ class EventCalls(Transport):
                 yield cast("TaskStateInfo | EventInfo", frame)
 
     async def watch_session(
-        self, key: str, after: int | None = None, *, patience: float | None = None
+        self, key: str, after: int | None = None, *, kinds: Iterable[str] = (), patience: float | None = None
     ) -> AsyncGenerator[SessionStateInfo | EventInfo, None]:
-        """The conversation as it is (its kind is `state`), then its events as they come, live ones too; long texts are
-        cut. From `after` on, and after a lost connection, come the events that were missed, then the state again."""
-        async with aclosing(self._frames({"session_key": key, "state": True}, after, patience)) as frames:
+        """The conversation as it is (its kind is `state`), then its events as they come, live ones too, all or those of
+        some kinds; long texts are cut. From `after` on, and after a lost connection, come the events that were missed,
+        then the state again."""
+        query = {"session_key": key, "state": True, "kind": list(kinds)}
+        async with aclosing(self._frames(query, after, patience)) as frames:
             async for frame in frames:
                 yield cast("SessionStateInfo | EventInfo", frame)
 
