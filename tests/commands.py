@@ -35,7 +35,7 @@ WORD = 8
 
 def run(
     arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path | None = None, said: str | None = None,
-    timeout: float = 60.0,
+    timeout: float = 120.0,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a command to its end, as `subprocess.run` does."""
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:

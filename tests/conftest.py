@@ -7,7 +7,9 @@ import os
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import psycopg.conninfo
@@ -73,9 +75,19 @@ def database(postgres: Cluster | str) -> Iterator[str]:
     server = postgres if isinstance(postgres, str) else postgres.url
     name = f"midwatch_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(f'CREATE DATABASE "{name}"')
+        insist(admin, f'CREATE DATABASE "{name}"')
         yield psycopg.conninfo.make_conninfo(server, dbname=name)
-        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+        insist(admin, f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def insist(admin: psycopg.Connection[Any], statement: str) -> None:
+    """Once more and again, while the server finds that others still use the database: it waits five seconds for them,
+    which is not much on a busy machine."""
+    for _ in range(9):
+        with suppress(psycopg.errors.ObjectInUse):
+            admin.execute(statement)
+            return
+    admin.execute(statement)
 
 
 async def open_store(kind: str, folder: Path, request: pytest.FixtureRequest) -> Store:

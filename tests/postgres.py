@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import random
 import shutil
 import socket
 import subprocess
@@ -25,6 +26,25 @@ def binaries() -> Path | None:
     return places[0].parent if places else None
 
 
+HANDED_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
+LOWEST_PORT = 20_000
+_ports = random.Random()
+
+
+def free_port() -> int:
+    """A port nobody listens on now, and that the system gives to nobody who asks for any: between this and its use,
+    and between two servers that use it one after the other, other tests take thousands of ports."""
+    beyond = int(HANDED_OUT.read_text().split()[0])
+    while True:
+        port = _ports.randrange(LOWEST_PORT, beyond)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
 class Cluster:
     """A running PostgreSQL cluster; `restart` and `stop` are for tests of lost connections."""
 
@@ -32,15 +52,13 @@ class Cluster:
         self.folder = folder
         self._bin = bin_
         self._user = user
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"postgresql://midwatch@127.0.0.1:{self.port}/postgres"
 
     def _run(self, *argv: str) -> None:
         done = subprocess.run(
             argv, user=self._user, group=None, extra_groups=[] if self._user else None, cwd=self.folder,
-            env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}, capture_output=True, text=True, timeout=60,
+            env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"{argv[0]} failed: {done.stdout}{done.stderr}")

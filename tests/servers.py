@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -14,16 +13,9 @@ from pathlib import Path
 import httpx2
 
 from commands import Process, start
+from postgres import free_port
 
 PROGRAM = Path(sys.executable).with_name("midwatch")
-
-
-def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
@@ -48,7 +40,7 @@ class Server:
         with self._log.open("ab") as log:
             self.process = start(["up", "--port", str(self.port)], env=self._env, log=log)
         async with httpx2.AsyncClient() as client:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while True:
                 try:
                     if (await client.get(f"{self.url}/api/v1/health")).status_code == 200:
@@ -75,13 +67,13 @@ class Server:
         assert self.process is not None
         if self.process.poll() is None:
             self.signal(signal.SIGTERM)
-        return await asyncio.to_thread(self.process.wait, 30)
+        return await asyncio.to_thread(self.process.wait, 60)
 
     def client(self) -> httpx2.AsyncClient:
         """A client that carries the owner's token."""
         token = (self.home / "token").read_text().strip()
         return httpx2.AsyncClient(
-            base_url=f"{self.url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=10.0
+            base_url=f"{self.url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=60.0
         )
 
 
@@ -110,7 +102,7 @@ class WorkerProcess:
         if self.process.poll() is None:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
-        await asyncio.to_thread(self.process.wait, 40)
+        await asyncio.to_thread(self.process.wait, 60)
 
 
 def processes_with(mark: str) -> list[int]:
@@ -128,7 +120,7 @@ def processes_with(mark: str) -> list[int]:
     return found
 
 
-async def eventually(look: Callable[[], bool], seconds: float = 10.0) -> bool:
+async def eventually(look: Callable[[], bool], seconds: float = 30.0) -> bool:
     """Whether `look` becomes true within `seconds`."""
     deadline = time.monotonic() + seconds
     while not look():

@@ -47,7 +47,7 @@ SOURCE = ROOT / "src/midwatch"
 DOCS = ROOT / "docs"
 PAGES = sorted({*ROOT.glob("*.md"), *DOCS.glob("*.md"), *ROOT.glob("examples/*.md"), *SOURCE.rglob("*.md")})
 COMMANDS: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group has them
-SECONDS = 60
+SECONDS = 120
 
 
 def read(page: str) -> str:

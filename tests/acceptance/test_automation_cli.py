@@ -62,7 +62,7 @@ echo "no evidence: $?" >&2
 {PROGRAM} goal show --json
 exit 1
 """
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 class Desk:

@@ -41,7 +41,7 @@ def work(prompt, turn):
     asked = Question(text="May I?", kind="execute", command=prompt, diff="-old\\n+new\\n", choices=choices)
     return turn.ask(asked).choice
 """
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 class Desk:
@@ -150,7 +150,7 @@ def test_a_task_submitted_without_a_server_runs_when_one_starts(desk: Desk) -> N
     with desk.up() as server:
         assert desk.ended(task_id)["result"].strip() == "later"
         assert desk.json("status")["server"]["pid"] == server["pid"]
-    assert gone(server["pid"])
+    until(lambda: {"gone": gone(server["pid"])}, lambda found: found["gone"])
     assert desk("result", task_id).stdout.strip() == "later"
 
 

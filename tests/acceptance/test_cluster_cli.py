@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 import shlex
 import signal
 import sqlite3
 import subprocess
+import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import psycopg
@@ -41,7 +45,7 @@ argv = ["sh", "-c", "{prompt}"]
 on_crash = "rerun"
 """
 SECRET = "s3cr3t/of@the:house"
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 def address(conninfo: str, **other: str) -> str:
@@ -162,7 +166,7 @@ def check_cluster(listed: dict[str, Any], server_pid: int, worker: dict[str, Any
     }  # fmt: skip
     (other,) = [process for process in found.values() if process["id"] != worker["id"]]
     assert (other["role"], other["pid"], other["agents"]) == ("up", server_pid, ["demo", "shell"])
-    assert all(0 <= process["heartbeat_age"] < 8 for process in found.values())
+    assert all(process["heartbeat_age"] >= 0 and process["live"] for process in found.values())
     assert sum(process["leader"] for process in found.values()) == 1
 
 
@@ -289,16 +293,35 @@ def test_progress_goes_to_standard_error_and_an_interrupted_backup_leaves_nothin
     made = machine("backup", str(tmp_path / "backup.db"))
     assert made.stderr == "events: 50000 rows so far\nevents: 100000 rows so far\n"
     assert "the log up to seq 120000" in made.stdout
-    cut = subprocess.Popen(
-        [PROGRAM, "backup", str(tmp_path / "cut.db")], env=machine.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
-    assert cut.stderr is not None
-    assert "50000" in cut.stderr.readline()
-    cut.send_signal(signal.SIGINT)
+    with room_for_a_line() as (ours, theirs, before):
+        cut = subprocess.Popen(
+            [PROGRAM, "backup", str(tmp_path / "cut.db")], env=machine.env, stdout=subprocess.PIPE, stderr=theirs,
+            text=True,
+        )  # fmt: skip
+        theirs.close()
+        until(lambda: waiting_in(ours), lambda found: found > before)
+        cut.send_signal(signal.SIGINT)
+        told = ours.read()[before:]
     said, _ = cut.communicate(timeout=PATIENCE)
+    assert told.startswith(b"events: 50000 rows so far\n")
     assert (cut.returncode, said) == (130, "")
     assert {path.name for path in tmp_path.iterdir()} == {"home", "backup.db"}
+
+
+@contextmanager
+def room_for_a_line() -> Iterator[tuple[BinaryIO, BinaryIO, int]]:
+    """A pipe that takes one more line, both its ends, and what is in it: whoever writes the next line waits until
+    somebody reads."""
+    ends = os.pipe()
+    with os.fdopen(ends[0], "rb") as ours, os.fdopen(ends[1], "wb", buffering=0) as theirs:
+        before = fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096) - len("events: 100000 rows so far\n")
+        theirs.write(b"." * before)
+        yield ours, theirs, before
+
+
+def waiting_in(pipe: BinaryIO) -> int:
+    """How many bytes nobody has read yet."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def long_log(database: Path, events: int) -> None:
@@ -455,7 +478,8 @@ def test_a_clock_that_is_wrong_is_told(
     assert outcome(["doctor", "--json"]) == 0
     (clock,) = [one for one in json.loads(capsys.readouterr().out)["checks"] if one["what"] == "clock"]
     assert clock["state"] == "warn"
-    assert "is 5.0" in clock["told"] and "behind" in clock["told"]
+    told = re.fullmatch(r"this machine's clock is ([\d.]+) s behind", clock["told"])
+    assert told and 4 < float(told[1]) < 6, clock["told"]  # it is exact to the time that one question takes
     assert doctor.MOST_SKEW == 1.0
 
 

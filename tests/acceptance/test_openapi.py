@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,8 @@ async def open_screens(http: httpx2.AsyncClient) -> None:
 async def keep_screens_open(http: httpx2.AsyncClient) -> None:
     """As long as requests close them."""
     while True:
-        await open_screens(http)
+        with suppress(httpx2.HTTPError):  # it may be slow among so many; then it is tried again
+            await open_screens(http)
         await asyncio.sleep(0.2)
 
 
@@ -240,7 +242,7 @@ async def worktrees(http: httpx2.AsyncClient, made: Callable[..., Awaitable[Docu
     await asyncio.to_thread(subprocess.run, (*git, "commit", "-q", "--allow-empty", "-m", "first"), check=True)
     tasks = [await made("/tasks", prompt="look", workdir=str(repository), worktree=True) for _ in range(10)]
     for task in tasks:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while (await http.get(f"/tasks/{task['id']}")).json()["status"] != "done":
                 await asyncio.sleep(0.05)
     return [one["id"] for one in (await http.get("/worktrees")).json()["worktrees"]]
@@ -248,7 +250,7 @@ async def worktrees(http: httpx2.AsyncClient, made: Callable[..., Awaitable[Docu
 
 async def until(http: httpx2.AsyncClient, path: str, name: str, count: int) -> None:
     """Wait until a list is that long."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while len((await http.get(path)).json()[name]) < count:
             await asyncio.sleep(0.05)
 
@@ -307,7 +309,7 @@ def fuzz(place: Path, url: str, token: str) -> subprocess.CompletedProcess[str]:
             "-H", f"Authorization: {token}", "-H", "Accept: application/json", "--exclude-path", STREAM,
             "--phases", "examples,coverage,fuzzing", "--checks", ",".join(CHECKS),
             "--mode", "all", "--generation-deterministic", "--max-examples", str(EXAMPLES_EACH), "--workers", "2",
-            "--request-timeout", "20", "--continue-on-failure", "--no-shrink", "--no-color", "--warnings", "off",
+            "--request-timeout", "60", "--continue-on-failure", "--no-shrink", "--no-color", "--warnings", "off",
             "--report", "json", "--report-json-path", "report.json",
         ],
         cwd=place, capture_output=True, text=True, timeout=600,

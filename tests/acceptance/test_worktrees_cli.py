@@ -58,7 +58,7 @@ async def serving(home: Path) -> AsyncIterator[Client]:
 
 
 async def ended(client: Client, task_id: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await client.get(task_id))["status"] in ("pending", "running"):
             await asyncio.sleep(0.02)
 
@@ -150,7 +150,7 @@ async def test_over_http(home: Path, repo: Path) -> None:
 async def test_two_tasks_of_a_coding_agent_never_work_in_one_directory_unless_told(home: Path, repo: Path) -> None:
     async with serving(home) as client:
         holder = await client.submit("touch begun; sleep 600", {"agent": "alone", "workdir": str(repo)})
-        await eventually((repo / "begun").exists)
+        assert await eventually((repo / "begun").exists)
         second = await client.submit("echo second", {"agent": "alone", "workdir": str(repo / "-sub")})
         waiting = await client.get(second["id"])
         assert (waiting["wait"], waiting["status"]) == ("directory", "pending")
@@ -168,18 +168,18 @@ async def test_two_tasks_of_a_coding_agent_never_work_in_one_directory_unless_to
 async def test_run_says_why_its_task_does_not_start(home: Path, repo: Path) -> None:
     async with serving(home) as client:
         holder = await client.submit("touch begun; sleep 600", {"agent": "alone", "workdir": str(repo)})
-        await eventually((repo / "begun").exists)
+        assert await eventually((repo / "begun").exists)
         running = await asyncio.create_subprocess_exec(
             PROGRAM, "run", "--agent", "alone", "echo second", env=environment(home), cwd=repo,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         try:
             assert running.stderr is not None
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 assert b"submitted to alone" in await running.stderr.readline()
                 assert b"waits for the task that works in its directory" in await running.stderr.readline()
             await client.cancel(holder["id"])
-            said, _ = await asyncio.wait_for(running.communicate(), 30)
+            said, _ = await asyncio.wait_for(running.communicate(), 60)
             assert (running.returncode, said) == (0, b"second\n")
         finally:
             if running.returncode is None:

@@ -85,12 +85,14 @@ async def test_a_follower_sees_every_number_in_order_while_many_write(several: S
         writers.cancel()
         await follower
     await writers
+    last = (await stores[0].log_bounds()).last_seq
+    while seen[-1] < last and not follower.done():  # it sees the end, too
+        await asyncio.sleep(0)
     follower.cancel()
     await asyncio.gather(follower, return_exceptions=True)
-    last = (await stores[0].log_bounds()).last_seq
     everything = await stores[2].read_events(0, limit=5000)
     assert [e.seq for e in everything] == list(range(1, last + 1))
-    assert seen == list(range(1, len(seen) + 1)) and len(seen) > WRITERS
+    assert seen == list(range(1, last + 1))
     told = [e.payload["text"] for e in everything if e.kind == "task_progress"]
     assert len(set(told)) == len(told) and "never" not in told
     for number in range(WRITERS):
@@ -200,7 +202,7 @@ async def test_another_process_hears_of_a_commit(several: Several) -> None:
     task = await running(mine)
     await mine.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, owned(task)),)))
     topics: set[str] = set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not topics >= {"task", "stop"}:
             commit = await heard.get()
             assert commit.foreign and not commit.events
