@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import psycopg.conninfo
 import pytest
+from hypothesis import HealthCheck, settings
 
 from midwatch.store import Store
 from midwatch.stores.postgres import PostgresStore
@@ -21,6 +22,11 @@ from midwatch.stores.sqlite import SqliteStore
 from postgres import Cluster, cluster
 
 MEMORY_WANTED = 4 << 30
+
+settings.register_profile(
+    "patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)  # how long an example takes says how busy the machine is
+settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -348,7 +348,7 @@ def serve_beside() -> Iterator[str]:
     thread = threading.Thread(target=lambda: loop.run_until_complete(work()))
     thread.start()
     try:
-        yield address.result(10)
+        yield address.result(60)
     finally:
         loop.call_soon_threadsafe(ended.set)
         thread.join()

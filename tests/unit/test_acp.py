@@ -88,7 +88,7 @@ def tools(turn: RecordingTurn) -> list[tuple[str, str]]:
 def runs(pid: int) -> bool:
     try:
         return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
+    except OSError:
         return False
 
 
@@ -257,9 +257,9 @@ async def test_a_diff_of_ten_megabytes_is_cut_and_does_not_hold_up_others(talk: 
     async def tick() -> None:
         nonlocal longest
         while True:
-            before = time.monotonic()
+            before = time.process_time()  # what we take ourselves, however busy the machine is
             await asyncio.sleep(0.01)
-            longest = max(longest, time.monotonic() - before)
+            longest = max(longest, time.process_time() - before)
 
     ticking = asyncio.create_task(tick())
     _, turn = await turned(talk, "[[bigdiff 10]]")
@@ -269,14 +269,24 @@ async def test_a_diff_of_ten_megabytes_is_cut_and_does_not_hold_up_others(talk: 
     assert (change["added"], change["removed"], change["cut"]) == (250_000, 250_000, True)
     assert len(change["patch"]) <= 20_000
     assert sum(len(repr(seen)) for seen in turn.events) < 100_000
-    assert longest < 2.0
+    assert longest < 1.0
 
 
 async def test_a_flood_is_written_down_in_few_pieces_and_cut(talk: Talk) -> None:
-    found, turn = await turned(talk, "[[flood 20000]]")
+    class Slow(RecordingTurn):
+        async def emit(self, payload: Payload) -> None:
+            await super().emit(payload)
+            assert one._link is not None
+            waiting = one._link.lines._waiting
+            async with asyncio.timeout(60):  # there is no event for a program that has said all
+                while len(self.events) == 1 and not (waiting and b"stopReason" in waiting[-1]):
+                    await asyncio.sleep(0.01)
+
+    one, turn = await talk(), Slow("[[flood 20000]]")
+    found = await one.turn(turn)
     assert found.text.split() == [str(number) for number in range(20000)]
     assert turn.text() == found.text + " "
-    assert len(turn.events) < 10_000
+    assert len(turn.events) < 10
     found, _ = await turned(talk, "[[huge 3]]")
     assert len(found.text) < 1_000_100
     assert "2000000 characters left out" in found.text
@@ -295,7 +305,7 @@ async def test_a_flood_waits_for_those_who_write_it_down(talk: Talk) -> None:
     await turn.until(lambda t: bool(t.events))
     link = one._link
     assert link is not None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not link.lines._paused:  # there is no event for a program that has to wait
             await asyncio.sleep(0.01)
     assert link.lines._size < 8_000_000
@@ -596,14 +606,14 @@ async def test_a_missing_program_is_told_with_its_remedy(tmp_path: Path) -> None
 
 
 async def test_silence_has_a_limit_but_not_while_a_person_thinks(talk: Talk) -> None:
-    one = await talk(idle_limit=0.4)
-    with pytest.raises(AgentError, match=r"said nothing for 0s and was ended; .* agents\.fake\.idle_limit"):
+    one = await talk(idle_limit=3)
+    with pytest.raises(AgentError, match=r"said nothing for 3s and was ended; .* agents\.fake\.idle_limit"):
         await one.turn(RecordingTurn("[[silence 600]]"))
     assert not one.alive
 
     class Thoughtful(RecordingTurn):
         async def ask(self, *args: Any, **more: Any) -> Answer:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(4.0)
             return await super().ask(*args, **more)
 
     turn = Thoughtful("[[ask ar make all?]]", answers=["Yes"])

@@ -159,7 +159,7 @@ async def test_a_backup_is_one_moment_while_others_write(filled: Settings, file:
     before = contents(filled.home / "midwatch.db")
 
     def write(table: str, rows: int) -> None:
-        asyncio.run_coroutine_threadsafe(put(writer), loop).result(10)
+        asyncio.run_coroutine_threadsafe(put(writer), loop).result(60)
 
     made = await backup(filled, file, write)
     await writer.close()
@@ -371,7 +371,7 @@ async def test_a_copy_that_nobody_waits_for_ends_and_leaves_nothing(
 
     def slow(table: str, rows: int) -> None:
         loop.call_soon_threadsafe(begun.set)
-        assert go_on.wait(10)
+        assert go_on.wait(60)
 
     copying = asyncio.ensure_future(act(filled if act is backup else other, file, slow))
     await begun.wait()

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -53,6 +54,14 @@ async def loopback(*replies: bytes, by_bytes: bool = False) -> AsyncIterator[Loo
     told.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server:
         yield told
+
+
+@contextmanager
+def nobody() -> Iterator[str]:
+    """An address where nobody listens, and that nobody else can take meanwhile."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
 def reply(status: int, content: object, kind: str = "application/json") -> bytes:
@@ -112,11 +121,10 @@ async def test_a_reply_that_is_no_problem_document_is_told_as_it_is() -> None:
 
 
 async def test_no_server_is_not_running() -> None:
-    async with loopback(b"") as server:
-        pass
-    async with Client(server.url, "t") as client:
-        with pytest.raises(NotRunning, match="midwatch up"):
-            await client.summary()
+    with nobody() as url:
+        async with Client(url, "t") as client:
+            with pytest.raises(NotRunning, match="midwatch up"):
+                await client.summary()
 
 
 async def test_a_server_that_dies_before_it_answers_is_told_apart() -> None:
@@ -323,11 +331,10 @@ async def test_following_without_the_right_token_is_an_error() -> None:
 
 
 async def test_following_gives_up_when_the_server_stays_away() -> None:
-    async with loopback(stream(frame(1))) as server:
-        pass
-    async with Client(server.url, "t") as client:
-        with pytest.raises(NotRunning):
-            await followed(client, 1, patience=0.0)
+    with nobody() as url:
+        async with Client(url, "t") as client:
+            with pytest.raises(NotRunning):
+                await followed(client, 1, patience=0.0)
 
 
 async def test_a_follower_finds_the_server_where_it_is_now() -> None:

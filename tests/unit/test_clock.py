@@ -194,7 +194,7 @@ async def test_a_sleeper_notices_a_clock_that_was_set_forward(monkeypatch: pytes
     await settle()
     assert not sleeper.done()
     here.offset = 3601 * SECOND
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await sleeper
 
 
@@ -207,7 +207,7 @@ async def test_a_sleeper_notices_a_clock_that_was_set_back(monkeypatch: pytest.M
     await asyncio.wait({sleeper}, timeout=0.1)
     assert not sleeper.done()
     here.offset = 0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await sleeper
     assert here.now() >= when
 

@@ -94,7 +94,7 @@ def test_a_shell_reads_what_is_read_the_same_way(tail: str) -> None:
     assume(argv is not None and len(argv) > 1)
     assert argv is not None
     script = f'args() {{ printf "%s\\n" "$@"; }}; args {tail}'
-    ran = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=20, check=True)
+    ran = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout == "".join(f"{one}\n" for one in argv[1:])
 
 

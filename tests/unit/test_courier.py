@@ -33,7 +33,7 @@ class Changed:
         self._event = asyncio.Event()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not condition():
                 await self._event.wait()
 

@@ -123,7 +123,7 @@ async def test_the_thread_is_kept_while_it_works() -> None:
     turn = RecordingTurn()
     talk = await agent("claude", "hold", recording("claude", "plain"), "1").open(turn.session())
     working = asyncio.create_task(talk.turn(turn))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         await turn.until(lambda t: t.thread_id is not None)
     await talk.interrupt("stop")
     with pytest.raises(AgentError, match="interrupted"):
@@ -307,8 +307,8 @@ async def test_garbage_is_survived_and_told_in_one_line() -> None:
 
 async def test_silence_ends_the_turn() -> None:
     turn = RecordingTurn()
-    with pytest.raises(AgentError, match=r"^codex printed nothing for 1s and was ended; raise agents\.x\.idle_limit"):
-        await run(agent("codex", "hold", recording("codex", "plain"), "1", idle_limit=1), turn)
+    with pytest.raises(AgentError, match=r"^codex printed nothing for 5s and was ended; raise agents\.x\.idle_limit"):
+        await run(agent("codex", "hold", recording("codex", "plain"), "1", idle_limit=5), turn)
     assert turn.thread_id, "it can be taken up"
 
 
@@ -337,7 +337,7 @@ async def test_a_daemon_is_not_waited_for_and_that_of_codex_is_ended(name: str, 
     note = tmp_path / "pid"
     began = time.monotonic()
     found = await run(agent(name, "leave", recording(name, "plain"), str(note)), RecordingTurn())
-    assert found.text == "hello there" and time.monotonic() - began < 10
+    assert found.text == "hello there" and time.monotonic() - began < headless.LINGER
     left = int(note.read_text())
     try:
         alive = "State:\tZ" not in Path(f"/proc/{left}/status").read_text()

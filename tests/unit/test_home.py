@@ -182,7 +182,7 @@ def test_a_lock_that_was_not_got_leaves_no_descriptor(place: Home) -> None:
     for _ in range(20):
         assert not place.lock("x").acquire()
         assert place.lock("x").taken()
-    assert descriptors() == before
+    assert descriptors() <= before
     held.release()
 
 
@@ -209,7 +209,7 @@ def test_an_owner_gets_its_lock_although_others_look_at_it_all_the_time(place: H
     try:
         for _ in range(30):
             owner = place.lock("x")
-            assert owner.acquire(10.0)
+            assert owner.acquire(60.0)
             owner.release()
     finally:
         stop.set()

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -299,14 +299,15 @@ async def test_a_command_that_takes_too_long_is_ended_with_all_it_started(tmp_pa
     turn = RecordingTurn(answers=["yes"], workdir=str(tmp_path))
     code = "import subprocess, os; p = subprocess.Popen(['sleep', '300'], start_new_session=True); print(p.pid)"
     output = await run(
-        f"echo begun; {sys.executable} -c {shlex.quote(code)}; sleep 300 & sleep 300", turn, command_timeout=2.0
+        f"echo begun; {sys.executable} -c {shlex.quote(code)}; sleep 300 & sleep 300", turn, command_timeout=10
     )
     assert output.is_error
     assert output.text.startswith("begun\n")
-    assert "ended after 2 s" in output.text
+    assert "ended after 10 s" in output.text
     assert not members(turn.groups[0])
     away = int(output.text.splitlines()[1])
-    assert not Path(f"/proc/{away}").exists() or b"sleep" not in Path(f"/proc/{away}/cmdline").read_bytes()
+    with suppress(FileNotFoundError, ProcessLookupError):
+        assert b"sleep" not in Path(f"/proc/{away}/cmdline").read_bytes()
 
 
 async def test_a_model_may_want_less_time_and_not_more() -> None:

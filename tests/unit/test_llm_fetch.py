@@ -119,7 +119,7 @@ def anything(address: object) -> bool:
     return True
 
 
-async def fetch(url: str, allows: Allows = anything, *, seconds: float = 10.0, answer: str = "yes") -> ToolOutput:
+async def fetch(url: str, allows: Allows = anything, *, seconds: float = 60.0, answer: str = "yes") -> ToolOutput:
     turn = RecordingTurn(answers=[answer])
     output = await Toolbox([fetch_tool(allows, seconds)]).run("fetch_url", {"url": url}, turn)
     assert [(one.kind, one.tool, one.text) for one in turn.asked] == [("fetch", "fetch_url", f"Fetch {url}")]

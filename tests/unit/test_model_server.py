@@ -148,7 +148,7 @@ DIALECTS = {
 @pytest.fixture
 async def fake() -> AsyncIterator[tuple[httpx2.AsyncClient, Model]]:
     """The fake, and a client of it."""
-    async with serve() as (url, model), httpx2.AsyncClient(base_url=url, trust_env=False, timeout=10.0) as http:
+    async with serve() as (url, model), httpx2.AsyncClient(base_url=url, trust_env=False, timeout=60.0) as http:
         yield http, model
 
 
@@ -210,7 +210,7 @@ async def test_a_limit_tells_when_it_ends_and_ends_then(fake: Fake, dialect: Dia
     assert reply.status_code == 429
     assert "retry-after" in reply.headers or "retryDelay" in reply.text
     while reply.status_code == 429:
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 60.0
         reply = await http.post(dialect.path(True), json=asked)
     assert time.monotonic() - began > 0.9
     assert dialect.streamed(events(reply.text))[0] == "It is over. back "

@@ -20,6 +20,7 @@ from midwatch.agent import Turn, TurnResult
 from midwatch.agents import process, reaping
 from midwatch.agents.guard import Guard, guard
 from midwatch.agents.process import Child, Output, ProcessConversation, Program
+from midwatch.agents.reaping import _lives as alive
 from midwatch.agents.reaping import end_group, end_strays, identify, members, reap
 from midwatch.errors import AgentError, LeaseLost, TransientError
 from midwatch.testing import RecordingTurn
@@ -87,19 +88,12 @@ async def run(program: Program, turn: RecordingTurn | None = None, stdin: bytes 
     return child, out.text(), err.text()
 
 
-async def eventually(seen: Callable[[], bool], seconds: float = 20.0) -> bool:
+async def eventually(seen: Callable[[], bool], seconds: float = 30.0) -> bool:
     """Look again and again: for what other processes do there is nothing to wait on."""
     give_up = time.monotonic() + seconds
     while not seen() and time.monotonic() < give_up:
         await asyncio.sleep(0.01)
     return seen()
-
-
-def alive(pid: int) -> bool:
-    try:
-        return reaping._stat(pid)[0] not in (b"Z", b"X")
-    except OSError:
-        return False
 
 
 # -- starting ----------------------------------------------------------------------------------------------------
@@ -272,9 +266,9 @@ async def test_fifty_megabytes_from_a_child_do_not_stall_the_loop() -> None:
     async def tick() -> None:
         nonlocal worst
         while True:
-            before = time.monotonic()
+            before = time.thread_time()  # what the loop itself takes, however busy the machine is
             await asyncio.sleep(0.001)
-            worst = max(worst, time.monotonic() - before)
+            worst = max(worst, time.thread_time() - before)
 
     ticking = asyncio.create_task(tick())
     child = await Child.spawn(shell("head -c 50000000 /dev/zero | tr '\\0' x"), turn, out, Output())
@@ -285,7 +279,7 @@ async def test_fifty_megabytes_from_a_child_do_not_stall_the_loop() -> None:
     assert child.returncode == 0
     assert out.total == 50_000_000
     assert len(out.text()) < process.OUTPUT_LIMIT + 100
-    assert worst < 2.0
+    assert worst < 1.0
 
 
 # -- ending ------------------------------------------------------------------------------------------------------
@@ -355,6 +349,17 @@ async def test_an_interrupted_child_takes_those_that_left_with_it() -> None:
         child.interrupt("terminate")
         await child.end()
         assert not alive(stray)
+
+
+async def test_strays_are_gone_when_they_are_said_to_be() -> None:
+    turn = RecordingTurn()
+    heavy = "x = b'x' * 200_000_000; print(flush=True); import time; time.sleep(600)"  # its memory goes first, slowly
+    with subprocess.Popen(
+        [sys.executable, "-c", heavy], stdout=subprocess.PIPE, env={**os.environ, **turn.env}, start_new_session=True
+    ) as stray:
+        assert stray.stdout is not None and stray.stdout.readline()
+        assert await end_strays(turn.task_id, turn.attempt) == 1
+        assert not alive(stray.pid)
 
 
 async def test_an_abandoned_turn_leaves_nothing() -> None:
@@ -562,7 +567,7 @@ async def test_a_fork_of_ours_does_not_keep_the_guard_waiting(
         os.kill(copy, signal.SIGKILL)
 
 
-def test_at_our_own_end_the_guard_ends_without_a_word() -> None:
+async def test_at_our_own_end_the_guard_ends_without_a_word() -> None:
     code = f"""
 import asyncio, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -577,10 +582,11 @@ async def main():
 
 asyncio.run(main())
 """
-    found = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+    found = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60
+    )
     watching, pgid = map(int, found.stdout.split())
-    assert not alive(watching)
-    assert members(pgid) == set()
+    assert await eventually(lambda: not alive(watching) and not members(pgid))
 
 
 @pytest.fixture
@@ -608,7 +614,7 @@ def test_the_guard_remembers_hundreds_and_forgets_the_right_ones(
     for pgid in (*reversed(others), forgotten.pid, NOWHERE - 1):
         own.forget(pgid)
     own._let_go()
-    assert kept.wait(timeout=20) == -signal.SIGKILL
+    assert kept.wait(timeout=30) == -signal.SIGKILL
     assert forgotten.poll() is None
 
 
@@ -624,7 +630,7 @@ def test_a_guard_that_died_is_replaced_by_one_that_knows_all(sleeper: Callable[[
     own.watch(second.pid)
     assert own.pid != dead.pid
     own._let_go()
-    assert first.wait(timeout=20) == second.wait(timeout=20) == -signal.SIGKILL
+    assert first.wait(timeout=30) == second.wait(timeout=30) == -signal.SIGKILL
 
 
 def test_a_guard_that_does_not_read_holds_up_nobody(sleeper: Callable[[], subprocess.Popen[bytes]]) -> None:
@@ -639,7 +645,7 @@ def test_a_guard_that_does_not_read_holds_up_nobody(sleeper: Callable[[], subpro
     assert own.pid != deaf
     assert kept.poll() is None
     own._let_go()
-    assert kept.wait(timeout=20) == -signal.SIGKILL
+    assert kept.wait(timeout=30) == -signal.SIGKILL
 
 
 def test_the_guard_rests_only_when_nothing_is_left_to_watch() -> None:

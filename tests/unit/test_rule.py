@@ -190,9 +190,9 @@ def test_very_much_at_once_is_a_persons_to_look_through(root: Path) -> None:
     assert decided(edit(*many), root, **said) == "ask"
     assert decided(edit(*many, ".env"), root, **said) == "ask"
     huge, rules = run("x" * 10_000_000), [{"command": f"bad{n}"} for n in range(200)]
-    began = time.perf_counter()
+    began = time.process_time()
     assert decided(huge, root, deny=rules, default="allow") == "ask"
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 # -- order ---------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from midwatch.agent import Answer, TurnResult, has_terminal
-from midwatch.agents import build
+from midwatch.agents import build, reaping
 from midwatch.agents.guard import guard
 from midwatch.agents.terminal.kind import TerminalOptions
 from midwatch.agents.terminal.screen import MOST_BYTES, Screen
@@ -58,9 +58,22 @@ async def talking(made: Any) -> AsyncIterator[Any]:
 
 
 async def say(talk: Any, text: str, **wishes: Any) -> TurnResult:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         result: TurnResult = await talk.turn(RecordingTurn(text, **wishes))
         return result
+
+
+async def until(seen: Callable[[], object]) -> None:
+    """Look again and again: for what a screen shows there is nothing to wait on."""
+    async with asyncio.timeout(30):
+        while not seen():
+            await asyncio.sleep(0.01)
+
+
+async def begin(talk: Any) -> None:
+    """Have the program show its prompt: one that is slow to start and has no signs would be taken for idle before."""
+    await talk.start(RecordingTurn())
+    await until(lambda: talk._live.screen.text().strip())
 
 
 def lines_kept(talk: Any) -> int:
@@ -120,9 +133,7 @@ async def test_lines_that_scrolled_off_are_kept_no_longer_than_they_are_wanted()
         assert len((await say(talk, "!print('x\\n' * 20000)")).text) > 39_000
         assert lines_kept(talk) < 100, "nobody reads them any more"
         talk.send_keys(b"!print('x\\n' * 20000, 'by hand')\r")
-        async with asyncio.timeout(20):
-            while "by hand" not in talk.screenshot().text:
-                await asyncio.sleep(0.01)
+        await until(lambda: "by hand" in talk.screenshot().text)
         assert lines_kept(talk) < 4000, "nobody has asked for them"
         assert (await say(talk, "and now?")).text == "you said and now?"
 
@@ -151,7 +162,7 @@ async def test_a_reply_is_shown_while_it_is_written() -> None:
     async with talking(agent()) as talk:
         turn = RecordingTurn("!import time; print('one', flush=True); input(); print('two')")
         working = asyncio.create_task(talk.turn(turn))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await turn.until(lambda t: "one" in t.text())
             talk.send_keys(b"\r")
             assert (await working).text.split() == ["one", "two"]
@@ -170,7 +181,7 @@ async def test_the_screen_is_told_and_its_size_can_be_changed() -> None:
         assert picture.text.endswith("50 20\n>")
         assert picture.cursor[0] == 2
         assert "\x1b]4;" not in picture.styled and "50 20" in picture.styled
-    assert any("you said hello" in text for text in shown)
+        await until(lambda: any("you said hello" in text for text in shown))
 
 
 async def test_control_characters_in_a_prompt_press_no_key() -> None:
@@ -194,6 +205,7 @@ async def test_what_a_line_program_cannot_take_is_refused_and_nothing_is_left_be
 
 async def test_a_shell_needs_no_settings(tmp_path: Path) -> None:
     async with talking(agent(["bash", "--norc", "-i"], env={"HOME": str(tmp_path), "HISTFILE": ""})) as talk:
+        await begin(talk)
         assert (await say(talk, "echo one; echo two")).text == "one\ntwo"
         assert (await say(talk, "sleep 1.2; echo late")).text == "late"
         picture = talk.screenshot()
@@ -203,6 +215,7 @@ async def test_a_shell_needs_no_settings(tmp_path: Path) -> None:
 
 async def test_a_shell_without_paste_is_read_by_its_prompt_or_by_silence() -> None:
     async with talking(agent(["sh", "-i"], env={"PS1": "$ "})) as talk:
+        await begin(talk)
         assert (await say(talk, "echo one; sleep 0.2; echo two")).text == "one\ntwo"
         picture = talk.screenshot()
         assert (picture.evidence, picture.certain) == ("prompt", False)
@@ -222,13 +235,14 @@ async def test_silence_is_no_end_for_a_program_whose_prompt_is_known() -> None:
 
 async def test_silence_is_hardly_an_end_for_a_program_that_was_seen_to_come_back_to_its_prompt() -> None:
     async with talking(agent([sys.executable, "-c", ECHO], quiet=0.5)) as talk:
+        await begin(talk)
         assert (await say(talk, "hello")).text == "you said hello"
         assert (await say(talk, "!import time; time.sleep(2); print('late')")).text == "late"
         assert (await say(talk, "!print(input('your name? '))")).text.startswith("your name?")
 
 
 async def test_a_program_without_a_prompt_is_idle_when_it_is_quiet() -> None:
-    async with talking(agent(["cat"], quiet=0.4)) as talk:
+    async with talking(agent(["cat"], quiet=1)) as talk:
         assert (await say(talk, "hello")).text == "hello"
         assert talk.screenshot().evidence == "silence"
 
@@ -268,9 +282,7 @@ async def test_a_program_that_exits_between_turns_is_told_with_the_next() -> Non
     async with talking(made) as talk:
         await say(talk, "hello")
         talk.send_keys(b"!sys.exit(5)\r")
-        async with asyncio.timeout(10):
-            while not made.exits:
-                await asyncio.sleep(0.01)
+        await until(lambda: made.exits)
     async with talking(made) as talk:
         turn = RecordingTurn("hello again")
         turn.session_key = talk._session.key
@@ -300,7 +312,7 @@ async def test_noise_is_harmless(noise: bytes, tmp_path: Path) -> None:
         await asyncio.wait({working}, timeout=3)
         if not working.done():  # its prompt stands beside what the noise left
             talk.send_keys(b"\r")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await working
             assert "you said after" in (await say(talk, "after")).text
 
@@ -311,6 +323,7 @@ import os, sys, time, tty
 tty.setraw(0)
 os.write(1, b"> ")
 while not os.read(0, 100).endswith(b"\\r"): pass
+os.write(1, b"\\r\\n")
 for _ in range(1000): os.write(1, b"\\x1b[6n\\x1b[c\\x1b[>c\\x1b]10;?\\x07" * 100)
 os.write(1, b"\\r\\nwell asked\\r\\n> ")
 time.sleep(100)
@@ -341,7 +354,7 @@ async def test_a_program_that_ignores_signals_is_ended() -> None:
     async with talking(agent(deaf + ECHO, prompt="^> $")) as talk:
         turn = RecordingTurn("!print('ready', flush=True); time.sleep(600)")
         working = asyncio.create_task(talk.turn(turn))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await turn.until(lambda t: "ready" in t.text())
             await talk.interrupt("stop")
             await talk.interrupt("terminate")
@@ -353,10 +366,11 @@ async def test_a_program_that_ignores_signals_is_ended() -> None:
 
 async def test_an_interrupt_stops_the_turn_and_the_program_goes_on(tmp_path: Path) -> None:
     async with talking(agent(["bash", "--norc", "-i"], env={"HOME": str(tmp_path)})) as talk:
+        await begin(talk)
         await say(talk, "echo warm")
         turn = RecordingTurn("echo ready; sleep 600")
         working = asyncio.create_task(talk.turn(turn))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await turn.until(lambda t: "ready" in t.text())
             await talk.interrupt("stop")
             with pytest.raises(AgentError, match="interrupted"):
@@ -366,25 +380,24 @@ async def test_an_interrupt_stops_the_turn_and_the_program_goes_on(tmp_path: Pat
 
 async def test_closing_leaves_no_process_of_the_session(tmp_path: Path) -> None:
     async with talking(agent(["bash", "--norc", "-i"], env={"HOME": str(tmp_path)})) as talk:
+        await begin(talk)
         found = await say(talk, "sleep 600 & sleep 601 & jobs -p")
         pids = [int(word) for word in found.text.split() if word.isdigit()]
         assert len(pids) >= 2
-    for pid in pids:
-        assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]
+    assert not [pid for pid in pids if reaping._lives(pid)]
 
 
 # -- questions ------------------------------------------------------------------------------------------------------
 
 ASKING = """
 import sys, tty, termios
-def key():
-    old = termios.tcgetattr(0); tty.setcbreak(0); said = sys.stdin.read(1); termios.tcsetattr(0, termios.TCSADRAIN, old)
-    return said
 while True:
     said = input("> ")
+    old = termios.tcgetattr(0); tty.setcbreak(0)  # it forgets what was typed before, so it comes before the question
     print("─" * 40, "Run the command?", "  rm -r build", sep="\\n")
     print(" ❯ 1. Yes", "   2. Always", "   3. No, stop", "Esc to cancel", sep="\\n", flush=True)
-    print("\\033[2J\\033[H> " + said + "\\nkey " + key(), flush=True)
+    print("\\033[2J\\033[H> " + said + "\\nkey " + sys.stdin.read(1), flush=True)
+    termios.tcsetattr(0, termios.TCSADRAIN, old)
 """
 
 
@@ -394,7 +407,7 @@ while True:
 async def test_a_question_on_the_screen_is_asked_and_answered_by_its_key(answer: str | Answer, key: str) -> None:
     async with talking(agent(ASKING, prompt="^> $", asking="Esc to cancel", echo="> ")) as talk:
         turn = RecordingTurn("clean up", answers=[answer])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert (await talk.turn(turn)).text == f"key {key}"
     (asked,) = turn.asked
     assert (asked.text, asked.kind) == ("Run the command?\nrm -r build", "execute")
@@ -405,7 +418,7 @@ async def test_a_question_may_be_answered_at_the_terminal() -> None:
     async with talking(agent(ASKING, prompt="^> $", asking="Esc to cancel", echo="> ")) as talk:
         turn = Patient("clean up")
         working = asyncio.create_task(talk.turn(turn))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await turn.until(lambda t: bool(t.asked))
             talk.send_keys(b"2")
             assert (await working).text == "key 2"

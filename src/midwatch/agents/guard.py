@@ -100,7 +100,7 @@ class Guard:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=2)
+                self._process.wait(timeout=10)
             self._process = None
 
     def _disown(self) -> None:

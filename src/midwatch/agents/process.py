@@ -22,7 +22,7 @@ from pathlib import Path
 
 from midwatch.agent import Interrupt, Turn, TurnResult
 from midwatch.agents.guard import guard
-from midwatch.agents.reaping import BORN, end_group, end_members, end_strays, identify, reap, signal_group
+from midwatch.agents.reaping import BORN, PATIENCE, end_group, end_members, end_strays, identify, reap, signal_group
 from midwatch.agents.sandbox import Sandbox
 from midwatch.errors import AgentError, TransientError
 
@@ -48,8 +48,6 @@ SIGNALS: Mapping[Interrupt, signal.Signals] = {
 OUTPUT_LIMIT = 10_000_000
 GRACE = 0.5
 """Seconds between SIGTERM and SIGKILL for what is left of a group."""
-PATIENCE = 2.0
-"""Seconds to wait for what has got SIGKILL; only a process stuck in the kernel needs longer."""
 DRAIN = 0.2
 """Seconds to wait for the end of output when a process that left the group holds the pipe."""
 PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})

@@ -17,7 +17,8 @@ from pathlib import Path
 from midwatch.home import boot_id
 
 PROC = Path("/proc")
-PATIENCE = 2.0
+PATIENCE = 10.0
+"""Seconds to wait for what has got SIGKILL; only a process stuck in the kernel needs longer."""
 BORN: dict[int, str] = {}
 """Of the groups this process started: the attempt, as its processes carry it."""
 
@@ -64,11 +65,13 @@ async def end_strays(task_id: str, attempt: int) -> int:
     wanted = f"MIDWATCH_TASK={task_id}/{attempt}".encode()
     ended: set[int] = set()
     give_up = time.monotonic() + PATIENCE
-    while (found := await asyncio.to_thread(_carriers, wanted)) and time.monotonic() < give_up:
+    while (found := await asyncio.to_thread(_carriers, wanted)) or any(_lives(pid) for pid in ended):
         for pid in found:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         ended |= found
+        if time.monotonic() > give_up:
+            break
         await asyncio.sleep(0.01)
     return len(ended)
 
@@ -127,6 +130,14 @@ def _carriers(wanted: bytes) -> set[int]:
             if wanted in (PROC / str(pid) / "environ").read_bytes().split(b"\0"):
                 found.add(pid)
     return found - {os.getpid()}
+
+
+def _lives(pid: int) -> bool:
+    """One that dies loses its environment first: without its mark it may still run for a moment."""
+    try:
+        return _stat(pid)[0] not in (b"Z", b"X")
+    except (OSError, IndexError):
+        return False
 
 
 def _pids() -> Iterator[int]:
