@@ -282,9 +282,9 @@ async def test_a_flood_is_written_down_in_few_pieces_and_cut(talk: Talk) -> None
                 while len(self.events) == 1 and not (waiting and b"stopReason" in waiting[-1]):
                     await asyncio.sleep(0.01)
 
-    one, turn = await talk(), Slow("[[flood 20000]]")
+    one, turn = await talk(), Slow("[[flood 15000]]")
     found = await one.turn(turn)
-    assert found.text.split() == [str(number) for number in range(20000)]
+    assert found.text.split() == [str(number) for number in range(15000)]
     assert turn.text() == found.text + " "
     assert len(turn.events) < 10
     found, _ = await turned(talk, "[[huge 3]]")
