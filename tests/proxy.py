@@ -73,7 +73,13 @@ class Proxy:
             for end in (near, far):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
-                self._pairs.append((near, far))
+                if late := not self._open.is_set():  # it was cut just now
+                    near.close()
+                    far.close()
+                else:
+                    self._pairs.append((near, far))
+            if late:
+                continue
             for way in ((near, far, False), (far, near, True)):
                 self._threads.append(threading.Thread(target=self._pass, args=way, daemon=True))
                 self._threads[-1].start()

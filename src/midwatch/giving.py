@@ -97,16 +97,17 @@ class Giving:
         self._loose = True
         return await self._handoffs.transfer(self._options(to, work, wish))
 
-    async def attend(self, handoff_id: str) -> None:
+    async def attend(self, handoff: Handoff) -> None:
         """Return when a handoff of this turn has ended and the turn may go on. Its agent asks for that from outside, by
-        one request after the other, and holds no slot from the first until a moment after the last."""
-        self._loose = True
-        held = self._held.get(handoff_id)
+        one request after the other, and holds no slot from the first until a moment after the last. If it has ended
+        between two of them, the turn may still be waiting for its slot."""
+        self._loose = self._loose or handoff.open
+        held = self._held.get(handoff.id)
         if held is None:
-            if self._over:
+            if self._over or not handoff.open:
                 return
-            held = _Held(asyncio.get_running_loop().create_task(self._hold(handoff_id)))
-            self._held[handoff_id] = held
+            held = _Held(asyncio.get_running_loop().create_task(self._hold(handoff.id)))
+            self._held[handoff.id] = held
         held.begin()
         try:
             await asyncio.wait({held.waiting})

@@ -87,7 +87,7 @@ TRANSFER_SECONDS = 86400.0
 DISABLED = "it may not be handed to; choose another agent."
 Pausing = Callable[[str], AbstractAsyncContextManager[None]]
 """What a task that waits for its handoff does meanwhile."""
-Attending = Callable[[str, str], Awaitable[None]]
+Attending = Callable[[str, Handoff], Awaitable[None]]
 """What is done while the agent of a task asks for a handoff of its own: returns when that has ended, or at once."""
 
 
@@ -495,8 +495,8 @@ class Handoffs:
         agent asks, if that is not in the middle of its turn: while it waits for its own handoff it holds no slot."""
         if by is not None:
             found = await self.get(handoff_id)
-            if found.open and found.source_task == by:
-                await self.attending(by, handoff_id)
+            if found.source_task == by:
+                await self.attending(by, found)
         return answered(await self._awaiting.end(handoff_id))
 
     def heard(self) -> None:
@@ -590,7 +590,7 @@ def _able(agent: Agent, work: HandoffTask) -> bool:
         return False
 
 
-async def _nothing(task_id: str, handoff_id: str) -> None:
+async def _nothing(task_id: str, handoff: Handoff) -> None:
     """Where no tasks run."""
 
 

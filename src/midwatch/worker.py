@@ -23,7 +23,7 @@ from midwatch.errors import AgentError, Conflict, LeaseLost, LimitReached, Midwa
 from midwatch.event import Event, TaskInterrupted, TaskLate, TaskWaiting, event
 from midwatch.goal import GoalStore
 from midwatch.goals import goal_of
-from midwatch.handoff import given_on
+from midwatch.handoff import Handoff, given_on
 from midwatch.handoffs import Handoffs
 from midwatch.notifications import Notifications
 from midwatch.run import LADDER, Run
@@ -556,11 +556,11 @@ class Worker:
         run = self.running.get(task_id)
         return nullcontext() if run is None or run.turn is None else run.turn.waiting()
 
-    async def attend(self, task_id: str, handoff_id: str) -> None:
+    async def attend(self, task_id: str, handoff: Handoff) -> None:
         """The agent of a task asks for work it handed over; of one that does not run here nothing is known."""
         run = self.running.get(task_id)
         if run is not None and run.turn is not None:
-            await run.turn.giving.attend(handoff_id)
+            await run.turn.giving.attend(handoff)
 
     async def answer(self, approval: Approval) -> Approval:
         """Wait until the question is answered or expired; comes back pending when the task is being stopped."""

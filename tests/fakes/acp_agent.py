@@ -31,6 +31,13 @@ OPTIONS = {
 }
 
 
+def whole(path, text):
+    """Write a file so that nobody finds half of it, whenever this process is killed."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.part")
+    part.write_text(text)
+    part.rename(path)
+
+
 class Refusal(Exception):
     """An error the agent answers with."""
 
@@ -185,7 +192,7 @@ class Agent:
 
     def keep(self, name):
         if self.memory is not None:
-            (self.memory / f"{name}.json").write_text(json.dumps(self.said[name]))
+            whole(self.memory / f"{name}.json", json.dumps(self.said[name]))
 
     def perform(self, text):
         if text == "fail":
@@ -361,7 +368,7 @@ class Agent:
         mark = self.memory / "limit"
         if not mark.exists():
             reset = time.time() + float(rest)
-            mark.write_text(str(reset))
+            whole(mark, str(reset))
             raise Refusal(429, "Too many requests", {"error": {"type": "rate_limit_error", "resetsAt": reset}})
         if time.time() < float(mark.read_text()):
             raise Refusal(429, "Too many requests", {"details": "too early"})

@@ -81,8 +81,8 @@ async def test_what_a_lost_task_waited_for_is_called_off_and_the_rest_goes_on(tm
         assert (source.status, source.outcome) == ("failed", "lost")
         mine = await desk.handoffs.get(made["for me"].id)
         assert (mine.status, mine.reason) == ("cancelled", "the task that waited for it has ended")
-        assert (await asyncio.wait_for(desk.tasks.wait(mine.task_id or ""), 10)).status == "cancelled"
-        others = await asyncio.wait_for(desk.handoffs.wait(made["for others"].id), 10)
+        assert (await asyncio.wait_for(desk.tasks.wait(mine.task_id or ""), 30)).status == "cancelled"
+        others = await asyncio.wait_for(desk.handoffs.wait(made["for others"].id), 30)
         assert others.output == "did it: for others"
 
 
@@ -123,7 +123,7 @@ async def desk(tmp_path: Path, passing: Passing) -> AsyncIterator[Runtime]:
 async def test_a_run_that_was_given_away_is_open_until_its_work_has_ended(desk: Runtime, passing: Passing) -> None:
     made = await desk.automations.create("work", agent="first", every="1h", fresh=True)
     await desk.automations.run(made.id)
-    await asyncio.wait_for(passing.begun.wait(), 10)
+    await asyncio.wait_for(passing.begun.wait(), 30)
     (run,) = await desk.automations.history(made.id)
     assert (run.status, run.outcome) == ("done", "transferred")
     now = await desk.automations.running(made.id)
@@ -131,14 +131,14 @@ async def test_a_run_that_was_given_away_is_open_until_its_work_has_ended(desk: 
     with pytest.raises(Conflict, match=now.id):
         await desk.automations.run(made.id)
     await desk.automations.patch(made.id, {"next_run_at": desk.clock.now() + SECOND // 10})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         async for told in desk.bus.follow(0, EventFilter(kinds=("automation_missed",))):
             assert told.payload["reason"] == "overlap"
             break
     assert len(await desk.automations.history(made.id)) == 1
     await desk.automations.pause(made.id)
     passing.go.set()
-    assert (await asyncio.wait_for(desk.tasks.wait(run.id), 10)).result == "did work"
+    assert (await asyncio.wait_for(desk.tasks.wait(run.id), 30)).result == "did work"
     assert await desk.automations.running(made.id) is None
     after = await desk.automations.get(made.id)
     assert (after.last_result or "").startswith("ok: ") and after.run_count == 1
@@ -149,9 +149,9 @@ async def test_who_goes_on_with_a_run_is_stopped_when_the_automation_is_deleted(
 ) -> None:
     made = await desk.automations.create("work", agent="first", every="1h", fresh=True)
     run = await desk.automations.run(made.id)
-    await asyncio.wait_for(passing.begun.wait(), 10)
+    await asyncio.wait_for(passing.begun.wait(), 30)
     await desk.automations.delete(made.id)
-    assert (await asyncio.wait_for(desk.tasks.wait(run.id), 10)).status == "cancelled"
+    assert (await asyncio.wait_for(desk.tasks.wait(run.id), 30)).status == "cancelled"
     assert [one.status for one in await desk.handoffs.list()] == ["cancelled", "cancelled"]
     after = await desk.automations.get(made.id)
     assert (after.status, after.run_count) == ("deleted", 1)
@@ -159,11 +159,11 @@ async def test_who_goes_on_with_a_run_is_stopped_when_the_automation_is_deleted(
 
 async def test_who_goes_on_with_a_step_is_stopped_with_the_goal(desk: Runtime, passing: Passing) -> None:
     made = await desk.goals.create("work", agent="first")
-    await asyncio.wait_for(passing.begun.wait(), 10)
+    await asyncio.wait_for(passing.begun.wait(), 30)
     step = await desk.store.open_step(made.id)
     assert step is not None and step.agent == "last"
     assert [one.cause for one in await desk.tasks.list()] == ["handoff", "handoff", "goal"]  # no other step was begun
     await desk.goals.pause(made.id)
-    assert (await asyncio.wait_for(desk.tasks.wait(step.id), 10)).status == "cancelled"
+    assert (await asyncio.wait_for(desk.tasks.wait(step.id), 30)).status == "cancelled"
     assert (await desk.goals.get(made.id)).status == "paused"
     assert [one.status for one in await desk.handoffs.list()] == ["cancelled", "cancelled"]

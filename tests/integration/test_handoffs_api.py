@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from midwatch.agent import AgentCapability
 from midwatch.agents.function import FunctionAgent
 from midwatch.identity import OWNER
+from midwatch.slots import Slots
 from servers import eventually
 from serving import Served, client, serving
 
@@ -46,8 +47,7 @@ class Crew:
 
     async def asking(self, prompt: str, turn: Any) -> str:
         """An agent that speaks to the desk with the token of its attempt."""
-        headers = {"authorization": f"Bearer {turn.env['MIDWATCH_TOKEN']}"}
-        async with httpx2.AsyncClient(base_url=f"{self.url}/api/v1", headers=headers, trust_env=False) as http:
+        async with client(self.url, turn.env["MIDWATCH_TOKEN"]) as http:
             for path, body in self.asks:
                 self.replies.append(await http.post(path, json=body))
         return "asked"
@@ -74,7 +74,7 @@ async def served(home: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> Asy
 
 
 async def hand(served: Served, to: str | None = "echo", text: str = "do it", **more: Any) -> Any:
-    return await served.post("/handoffs", {"to": to, "task": {"description": text}, "wait": 10, **more})
+    return await served.post("/handoffs", {"to": to, "task": {"description": text}, "wait": 15, **more})
 
 
 async def refused(served: Served, body: Any, **headers: str) -> tuple[int, str, str | None]:
@@ -102,7 +102,7 @@ async def test_work_is_handed_over_and_waited_for(served: Served) -> None:
 async def test_the_reply_waits_no_longer_than_asked(served: Served, crew: Crew) -> None:
     open_ = await hand(served, "held", wait=0.05)
     assert open_["status"] == "in_progress"
-    waiting = asyncio.create_task(served.get(f"/handoffs/{open_['id']}", wait=10))
+    waiting = asyncio.create_task(served.get(f"/handoffs/{open_['id']}", wait=15))
     crew.go.set()
     found = await waiting
     assert found["status"] == "completed", found
@@ -222,7 +222,7 @@ async def test_an_agent_hands_over_from_its_own_task_only(served: Served, crew: 
     other = await hand(served, "held", wait=0)
     work = {"task": {"description": "help"}, "to": "echo"}
     crew.asks = [
-        ("/handoffs", {**work, "wait": 10}), ("/handoffs", {**work, "source_task": other["task_id"]}),
+        ("/handoffs", {**work, "wait": 15}), ("/handoffs", {**work, "source_task": other["task_id"]}),
         (f"/handoffs/{other['id']}/cancel", {}), (f"/handoffs/{other['id']}/retry", {}),
     ]  # fmt: skip
     task = (await served.post("/tasks", {"prompt": "mine", "agent": "asking"}))["id"]
@@ -267,13 +267,12 @@ async def test_handoffs_are_managed_as_tasks_are(home: Path, crew: Crew, mode: s
         one = await served.post("/handoffs", {"to": "held", "task": {"description": "x"}})
         _, secret = await served.runtime.tokens.create("bob", "operator", by=OWNER)
         _, looks = await served.runtime.tokens.create("eve", "viewer", by=OWNER)
-        base = f"{served.url}/api/v1"
-        async with httpx2.AsyncClient(base_url=base, headers={"authorization": f"Bearer {secret}"}) as bob:
+        async with client(served.url, secret) as bob:
             made = await bob.post("/handoffs", json={"to": "echo", "source_task": task})
             assert made.status_code == (201 if status == 200 else 403)
             reply = await bob.post(f"/handoffs/{one['id']}/cancel")
             assert reply.status_code == status, reply.text
-        async with httpx2.AsyncClient(base_url=base, headers={"authorization": f"Bearer {looks}"}) as eve:
+        async with client(served.url, looks) as eve:
             assert (await eve.get("/handoffs")).status_code == 200
             assert (await eve.post("/handoffs", json={"to": "echo", "task": {"input": "x"}})).status_code == 403
         crew.go.set()
@@ -288,8 +287,9 @@ class Caller:
     def __init__(self) -> None:
         self.served: Served | None = None
         self.begun, self.go, self.goes_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self.waits = [0.05, 10.0]
+        self.waits = [0.05, 15.0]
         self.told: list[tuple[str, int]] = []
+        self.before_the_last: Callable[[], Awaitable[None]] | None = None
 
     @property
     def free(self) -> int:
@@ -306,10 +306,13 @@ class Caller:
         async with client(self.served.url, turn.env["MIDWATCH_TOKEN"]) as http:
             body = {"to": "target", "task": {"description": prompt}, "wait": self.waits[0]}
             made = (await http.post("/handoffs", json=body)).json()
-            await asyncio.wait_for(self.begun.wait(), 10)
+            while not self.begun.is_set():
+                made = (await http.get(f"/handoffs/{made['id']}", params={"wait": 0.05})).json()
             self.told.append((made["status"], self.free))
             for wait in self.waits[1:]:
                 self.go.set()
+                if self.before_the_last is not None:
+                    await self.before_the_last()
                 made = (await http.get(f"/handoffs/{made['id']}", params={"wait": wait})).json()
                 self.told.append((made["status"], self.free))
         await self.goes_on.wait()
@@ -348,12 +351,35 @@ async def test_an_agent_that_waits_by_requests_holds_no_slot_from_the_first_to_t
 ) -> None:
     caller.goes_on.set()
     task = (await one_slot.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert (await one_slot.ended(task))["result"].endswith("hello>")
     # When the first request had its reply the target had the slot; with the answer the source had it back.
     assert caller.told == [("in_progress", 0), ("completed", 0)]
     assert caller.begun.is_set()
     assert await eventually(lambda: caller.free == 1)  # given back a moment after the end is written
+
+
+async def test_an_answer_that_came_between_two_requests_is_told_with_the_slot(
+    one_slot: Served, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, back = Slots.take_back, asyncio.Event()
+
+    async def late(slots: Slots, agent: str, actor: str = "") -> None:
+        await back.wait()
+        await real(slots, agent, actor)
+
+    async def answered() -> None:
+        await one_slot.until("handoff_completed")
+        assert await eventually(lambda: caller.free == 1)
+        asyncio.get_running_loop().call_later(0.2, back.set)
+
+    monkeypatch.setattr(Slots, "take_back", late)
+    caller.before_the_last = answered
+    caller.goes_on.set()
+    task = (await one_slot.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
+    async with asyncio.timeout(60):
+        await one_slot.ended(task)
+    assert caller.told == [("in_progress", 0), ("completed", 0)]
 
 
 async def test_an_agent_that_asks_no_more_has_its_slot_back(
@@ -362,13 +388,13 @@ async def test_an_agent_that_asks_no_more_has_its_slot_back(
     monkeypatch.setattr("midwatch.giving.LINGER_SECONDS", 0.05)
     caller.waits = [0.05]
     task = (await two_slots.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
-    await asyncio.wait_for(caller.begun.wait(), 10)
-    async with asyncio.timeout(10):
+    await asyncio.wait_for(caller.begun.wait(), 30)
+    async with asyncio.timeout(30):
         while caller.free:
             await asyncio.sleep(0.01)
     caller.goes_on.set()
     assert (await two_slots.ended(task))["status"] == "done"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while caller.free < 2:
             await asyncio.sleep(0.01)
 
@@ -378,9 +404,9 @@ async def test_a_turn_that_ends_before_its_answer_keeps_no_slot_and_calls_it_off
 ) -> None:
     caller.waits = [0.05]
     task = (await one_slot.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
-    await asyncio.wait_for(caller.begun.wait(), 10)
+    await asyncio.wait_for(caller.begun.wait(), 30)
     caller.goes_on.set()
-    async with asyncio.timeout(10):  # though the one slot is taken
+    async with asyncio.timeout(30):  # though the one slot is taken
         assert (await one_slot.ended(task))["status"] == "done"
         await one_slot.until("handoff_cancelled")
         (made,) = await one_slot.runtime.handoffs.list()
@@ -391,11 +417,11 @@ async def test_a_turn_that_ends_before_its_answer_keeps_no_slot_and_calls_it_off
 
 
 async def test_what_an_agent_waits_for_is_called_off_when_it_is_stopped(one_slot: Served, caller: Caller) -> None:
-    caller.waits = [10.0]
+    caller.waits = [15.0]
     task = (await one_slot.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
-    await asyncio.wait_for(caller.begun.wait(), 10)
+    await asyncio.wait_for(caller.begun.wait(), 30)
     await one_slot.post(f"/tasks/{task}/cancel")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert (await one_slot.ended(task))["status"] == "cancelled"
         await one_slot.until("handoff_cancelled")
         while not caller.free:

@@ -76,7 +76,7 @@ async def serving(home: Path, clock: FakeClock | None = None, **settings: object
             server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
             await ready.wait()
             url = url_of("127.0.0.1", listener)
-            async with httpx2.AsyncClient(base_url=f"{url}/api/v1", trust_env=False) as http:
+            async with httpx2.AsyncClient(base_url=f"{url}/api/v1", trust_env=False, timeout=30.0) as http:
                 yield Served(runtime, app, url, http)
             stopping.set()
             await server

@@ -13,6 +13,7 @@ from fakes.model_server import Model, serve
 from midwatch import Runtime, Task
 from midwatch.agents.llm import LlmAgent
 from midwatch.event import Event, EventFilter
+from servers import eventually
 
 Fake = tuple[str, Model]
 
@@ -35,7 +36,7 @@ def agent(fake: Fake, *tools: Any, **more: Any) -> LlmAgent:
 
 async def run(desk: Runtime, prompt: str, **wish: Any) -> Task:
     task = await desk.tasks.submit(prompt, agent="it", **wish)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return await desk.tasks.wait(task.id)
 
 
@@ -70,6 +71,13 @@ async def test_a_turn_with_a_tool_gives_the_canonical_events(fake: Fake, home: P
         )
 
 
+def heard(desk: Runtime, task: Task) -> bool:
+    """Whether what was sent into the turn has reached it."""
+    assert desk._worker is not None
+    turn = desk._worker.running[task.id].turn
+    return turn is not None and bool(turn.steers())
+
+
 def balanced(events: list[Event]) -> None:
     """Every start has exactly one end."""
     for start, end, name in (
@@ -83,7 +91,7 @@ def balanced(events: list[Event]) -> None:
 
 async def say(desk: Runtime, key: str, text: str) -> Task:
     task = await desk.sessions.send(key, text)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return await desk.tasks.wait(task.id)
 
 
@@ -94,7 +102,7 @@ async def test_a_session_remembers_its_turns_but_not_one_that_was_cancelled(fake
         held = await desk.sessions.send(key, '[[tool add {"a": 1, "b": 2}]] [[hold a]]')
         await fake[1].until(lambda seen: "a" in seen.held)
         await desk.sessions.interrupt(key)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             ended = await desk.tasks.wait(held.id)
         assert ended.outcome == "cancelled"
         events = await told(desk, ended)
@@ -112,7 +120,7 @@ async def test_a_message_interrupts_the_turn_that_runs_and_reaches_the_model_onc
         await fake[1].until(lambda seen: "a" in seen.held)
         sent = await desk.sessions.say(key, "[[say instead]]", "interrupt")
         assert (sent.mode, sent.task.id) == ("interrupt", task.id)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert (await desk.tasks.wait(task.id)).result == "instead"
         events = await told(desk, task)
         balanced(events)
@@ -128,8 +136,9 @@ async def test_a_turn_that_is_asked_to_stop_closes_with_an_answer(fake: Fake, ho
         task = await desk.sessions.send(key, '[[hold a]] [[tool add {"a": 1, "b": 2}]] [[say never]]')
         await fake[1].until(lambda seen: "a" in seen.held)
         await desk.sessions.interrupt(key, "stop", hint="[[say closing]]")
+        assert await eventually(lambda: heard(desk, task))  # it is told a moment after that is written
         fake[1].release("a")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             ended = await desk.tasks.wait(task.id)
         assert (ended.outcome, ended.result) == ("ok", "closing")
         events = await told(desk, task)
@@ -142,7 +151,7 @@ async def test_a_turn_that_is_asked_to_stop_closes_with_an_answer(fake: Fake, ho
 async def test_a_task_waits_for_the_provider_limit_and_gives_back_its_place(fake: Fake, home: Path) -> None:
     async with Runtime.open(home, agents={"it": agent(fake)}) as desk:
         task = await desk.tasks.submit("[[limit 3600 a]]", agent="it")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             async for event in desk.bus.follow(0, EventFilter(task_id=task.id)):
                 if event.kind == "task_waiting":
                     break
@@ -206,7 +215,7 @@ async def test_a_spent_budget_ends_the_turn_and_a_larger_one_goes_on(fake: Fake,
         assert (task.outcome, ran, len(fake[1].requests)) == ("budget", [0], 2)
         balanced(await told(desk, task))
         again = await desk.tasks.retry(task.id, budget={"steps": 100})
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             ended = await desk.tasks.wait(again.id)
         assert (ended.outcome, (ended.result or "").endswith("the end")) == ("ok", True)
         assert (ran, len(fake[1].requests)) == ([0, 1, 2, 3], 5)

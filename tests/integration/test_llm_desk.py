@@ -126,7 +126,7 @@ class Attempt:
         self._served, self._token = served, token
 
     async def post(self, path: str, body: Any) -> tuple[int, str]:
-        async with httpx2.AsyncClient(trust_env=False) as http:
+        async with httpx2.AsyncClient(trust_env=False, timeout=30.0) as http:
             reply = await http.post(
                 f"{self._served.url}/api/v1{path}", json=body, headers={"authorization": f"Bearer {self._token}"}
             )
@@ -189,7 +189,7 @@ async def test_an_attempt_in_a_worktree_hands_in_work_for_that(tmp_path: Path) -
         begun.set()
 
     boss = ScriptedAgent(note, wait_for(go_on), result("done"), name="boss", terms=SUBMITS)
-    async with serving(tmp_path / "home", {"boss": boss}) as served, asyncio.timeout(30):
+    async with serving(tmp_path / "home", {"boss": boss}) as served, asyncio.timeout(90):
         task = await served.runtime.tasks.submit("work", agent="boss", workdir=str(repo), worktree=True)
         await begun.wait()
         token, place = seen

@@ -54,7 +54,7 @@ def asks(data: HandoffInputData) -> HandoffInputData:
 
 async def ended(desk: Runtime, prompt: str, **wish: Any) -> Task:
     task = await desk.tasks.submit(prompt, agent="it", **wish)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return await desk.tasks.wait(task.id)
 
 
@@ -67,9 +67,9 @@ async def test_a_transfer_moves_the_conversation_to_another_model(fake: Fake, ho
     async with Runtime.open(home, agents=agents) as desk:
         key = (await desk.sessions.create(agent="it"))[0].session.key
         first = await desk.sessions.send(key, "I am Ada.")
-        await asyncio.wait_for(desk.tasks.wait(first.id), 30)
+        await asyncio.wait_for(desk.tasks.wait(first.id), 60)
         task = await desk.sessions.send(key, f'[[also add {{"a": 1, "b": 2}}]]{MOVE}')
-        after = await asyncio.wait_for(desk.tasks.wait(task.id), 30)
+        after = await asyncio.wait_for(desk.tasks.wait(task.id), 60)
         assert (after.agent, after.outcome, after.session_key) == ("expert", "ok", key)
         assert after.result == "You said: I am Ada."
         seen = fake[1].requests[-1]
@@ -82,7 +82,7 @@ async def test_a_transfer_moves_the_conversation_to_another_model(fake: Fake, ho
         assert (before[2]["tool_calls"][0]["name"], before[3]["content"]) == ("add", "3")
         assert (made.form, made.status, made.tool_name) == ("transfer", "completed", "transfer_to_expert")
         again = await desk.sessions.send(key, "[[recall]]")  # the expert has the conversation now
-        last = await asyncio.wait_for(desk.tasks.wait(again.id), 30)
+        last = await asyncio.wait_for(desk.tasks.wait(again.id), 60)
         assert (last.agent, last.result) == ("expert", "You said: I am Ada. | [[recall]]")
         said = [one.text for one in await desk.sessions.messages(key) if one.role == "user"]
         assert said == ["I am Ada.", task.prompt, "[[recall]]"]

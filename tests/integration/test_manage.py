@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from midwatch.identity import OWNER
-from serving import Served, serving
+from serving import Served, client, serving
 
 MODES = [("creator_only", 403), ("scope_all", 200)]
 
@@ -22,7 +22,7 @@ async def hold(prompt: str) -> str:
 async def speaker(served: Served, name: str) -> httpx2.AsyncClient:
     """A client of an operator."""
     _, secret = await served.runtime.tokens.create(name, "operator", by=OWNER)
-    return httpx2.AsyncClient(base_url=f"{served.url}/api/v1", headers={"authorization": f"Bearer {secret}"})
+    return client(served.url, secret)
 
 
 @pytest.mark.parametrize(("mode", "status"), MODES)

@@ -22,6 +22,7 @@ from midwatch.errors import AgentError, StoreUnavailable
 from midwatch.event import EventFilter, TaskProgress
 from midwatch.task import AgentTerms
 from midwatch.testing import RecordingChannel
+from servers import eventually
 from serving import Served, serving
 
 TERMS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", slots=16, max_attempts=1)
@@ -145,12 +146,14 @@ async def test_usage_counts_from_a_time(served: Served) -> None:
 
 
 async def test_usage_is_told_apart_by_what_is_asked_for(served: Served) -> None:
+    east, west = "Pacific/Kiritimati", "Pacific/Pago_Pago"
+    zone = west if datetime.now(ZoneInfo(east)).hour == 23 else east  # where no midnight comes in between
     await done(served, "10", "costly")
     await done(served, "20", "costly", session_key="chat:1")
     await done(served, "x")
-    today = datetime.now(ZoneInfo("Pacific/Kiritimati")).date().isoformat()
-    days = await served.get("/usage", by="day", zone="Pacific/Kiritimati")
-    assert (days["by"], days["zone"], days["until"]) == (["day"], "Pacific/Kiritimati", None)
+    today = datetime.now(ZoneInfo(zone)).date().isoformat()
+    days = await served.get("/usage", by="day", zone=zone)
+    assert (days["by"], days["zone"], days["until"]) == (["day"], zone, None)
     assert [(row["day"], row["tasks"], row["cost_usd"], row["untold"]) for row in days["rows"]] == [(today, 3, 0.5, 1)]
     sessions = await served.get("/usage", by=["session", "agent"])
     found = {(row["session"], row["agent"]): row["tasks"] for row in sessions["rows"]}
@@ -295,7 +298,7 @@ async def test_directories_that_cannot_be_shown_are_refused(served: Served, tmp_
 async def test_ready_needs_no_token_and_says_when_the_database_is_gone(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with httpx2.AsyncClient(base_url=f"{served.url}/api/v1", trust_env=False) as stranger:
+    async with httpx2.AsyncClient(base_url=f"{served.url}/api/v1", trust_env=False, timeout=30.0) as stranger:
         reply = await stranger.get("/ready")
         assert (reply.status_code, reply.json()) == (200, {"status": "ready"})
 
@@ -318,13 +321,15 @@ async def test_ready_needs_no_token_and_says_when_the_database_is_gone(
 
 async def test_metrics_are_what_prometheus_reads(served: Served) -> None:
     never = asyncio.Event()
-    await served.runtime.subscriptions.add("stuck", lambda _: never.wait(), EventFilter(kinds=("task_finished",)))
+    ended = EventFilter(kinds=("task_finished",))
+    stuck = await served.runtime.subscriptions.add("stuck", lambda _: never.wait(), ended)
     for prompt in ("a", "b"):
         await done(served, prompt)
     await done(served, "x", "fail")
     runs = await submit(served, "x", "hold")
-    await served.until("turn_start", task_id=runs)
+    await served.until("task_progress", task_id=runs)
     await submit(served, "x", delay=3600)
+    assert await eventually(lambda: served.runtime.running == 1 and stuck.received == 1)
     reply = await served.http.get("/metrics")
     assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
     found = {

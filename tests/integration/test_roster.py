@@ -99,9 +99,9 @@ async def test_who_comes_is_given_work_at_once_and_who_goes_gets_no_more(
             await other.tasks.submit("x", agent="late")
         with pytest.raises(Conflict, match="nothing is run in this process"):
             await other.handoffs.register(FunctionAgent("late", echo))
-        await desk.handoffs.register(FunctionAgent("late", echo, terms=AgentTerms(timeout_seconds=7.0)))
+        await desk.handoffs.register(FunctionAgent("late", echo, terms=AgentTerms(timeout_seconds=777.0)))
         first = await other.tasks.submit("from another process", agent="late")
-        assert first.timeout_seconds == 7.0
+        assert first.timeout_seconds == 777.0
         assert (await desk.tasks.wait(first.id)).result == "<from another process>"
         assert (await desk.handoffs.handoff(asked("late"))).output == "<it>"
         assert {one.id: one.agents for one in await desk.living()}[desk._id] == ("demo", "late")

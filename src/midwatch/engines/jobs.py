@@ -24,7 +24,7 @@ from midwatch.errors import StoreUnavailable
 LOOK = "midwatch.look"
 POOL_SECONDS = 5.0
 LISTEN_AGAIN_SECONDS = 0.5
-SIGN_OFF_SECONDS = 1.0
+SIGN_OFF_SECONDS = 3.0
 CONNECTION = {
     "connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
     "tcp_user_timeout": 10_000, "application_name": "midwatch jobs",
