@@ -27,9 +27,7 @@ while True:
         word, _, rest = said.partition(" ")
         if word == "leave": sys.exit(int(rest))
         if word == "size": print("size", *os.get_terminal_size())
-        elif word == "start":
-            import subprocess
-            print("started", subprocess.Popen(["sleep", "1000"]).pid)
+        elif word == "start": print("started", os.spawnvp(os.P_NOWAIT, "sleep", ["sleep", "1000"]))
         else: print("you said", said)
     except KeyboardInterrupt: print("interrupted")
 """

@@ -115,7 +115,7 @@ def _loader() -> socket.socket:
 
 def _end(connection: socket.socket, started: subprocess.Popen[bytes]) -> None:
     connection.close()
-    started.wait(10)
+    started.wait(60)
 
 
 # -- in the process that has loaded it ---------------------------------------------------------------------------------
