@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import random
 import shutil
 import socket
 import subprocess
@@ -26,23 +25,19 @@ def binaries() -> Path | None:
     return places[0].parent if places else None
 
 
-HANDED_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
-LOWEST_PORT = 20_000
-_ports = random.Random()
+_reserved: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """A port nobody listens on now, and that the system gives to nobody who asks for any: between this and its use,
-    and between two servers that use it one after the other, other tests take thousands of ports."""
-    beyond = int(HANDED_OUT.read_text().split()[0])
-    while True:
-        port = _ports.randrange(LOWEST_PORT, beyond)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+    """A port nobody listens on, and that nobody else is given while this process lives: between this and its use, and
+    between two servers that use it one after the other, other tests take thousands of ports. A socket that is bound
+    and does not listen holds it; who names it and reuses addresses, as servers do, can listen there all the same."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    _reserved.append(held)
+    port: int = held.getsockname()[1]
+    return port
 
 
 class Cluster:

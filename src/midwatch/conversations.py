@@ -189,9 +189,11 @@ class Conversations:
             self._close_soon(next(iter(self._kept)))  # the one that has waited longest
 
     async def _close_closed(self) -> None:
+        before = dict(self._held)
         mine = await self._store.live_sessions(self._owner)
         for key in list(self._kept):
-            if mine.get(key) != self._held.get(key):
+            held = before.get(key)  # the look may be older than what has been opened since
+            if held is not None and held == self._held.get(key) and held != mine.get(key):
                 self._close_soon(key)
 
     def _looked(self, look: asyncio.Task[None]) -> None:

@@ -80,7 +80,7 @@ async def serving(home, **settings) -> AsyncIterator[Served]:
             headers = {"authorization": f"Bearer {token}"}
             async with (
                 Client(url, token) as client,
-                httpx2.AsyncClient(base_url=f"{url}/api/v1", headers=headers, trust_env=False) as http,
+                httpx2.AsyncClient(base_url=f"{url}/api/v1", headers=headers, trust_env=False, timeout=30.0) as http,
             ):
                 yield Served(runtime, url, client, http, app.state.streams, stopping)
             stopping.set()
@@ -253,8 +253,8 @@ async def test_a_wrong_method_is_told(served: Served) -> None:
 @pytest.mark.parametrize("said", [None, "Bearer wrong", "Bearer x", "Basic abc", "bearer"])
 @pytest.mark.parametrize("path", ["/tasks", "/events", "/nonsense", "/openapi.json"])
 async def test_every_route_wants_the_token(served: Served, said: str | None, path: str) -> None:
-    headers = {"authorization": said} if said else {}
-    async with httpx2.AsyncClient(base_url=f"{served.url}/api/v1", headers=headers, trust_env=False) as stranger:
+    base, told = f"{served.url}/api/v1", {"authorization": said} if said else {}
+    async with httpx2.AsyncClient(base_url=base, headers=told, trust_env=False, timeout=30.0) as stranger:
         reply = await stranger.get(path)
         assert (reply.status_code, reply.json()["code"]) == (401, "unauthorized")
         assert (await stranger.get("/health")).json()["status"] == "ok"
@@ -400,7 +400,7 @@ async def test_a_reader_that_goes_leaves_nothing_behind(served: Served) -> None:
     async with served.http.stream("GET", "/events?live=true") as reply:
         await anext(reply.aiter_raw())
         assert served.runtime.bus._watchers
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while served.runtime.bus._watchers or asyncio.all_tasks() - before:
             await asyncio.sleep(0.01)
 

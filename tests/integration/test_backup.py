@@ -295,7 +295,7 @@ async def test_a_backup_of_postgres_is_one_moment_while_others_write(
 
     async def with_writer(store: PostgresStore) -> None:
         def write(table: str, rows: int) -> None:
-            asyncio.run_coroutine_threadsafe(put(store), loop).result(10)
+            asyncio.run_coroutine_threadsafe(put(store), loop).result(60)
 
         await backup(shared, file, write)
         assert (await store.count_tasks()).total > len(before["tasks"])
@@ -323,6 +323,8 @@ async def test_nothing_is_put_beneath_a_process_whose_heart_beats(
 ) -> None:
     await backup(settings, file, quiet)
     await stored(shared, lambda store: store.add_instance(an_instance()))
+    with psycopg.connect(database) as connection:  # it beats for as long as is looked
+        connection.execute("UPDATE instances SET heartbeat = clock_timestamp() + interval '1 hour'")
     with pytest.raises(AlreadyRunning, match="pid 7 on elsewhere"):
         await restore(shared, file, quiet, force=force)
     with pytest.raises(AlreadyRunning, match="pid 7 on elsewhere"):

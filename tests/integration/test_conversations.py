@@ -24,7 +24,7 @@ async def said(desk: Runtime, key: str, text: str) -> Task:
 
 
 async def closed(agent: ScriptedAgent, times: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while agent.closed < times:
             await asyncio.sleep(0.01)
 
@@ -89,7 +89,7 @@ async def test_a_restarted_session_has_a_new_process_that_takes_up_the_conversat
         await closed(agent, 1)
         agent._steps = (wait_for(blocked),)
         task = await open_desk.sessions.send("chat:1", "work")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(agent.turns) < 2:
                 await asyncio.sleep(0.01)
         assert agent.opened[1].thread_id == "th"
@@ -139,7 +139,7 @@ async def test_a_conversation_that_is_being_closed_is_over_before_the_next_begin
         await clock.advance(61)
         await closing.wait()
         task = await open_desk.sessions.send("chat:1", "still there?")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await open_desk.tasks.get(task.id)).status == "pending":
                 await asyncio.sleep(0.01)
         await settle()
@@ -150,6 +150,40 @@ async def test_a_conversation_that_is_being_closed_is_over_before_the_next_begin
         assert (await open_desk.sessions.get("chat:1")).session.live_owner is not None, "the new one is kept"
         await said(open_desk, "chat:1", "and now?")
         assert len(agent.opened) == 2
+
+
+async def test_a_look_that_is_older_than_a_conversation_does_not_close_it(tmp_path: Path) -> None:
+    """Whether sessions were closed is read while another conversation is opened and has its turn."""
+    looked, go = asyncio.Event(), asyncio.Event()
+
+    class Slow:
+        def __init__(self, store: Any) -> None:
+            self._store = store
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._store, name)
+
+        async def live_sessions(self, owner: str) -> Any:
+            found = await self._store.live_sessions(owner)
+            looked.set()
+            await go.wait()
+            return found
+
+    agent = ScriptedAgent(result("yes"), lasting=True)
+    async with desk(tmp_path, agent) as open_desk:
+        talks: Any = open_desk._worker.conversations
+        talks._store = Slow(talks._store)
+        await open_desk.sessions.create(key="chat:1")
+        await said(open_desk, "chat:1", "hello")
+        await looked.wait()
+        await open_desk.sessions.create(key="chat:2")
+        await said(open_desk, "chat:2", "hello")
+        go.set()
+        while talks._look is not None:
+            await asyncio.sleep(0.01)
+        assert agent.closed == 0
+        await open_desk.sessions.close("chat:2")
+        await closed(agent, 1)
 
 
 async def test_of_too_many_the_one_that_waited_longest_is_closed(tmp_path: Path) -> None:
@@ -194,7 +228,7 @@ async def test_a_providers_limit_parks_the_task_and_it_goes_on_by_itself(tmp_pat
     agent = ScriptedAgent(limited, terms=AgentTerms(on_crash="resume"))
     async with desk(tmp_path, agent, clock=clock, notify="console") as open_desk:
         task = await open_desk.tasks.submit("a long night's work")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await open_desk.tasks.get(task.id)).wait != "limit":
                 await asyncio.sleep(0.01)
         parked = await open_desk.tasks.get(task.id)
@@ -226,8 +260,8 @@ async def test_another_process_sends_interrupts_and_takes_over(tmp_path: Path, d
             assert (len(one.turns), len(two.turns)) == (6, 0)
             one._steps = (wait_for(blocked),)
             task = await b.sessions.send("chat:1", "stop me")
-            async with asyncio.timeout(10):
-                while (await b.tasks.get(task.id)).status != "running":
+            async with asyncio.timeout(60):
+                while len(one.turns) < 7:  # a claimed task is running before its turn has begun
                     await asyncio.sleep(0.01)
             assert await b.sessions.interrupt("chat:1") == task.id
             assert (await b.tasks.wait(task.id)).status == "cancelled"

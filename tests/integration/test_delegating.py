@@ -20,7 +20,7 @@ from midwatch.handoff import Handoff, HandoffFilter, HandoffTask
 from midwatch.handoffs import HandoffOptions
 from midwatch.history import HandoffContext
 from midwatch.runtime import Runtime
-from midwatch.testing import RecordingChannel
+from midwatch.testing import FakeClock, RecordingChannel
 
 CHILD = """
 def source(prompt, turn):
@@ -148,7 +148,7 @@ async def desk(tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> A
 
 
 async def ended(desk: Runtime, agent: str, prompt: str = "hello") -> Any:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return await desk.tasks.wait((await desk.tasks.submit(prompt, agent=agent)).id)
 
 
@@ -168,28 +168,32 @@ async def test_a_target_sees_what_it_was_given(desk: Runtime) -> None:
     assert made.output == "somebody wants do it"
 
 
-async def test_while_it_waits_the_task_says_so_and_its_timeout_stands_still(desk: Runtime, crew: Crew) -> None:
-    task = await desk.tasks.submit("x", agent="patient", timeout=0.2)
-    await asyncio.wait_for(crew.begun.wait(), 10)
-    async with asyncio.timeout(10):
-        while (waiting := await desk.tasks.get(task.id)).wait is None:
-            await asyncio.sleep(0.01)
-    assert (waiting.wait, waiting.status_text) == ("handoff", "running: waits for work it handed over")
-    await asyncio.sleep(0.4)  # longer than it may work
-    crew.go.set()
-    after = await desk.tasks.wait(task.id)
-    assert (after.status, after.result, after.wait) == ("done", "at last", None)
+async def test_while_it_waits_the_task_says_so_and_its_timeout_stands_still(tmp_path: Path, crew: Crew) -> None:
+    clock, names = FakeClock(), ("patient", "held")
+    agents: dict[str, Any] = {name: FunctionAgent(name, getattr(crew, name), on_loop=True) for name in names}
+    settings = Settings.load(tmp_path / "home", detect_agents=False)
+    async with Runtime.open(agents=agents, settings=settings, clock=clock) as desk:
+        task = await desk.tasks.submit("x", agent="patient", timeout=60)
+        await asyncio.wait_for(crew.begun.wait(), 60)
+        async with asyncio.timeout(60):
+            while (waiting := await desk.tasks.get(task.id)).wait is None:
+                await asyncio.sleep(0.01)
+        assert (waiting.wait, waiting.status_text) == ("handoff", "running: waits for work it handed over")
+        await clock.advance(120)  # longer than it may work
+        crew.go.set()
+        after = await desk.tasks.wait(task.id)
+        assert (after.status, after.result, after.wait) == ("done", "at last", None)
 
 
 @pytest.mark.parametrize("agent", ["patient", "thread_patient"])
 async def test_a_source_that_is_stopped_cancels_what_it_waits_for(desk: Runtime, crew: Crew, agent: str) -> None:
     task = await desk.tasks.submit("x", agent=agent)
-    await asyncio.wait_for(crew.begun.wait(), 10)
+    await asyncio.wait_for(crew.begun.wait(), 60)
     await desk.tasks.cancel(task.id)
-    assert (await asyncio.wait_for(desk.tasks.wait(task.id), 10)).status == "cancelled"
+    assert (await asyncio.wait_for(desk.tasks.wait(task.id), 60)).status == "cancelled"
     (made,) = await desk.handoffs.list()
     assert (made.status, made.reason) == ("cancelled", "the task that handed it over was stopped")
-    assert (await asyncio.wait_for(desk.tasks.wait(made.task_id or ""), 10)).status == "cancelled"
+    assert (await asyncio.wait_for(desk.tasks.wait(made.task_id or ""), 60)).status == "cancelled"
 
 
 async def test_the_same_work_handed_over_at_once_is_as_many_handoffs(desk: Runtime) -> None:
@@ -236,10 +240,10 @@ async def test_an_attempt_that_begins_anew_gets_the_same_answer(
     }
     async with Runtime.open(agents=agents, settings=settings) as desk:
         task = await desk.tasks.submit("x", agent="patient")
-        await asyncio.wait_for(crew.begun.wait(), 10)
+        await asyncio.wait_for(crew.begun.wait(), 60)
     crew.go.set()
     async with Runtime.open(agents=agents, settings=settings) as desk:
-        after = await asyncio.wait_for(desk.tasks.wait(task.id), 20)
+        after = await asyncio.wait_for(desk.tasks.wait(task.id), 60)
         assert (after.status, after.result, after.attempt) == ("done", "at last", 2)
         (made,) = await desk.handoffs.list()
         assert made.status == "completed"
@@ -257,7 +261,7 @@ async def test_two_hundred_at_once_through_ten_slots(
     }
     async with Runtime.open(tmp_path, agents=agents) as desk:
         tasks = [await desk.tasks.submit(f"w{number}", agent="lead") for number in range(200)]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             done = [await desk.tasks.wait(task.id) for task in tasks]
         assert [task.result for task in done] == [f"W{number}" for number in range(200)]
         made = await desk.handoffs.list(HandoffFilter(limit=500))
@@ -351,7 +355,7 @@ async def test_a_transfer_goes_on_in_the_same_conversation_and_its_answer_is_the
     desk = passing
     wish: dict[str, Any] = {"session_key": "s", "origin_session": "chat", "route": "noted:me"}
     task = await desk.tasks.submit("harder", agent="triage", **wish)
-    after = await asyncio.wait_for(desk.tasks.wait(task.id), 10)
+    after = await asyncio.wait_for(desk.tasks.wait(task.id), 60)
     assert (after.agent, after.result) == ("last", "the last did harder")
     assert await desk.tasks.result(task.id) == after.result
     first = await desk.tasks.get(task.id)
@@ -396,12 +400,12 @@ async def test_who_delegates_to_one_that_transfers_hears_the_last(passing: Runti
 async def test_a_transfer_that_is_called_off_before_it_began(passing: Runtime, relay: Relay) -> None:
     desk = passing
     task = await desk.tasks.submit("x", agent="hesitant")
-    await asyncio.wait_for(relay.ready.wait(), 10)
+    await asyncio.wait_for(relay.ready.wait(), 60)
     (made,) = await desk.handoffs.list()
     assert (made.status, made.form, made.task_id) == ("accepted", "transfer", None)
     await desk.handoffs.cancel(made.id)
     relay.go.set()
-    after = await asyncio.wait_for(desk.tasks.wait(task.id), 10)
+    after = await asyncio.wait_for(desk.tasks.wait(task.id), 60)
     assert (after.status, after.transferred_to) == ("failed", None)
     assert after.error is not None and "is cancelled" in after.error
 
@@ -409,7 +413,7 @@ async def test_a_transfer_that_is_called_off_before_it_began(passing: Runtime, r
 async def test_a_source_that_is_stopped_does_not_transfer(passing: Runtime, relay: Relay) -> None:
     desk = passing
     task = await desk.tasks.submit("x", agent="hesitant")
-    await asyncio.wait_for(relay.ready.wait(), 10)
+    await asyncio.wait_for(relay.ready.wait(), 60)
     await desk.tasks.cancel(task.id)
-    assert (await asyncio.wait_for(desk.tasks.wait(task.id), 10)).status == "cancelled"
+    assert (await asyncio.wait_for(desk.tasks.wait(task.id), 60)).status == "cancelled"
     assert len(await desk.tasks.list()) == 1
