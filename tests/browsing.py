@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import re
 import shutil
+import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,9 @@ from playwright.async_api import Browser, BrowserContext, Page, Playwright, Requ
 
 from servers import Server
 
-expect.set_options(timeout=15_000)
+PATIENCE = 30_000
+"""Milliseconds that something may take which must happen: the machine may be busy."""
+expect.set_options(timeout=PATIENCE)
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}
 FLAGS = (
@@ -33,7 +38,7 @@ LAG = int(os.environ.get("MIDWATCH_TEST_LAG", "0"))
 """How many milliseconds the network may take, at random, for a question and for its answer."""
 QUICK = pytest.mark.skipif(LAG > 0, reason="it measures how quick something is, and the network is made slow")
 """For tests of nothing but speed."""
-PATIENT = pytest.mark.timeout(240 * (1 + LAG / 1000))
+PATIENT = pytest.mark.timeout(600 * (1 + LAG / 1000))
 """For tests that open very many pages."""
 SLOW_NETWORK = """(() => {
   const quick = window.fetch;
@@ -117,8 +122,14 @@ class Pipe:
     def write(self, text: str) -> None:
         os.write(self._end, text.encode())
 
+    async def read(self) -> None:
+        """Wait until the agent has taken all that was written."""
+        async with asyncio.timeout(60):
+            while int.from_bytes(fcntl.ioctl(self._end, termios.FIONREAD, bytes(4)), sys.byteorder):
+                await asyncio.sleep(0.02)
+
     def close(self) -> None:
-        """The agent has said all."""
+        """The agent has said all; it must have begun to."""
         if self._end >= 0:
             os.close(self._end)
             self._end = -1
@@ -138,7 +149,7 @@ class Desk:
         self._pipes: list[Pipe] = []
         # no connection is kept, so that the server may be killed and started again
         self._client = httpx2.AsyncClient(
-            trust_env=False, limits=httpx2.Limits(max_keepalive_connections=0), timeout=30
+            trust_env=False, limits=httpx2.Limits(max_keepalive_connections=0), timeout=60
         )
 
     # -- browsers ------------------------------------------------------------------------------------------------
@@ -148,7 +159,7 @@ class Desk:
         made = await self.browser.new_context(
             **{"viewport": DESKTOP, "base_url": self.server.url, "reduced_motion": "no-preference", **options}
         )
-        made.set_default_timeout(15_000)
+        made.set_default_timeout(PATIENCE)
         await slowed(made)
         made.on("request", lambda request: self.requests.append(request))
         made.on("console", lambda said: said.type in ("error", "warning") and self._problems.append(said.text))
@@ -179,10 +190,11 @@ class Desk:
 
     async def silent(self) -> int:
         """Wait until no page has anything more to ask for; how much was asked for so far."""
-        asked = -1
-        while asked != len(self.requests):
+        asked, looks = -1, 0
+        while looks < 5:  # one alone might fall into a moment in which nobody here gets anything done
+            looks = looks + 1 if asked == len(self.requests) else 0
             asked = len(self.requests)
-            await asyncio.sleep(0.5 + 2 * LAG / 1000)  # only time shows that nothing comes
+            await asyncio.sleep(0.5 + 2 * LAG / 5000)  # only time shows that nothing comes
         return asked
 
     # -- the server ----------------------------------------------------------------------------------------------
@@ -205,11 +217,11 @@ class Desk:
         """Hand in a task; its id."""
         return str((await self.post("/tasks", {"prompt": prompt, "agent": agent, **more}))["id"])
 
-    async def ended(self, task: str, seconds: float = 30.0) -> Any:
+    async def ended(self, task: str, seconds: float = 60.0) -> Any:
         """The task, once it has ended."""
         return await self.until(f"/tasks/{task}", lambda t: t["status"] in ("done", "failed", "cancelled"), seconds)
 
-    async def until(self, path: str, look: Any, seconds: float = 30.0) -> Any:
+    async def until(self, path: str, look: Any, seconds: float = 60.0) -> Any:
         """What is at the path, once `look` likes it."""
         deadline = time.monotonic() + seconds
         while True:
@@ -218,6 +230,10 @@ class Desk:
                 return found
             assert time.monotonic() < deadline, found
             await asyncio.sleep(0.05)
+
+    async def last_seq(self) -> int:
+        """Of the newest event."""
+        return int((await self.get("/events?before=9007199254740991&limit=1"))["events"][0]["seq"])
 
     def pipe(self) -> Pipe:
         """A pipe for the agent `pipe`, whose prompt is the pipe's path."""
@@ -248,12 +264,28 @@ class Desk:
 
 async def live(page: Page) -> None:
     """Wait until the page's stream is connected."""
-    await expect(page.locator("#link-state")).to_have_attribute("data-state", "live", timeout=30_000)
+    await expect(page.locator("#link-state")).to_have_attribute("data-state", "live", timeout=2 * PATIENCE)
+
+
+async def caught_up(desk: Desk, page: Page) -> list[int]:
+    """What the log on a page has, once it ends with the newest event there is: their seqs."""
+    async with asyncio.timeout(60):
+        while True:
+            seqs = [int(text) for text in await page.locator(".log-seq").all_inner_texts()]
+            if seqs and seqs[-1] == await desk.last_seq():
+                return seqs
+            await asyncio.sleep(0.05)
 
 
 def session_path(key: str) -> str:
     """The address of a session's page."""
     return f"/sessions/{quote(key, safe='')}"
+
+
+async def press_together(page: Page, keys: str) -> None:
+    """Keys that belong together. None waits for the one before it to be heard, so that a busy machine does not part
+    them."""
+    await asyncio.gather(*(page.keyboard.press(key) for key in keys))
 
 
 async def count_text(page: Page, text: str) -> int:

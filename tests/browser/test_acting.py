@@ -131,19 +131,19 @@ async def test_messages_are_sent_in_order_and_none_is_lost_while_the_server_is_s
         await message.fill(text)
         await message.press("Control+Enter")
         await expect(message).to_have_value("")
-    await (await asyncio.wait_for(held.get(), 15)).continue_()
+    await (await asyncio.wait_for(held.get(), 60)).continue_()
     await expect(page.locator(".message.user")).to_contain_text("first")
-    await (await asyncio.wait_for(held.get(), 15)).continue_()
+    await (await asyncio.wait_for(held.get(), 60)).continue_()
     await expect(page.locator(".queued")).to_contain_text("second")
     await message.fill("fourth")
     await page.get_by_role("button", name="Queue", exact=True).click()
     await message.fill("and what is being written")
     refusal = {"detail": "too much at once", "code": "store_unavailable"}
-    await (await asyncio.wait_for(held.get(), 15)).fulfill(status=503, json=refusal)
+    await (await asyncio.wait_for(held.get(), 60)).fulfill(status=503, json=refusal)
     await expect(message).to_have_value("third\nfourth\nand what is being written")
     await expect(page.locator(".toast")).to_have_text("too much at once")
     await message.press("Control+Enter")
-    await (await asyncio.wait_for(held.get(), 15)).continue_()
+    await (await asyncio.wait_for(held.get(), 60)).continue_()
     await expect(page.locator(".queued")).to_contain_text(["second", "third"])
     wishes = [request.headers["idempotency-key"] for request in desk.requests if request.url.endswith("/messages")]
     assert len(set(wishes)) == len(wishes) == 4, wishes

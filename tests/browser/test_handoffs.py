@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from browsing import AGENTS, DESKTOP, PHONE, Desk
+from browsing import AGENTS, DESKTOP, PATIENCE, PHONE, Desk
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -193,7 +193,8 @@ async def test_the_pages_look_right(desk: Desk, look: str) -> None:
 
 async def settled(page: Page, name: str) -> None:
     """Until the page has what it shows."""
-    await expect(page.locator("#link-state")).to_have_attribute("data-state", "live", timeout=30_000)
+    await expect(page.locator("#link-state")).to_have_attribute("data-state", "live", timeout=2 * PATIENCE)
+    await expect(page.locator("main h1")).to_be_visible()
     await expect(page.locator(".skeleton")).to_have_count(0)
     if name == "handoffs":
         await expect(page.locator(".pass")).to_have_count(7)

@@ -43,7 +43,7 @@ class Late:
 
     async def given(self) -> None:
         """Wait until there is one that was not waited for before."""
-        await asyncio.wait_for(self._left.acquire(), 15)
+        await asyncio.wait_for(self._left.acquire(), 60)
 
     def come(self) -> None:
         self._go.set()
@@ -101,7 +101,7 @@ async def test_what_happens_while_a_list_is_on_its_way_is_seen(
     await page.goto(path)
     await live(page)
     await late.given()
-    seq = (await desk.get("/events?before=9007199254740991&limit=1"))["events"][0]["seq"]
+    seq = await desk.last_seq()
     await desk.post(act)
     assert (await desk.get(f"/events?after={seq}"))["events"], "something happened"
     late.come()
@@ -153,7 +153,7 @@ async def test_a_dialog_goes_with_its_page(desk: Desk) -> None:
     await page.go_back()
     await expect(page.get_by_role("heading", name="Tasks", level=1)).to_be_visible()
     await expect(page.locator("dialog")).to_have_count(0)
-    assert (await desk.get(f"/tasks/{task}"))["status"] == "running"
+    await desk.until(f"/tasks/{task}", lambda one: one["status"] == "running")
 
 
 async def test_a_task_goes_to_the_agent_that_was_chosen_though_the_others_are_not_known_yet(desk: Desk) -> None:

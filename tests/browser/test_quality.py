@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 from playwright.async_api import Page, Request, expect
 
-from browsing import PHONE, Desk, live, session_path
+from browsing import PHONE, Desk, live, press_together, session_path
 from midwatch.api.web import FOLDER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -50,7 +50,7 @@ async def test_an_idle_page_says_nothing(desk: Desk) -> None:
     for path in (f"/tasks/{task}", session_path(session), "/events", "/inbox"):  # a browser has six connections
         await desk.tab(first.context, path)
     modules = {f"/web/{path.relative_to(FOLDER).as_posix()}" for path in FOLDER.rglob("*.js")}
-    async with asyncio.timeout(30):  # a page fetches all of them ahead, so that it goes on while it is offline
+    async with asyncio.timeout(90):  # a page fetches all of them ahead, so that it goes on while it is offline
         for page in first.context.pages:
             while modules - {request.url.removeprefix(desk.server.url) for request in of_page(desk, page)}:
                 await asyncio.sleep(0.05)
@@ -151,8 +151,7 @@ async def test_a_task_is_handed_in_and_opened_without_a_mouse(desk: Desk) -> Non
             break
     await page.keyboard.press("Enter")
     await expect(page.locator(".task-line .status")).to_have_text("done")
-    await page.keyboard.press("g")
-    await page.keyboard.press("t")
+    await press_together(page, "gt")
     await expect(page.get_by_role("heading", name="Tasks", level=1)).to_be_visible()
     await expect(page.locator(".task-list .row-title")).to_have_count(1)
     await page.keyboard.press("j")
@@ -167,6 +166,7 @@ async def test_a_task_is_handed_in_and_opened_without_a_mouse(desk: Desk) -> Non
 async def test_dialogs_keep_the_focus_and_give_it_back(desk: Desk) -> None:
     task = await desk.submit("demo:hang")
     page = await desk.open(f"/tasks/{task}")
+    await expect(page.locator(".task-line .status")).to_have_text("running")
     cancel = page.get_by_role("button", name="Cancel", exact=True)
     await cancel.focus()
     await page.keyboard.press("Enter")
@@ -206,6 +206,7 @@ async def test_a_phone_reaches_every_page_and_can_hand_in_a_task(desk: Desk) -> 
         link = pages.get_by_role("link", name=name)
         if not await link.is_visible():
             await pages.get_by_role("button", name="More").tap()
+            await expect(link).to_be_visible()
         box = await link.bounding_box()
         assert box and box["width"] >= 44 and box["height"] >= 44 and box["x"] + box["width"] <= PHONE["width"]
         await link.tap()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from playwright.async_api import expect
@@ -100,6 +101,8 @@ async def test_what_is_not_heard_yet_says_so_and_goes_on_when_the_turn_ends(
     done.touch()
     await expect(unheard).to_have_count(0)
     await expect(page.locator(".message.agent:not(.writing)")).to_have_count(2)
+    running = f"/tasks?status=running&session_key={quote(session, safe='')}"
+    await desk.until(running, lambda found: [one["prompt"] for one in found["tasks"]] == ["after that"])
     await page.get_by_role("button", name="Abort now").click()
     await expect(page.locator(".message.no-answer")).to_have_count(1)
     await expect(page.locator(".message.user .said")).to_have_text([str(done), str(done), "after that"])

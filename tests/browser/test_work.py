@@ -98,7 +98,7 @@ async def test_the_work_of_a_task_is_shown_though_its_events_come_late(desk: Des
         await page.goto(f"/tasks/{task}")
     await (await answered.value).finished()
     await page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
-    await (await asyncio.wait_for(held.get(), 15)).continue_()
+    await (await asyncio.wait_for(held.get(), 60)).continue_()
     await expect(page.locator(".task-work .step.tool").first).to_be_visible()
 
 
@@ -149,7 +149,7 @@ async def test_a_thought_is_kept_that_came_before_the_page_was_read(desk: Desk) 
     await page.route("**/api/v1/events?*kind=thought_update*", held.put)
     await page.goto(session_path(session))
     await live(page)
-    reading = await asyncio.wait_for(held.get(), 15)
+    reading = await asyncio.wait_for(held.get(), 60)
     await desk.post(f"{session_path(session)}/messages", {"text": "hold it"})
     await expect(page.locator("#nav .badge")).to_have_text("1")
     await reading.continue_()

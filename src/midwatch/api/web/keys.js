@@ -2,8 +2,9 @@
 
 import { h } from "./dom.js";
 
+const TOGETHER = 1500; // between two keys that belong together, at most
 const actions = new Map();
-let prefix = null;
+let begun = -Infinity; // when `g` was pressed, by the clock of the keyboard: the page may be slow to hear of it
 
 /** `keys` such as "n" or "g t". The description is shown in the help. Returns how to remove it, which gives back what
  * the keys did before. */
@@ -31,13 +32,9 @@ document.addEventListener("keydown", (pressed) => {
   if (pressed.ctrlKey || pressed.metaKey || pressed.altKey || pressed.isComposing) return;
   if (pressed.key === "Escape" && typing(pressed.target)) return pressed.target.blur();
   if (typing(pressed.target) || document.querySelector("dialog[open]")) return;
-  const keys = prefix ? `${prefix} ${pressed.key}` : pressed.key;
-  prefix = null;
-  if (pressed.key === "g" && !keys.includes(" ")) {
-    prefix = "g";
-    setTimeout(() => (prefix = null), 1500);
-    return;
-  }
+  const keys = pressed.timeStamp - begun < TOGETHER ? `g ${pressed.key}` : pressed.key;
+  begun = keys === "g" ? pressed.timeStamp : -Infinity;
+  if (keys === "g") return;
   const found = actions.get(keys);
   if (found && found.action() !== false) pressed.preventDefault();
 });

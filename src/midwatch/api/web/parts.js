@@ -1,6 +1,6 @@
 // The pieces every page is made of: status marks, rows of tasks, commands to copy, notices, dialogs, buttons that act.
 
-import { firstLine, h, say } from "./dom.js";
+import { firstLine, h, keyed, say } from "./dom.js";
 import { icon } from "./icons.js";
 import { statusText, waitText } from "./model.js";
 import { single } from "./place.js";
@@ -91,6 +91,14 @@ export function actButton(label, action, { kind = "", iconName = null, title = "
   const button = h("button", { type: "button", class: kind, title, "aria-label": label ? null : title }, iconName ? icon(iconName) : null, h("span", label));
   button.addEventListener("click", () => act(button, action));
   return button;
+}
+
+/** Keep `place` equal to the buttons that are wanted, by name. Those that stay are not made anew: what is pressed in one
+ * moment must still be there when it is let go. */
+export function buttons(place, wanted, make, disabled = {}) {
+  const focused = place.contains(document.activeElement);
+  keyed(place, wanted, (name) => name, (name) => make[name](), (node, name) => { if (name in disabled) node.disabled = disabled[name]; });
+  if (focused && !place.contains(document.activeElement)) place.firstElementChild?.focus();
 }
 
 export async function act(button, action) {

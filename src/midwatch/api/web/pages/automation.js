@@ -5,7 +5,7 @@ import { attention, needsCare } from "../attention.js";
 import { desk } from "../desk.js";
 import { h, keyed, perFrame, say } from "../dom.js";
 import { icon } from "../icons.js";
-import { actButton, agoOf, attribute, command, confirmed, copyButton, empty, pageHead, panel, sessionLink, skeleton, taskLink, toast } from "../parts.js";
+import { actButton, agoOf, attribute, buttons, command, confirmed, copyButton, empty, pageHead, panel, sessionLink, skeleton, taskLink, toast } from "../parts.js";
 import { alertLine, follow, known, nameOf, outcomeText, RUN_KINDS, runParts, short, tokensOf, updateRun, updateStanding } from "../standing.js";
 import { dateTime, length, moment } from "../time.js";
 import { automationForm } from "./automation-form.js";
@@ -107,20 +107,20 @@ function drawAll(view, data, page) {
   drawFacts(view.facts, one, data.when);
 }
 
+const SHOWN = { active: ["run", "pause", "edit", "remove"], paused: ["run", "resume", "edit", "remove"], deleted: ["back"] };
+
 function drawButtons(place, one) {
-  const state = `${one.status} ${one.running} ${one.revision}`;
-  if (place.dataset.shown === state) return;
-  place.dataset.shown = state;
-  const focused = place.contains(document.activeElement) ? document.activeElement.textContent : null;
-  const run = actButton("Run now", () => runNow(one), { iconName: "play" });
-  run.disabled = one.running;
-  const edit = h("a.button", { href: `/automations/${one.id}?edit=1` }, icon("edit"), h("span", "Edit"));
-  const remove = actButton("Delete", () => removed(one), { kind: "danger", iconName: "bin" });
+  place.one = one;
   const resume = (label) => actButton(label, () => post(`/automations/${one.id}/resume`), { kind: "primary", iconName: "retry" });
-  const pause = actButton("Pause", () => post(`/automations/${one.id}/pause`), { iconName: "pause" });
-  const shown = { active: [run, pause, edit, remove], paused: [run, resume("Resume"), edit, remove], deleted: [resume("Bring back")] }[one.status] ?? [];
-  place.replaceChildren(...shown);
-  if (focused) ([...place.children].find((button) => button.textContent === focused) ?? place.firstChild)?.focus();
+  const make = {
+    run: () => actButton("Run now", () => runNow(place.one), { iconName: "play" }),
+    pause: () => actButton("Pause", () => post(`/automations/${one.id}/pause`), { iconName: "pause" }),
+    resume: () => resume("Resume"),
+    back: () => resume("Bring back"),
+    edit: () => h("a.button", { href: `/automations/${one.id}?edit=1` }, icon("edit"), h("span", "Edit")),
+    remove: () => actButton("Delete", () => removed(place.one), { kind: "danger", iconName: "bin" }),
+  };
+  buttons(place, SHOWN[one.status] ?? [], make, { run: one.running });
 }
 
 async function removed(one) {

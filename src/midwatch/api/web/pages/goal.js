@@ -4,7 +4,7 @@ import { asking, del, get, patch, post } from "../api.js";
 import { go } from "../app.js";
 import { attention, needsCare } from "../attention.js";
 import { firstLine, h, keyed, perFrame, say } from "../dom.js";
-import { actButton, agoOf, ask, attribute, confirmed, copyButton, empty, field, pageHead, panel, sessionLink, skeleton, toast } from "../parts.js";
+import { actButton, agoOf, ask, attribute, buttons, confirmed, copyButton, empty, field, pageHead, panel, sessionLink, skeleton, toast } from "../parts.js";
 import { alertLine, follow, known, nameOf, RUN_KINDS, runParts, short, tokensOf, updateRun, updateStanding } from "../standing.js";
 import { dateTime, length, span } from "../time.js";
 import { isOpenGoal, meters, standText, updateMeters } from "./goals.js";
@@ -138,23 +138,21 @@ function updateStep(node, step, work) {
   say(text, firstLine(step.status === "failed" ? (step.error ?? step.outcome) : step.result, 300) || (step.status === "running" ? "works" : ""));
 }
 
+const SHOWN = { active: ["step", "pause", "delay", "complete", "edit", "clear"], waiting_for_session: ["pause", "complete", "edit", "clear"], paused: ["resume", "complete", "edit", "clear"] };
+
 function drawButtons(place, one, leave) {
-  const state = `${one.status} ${one.running} ${Boolean(one.next_run_at)} ${one.revision}`;
-  if (place.dataset.shown === state) return;
-  place.dataset.shown = state;
-  const focused = place.contains(document.activeElement) ? document.activeElement.textContent : null;
+  place.one = one;
   const path = `/goals/${one.id}`;
-  const step = actButton("Step now", () => post(`${path}/step`), { iconName: "play", title: "Begin the next step now instead of waiting" });
-  step.disabled = one.running || !one.next_run_at;
-  const pause = actButton("Pause", () => post(`${path}/pause`), { iconName: "pause", title: "Rest; a running step is stopped" });
-  const resume = actButton("Resume", () => post(`${path}/resume`), { kind: "primary", iconName: "retry" });
-  const complete = actButton("Complete", () => askComplete(one), { iconName: "check" });
-  const delay = actButton("Delay", () => askDelay(one), { iconName: "clock" });
-  const edit = actButton("Edit", () => askEdit(one), { iconName: "edit" });
-  const clear = actButton("Clear", () => cleared(one, leave), { kind: "danger", iconName: "bin" });
-  const shown = { active: [step, pause, delay, complete, edit, clear], waiting_for_session: [pause, complete, edit, clear], paused: [resume, complete, edit, clear] }[one.status] ?? [clear];
-  place.replaceChildren(...shown);
-  if (focused) ([...place.children].find((button) => button.textContent === focused) ?? place.firstChild)?.focus();
+  const make = {
+    step: () => actButton("Step now", () => post(`${path}/step`), { iconName: "play", title: "Begin the next step now instead of waiting" }),
+    pause: () => actButton("Pause", () => post(`${path}/pause`), { iconName: "pause", title: "Rest; a running step is stopped" }),
+    resume: () => actButton("Resume", () => post(`${path}/resume`), { kind: "primary", iconName: "retry" }),
+    complete: () => actButton("Complete", () => askComplete(place.one), { iconName: "check" }),
+    delay: () => actButton("Delay", () => askDelay(place.one), { iconName: "clock" }),
+    edit: () => actButton("Edit", () => askEdit(place.one), { iconName: "edit" }),
+    clear: () => actButton("Clear", () => cleared(place.one, leave), { kind: "danger", iconName: "bin" }),
+  };
+  buttons(place, SHOWN[one.status] ?? ["clear"], make, { step: one.running || !one.next_run_at });
 }
 
 async function askComplete(one) {

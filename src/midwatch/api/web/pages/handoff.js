@@ -79,8 +79,9 @@ function drawAll(view, one, page) {
 }
 
 function drawButtons(place, one) {
-  if (place.dataset.shown === one.status) return;
-  place.dataset.shown = one.status;
+  const wanted = isOpenHandoff(one) ? "cancel" : one.status === "completed" ? "" : "retry";
+  if (place.dataset.shown === wanted) return; // what is pressed in one moment must still be there when it is let go
+  place.dataset.shown = wanted;
   const cancel = async () => {
     if (await confirmed("End this handoff? Its task is stopped.", "Cancel the handoff")) await post(`/handoffs/${one.id}/cancel`);
   };
@@ -91,7 +92,7 @@ function drawButtons(place, one) {
     toast("Handed over again.");
     lead(`/handoffs/${made.id}`);
   };
-  place.replaceChildren(...(isOpenHandoff(one) ? [actButton("Cancel", cancel, { kind: "danger", iconName: "stop" })] : one.status === "completed" ? [] : [actButton("Retry", retry, { kind: "primary", iconName: "retry" })]));
+  place.replaceChildren(...{ cancel: [actButton("Cancel", cancel, { kind: "danger", iconName: "stop" })], retry: [actButton("Retry", retry, { kind: "primary", iconName: "retry" })] }[wanted] ?? []);
 }
 
 function drawFacts(list, one) {
