@@ -95,7 +95,7 @@ class Rig:
 
     async def nobody_left(self) -> bool:
         """Whether all processes of the agent are gone soon."""
-        return await eventually(lambda: not processes_with(f"AGENT_RIG={self.mark}"), 15.0)
+        return await eventually(lambda: not processes_with(f"AGENT_RIG={self.mark}"), 60.0)
 
     def leftovers(self) -> list[str]:
         """The command lines of processes that are left."""
@@ -134,11 +134,11 @@ class Rig:
         assert (task["status"], task["outcome"]) == ("done", "ok"), (task["outcome"], task["error"], self.log())
         return task["result"] or ""
 
-    async def asked(self, task_id: str) -> Json:
-        """The question a task waits with."""
+    async def asked(self, task_id: str, status: str = "pending") -> Json:
+        """The question a task waits with, or with the status `all` its newest."""
 
         async def look() -> Json | None:
-            found = [dict(one) for one in await self.client.approvals() if one["task_id"] == task_id]
+            found = [dict(one) for one in await self.client.approvals(status) if one["task_id"] == task_id]
             return found[0] if found else None
 
         question: Json = await becomes(look, "the agent asks")
