@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -96,21 +97,23 @@ class Process:
 
 
 _socket: socket.socket | None = None
+_loading = threading.Lock()
 
 
 def _loader() -> socket.socket:
-    """The connection to the process that has loaded the program."""
+    """The connection to the process that has loaded the program; threads may ask for it at once."""
     global _socket
-    if _socket is None:
-        _socket, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for one in (_socket, there):
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST)
-        started = subprocess.Popen(
-            [sys.executable, __file__, str(there.fileno())], pass_fds=[there.fileno()], start_new_session=True
-        )
-        there.close()
-        atexit.register(_end, _socket, started)
-    return _socket
+    with _loading:
+        if _socket is None:
+            _socket, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            for one in (_socket, there):
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST)
+            started = subprocess.Popen(
+                [sys.executable, __file__, str(there.fileno())], pass_fds=[there.fileno()], start_new_session=True
+            )
+            there.close()
+            atexit.register(_end, _socket, started)
+        return _socket
 
 
 def _end(connection: socket.socket, started: subprocess.Popen[bytes]) -> None:

@@ -16,6 +16,8 @@ from commands import Process, start
 from postgres import free_port
 
 PROGRAM = Path(sys.executable).with_name("midwatch")
+PATIENCE = 60.0
+"""Seconds for what must happen: a busy machine is slow, and to wait long costs nothing where it comes."""
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
@@ -40,7 +42,7 @@ class Server:
         with self._log.open("ab") as log:
             self.process = start(["up", "--port", str(self.port)], env=self._env, log=log)
         async with httpx2.AsyncClient() as client:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE
             while True:
                 try:
                     if (await client.get(f"{self.url}/api/v1/health")).status_code == 200:
@@ -67,13 +69,13 @@ class Server:
         assert self.process is not None
         if self.process.poll() is None:
             self.signal(signal.SIGTERM)
-        return await asyncio.to_thread(self.process.wait, 60)
+        return await asyncio.to_thread(self.process.wait, PATIENCE)
 
     def client(self) -> httpx2.AsyncClient:
         """A client that carries the owner's token."""
         token = (self.home / "token").read_text().strip()
         return httpx2.AsyncClient(
-            base_url=f"{self.url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=60.0
+            base_url=f"{self.url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE
         )
 
 
@@ -102,7 +104,7 @@ class WorkerProcess:
         if self.process.poll() is None:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
-        await asyncio.to_thread(self.process.wait, 60)
+        await asyncio.to_thread(self.process.wait, PATIENCE)
 
 
 def processes_with(mark: str) -> list[int]:
@@ -120,7 +122,7 @@ def processes_with(mark: str) -> list[int]:
     return found
 
 
-async def eventually(look: Callable[[], bool], seconds: float = 30.0) -> bool:
+async def eventually(look: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     """Whether `look` becomes true within `seconds`."""
     deadline = time.monotonic() + seconds
     while not look():

@@ -21,7 +21,7 @@ import httpx2
 import pytest
 
 from postgres import Cluster, cluster
-from servers import Server, WorkerProcess, eventually, processes_with
+from servers import PATIENCE, Server, WorkerProcess, eventually, processes_with
 
 CLIENTS = 12
 STOP_SECONDS = 20
@@ -153,11 +153,23 @@ async def follow(desk: Desk, seen: list[dict[str, Any]], stop: asyncio.Event) ->
             await asyncio.sleep(0.1)
 
 
+async def told(http: httpx2.AsyncClient, path: str, **wish: Any) -> Any:
+    """What the server says as soon as it can: its database may have just come back."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with suppress(httpx2.HTTPError):
+                answer = await http.get(path, **wish)
+                if answer.status_code != 503:
+                    assert answer.status_code == 200, answer.text
+                    return answer.json()
+            await asyncio.sleep(0.2)
+
+
 async def all_ended(desk: Desk) -> None:
     """Wait until nothing is open."""
     async with desk.servers[0].client() as http:
         while True:
-            counts = (await http.get("/summary")).json()
+            counts = await told(http, "/summary")
             if counts["pending"] + counts["running"] == 0:
                 return
             await asyncio.sleep(0.2)
@@ -226,11 +238,11 @@ async def test_many_processes_killed_stopped_and_cut_off(tmp_path: Path, pytestc
                 await asyncio.sleep(rng.uniform(2.0, 6.0))
                 await desk.harm(rng, time.monotonic() - began, seconds, database)
             await asyncio.gather(*clients)
-            await asyncio.wait_for(all_ended(desk), 180)
+            await asyncio.wait_for(all_ended(desk), 600)
             async with desk.servers[0].client() as http:
-                tasks = {i: (await http.get(f"/tasks/{i}")).json() for i in accepted}
-                last = (await http.get("/events", params={"after": 0}, headers={"Accept": "application/json"})).json()
-            assert await eventually(lambda: bool(seen) and seen[-1]["seq"] >= last["last_seq"], 40)
+                tasks = {i: await told(http, f"/tasks/{i}") for i in accepted}
+                last = await told(http, "/events", params={"after": 0}, headers={"Accept": "application/json"})
+            assert await eventually(lambda: bool(seen) and seen[-1]["seq"] >= last["last_seq"], 120)
         finally:
             stop.set()
             follower.cancel()

@@ -11,6 +11,7 @@ import json
 import random
 import signal
 import time
+import uuid
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,10 @@ import httpx2
 import pytest
 
 from midwatch import Runtime
-from servers import Server, eventually, processes_with
+from servers import PATIENCE, Server, eventually, processes_with
 
 CLIENTS = 20
-MARK = "MIDWATCH_CHAOS=agent"
+MARK = f"MIDWATCH_CHAOS={uuid.uuid4().hex}"
 CONFIG = """
 slots = 64
 max_open = 100000
@@ -33,14 +34,14 @@ kind = "command"
 argv = ["sh", "-c", "{script}", "agent", "{{prompt}}"]
 on_crash = "fail"
 slots = 24
-env = {{ MIDWATCH_CHAOS = "agent", ORACLE = "{oracle}" }}
+env = {{ MIDWATCH_CHAOS = "{mark}", ORACLE = "{oracle}" }}
 
 [agents.again]
 kind = "command"
 argv = ["sh", "-c", "{script}", "agent", "{{prompt}}"]
 on_crash = "rerun"
 slots = 24
-env = {{ MIDWATCH_CHAOS = "agent", ORACLE = "{oracle}" }}
+env = {{ MIDWATCH_CHAOS = "{mark}", ORACLE = "{oracle}" }}
 """
 SAY = 'echo \\"$MIDWATCH_TASK %s\\" >> \\"$ORACLE\\"'
 SCRIPT = f'{SAY % "start"}; sleep \\"$1\\"; {SAY % "end"}; echo ok'
@@ -51,7 +52,7 @@ def make_home(tmp_path: Path) -> tuple[Path, Path]:
     home, oracle = tmp_path / "home", tmp_path / "oracle"
     home.mkdir()
     oracle.touch()
-    (home / "midwatch.toml").write_text(CONFIG.format(script=SCRIPT, oracle=oracle))
+    (home / "midwatch.toml").write_text(CONFIG.format(script=SCRIPT, oracle=oracle, mark=MARK.partition("=")[2]))
     return home, oracle
 
 
@@ -162,14 +163,14 @@ async def test_killed_again_and_again(tmp_path: Path, pytestconfig: pytest.Confi
             kills += 1
             cut, before = in_flight(oracle), cut
             hits += cut > before  # an agent that was cut off has begun and will never end
-            assert await eventually(lambda: not processes_with(MARK), 5), "an agent outlived its server"
+            assert await eventually(lambda: not processes_with(MARK)), "an agent outlived its server"
             await server.start()
         await asyncio.gather(*clients)
-        counts = await asyncio.wait_for(all_ended(server), 120)
+        counts = await asyncio.wait_for(all_ended(server), 600)
         async with server.client() as http:
             tasks = {i: (await http.get(f"/tasks/{i}")).json() for i in accepted}
             last = (await http.get("/events", params={"after": 0}, headers={"Accept": "application/json"})).json()
-        assert await eventually(lambda: bool(seen) and seen[-1]["seq"] >= last["last_seq"], 20)
+        assert await eventually(lambda: bool(seen) and seen[-1]["seq"] >= last["last_seq"])
     finally:
         stop.set()
         follower.cancel()
@@ -184,7 +185,7 @@ async def test_killed_again_and_again(tmp_path: Path, pytestconfig: pytest.Confi
     check(accepted, seen, tasks, oracle)
     assert status == 0
     assert hits / kills >= 0.3
-    assert not processes_with(MARK)
+    assert await eventually(lambda: not processes_with(MARK)), "an agent outlived its server"
 
 
 @pytest.mark.timeout(180)
@@ -197,8 +198,8 @@ async def test_a_stopped_server_is_not_taken_for_a_dead_one(tmp_path: Path) -> N
         await server.start()
         try:
             async with server.client() as http:
-                task = (await http.post("/tasks", json={"prompt": "2", "agent": "again"})).json()
-                deadline = time.monotonic() + 10
+                task = (await http.post("/tasks", json={"prompt": "10", "agent": "again"})).json()
+                deadline = time.monotonic() + PATIENCE
                 while (await leader.tasks.get(task["id"])).status != "running":
                     assert time.monotonic() < deadline
                     await asyncio.sleep(0.05)
@@ -206,7 +207,7 @@ async def test_a_stopped_server_is_not_taken_for_a_dead_one(tmp_path: Path) -> N
                 await asyncio.sleep(30)
                 assert (await leader.tasks.get(task["id"])).status == "running"
                 server.signal(signal.SIGCONT)
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE):
                     ended = await leader.tasks.wait(task["id"])
                 assert (ended.status, ended.attempt, ended.rescues) == ("done", 1, 0)
         finally:

@@ -32,12 +32,12 @@ ANSWER = "lead heard: The tool said: you said ping"
 LEAD = """
 async def work(prompt, turn):
     crew = turn.prompt.split("_")[-1].split()[0]
-    made = await turn.delegate(f"program-{crew}", prompt, timeout=100)
+    made = await turn.delegate(f"program-{crew}", prompt, timeout=500)
     return f"lead heard: {made.output}"
 """
 ECHO = "while True: print('you said', input('> '), flush=True)"
 CLI = "from midwatch.cli.main import main; main()"
-PASS_ON = 'exec "$0" -c "$1" handoff to "$2" - --wait --timeout 90s --key "${MIDWATCH_TASK%/*}"'
+PASS_ON = 'exec "$0" -c "$1" handoff to "$2" - --wait --timeout 400s --key "${MIDWATCH_TASK%/*}"'
 POINTS = (
     ("task_started lead", "handoff_started program"), ("task_started program", "handoff_started model"),
     ("task_started model",), ("handoff_started screen", "task_started screen"), ("task_finished screen",),
@@ -101,7 +101,7 @@ async def handed_in(server: Server, crew: str, jobs: dict[str, str]) -> int:
 async def reached(server: Server, point: str, after: int) -> None:
     """Return when the job of the sturdy crew has come there."""
     kind, who = point.split()
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(120):
         async for one in told(server, after):
             agent = one["payload"].get("to_agent") if kind.startswith("handoff") else one["agent_id"]
             if one["kind"] == kind and agent == f"{who}-sturdy":
@@ -110,7 +110,7 @@ async def reached(server: Server, point: str, after: int) -> None:
 
 async def idle(server: Server) -> None:
     """Return when nothing is open."""
-    async with asyncio.timeout(60), server.client() as http:
+    async with asyncio.timeout(300), server.client() as http:
         while (counts := (await http.get("/summary")).json())["pending"] + counts["running"]:
             await asyncio.sleep(0.1)
 
@@ -163,7 +163,7 @@ async def check_answers(desk: Runtime, jobs: dict[str, str]) -> Counter[str]:
     return found
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(1200)
 async def test_a_chain_of_four_kinds_answers_once_or_fails_cleanly_wherever_the_server_dies(tmp_path: Path) -> None:
     rng = random.Random(seed := random.randrange(10**6))
     print(f"\nchain: seed {seed}")
@@ -183,7 +183,7 @@ async def test_a_chain_of_four_kinds_answers_once_or_fails_cleanly_wherever_the_
                     await reached(server, rng.choice(points), began)
                     await asyncio.sleep(rng.choice((0.0, rng.uniform(0.0, 0.4))))  # a moment, not synchronisation
                     await server.kill()
-                    assert await eventually(lambda: not processes_with(MARK), 5), "an agent outlived its server"
+                    assert await eventually(lambda: not processes_with(MARK)), "an agent outlived its server"
                     await server.start()
                 await idle(server)
         finally:
@@ -191,4 +191,4 @@ async def test_a_chain_of_four_kinds_answers_once_or_fails_cleanly_wherever_the_
     async with Runtime.open(home, work=False) as desk:
         found = await check_answers(desk, jobs)
     print(f"chain: {len(POINTS)} kills, {dict(found)}")
-    assert not processes_with(MARK)
+    assert await eventually(lambda: not processes_with(MARK)), "an agent outlived its server"

@@ -8,6 +8,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 import handing_over
 from midwatch import Runtime, TaskFilter
 from midwatch.event import EventFilter
@@ -22,13 +24,13 @@ async def ran(home: Path, notes: Path, until: int | None) -> None:
     child = await asyncio.create_subprocess_exec(*map(str, command), stderr=asyncio.subprocess.PIPE)
     try:
         if until is not None:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 while child.returncode is None and len(notes.read_text().splitlines()) < until:
                     await asyncio.sleep(0.002)
             await asyncio.sleep(random.uniform(0.0, 0.05))  # a random moment, not synchronisation
             if child.returncode is None:
                 child.kill()
-        error = (await asyncio.wait_for(child.communicate(), 90))[1].decode()
+        error = (await asyncio.wait_for(child.communicate(), 180))[1].decode()
     finally:
         if child.returncode is None:
             child.kill()
@@ -36,6 +38,7 @@ async def ran(home: Path, notes: Path, until: int | None) -> None:
     assert until is not None or child.returncode == 0, error
 
 
+@pytest.mark.timeout(900)
 async def test_whoever_handed_work_over_gets_its_answer_once_though_the_process_is_killed(tmp_path: Path) -> None:
     home, notes = tmp_path / "home", tmp_path / "notes"
     notes.touch()

@@ -20,7 +20,7 @@ from midwatch.agents import build, sandbox
 from midwatch.agents.sandbox import Sandbox, repository_of, sandbox_of
 from midwatch.errors import BadConfig
 from repositories import a_repository, git
-from servers import processes_with
+from servers import PATIENCE, processes_with
 
 REFUSED = sandbox._complaint("bwrap")
 pytestmark = pytest.mark.skipif(REFUSED is not None, reason=f"bubblewrap cannot be used here: {REFUSED}")
@@ -75,7 +75,7 @@ def seen(options: str) -> str:
 
 async def done(desk: Runtime, prompt: str, workdir: Path, *, worktree: bool = False) -> Task:
     task = await desk.tasks.submit(prompt, workdir=str(workdir), worktree=worktree)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         return await desk.tasks.wait(task.id)
 
 
@@ -204,7 +204,7 @@ async def test_nothing_of_it_outlives_midwatch(opened: Opened, world: World) -> 
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while await asyncio.to_thread(processes_with, mark):
             await asyncio.sleep(0.02)
 
@@ -366,6 +366,6 @@ def test_what_a_loader_or_shell_obeys_is_for_the_program_alone(world: World) -> 
 
 
 async def _exists(file: Path) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not file.exists():
             await asyncio.sleep(0.01)

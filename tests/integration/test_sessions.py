@@ -17,7 +17,7 @@ from midwatch.event import MessageUpdate
 from midwatch.session import MAX_KEY, MAX_TITLE
 from midwatch.sessions import repeatable_key
 from midwatch.task import AgentTerms
-from servers import Server
+from servers import PATIENCE, Server
 from serving import Served, at, client, serving
 
 RERUN = AgentTerms(timeout_seconds=60.0, on_crash="rerun", slots=16)
@@ -510,14 +510,14 @@ async def test_a_server_that_is_killed_says_nothing_twice(home: Path) -> None:
         token = (home / "token").read_text().strip()
         async with client(server.url, token) as http:
             await http.post("/sessions", json={"key": "chat:1"})
-            task = (await http.post(at("chat:1", "/messages"), json={"text": "demo:sleep=2"})).json()["id"]
-            async with asyncio.timeout(20):
+            task = (await http.post(at("chat:1", "/messages"), json={"text": "demo:sleep=4"})).json()["id"]
+            async with asyncio.timeout(PATIENCE):
                 while not (await log(http, "task_progress")):
                     await asyncio.sleep(0.02)
         await server.kill()
         await server.start()
         async with client(server.url, token) as http:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 while (await http.get(f"/tasks/{task}")).json()["status"] != "done":
                     await asyncio.sleep(0.05)
             messages = (await http.get(at("chat:1", "/messages"))).json()["messages"]
@@ -572,6 +572,7 @@ async def test_closing_cancels_everything_that_is_open(served: Served, gates: Ga
     again = await served.http.post(at("chat:1", "/close"))
     assert (again.status_code, again.json()["status"]) == (200, "closed")
     assert len(await served.logged(kind="session_closed")) == 1
+    await served.until("turn_start", task_id=beside["id"])
     assert (await served.get(f"/tasks/{beside['id']}"))["status"] == "running"
     await check_updates(served)
 

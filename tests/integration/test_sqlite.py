@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +33,7 @@ from midwatch.session import Message
 from midwatch.store import Commit
 from midwatch.stores.sqlite import APPLICATION_ID, SqliteStore, _version, migrations, open_database
 from midwatch.task import Task, TaskFilter
+from midwatch.testing import settle
 from records import CLOCK, a_task, fence, progress, put, running, submitted
 
 NEWEST = migrations()[-1][0]
@@ -50,8 +51,13 @@ async def store(file: Path) -> AsyncIterator[SqliteStore]:
     await opened.close()
 
 
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+def held() -> set[object]:
+    """Threads and open files of this process, but for those that run whatever a loop hands them."""
+    found: set[object] = {one for one in threading.enumerate() if not one.name.startswith("asyncio")}
+    for one in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # what has just been closed, as the look at them itself
+            found.add(one.readlink())
+    return found
 
 
 @contextmanager
@@ -207,13 +213,12 @@ async def test_a_directory_in_the_way_is_told(file: Path) -> None:
 
 async def test_a_failed_opening_leaves_nothing_behind(file: Path) -> None:
     file.write_bytes(b"x" * 5000)
-    threads, open_files = threading.active_count(), descriptors()
-    told = []
+    before, told = held(), []
     for _ in range(5):
         with pytest.raises(StoreCorrupt) as caught:
             await SqliteStore.open(file)
         told.append(caught.value)  # somebody may keep it
-    assert (threading.active_count(), descriptors()) == (threads, open_files)
+    assert held() - before == set()
 
 
 NOBODY = """
@@ -392,7 +397,20 @@ async def test_when_the_commit_fails_everybody_of_the_group_hears_it(store: Sqli
     before = await put(store)
     heard: list[Commit] = []
     store.on_commit(heard.append)
-    made = await asyncio.gather(put(store), store.write(bad), put(store), put(store), return_exceptions=True)
+    busy, go_on = threading.Event(), threading.Event()
+
+    def hold(tx: Any) -> None:
+        """Keeps the writer, so that what is handed in meanwhile becomes one group."""
+        busy.set()
+        assert go_on.wait(60)
+
+    holding = asyncio.create_task(store.write(hold))
+    assert await asyncio.to_thread(busy.wait, 60)
+    group = [asyncio.ensure_future(one) for one in (put(store), store.write(bad), put(store), put(store))]
+    await settle()
+    go_on.set()
+    await holding
+    made = await asyncio.gather(*group, return_exceptions=True)
     assert [type(one) for one in made] == [StoreUnavailable] * 4
     assert heard == []
     assert [t.id for t in await store.list_tasks(TaskFilter())] == [before.id]
@@ -487,25 +505,23 @@ async def test_a_closed_store_says_so(file: Path) -> None:
 
 
 async def test_closing_leaves_no_thread_and_no_descriptor(tmp_path: Path) -> None:
-    await asyncio.to_thread(lambda: None)
-    before = {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio")}, descriptors()
+    before = held()
     for number in range(3):
         store = await SqliteStore.open(tmp_path / f"{number}.db")
         await asyncio.gather(*(put(store) for _ in range(5)), *(store.count_tasks() for _ in range(5)))
         await store.get_task("t")
         await store.close()
-    left = {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio")}
-    assert (left, descriptors()) == before
+    assert held() - before == set()
 
 
 # -- other processes ---------------------------------------------------------------------------------------------
 
 HOLD = """
-import sqlite3, sys, time
+import sqlite3, sys
 held = sqlite3.connect(sys.argv[1], isolation_level=None)
 held.execute("BEGIN IMMEDIATE")
 print("held", flush=True)
-time.sleep(float(sys.argv[2]))
+sys.stdin.readline()
 held.execute("ROLLBACK")
 print("free", flush=True)
 sys.stdin.read()
@@ -513,10 +529,13 @@ sys.stdin.read()
 
 
 async def test_a_lock_of_another_program_only_delays(store: SqliteStore, file: Path) -> None:
-    with program(HOLD, file, 2.0) as (holder,):
+    with program(HOLD, file) as (holder,):
         assert line(holder) == "held"
         writes = [asyncio.create_task(put(store)) for _ in range(3)]
         assert (await store.count_tasks()).total == 0  # reading goes on
+        done, _ = await asyncio.wait(writes, timeout=1.0)
+        assert not done, "the lock was not in their way"
+        go(holder)
         assert all(isinstance(task, Task) for task in await asyncio.gather(*writes))
         assert line(holder) == "free"
     assert (await store.count_tasks()).total == 3
@@ -528,7 +547,7 @@ async def test_a_lock_that_is_never_let_go_is_told_and_the_store_recovers(
     monkeypatch.setattr("midwatch.stores.sqlite.BUSY_SECONDS", 0.2)
     store = await SqliteStore.open(file)
     try:
-        with program(HOLD, file, 3600) as (holder,):
+        with program(HOLD, file) as (holder,):
             assert line(holder) == "held"
             with pytest.raises(StoreUnavailable, match="locked by another program"):
                 await put(store)
@@ -546,7 +565,7 @@ async def test_commits_of_another_store_are_told_without_their_events(store: Sql
     other = await SqliteStore.open(file)
     try:
         await put(other)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             told = await heard.get()
         assert told.foreign and told.events == () and "task" in told.topics
     finally:

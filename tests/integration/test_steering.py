@@ -19,14 +19,14 @@ from midwatch.event import EventFilter
 from midwatch.session import Message
 from midwatch.steering import MOST_QUEUED, STOP
 from midwatch.task import Task, TaskFilter
-from midwatch.testing import ScriptedAgent, receive, say
+from midwatch.testing import FakeClock, ScriptedAgent, receive, say
 from serving import at, serving, watch
 
 KEY = "chat:1"
 
 
 async def until(look: Callable[[], Awaitable[Any]]) -> Any:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not (found := await look()):
             await asyncio.sleep(0.005)
     return found
@@ -45,7 +45,7 @@ async def begun(desk: Runtime, agent: str, prompt: str = "begin") -> Task:
 
 
 async def over(desk: Runtime, task: Task) -> Task:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return await desk.tasks.wait(task.id)
 
 
@@ -159,7 +159,7 @@ async def test_what_a_turn_has_not_taken_becomes_tasks_in_order(desk: Runtime, h
 async def test_however_a_task_ends_its_messages_go_on(desk: Runtime, hands: Hands, how: str) -> None:
     if how == "timeout":
         await desk.sessions.create(key=KEY, agent="hold")
-        task = await desk.tasks.submit("begin", agent="hold", session_key=KEY, timeout=0.3)
+        task = await desk.tasks.submit("begin", agent="hold", session_key=KEY, timeout=3)
         await hands.began.wait()
     else:
         task = await begun(desk, "fall" if how == "error" else "hold")
@@ -184,21 +184,23 @@ async def test_a_later_attempt_finds_what_was_sent_to_an_earlier_one(desk: Runti
     assert (ended.result, ended.attempt, hands.prompts) == ("remember me", 2, ["begin", "begin"])
 
 
-async def test_a_pending_task_that_is_cancelled_passes_its_messages_on(desk: Runtime, hands: Hands) -> None:
-    task = await begun(desk, "stumble")
-    await hands.began.wait()
-    sent = await desk.sessions.say(KEY, "remember me", "interrupt")
-    assert sent.steer is not None
-    hands.go.set()
+async def test_a_pending_task_that_is_cancelled_passes_its_messages_on(home: Path, hands: Hands) -> None:
+    agents = {"stumble": FunctionAgent("stumble", hands.stumble, on_loop=True)}
+    async with Runtime.open(home, agents=agents, clock=FakeClock()) as desk:  # so that its pause does not end
+        task = await begun(desk, "stumble")
+        await hands.began.wait()
+        sent = await desk.sessions.say(KEY, "remember me", "interrupt")
+        assert sent.steer is not None
+        hands.go.set()
 
-    async def waits() -> bool:
-        return (await desk.tasks.get(task.id)).wait == "backoff"
+        async def waits() -> bool:
+            return (await desk.tasks.get(task.id)).wait == "backoff"
 
-    await until(waits)
-    await desk.tasks.cancel(task.id)
-    found = await desk.store.get_task(sent.steer.id)
-    assert found is not None
-    assert found.prompt == "remember me"
+        await until(waits)
+        await desk.tasks.cancel(task.id)
+        found = await desk.store.get_task(sent.steer.id)
+        assert found is not None
+        assert found.prompt == "remember me"
 
 
 async def test_closing_a_session_drops_what_waits(desk: Runtime, hands: Hands) -> None:
@@ -340,8 +342,7 @@ async def test_each_message_arrives_exactly_once_while_turns_end(
         async def quiet() -> bool:
             return await desk.tasks.active_count() == 0
 
-        async with asyncio.timeout(120):
-            await until(quiet)
+        await until(quiet)
         heard = [
             word for task in await desk.store.list_tasks(TaskFilter(limit=500)) for word in (task.result or "").split()
         ]

@@ -52,7 +52,7 @@ def furnish(home: Path, extra: str = "") -> None:
 
 async def eventually(look: Callable[[], Awaitable[Any]]) -> Any:
     """The first true answer of `look`."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not (found := await look()):
             await asyncio.sleep(0.02)
     return found
@@ -138,7 +138,7 @@ async def test_a_message_reaches_a_turn_in_another_process(tmp_path: Path, datab
             before = time.monotonic()
             sent = await desk.sessions.say(KEY, "over here", "interrupt")
             assert sent.mode == "interrupt", "its terms are known here, too"
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 assert (await desk.tasks.wait(task.id)).result == "heard over here"
             print(f"heard after {time.monotonic() - before:.2f} s")
     finally:

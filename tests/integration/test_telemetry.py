@@ -170,7 +170,7 @@ async def test_a_goal_is_a_workflow_over_its_turns(
     agents = {"it": FunctionAgent("it", step, on_loop=True)}
     async with Runtime.open(settings=Settings.load(home, detect_agents=False), agents=agents) as desk:
         goal = await desk.goals.create("get there", agent="it")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for made in desk.bus.follow(0, EventFilter(kinds=("turn_end",))):
                 assert made.kind == "turn_end"
                 break
@@ -195,7 +195,7 @@ async def test_a_server_exports_its_turns_and_passes_the_trace_on(tmp_path: Path
     try:
         token = (home / "token").read_text().strip()
         headers = {"authorization": f"Bearer {token}", "traceparent": PARENT}
-        async with httpx2.AsyncClient(base_url=f"{server.url}/api/v1", headers=headers) as http:
+        async with httpx2.AsyncClient(base_url=f"{server.url}/api/v1", headers=headers, timeout=30.0) as http:
             tasks = [
                 (await http.post("/tasks", json={"prompt": "x", "agent": name})).json()["id"]
                 for name in ("env", "demo")
@@ -237,7 +237,8 @@ def test_what_is_asked_for_and_not_installed_is_told(
     assert "midwatch[otel]" in caplog.text
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     caplog.clear()
-    assert (telemetry.telemetry(), caplog.text) == (None, "")
+    assert telemetry.telemetry() is None
+    assert [one for one in caplog.records if one.name == telemetry.log.name] == []
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ async def said(open_desk: Runtime, text: str) -> str:
 
 
 async def shows(open_desk: Runtime, text: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while text not in (await open_desk.terminals.screenshot(KEY)).text:
             await asyncio.sleep(0.01)
 
@@ -58,7 +58,7 @@ async def test_a_session_is_one_terminal(tmp_path: Path) -> None:
         await here.terminals.send_keys(KEY, b"typed by hand\r")
         await shows(here, "you said typed by hand")
         await here.terminals.resize(KEY, 60, 20)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (picture := await here.terminals.screenshot(KEY, styled=True)).status != "idle":
                 await asyncio.sleep(0.01)
         assert (picture.columns, picture.rows, picture.evidence, picture.certain) == (60, 20, "text", True)
@@ -69,7 +69,7 @@ async def test_a_session_is_one_terminal(tmp_path: Path) -> None:
         with pytest.raises(NotFound):
             await here.terminals.screenshot("chat:nobody")
         await here.sessions.close(KEY)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await here.sessions.get(KEY)).session.live_owner is not None:
                 await asyncio.sleep(0.01)
         with pytest.raises(Conflict):
@@ -108,7 +108,7 @@ async def test_the_screen_is_told_also_between_turns(tmp_path: Path) -> None:
         watching = asyncio.create_task(seen())
         await settle()
         await here.terminals.send_keys(KEY, b"by hand\r")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await watching
 
 
@@ -140,7 +140,7 @@ async def test_keys_and_screens_reach_another_process(tmp_path: Path, database: 
         with pytest.raises(Conflict, match="another process"):
             await far.terminals.open(KEY)
         near.terminals._opened.find(KEY)._live.child.interrupt("kill")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             with pytest.raises(Conflict, match="no open terminal"):
                 while True:
                     await far.terminals.screenshot(KEY)

@@ -26,7 +26,7 @@ AGENTS = {"listener": AGENT}
 
 async def screen(http: httpx2.AsyncClient, text: str) -> Any:
     """The screen once it shows this."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             reply = await http.get(f"/sessions/{KEY}/screen", params={"styled": True})
             if reply.is_success and text in reply.json()["text"]:
@@ -94,7 +94,7 @@ async def test_a_terminal_that_is_open_in_another_process(tmp_path: Path, databa
         await elsewhere.terminals.open(KEY)
         await works(served)
         base = f"{served.url}/sessions/{KEY}/agentapi"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while (told := (await served.http.get(f"{base}/status")).json())["status"] != "stable":
                 await asyncio.sleep(0.02)
             assert told["transport"] == "pty"

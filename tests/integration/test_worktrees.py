@@ -22,6 +22,7 @@ from midwatch.task import TaskFilter
 from midwatch.worktree import Worktree
 from records import put, take
 from repositories import a_repository, commit, git
+from servers import PATIENCE
 
 SHELL = '[agents.sh]\nkind = "command"\nargv = ["sh", "-c", "{prompt}"]\non_crash = "rerun"\nmax_attempts = 1\n'
 WORK = "echo three >> a.txt; echo new > 'new file'; printf '\\0\\1' > bin; pwd"
@@ -50,7 +51,7 @@ async def desk(home: Path) -> AsyncIterator[Runtime]:
 
 async def done(desk: Runtime, prompt: str, workdir: Path, **wish: Any) -> Task:
     task = await desk.tasks.submit(prompt, workdir=str(workdir), worktree=True, **wish)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         return await desk.tasks.wait(task.id)
 
 
@@ -61,8 +62,9 @@ def noted(task: Task) -> dict[str, Any]:
 
 
 def look(repo: Path) -> tuple[bytes, str, str]:
-    """The user's index, branches and files as git sees them."""
-    return (repo / ".git" / "index").read_bytes(), git(repo, "rev-parse", "main"), git(repo, "status", "--porcelain")
+    """The user's index, branches and files as git sees them; git may bring its index up to date to tell."""
+    files = git(repo, "status", "--porcelain")
+    return (repo / ".git" / "index").read_bytes(), git(repo, "rev-parse", "main"), files
 
 
 # -- a task ------------------------------------------------------------------------------------------------------
@@ -70,7 +72,7 @@ def look(repo: Path) -> tuple[bytes, str, str]:
 
 async def test_a_task_works_beside_the_checkout_and_tells_what_it_did(desk: Runtime, repo: Path) -> None:
     before = look(repo)
-    pending = (await desk.tasks.submit("true", workdir=str(repo), worktree=True, delay=60)).snapshot()["worktree"]
+    pending = (await desk.tasks.submit("true", workdir=str(repo), worktree=True, delay=3600)).snapshot()["worktree"]
     assert (pending["status"], pending["path"], pending["id"][:2]) == ("planned", None, "w_")
     task = await done(desk, WORK, repo / "-sub")
     told = noted(task)
@@ -101,7 +103,7 @@ async def test_failed_and_cancelled_tasks_tell_it_as_well(desk: Runtime, repo: P
     task = await desk.tasks.submit(prompt, workdir=str(repo), worktree=True)
     if outcome == "cancelled":
         place = desk.home.worktrees / noted(task)["id"][-12:] / "x"
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not place.exists():
                 await asyncio.sleep(0.01)
         await desk.tasks.cancel(task.id)
@@ -273,7 +275,7 @@ async def test_what_would_be_lost_is_told_before_it_is_removed(desk: Runtime, re
 async def test_nothing_is_merged_or_removed_while_a_task_works_in_it(desk: Runtime, repo: Path) -> None:
     task = await desk.tasks.submit("touch begun; exec sleep 60", workdir=str(repo), worktree=True)
     begun = desk.home.worktrees / noted(task)["id"][-12:] / "begun"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not begun.exists():
             await asyncio.sleep(0.01)
     for act in (desk.worktrees.merge(task.id), desk.worktrees.remove(task.id, force=True)):
@@ -360,7 +362,7 @@ async def test_a_making_that_was_killed_is_done_again(desk: Runtime, repo: Path)
     child = subprocess.Popen(
         ("git", *slow, "-C", str(repo), "worktree", "add", "-q", "-b", tree.branch, tree.path), start_new_session=True
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not Path(tree.path, "a.txt").exists():
             await asyncio.sleep(0.01)
     os.killpg(child.pid, signal.SIGKILL)
@@ -379,7 +381,7 @@ async def test_a_making_is_stopped_by_a_cancel(desk: Runtime, repo: Path) -> Non
     git(repo, "config", "filter.slow.smudge", "sleep 600")
     task = await desk.tasks.submit("true", workdir=str(repo), worktree=True)
     place = desk.home.worktrees / noted(task)["id"][-12:]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not (place / "a.txt").exists():
             await asyncio.sleep(0.01)
         await desk.tasks.cancel(task.id)
