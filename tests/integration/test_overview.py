@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -317,6 +318,19 @@ async def test_ready_needs_no_token_and_says_when_the_database_is_gone(
             assert "secret" not in reply.text
             assert (await stranger.get("/health")).status_code == 200
         assert (await stranger.get("/metrics")).status_code == 401
+
+
+async def test_ready_does_not_blame_the_database_for_what_this_process_did_meanwhile(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def busy() -> None:
+        """Answers in time, while the loop hears nothing for longer than that."""
+        asyncio.get_running_loop().call_soon(time.sleep, 1.5)
+        await asyncio.to_thread(time.sleep, 0.2)
+
+    monkeypatch.setattr(system, "READY_SECONDS", 1.0)
+    monkeypatch.setattr(served.runtime.store, "log_bounds", busy)
+    assert await served.get("/ready") == {"status": "ready"}
 
 
 async def test_metrics_are_what_prometheus_reads(served: Served) -> None:
