@@ -47,6 +47,10 @@ test-agents: install ## Real coding agents, pinned and kept in a cache, against 
 	$(BIN)/python tests/agents/install
 	$(BIN)/pytest -n 2 --dist worksteal tests/agents
 
+.PHONY: jitter
+jitter: install ## Some tests while threads answer late and loops stall, at random: make jitter TESTS=tests/integration
+	PYTHONPATH=$(CURDIR)/tests/jitter $(BIN)/pytest -p moving -n 3 --dist worksteal --timeout 600 $(or $(TESTS),tests/unit tests/contract tests/integration)
+
 .PHONY: chaos
 chaos: install ## The chaos test for longer: make chaos SECONDS=600
 	$(BIN)/pytest -s tests/chaos --chaos-seconds=$(or $(SECONDS),600)

@@ -1,0 +1,19 @@
+"""Threads that answer while the clock of a test still moves, at random: `make jitter`."""
+
+import asyncio
+import random
+
+from midwatch import testing
+
+MOMENTS = (0.0, 0.0, 0.001, 0.004)
+settle = testing.settle
+
+
+async def longer(turns: int = 20) -> None:
+    """Let everything that can run do so, and now and then also what other threads are about to say."""
+    await settle(turns)
+    await asyncio.sleep(random.choice(MOMENTS))
+    await settle(turns)
+
+
+testing.settle = longer
