@@ -28,12 +28,16 @@ from midwatch.testing import ScriptedAgent, result
 from serving import serving, watch
 
 ECHO = """
-import os, sys, termios, time
+import os, signal, subprocess, sys, termios, time
 print("Welcome to echo")
 while True:
     said = input("> ")
     word, _, rest = said.partition(" ")
     if word == "leave": sys.exit(int(rest))
+    elif word == "abandon":
+        for number in (signal.SIGHUP, signal.SIGTERM): signal.signal(number, signal.SIG_IGN)
+        subprocess.Popen(["sleep", "600"])
+        sys.exit(int(rest))
     elif word == "hold":
         print("first part", flush=True)
         while not os.path.exists(rest): time.sleep(0.01)
@@ -298,9 +302,11 @@ async def test_a_long_reply_is_whole(surface: Surface) -> None:
     assert text.split("\n") == [f"line {number}" for number in range(3000)]
 
 
-async def test_the_end_of_the_agent_is_noticed(surface: Surface) -> None:
+@pytest.mark.parametrize("way", ["leave", "abandon"])
+async def test_the_end_of_the_agent_is_noticed(surface: Surface, way: str) -> None:
+    """How it ended is known from then on, also when it leaves something behind that takes time to end."""
     await surface.stable()
-    assert (await surface.send("leave 3\r", "raw")).status_code == 200
+    assert (await surface.send(f"{way} 3\r", "raw")).status_code == 200
     async with asyncio.timeout(60):
         await surface.talk.gone.wait()
     left = surface.desk.agents["echo"].exits[surface.talk.key]  # type: ignore[attr-defined]

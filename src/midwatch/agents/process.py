@@ -279,7 +279,13 @@ class Child:
 
     @property
     def returncode(self) -> int | None:
-        """Exit code, or minus the signal that ended it; known after `end`."""
+        """Exit code, or minus the signal that ended it; known once it has exited. Until `end` it is only looked at:
+        a leader that is collected gives its number away while its group may still have to be signalled."""
+        if self._popen.returncode is None and hasattr(os, "waitid"):
+            with suppress(ChildProcessError):
+                found = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if found is not None:
+                    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
         return self._popen.returncode
 
     async def end(self) -> None:

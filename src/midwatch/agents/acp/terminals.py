@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 from collections.abc import Mapping
@@ -68,8 +67,6 @@ class Terminal:
         if not self.child.exited.is_set():
             return None
         code = self.child.returncode
-        if code is None:
-            code = _peek(self.child.pgid)
         if code is None or code >= 0:
             return {"exitCode": code or 0, "signal": None}
         return {"exitCode": None, "signal": signal.Signals(-code).name if -code in _SIGNALS else str(-code)}
@@ -153,14 +150,3 @@ class Terminals:
     async def close(self) -> None:
         """End them all."""
         await asyncio.gather(*(self.release(name) for name in list(self._open)))
-
-
-def _peek(pid: int) -> int | None:
-    """How a child ended, without collecting it: until the group is gone its number must not be another's."""
-    try:
-        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return None
-    if found is None:
-        return None
-    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status

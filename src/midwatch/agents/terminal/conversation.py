@@ -172,12 +172,14 @@ class TerminalConversation:
             self._live = None
 
     async def _watch(self, live: Live) -> None:
-        """When the program ends by itself between turns, the next turn tells of it."""
-        code = await live.ended()
+        """When the program ends by itself between turns, the next turn tells of it. How it ended is known as soon as
+        nobody can type to it any more, not only when what it left behind is gone, too."""
+        code = await live.left()
         if self._turn is None and not self._closed:
             self._agent.exits[self._session.key] = AgentExited(code=code, screen=live.screen.text())
-            if self._listener is not None:
-                self._listener(live.screen.text())  # whoever watches looks again, and finds it ended
+        await live.ended()
+        if self._turn is None and not self._closed and self._live is live and self._listener is not None:
+            self._listener(live.screen.text())  # whoever watches looks again, and finds it ended
 
     async def _gone(self, turn: Turn, live: Live) -> AgentError:
         """The program has ended in the middle of a turn: told with its last screen and code."""

@@ -124,13 +124,18 @@ class Live:
 
     # -- its end -------------------------------------------------------------------------------------------------
 
-    async def ended(self) -> int | None:
-        """Return when it has ended and nothing of it runs any more: its exit code."""
+    async def left(self) -> int | None:
+        """Return when the program has ended and all it wrote is on the screen: its exit code."""
         await self.child.exited.wait()
         self.child.drain()
+        return self.child.returncode
+
+    async def ended(self) -> int | None:
+        """Return when it has ended and nothing of it runs any more: its exit code."""
+        code = await self.left()
         await self.child.end()
         self.news.set()
-        return self.child.returncode
+        return code
 
     async def end(self) -> None:
         """End it."""
