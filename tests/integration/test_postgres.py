@@ -210,6 +210,23 @@ async def test_a_transaction_cut_off_before_its_commit_is_run_again(database: st
             assert (len(runs), kinds) == (2, ["task_submitted", "task_started", "task_progress"])
 
 
+async def test_an_error_of_the_driver_itself_is_taken_for_a_lost_connection(database: str) -> None:
+    """It may trip before it knows that the line is dead."""
+    async with opened(database) as store:
+        task = await running(store)
+        runs: list[int] = []
+
+        def trips(tx: Any, changes: Changes) -> None:
+            runs.append(1)
+            change.apply(tx, changes)
+            if len(runs) == 1:
+                raise psycopg.OperationalError("cannot exit pipeline mode while busy")
+
+        await store.write(trips, Changes(fence=fence(task), events=(progress(task),)))
+        kinds = [e.kind for e in await store.read_events(0)]
+        assert (len(runs), kinds) == (2, ["task_submitted", "task_started", "task_progress"])
+
+
 async def test_without_a_database_every_verb_says_so_and_then_works_again(database: str) -> None:
     with Proxy(port_of(database)) as proxy:
         async with opened(through(database, proxy)) as store:

@@ -202,9 +202,10 @@ class PostgresStore(VerbStore):
         self._connections.add(made)
         return made
 
-    def _drop(self, connection: Connection) -> bool:
-        """Let go of a connection that is not to be trusted; whether it was lost."""
-        lost = connection.closed
+    def _drop(self, connection: Connection, problem: psycopg.Error) -> bool:
+        """Let go of a connection that is not to be trusted; whether it was lost. The driver may trip over a loss before
+        it knows of it: then the error is its own and not the server's."""
+        lost = connection.closed or problem.sqlstate is None
         connection.close()
         self._connections.discard(connection)
         self._local.connection = None
@@ -222,7 +223,7 @@ class PostgresStore(VerbStore):
             try:
                 return op.verb(PostgresTx(connection, self._statements), *op.args)
             except psycopg.Error as problem:
-                if not self._drop(connection) or not left:
+                if not self._drop(connection, problem) or not left:
                     raise explain(problem, self.url) from problem
         raise AssertionError
 
@@ -253,14 +254,14 @@ class PostgresStore(VerbStore):
             try:
                 return attempt.answers, self._transaction(attempt, group)
             except AGAIN as problem:
-                self._drop(connection)
+                self._drop(connection, problem)
                 if len(group) > 1:
                     raise
                 if not left:
                     name = problem.diag.constraint_name or problem
                     raise Conflict(f"another record is in the way ({name}); look again.") from problem
             except psycopg.Error as problem:
-                lost = self._drop(connection)
+                lost = self._drop(connection, problem)
                 if lost and attempt.committing and self._kept(attempt, problem):
                     return attempt.answers, Commit(EVERY_TOPIC, (), foreign=True)
                 if not lost or not left:
