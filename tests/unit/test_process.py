@@ -319,7 +319,9 @@ async def test_what_the_leader_leaves_in_its_group_is_ended(tmp_path: Path) -> N
 
 LEAVER = """
 import subprocess, sys
-print(subprocess.Popen(["sleep", "600"], start_new_session=True).pid, flush=True)
+stray = subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+while not open(f"/proc/{stray}/environ").read(): pass  # a program that begins has none yet
+print(stray, flush=True)
 if sys.argv[1:] == ["stay"]: sys.stdin.read(); import time; time.sleep(600)
 """
 
