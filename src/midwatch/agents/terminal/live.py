@@ -132,10 +132,10 @@ class Live:
 
     async def ended(self) -> int | None:
         """Return when it has ended and nothing of it runs any more: its exit code."""
-        code = await self.left()
+        await self.left()
         await self.child.end()
         self.news.set()
-        return code
+        return self.child.returncode
 
     async def end(self) -> None:
         """End it."""
