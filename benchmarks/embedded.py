@@ -38,6 +38,7 @@ from benchmarks.harness import (
 from midwatch.home import Home
 
 IDLE_SECONDS = 10
+ENDS = 10
 PENDING = 10_000
 READY_SECONDS = 30.0
 NOT_A_DISK_MS = 0.02
@@ -101,6 +102,8 @@ TARGETS = (
     Target("idle_cpu_percent", False, 1, "idle: part of one core, library"),
     Target("server_idle_cpu_percent", False, 1, "idle: part of one core, server"),
     Target("claim_10000_ms", False, 2, "one durable claim with 10 000 pending"),
+    Target("cancel_s", False, 1, "a cancel by another process to the program's end, at most"),
+    Target("overrun_s", False, 1, "past its timeout to the end of a program that ignores signals, at most"),
     Target("start_help_s", False, 0.3, "`midwatch --help`"),
     Target("server_ready_s", False, 1.5, "`midwatch up` to its first answer"),
 )
@@ -232,7 +235,7 @@ def program_figures(place: Path, rounds: int, idle_seconds: int) -> dict[str, An
     """Start-up and idle figures; those of the program only where it is installed."""
     figures: dict[str, Any] = {}
     command = program()
-    print("start-up, idle CPU, claim ...", file=sys.stderr)
+    print("start-up, idle CPU, claim, ends ...", file=sys.stderr)
     if command is None:
         print("`midwatch` is not installed beside this Python: its start-up and its server are not measured.")
         figures["idle_cpu_percent"] = contend("ours", "idle", place / "idle", idle_seconds)["cpu_percent"]
@@ -248,7 +251,8 @@ def program_figures(place: Path, rounds: int, idle_seconds: int) -> dict[str, An
     claimed = fresh(place, "ours", "claim", PENDING)
     figures["claim_10000_ms"] = claimed["one_ms"]
     figures["claim_64_of_10000_ms"] = claimed["sixty_four_ms"]
-    return figures
+    ended = fresh(place, "ours", "ends", ENDS)
+    return {**figures, "cancel_s": ended["cancel_s"], "overrun_s": ended["overrun_s"]}
 
 
 def idle_figures(place: Path, pid: int, seconds: int) -> dict[str, Any]:

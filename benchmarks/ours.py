@@ -12,12 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import uvloop
 
 from benchmarks.harness import percentile
 from midwatch.agents.function import Function, FunctionAgent
+from midwatch.clock import SECOND
 from midwatch.config import Settings
 from midwatch.runtime import Runtime
 from midwatch.task import ClaimRequest
@@ -27,6 +29,13 @@ Verb = Callable[..., Coroutine[Any, Any, dict[str, object]]]
 PROMPT = "x" * 200
 GAP_SECONDS = 0.02
 SETTLE_SECONDS = 2.0
+SHELL = """
+[agents.shell]
+kind = "command"
+argv = ["sh", "-c", "{prompt}"]
+"""
+STUBBORN = "trap '' INT TERM; (trap '' INT TERM; sleep 60) & sleep 60"
+TIMEOUT_SECONDS = 0.5
 
 
 async def nothing(prompt: str) -> str:
@@ -123,9 +132,33 @@ async def claim(home: str, pending: int) -> dict[str, object]:
         return {"one_ms": await median_ms(1, 50), "sixty_four_ms": await median_ms(64, 10)}
 
 
+async def ends(home: str, times: int) -> dict[str, object]:
+    """How long a program runs on at most after another process has cancelled it, and after its timeout when it ignores
+    signals."""
+    Path(home, "midwatch.toml").write_text(SHELL)
+    cancelled, overrun = [], []
+    async with Runtime.open(home, role="up") as desk, Runtime.open(home, work=False) as other:
+        for _ in range(times):
+            task = await desk.tasks.submit("sleep 60", agent="shell")
+            while (await desk.tasks.get(task.id)).pgid is None:
+                await asyncio.sleep(GAP_SECONDS)
+            begun = time.perf_counter()
+            await other.tasks.cancel(task.id)
+            await desk.tasks.wait(task.id)
+            cancelled.append(time.perf_counter() - begun)
+            task = await desk.tasks.submit(STUBBORN, agent="shell", timeout=TIMEOUT_SECONDS)
+            late = await desk.tasks.wait(task.id)
+            if late.outcome != "timeout" or late.started_at is None or late.completed_at is None:
+                raise RuntimeError(f"task {task.id} ended as {late.outcome}: {late.error}")
+            overrun.append((late.completed_at - late.started_at) / SECOND - TIMEOUT_SECONDS)
+    return {"cancel_s": max(cancelled), "overrun_s": max(overrun)}
+
+
 def main() -> None:
     what, home, *numbers = sys.argv[1:]
-    verbs: dict[str, Verb] = {"throughput": throughput, "latency": latency, "idle": idle, "claim": claim}
+    verbs: dict[str, Verb] = {
+        "throughput": throughput, "latency": latency, "idle": idle, "claim": claim, "ends": ends
+    }  # fmt: skip
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         print(json.dumps(runner.run(verbs[what](home, *map(int, numbers)))))
 
