@@ -70,9 +70,18 @@ class SystemClock:
             await asyncio.sleep(min(left / SECOND, LONGEST_NAP))
 
 
+_last = (0, 0)
+"""The millisecond and the rest of the last id."""
+
+
 def new_id(prefix: str, now: int) -> str:
-    """A short id that sorts by time of creation: 11 hex digits of milliseconds, 12 random ones. Not a secret."""
-    return f"{prefix}_{now // 1000:011x}{_random.getrandbits(48):012x}"
+    """A short id that sorts by time of creation: 11 hex digits of milliseconds, 12 random ones, which grow by random
+    steps within a millisecond, so that what one process makes keeps its order. Not a secret."""
+    global _last
+    at, (before, rest) = now // 1000, _last
+    rest = rest + 1 + _random.getrandbits(24) if at == before else _random.getrandbits(47)
+    _last = at, rest
+    return f"{prefix}_{at:011x}{rest:012x}"
 
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}

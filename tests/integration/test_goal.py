@@ -47,8 +47,7 @@ class Stage:
         return await until(look)  # type: ignore[no-any-return]
 
     async def ended(self, goal: Goal, count: int) -> list[Task]:
-        """Its tasks once so many have ended, in the order in which they were made: while the clock stands still their
-        ids have none."""
+        """Its tasks once so many have ended, in the order in which they were made."""
 
         async def look() -> list[Task] | None:
             done = {one.id: one for one in await self.desk.goals.steps(goal.id) if not one.open}

@@ -130,6 +130,12 @@ def test_ids_sort_by_the_millisecond_they_were_made_in(times: list[int]) -> None
     assert [ms for _, ms in sorted(made)] == sorted(ms for _, ms in made)
 
 
+def test_ids_of_one_millisecond_keep_their_order() -> None:
+    now = SystemClock().now()
+    made = [new_id("t", now) for _ in range(1000)]
+    assert sorted(made) == made
+
+
 def test_an_id_says_what_it_is_of_and_all_are_of_one_length() -> None:
     made = [new_id("t", when) for when in (0, SystemClock().now(), 2**53)]
     assert {len(one) for one in made} == {len("t_") + 11 + 12}
