@@ -15,8 +15,8 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import httpx2
@@ -304,64 +304,63 @@ prompt = "^> $"
 """
 
 
-async def test_attaching_to_a_session(tmp_path: Path) -> None:
-    home = tmp_path / "home"
+@asynccontextmanager
+async def desk_of_echo(home: Path) -> AsyncIterator[Server]:
+    """A server whose agent answers in a terminal."""
     home.mkdir()
     (home / "midwatch.toml").write_text(SETTINGS.format(python=sys.executable, echo=ECHO))
     server = Server(home)
     await server.start()
     try:
-        async with server.client() as http:
-            key = (await http.post("/sessions", json={})).json()["key"]
-            person = Person(home, key)
-            welcome = r"Welcome to echo (120|90)\b"  # it may ask for its size before that is changed, or after
-            await person.sees(lambda shown: bool(re.search(welcome, shown)) and "Ctrl-] leaves" in shown)
-            assert person.shown.startswith("\x1b[?1049h")
-            person.type("hello ü\r")
-            await person.sees("you said hello ü")
-            person.type("half\x03")
-            await person.sees("interrupted")
-            person.type("size\r")
-            await person.sees("size 90 20")
-            person.resize(100, 31)
-            os.kill(person.process.pid, signal.SIGWINCH)
-            assert await eventually_is(http, key, (100, 30))
-            person.type("size\r")
-            await person.sees("size 100 30")
-            assert await person.leaves() == 0
-            assert await eventually_is(http, key, (120, 40)), "it is left as it was found"
-            task = (await http.post(f"/sessions/{key}/messages", json={"text": "still there"})).json()
-            async with asyncio.timeout(60):
-                while (told := (await http.get(f"/tasks/{task['id']}")).json())["status"] != "done":
-                    await asyncio.sleep(0.05)
-            assert told["result"] == "you said still there"
-            person = Person(home, key)
-            await person.sees("you said still there")
-            person.type("leave 0\r")
-            await person.sees("The terminal is closed.")
-            assert await asyncio.to_thread(person.process.wait, 60) == 0
-            os.close(person.master)
-            os.close(person.slave)
+        yield server
     finally:
         assert await server.stop() == 0
+
+
+async def test_attaching_to_a_session(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    async with desk_of_echo(home) as server, server.client() as http:
+        key = (await http.post("/sessions", json={})).json()["key"]
+        person = Person(home, key)
+        welcome = r"Welcome to echo (120|90)\b"  # it may ask for its size before that is changed, or after
+        await person.sees(lambda shown: bool(re.search(welcome, shown)) and "Ctrl-] leaves" in shown)
+        assert person.shown.startswith("\x1b[?1049h")
+        person.type("hello ü\r")
+        await person.sees("you said hello ü")
+        person.type("half\x03")
+        await person.sees("interrupted")
+        person.type("size\r")
+        await person.sees("size 90 20")
+        person.resize(100, 31)
+        os.kill(person.process.pid, signal.SIGWINCH)
+        assert await eventually_is(http, key, (100, 30))
+        person.type("size\r")
+        await person.sees("size 100 30")
+        assert await person.leaves() == 0
+        assert await eventually_is(http, key, (120, 40)), "it is left as it was found"
+        task = (await http.post(f"/sessions/{key}/messages", json={"text": "still there"})).json()
+        async with asyncio.timeout(60):
+            while (told := (await http.get(f"/tasks/{task['id']}")).json())["status"] != "done":
+                await asyncio.sleep(0.05)
+        assert told["result"] == "you said still there"
+        person = Person(home, key)
+        await person.sees("you said still there")
+        person.type("leave 0\r")
+        await person.sees("The terminal is closed.")
+        assert await asyncio.to_thread(person.process.wait, 60) == 0
+        os.close(person.master)
+        os.close(person.slave)
 
 
 async def test_what_changed_before_anybody_listened_is_painted(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    home.mkdir()
-    (home / "midwatch.toml").write_text(SETTINGS.format(python=sys.executable, echo=ECHO))
-    server = Server(home)
-    await server.start()
-    try:
-        async with Client.for_home(home) as client, asyncio.timeout(60):
-            far = OfSession(Desk(client, Home(home), None, None), (await client.create_session())["key"])
-            await far.begin(90, 20)
-            while "> " not in (await far.view()).painted:
-                await asyncio.sleep(0.02)
-            async with aclosing(far.changes()) as changes:
-                await anext(changes)  # though nothing changes: what is shown may be another than before
-    finally:
-        assert await server.stop() == 0
+    async with desk_of_echo(home), Client.for_home(home) as client, asyncio.timeout(60):
+        far = OfSession(Desk(client, Home(home), None, None), (await client.create_session())["key"])
+        await far.begin(90, 20)
+        while "> " not in (await far.view()).painted:
+            await asyncio.sleep(0.02)
+        async with aclosing(far.changes()) as changes:
+            await anext(changes)  # though nothing changes: what is shown may be another than before
 
 
 async def eventually_is(http: httpx2.AsyncClient, key: str, size: tuple[int, int]) -> bool:
