@@ -24,9 +24,10 @@ up: install ## Start midwatch on SQLite with the agents it finds
 	$(BIN)/midwatch up
 
 .PHONY: lint
-lint: install ## Style and types
+lint: install ## Style, types, and which room imports which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy
 
 .PHONY: check

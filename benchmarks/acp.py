@@ -20,7 +20,8 @@ import uvloop
 
 from benchmarks.harness import busy_seconds, json_line, percentile, print_table, tree_seconds
 from midwatch import Runtime, Settings
-from midwatch.agents.acp import AcpAgent, AcpOptions
+from midwatch.agents.acp.kind import AcpAgent
+from midwatch.agents.acp.options import AcpOptions
 from midwatch.testing import RecordingTurn
 
 FAKE = Path(__file__).parents[1] / "tests" / "fakes" / "acp_agent.py"

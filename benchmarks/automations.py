@@ -23,15 +23,15 @@ import psutil
 from tests import postgres
 
 from benchmarks.harness import Failed, clean_environment, json_line, percentile, print_table
-from midwatch.automation import Automation
-from midwatch.change import Changes
-from midwatch.clock import SECOND, SystemClock
-from midwatch.event import EventFilter
-from midwatch.schedule import Schedule
-from midwatch.scheduler import Scheduler
-from midwatch.store import Store
+from midwatch.base.clock import SECOND, SystemClock
+from midwatch.base.schedule import Schedule
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.automation import Automation
+from midwatch.domain.changes import Changes
+from midwatch.domain.event import EventFilter
+from midwatch.domain.store import Store
+from midwatch.loops.scheduler import Scheduler
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.task import AgentTerms
 
 MANY, DUE, WAKES = 100_000, 1000, 300
 CHUNK = 2000

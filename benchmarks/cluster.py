@@ -28,7 +28,7 @@ from tests import postgres
 
 import midwatch
 from benchmarks.harness import NOISY_CORES, busy_seconds, json_line, print_table, sync_milliseconds
-from midwatch.event import EventFilter
+from midwatch.domain.event import EventFilter
 
 IN_FLIGHT = 32
 CONCURRENCY = 32

@@ -35,7 +35,7 @@ from benchmarks.harness import (
     sync_milliseconds,
     tree_seconds,
 )
-from midwatch.home import Home
+from midwatch.base.home import Home
 
 IDLE_SECONDS = 10
 ENDS = 10

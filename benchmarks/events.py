@@ -20,11 +20,11 @@ import psutil
 import uvloop
 
 from benchmarks.harness import NOISY_CORES, busy_seconds, json_line, percentile, print_table
-from midwatch.agent import Turn
 from midwatch.agents.function import FunctionAgent
-from midwatch.config import Settings
-from midwatch.event import Event, EventFilter, LlmRequest, LlmResponse, Payload, ToolExecEnd, ToolExecStart
-from midwatch.runtime import Runtime, collect_garbage_seldom
+from midwatch.desk.config import Settings
+from midwatch.domain.agent import Turn
+from midwatch.domain.event import Event, EventFilter, LlmRequest, LlmResponse, Payload, ToolExecEnd, ToolExecStart
+from midwatch.runtime.runtime import Runtime, collect_garbage_seldom
 
 TARGETS = {"cpu_us_per_event": 100.0, "lost": 0.0}
 STEP: tuple[Payload, ...] = (

@@ -19,10 +19,10 @@ import uvloop
 
 from benchmarks.harness import percentile
 from midwatch.agents.function import Function, FunctionAgent
-from midwatch.clock import SECOND
-from midwatch.config import Settings
-from midwatch.runtime import Runtime
-from midwatch.task import ClaimRequest
+from midwatch.base.clock import SECOND
+from midwatch.desk.config import Settings
+from midwatch.domain.claiming import ClaimRequest
+from midwatch.runtime.runtime import Runtime
 
 Verb = Callable[..., Coroutine[Any, Any, dict[str, object]]]
 

@@ -42,10 +42,10 @@ import asyncio, signal, sys, time
 import uvloop
 from midwatch import Runtime, Settings
 from midwatch.api.app import create_app
-from midwatch.api.server import Server, listen
-from midwatch.change import Changes
-from midwatch.event import MessageDelta, TaskProgress, event
-from midwatch.agent import TurnResult
+from midwatch.runtime.serve import Server, listen
+from midwatch.domain.changes import Changes
+from midwatch.domain.event import MessageDelta, TaskProgress, event
+from midwatch.domain.agent import TurnResult
 from midwatch.agents.base import message_id
 from midwatch.testing import ScriptedAgent
 

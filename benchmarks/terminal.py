@@ -25,10 +25,10 @@ import uvloop
 
 from benchmarks.harness import NOISY_CORES, busy_seconds, json_line, print_table, tree_seconds
 from midwatch import Runtime, Settings
-from midwatch.agent import Answer, Question
-from midwatch.agents import build
+from midwatch.agents.registry import build
 from midwatch.api.sse import Shape, encode
-from midwatch.event import EventFilter
+from midwatch.domain.agent import Answer, Question
+from midwatch.domain.event import EventFilter
 from midwatch.testing import RecordingTurn
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -17,7 +17,8 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from midwatch.api.reply import STATUS
-from midwatch.config import (
+from midwatch.base.errors import MidwatchError
+from midwatch.desk.config import (
     AgentSettings,
     ApprovalSettings,
     CapabilitySettings,
@@ -29,8 +30,7 @@ from midwatch.config import (
     RetentionSettings,
     Settings,
 )
-from midwatch.errors import MidwatchError
-from midwatch.event import KINDS, Payload
+from midwatch.domain.event import KINDS, Payload
 
 DOCS = Path(__file__).parent
 MARKED = re.compile(r"(<!-- generated[^>]*-->\n).*?(\n<!-- end -->)", re.DOTALL)
@@ -180,7 +180,7 @@ def family(made: type[MidwatchError]) -> Iterator[type[MidwatchError]]:
     """The class and all its kinds, in the order they are written in."""
     yield made
     for child in made.__subclasses__():
-        if child.__module__ == "midwatch.errors":
+        if child.__module__ == "midwatch.base.errors":
             yield from family(child)
 
 

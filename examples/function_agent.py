@@ -6,8 +6,7 @@ Functions given to `Runtime.open` run on threads, so a slow one holds up nobody.
 
 import asyncio
 
-from midwatch import EventFilter, Runtime, Turn
-from midwatch.event import TaskProgress
+from midwatch import EventFilter, Runtime, TaskProgress, Turn
 
 
 def count(prompt: str) -> str:

@@ -81,7 +81,7 @@ path = "HOME"
 description = "draws, warns and asks"
 """
 SCREEN_AGENT = """
-from midwatch.event import AgentFault, ScreenUpdate
+from midwatch.domain.event import AgentFault, ScreenUpdate
 
 def run(prompt, turn):
     turn.ask("Shall I draw?")

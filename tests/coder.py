@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from midwatch.agent import Choice, Question, Turn, TurnResult, Usage
 from midwatch.agents.base import message_id
 from midwatch.agents.function import FunctionAgent
-from midwatch.event import (
+from midwatch.domain.agent import AgentTerms, Choice, Question, Turn, TurnResult, Usage
+from midwatch.domain.event import (
     LlmRequest,
     LlmResponse,
     LoopError,
@@ -21,7 +21,6 @@ from midwatch.event import (
     ToolExecEnd,
     ToolExecStart,
 )
-from midwatch.task import AgentTerms
 
 PLAN = (
     "Read how retries are spaced",

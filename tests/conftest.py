@@ -16,7 +16,7 @@ import psycopg.conninfo
 import pytest
 from hypothesis import HealthCheck, settings
 
-from midwatch.store import Store
+from midwatch.domain.store import Store
 from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sqlite import SqliteStore
 from postgres import Cluster, cluster

@@ -38,7 +38,7 @@ def in_child(live: Life, home: Path, name: str, die_at: int, *, after: bool) -> 
     if pid == 0:
         code = 1
         try:
-            from midwatch import runtime
+            from midwatch.runtime import runtime
 
             Doomed.die_at, Doomed.after = die_at, after
             vars(runtime)["SqliteStore"] = Doomed

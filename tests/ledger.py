@@ -6,11 +6,11 @@ import sqlite3
 from collections import Counter
 from typing import Any
 
-from midwatch import goal
-from midwatch.clock import SECOND, iso
-from midwatch.event import Event
-from midwatch.schedule import Schedule, missed, next_run_at
-from midwatch.store import Commit
+from midwatch.base.clock import SECOND, iso
+from midwatch.base.schedule import Schedule, missed, next_run_at
+from midwatch.domain import goal
+from midwatch.domain.event import Event
+from midwatch.domain.store import Commit
 from midwatch.stores.sql import loads
 from midwatch.testing import FakeClock, RecordingChannel
 

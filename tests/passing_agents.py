@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from midwatch.agent import AgentCapability, Turn, TurnResult
-from midwatch.agents.receiving import HandoffAgent
-from midwatch.handoff import Handoff
+from midwatch.agents.handoff_agent import HandoffAgent
+from midwatch.domain.agent import AgentCapability, Turn, TurnResult
+from midwatch.domain.handoff import Handoff
 
 
 class Picky(HandoffAgent):

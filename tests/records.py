@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from midwatch.automation import Automation
-from midwatch.change import Changes, Fence
-from midwatch.clock import SECOND, SystemClock, new_id
-from midwatch.event import Event, TaskProgress, TaskSubmitted, event
-from midwatch.goal import Goal
-from midwatch.schedule import Schedule
-from midwatch.session import gate_key
-from midwatch.steering import Mode, Steer
-from midwatch.store import Store
-from midwatch.task import ClaimRequest, Task, meta
+from midwatch.base.clock import SECOND, SystemClock
+from midwatch.base.ids import new_id
+from midwatch.base.schedule import Schedule
+from midwatch.domain.automation import Automation
+from midwatch.domain.changes import Changes, Fence
+from midwatch.domain.claiming import ClaimRequest
+from midwatch.domain.event import Event, TaskProgress, TaskSubmitted, event
+from midwatch.domain.goal import Goal
+from midwatch.domain.session import gate_key
+from midwatch.domain.steering import Mode, Steer
+from midwatch.domain.store import Store
+from midwatch.domain.task import Task, meta
 
 CLOCK = SystemClock()
 OWNER = "i_one"

@@ -16,9 +16,10 @@ import httpx2
 from midwatch.api.app import create_app
 from midwatch.api.server import Server, listen, url_of
 from midwatch.api.sse import Streams
-from midwatch.channel import Channel
-from midwatch.config import Settings
-from midwatch.runtime import Registered, Runtime
+from midwatch.desk.build import Registered
+from midwatch.desk.config import Settings
+from midwatch.domain.channel import Channel
+from midwatch.runtime.runtime import Runtime
 
 
 @dataclass

@@ -1,159 +1,70 @@
-"""The architecture, held by a test: reading order is import order, edges are strangers, nothing grows large."""
+"""The architecture: rooms, sizes, ports and public names. Imports are checked by `make lint`."""
 
 from __future__ import annotations
 
 import ast
-import sys
-from collections.abc import Iterator
+import graphlib
 from pathlib import Path
 
+import grimp
 import pytest
 
 import midwatch
 
 SOURCE = Path(midwatch.__file__).parent
-ROOT = SOURCE.parent.parent
 
-ORDER = (
-    "errors", "clock", "trace",
-    "schedule", "event", "budget", "session", "channel", "change", "notifications", "submission",
-    "task", "step", "steering", "worktree", "tasks", "worktrees", "state", "usage", "spending", "sessions", "history",
-    "handoff", "agent", "commandline", "risk", "rule", "approval", "identity", "automation", "goal", "rules",
-    "automations", "snapshots", "goals", "awaiting", "engine", "roster", "handoffs", "handover", "settlement", "alert",
-    "alerts", "store", "home",
-    "slots", "giving", "turn", "verdict", "conversations", "waiting", "run", "worker", "lookout", "courier", "watchdog",
-    "scheduler", "routines", "subscriptions", "hooks", "partial", "relay", "terminals", "bus", "telemetry",
-    "stores", "engines",
-    "agents", "channels", "config", "loopback", "runtime", "backup", "testing", "wire", "api", "client", "cli",
-    "__main__",
+ROOMS = (
+    "base", "domain", "wire", "services", "running", "programs", "live", "loops", "channels", "agents", "engines",
+    "stores", "desk", "client", "api", "runtime", "testing", "cli",
 )  # fmt: skip
-"""Reading order. A module imports only from names that stand before its own."""
+"""The contracts of import-linter in `pyproject.toml` say which of them imports which; `make lint` checks them."""
 
-NOUNS = (
-    "errors",
-    "clock",
-    "schedule",
-    "event",
-    "budget",
-    "session",
-    "channel",
-    "change",
-    "submission",
-    "task",
-    "step",
-    "steering",
-    "worktree",
-    "tasks",
-    "worktrees",
-    "agent",
-    "approval",
-    "identity",
-    "automation",
-    "goal",
-    "history",
-    "handoff",
-    "automations",
-    "snapshots",
-    "goals",
-    "awaiting",
-    "roster",
-    "handoffs",
-    "handover",
-    "settlement",
-    "alert",
-    "alerts",
-    "engine",
-)
-PURE = ("cronsim",)
-"""Packages that nouns may import: they compute and touch nothing."""
-LOOPS = ("courier", "watchdog", "scheduler", "routines", "hooks")
-EDGES = ("stores", "engines", "agents", "channels")
-MEETING_PLACES = ("runtime", "testing", "wire", "api", "client", "cli")
-NAMELESS = (*NOUNS, "store", "slots", "turn", "worker", "partial", "relay", "terminals", "bus", "subscriptions", *LOOPS)
-"""These work with any store and any engine, so they name none."""
+ANY_STORE = ("base", "domain", "services", "running", "loops", "live")
+"""Rooms that work with any store and any engine, so they name none."""
 FORBIDDEN_WORDS = ("sqlite", "postgres", "psycopg", "procrastinate", "embedded")
 
-MOST_LINES, MOST_FUNCTION_LINES = 600, 60
+MOST_LINES, MOST_FUNCTION_LINES, MOST_ENTRIES = 600, 60, 20
 
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
-def part(path: Path) -> str:
-    """The first name below the package: a module or an edge folder."""
-    first = path.relative_to(SOURCE).parts[0]
-    return first.removesuffix(".py")
+def room(path: Path) -> str:
+    """Return the first name below the package: a room, or a module at the top."""
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """Every module a file imports, absolute or relative, wherever in the file, with its line."""
-    package = ("midwatch", *path.relative_to(SOURCE).parts[:-1])
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            for name in node.names:
-                yield node.lineno, name.name
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
-            module = ".".join(filter(None, (base, node.module)))
-            if module == "midwatch":
-                for name in node.names:
-                    yield node.lineno, f"midwatch.{name.name}"
-            else:
-                yield node.lineno, module
+def test_the_package_has_its_rooms_and_nothing_beside_them() -> None:
+    entries = {entry.name for entry in SOURCE.iterdir() if entry.name not in ("__pycache__", "py.typed")}
+    assert entries == {*ROOMS, "__init__.py", "__main__.py"}
+    assert len(entries) <= MOST_ENTRIES
 
 
-def ours(path: Path) -> Iterator[tuple[int, str]]:
-    """The parts of midwatch a file imports."""
-    for line, module in imports(path):
-        names = module.split(".")
-        if names[0] == "midwatch" and len(names) > 1:
-            yield line, names[1]
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_room_says_what_lives_in_it_and_what_does_not(name: str) -> None:
+    lines = (ast.get_docstring(ast.parse((SOURCE / name / "__init__.py").read_text())) or "").splitlines()
+    what, _, imports, apart = lines
+    assert what.endswith(".") and imports.startswith("Imports ") and apart.startswith("Not here: ")
 
 
-def test_every_module_has_its_place_in_the_order() -> None:
-    assert {part(path) for path in FILES} - {"__init__"} == set(ORDER)
+def test_no_module_imports_itself_through_others() -> None:
+    """Imports for type checking count, and so do those of a package and its own modules."""
+    graph = grimp.build_graph("midwatch", cache_dir=None)
+    graphlib.TopologicalSorter(
+        {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    ).prepare()
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_imports_point_upwards_in_the_reading_order(path: Path) -> None:
-    if part(path) == "__init__":
-        return
-    place = ORDER.index(part(path))
-    for line, name in ours(path):
-        if name in ("__version__", part(path)):
-            continue
-        assert ORDER.index(name) < place, f"{path.name}:{line} imports midwatch.{name}"
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_edges_and_loops_meet_only_in_the_composition(path: Path) -> None:
-    apart = (*EDGES, *LOOPS)
-    if part(path) not in apart:
-        return
-    for line, name in ours(path):
-        assert name == part(path) or name not in apart, f"{path}:{line} imports midwatch.{name}"
-
-
-def test_nouns_import_no_third_party_package() -> None:
+def test_rooms_that_work_with_any_store_name_none() -> None:
     for path in FILES:
-        if part(path) in (*NAMELESS, "home"):
-            for line, module in imports(path):
-                top = module.split(".")[0]
-                allowed = top in ("midwatch", *PURE) or top in sys.stdlib_module_names
-                assert allowed, f"{path.name}:{line} imports {module}"
-
-
-def test_worker_nouns_and_loops_name_no_store_and_no_engine() -> None:
-    for path in FILES:
-        if part(path) in NAMELESS:
-            text = path.read_text().lower()
+        if room(path) in ANY_STORE:
+            text = path.read_text().lower().replace("the embedded engine", "")
             for word in FORBIDDEN_WORDS:
-                allowed = text.count("the embedded engine") if path.name == "engine.py" and word == "embedded" else 0
-                assert text.count(word) == allowed, f"{path.name} says {word}"
+                assert word not in text, f"{path.relative_to(SOURCE)} says {word}"
 
 
 def test_sql_is_only_in_the_stores() -> None:
     for path in FILES:
-        if part(path) != "stores":
+        if room(path) != "stores":
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     start = node.value.lstrip()[:12]
@@ -171,26 +82,26 @@ def test_nothing_grows_large(path: Path) -> None:
 
 
 def test_ports_are_documented_method_by_method() -> None:
-    """A protocol that others implement is a contract; a private one next to its user may be bare."""
-    for name in ("clock", "event", "session", "channel", "task", "agent", "approval", "identity", "engine",
-        "automation", "goal", "alert", "state", "usage", "relay",
-    ):  # fmt: skip
-        file = SOURCE / f"{name}.py"
-        for node in ast.parse((file if file.exists() else SOURCE / name / "__init__.py").read_text()).body:
-            if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Protocol" for base in node.bases):
-                assert ast.get_docstring(node), f"{name}.{node.name}"
-                for method in node.body:
-                    if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and node.name != "Timer":
-                        assert ast.get_docstring(method), f"{name}.{node.name}.{method.name}"
+    """A port is a contract that others implement."""
+    for path in FILES:
+        if room(path) == "domain":
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Protocol" for base in node.bases):
+                    assert ast.get_docstring(node), f"{path.name}: {node.name}"
+                    for method in node.body:
+                        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+                            assert ast.get_docstring(method), f"{path.name}: {node.name}.{method.name}"
 
 
 def test_public_names_are_frozen() -> None:
     """Adding or removing one is a decision: change this list with the changelog."""
     assert sorted(midwatch.__all__) == [
-        "Agent", "AgentCapability", "AgentError", "Answer", "Approval", "Channel", "Client", "Conflict", "Conversation",
-        "Delivery", "Event", "EventFilter", "InvalidInput", "Message", "MidwatchError", "NotFound", "Runtime",
-        "Session", "Settings", "Summary", "Task", "TaskFilter", "TransientError", "Turn", "TurnResult", "Usage",
-        "__version__",
+        "Agent", "AgentCapability", "AgentError", "AgentFault", "Answer", "Approval", "Channel", "Choice", "Client",
+        "Conflict", "Conversation", "Delivery", "Event", "EventFilter", "HandoffAgent", "HandoffOptions", "HandoffTask",
+        "InvalidInput", "LlmAgent", "LoopError", "Message", "MessageDelta", "MessageUpdate", "MidwatchError",
+        "NotFound", "Question", "Runtime", "ScreenUpdate", "Session", "Settings", "Summary", "Task", "TaskFilter",
+        "TaskProgress", "ToolExecEnd", "ToolExecStart", "TransientError", "Turn", "TurnResult", "Usage", "__version__",
+        "gate_key", "tool",
     ]  # fmt: skip
     for name in midwatch.__all__:
         assert getattr(midwatch, name) is not None

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from midwatch import Runtime, Settings
-from midwatch.agents.llm import LlmAgent
+from midwatch.agents.llm.kind import LlmAgent
 from midwatch.agents.llm.tools import tool
 
 STEPS = 10

@@ -17,23 +17,22 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import midwatch.clock
+import midwatch.base.ids
 from ledger import Ledger
-from midwatch import courier, lookout, runtime, watchdog
-from midwatch.agent import TurnResult, Usage
 from midwatch.agents.base import message_id
-from midwatch.clock import SECOND, Timer
-from midwatch.config import Settings
+from midwatch.base.clock import SECOND, Timer
+from midwatch.base.errors import AgentError, MidwatchError, TransientError
+from midwatch.base.home import Home
+from midwatch.desk.config import Settings
+from midwatch.domain.agent import AgentTerms, TurnResult, Usage
+from midwatch.domain.event import MessageUpdate, ToolExecEnd, ToolExecStart
+from midwatch.domain.store import Commit
 from midwatch.engines import embedded
-from midwatch.errors import AgentError, MidwatchError, TransientError
-from midwatch.event import MessageUpdate, ToolExecEnd, ToolExecStart
-from midwatch.home import Home
-from midwatch.runtime import Runtime
-from midwatch.store import Commit
+from midwatch.loops import courier, leader_loop, pruner
+from midwatch.runtime.runtime import Runtime, runtime
 from midwatch.stores.base import VerbStore
 from midwatch.stores.sql import SQLITE, load
 from midwatch.stores.sqlite import MEMORY, SqliteStore, SqliteTx, _Answer, _Op, open_database
-from midwatch.task import AgentTerms
 from midwatch.testing import FakeClock, FakeTimer, RecordingChannel, ScriptedAgent
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -48,8 +47,8 @@ ACTIONS = 150
 @contextmanager
 def long_naps() -> Iterator[None]:
     """Let loops that only look at the clock sleep long; looking twice a minute for a week is most of the work."""
-    names = [(module, "LONGEST_NAP", NAP) for module in (courier, lookout, embedded)]
-    names += [(watchdog, "PRUNE_SECONDS", DAY), (runtime, "WATCHDOG_SECONDS", NAP), (runtime, "HANDOFFS_SECONDS", NAP)]
+    names = [(module, "LONGEST_NAP", NAP) for module in (courier, leader_loop, embedded)]
+    names += [(pruner, "PRUNE_SECONDS", DAY), (runtime, "WATCHDOG_SECONDS", NAP), (runtime, "HANDOFFS_SECONDS", NAP)]
     before = [(module, name, getattr(module, name)) for module, name, _ in names]
     logging.disable(logging.CRITICAL)
     gc.disable()  # a week is short; what it leaves is collected at its end
@@ -199,7 +198,7 @@ class World:
     def __init__(self, seed: int, settings: Settings) -> None:
         self.chance = random.Random(seed)
         random.seed(seed)
-        midwatch.clock._random.seed(seed)
+        midwatch.base.ids._random.seed(seed)
         self.clock = FakeClock(START)
         self.clock_of_life = LifeClock(self.clock)
         self.settings = settings

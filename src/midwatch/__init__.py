@@ -6,61 +6,113 @@ Give any agent work in the background, watch every step, answer its questions, g
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from midwatch.base.version import __version__
+
 if TYPE_CHECKING:
-    from midwatch.agent import Agent, AgentCapability, Answer, Conversation, Turn, TurnResult, Usage
-    from midwatch.approval import Approval
-    from midwatch.channel import Channel, Delivery
+    from midwatch.agents.handoff_agent import HandoffAgent
+    from midwatch.agents.llm.kind import LlmAgent
+    from midwatch.agents.llm.tools import tool
+    from midwatch.base.errors import AgentError, Conflict, InvalidInput, MidwatchError, NotFound, TransientError
     from midwatch.client import Client
-    from midwatch.config import Settings
-    from midwatch.errors import AgentError, Conflict, InvalidInput, MidwatchError, NotFound, TransientError
-    from midwatch.event import Event, EventFilter
-    from midwatch.runtime import Runtime
-    from midwatch.session import Message, Session
-    from midwatch.task import Summary, Task, TaskFilter
+    from midwatch.desk.config import Settings
+    from midwatch.domain.agent import (
+        Agent,
+        AgentCapability,
+        Answer,
+        Choice,
+        Conversation,
+        Question,
+        Turn,
+        TurnResult,
+        Usage,
+    )
+    from midwatch.domain.approval import Approval
+    from midwatch.domain.channel import Channel, Delivery
+    from midwatch.domain.event import (
+        AgentFault,
+        Event,
+        EventFilter,
+        LoopError,
+        MessageDelta,
+        MessageUpdate,
+        ScreenUpdate,
+        TaskProgress,
+        ToolExecEnd,
+        ToolExecStart,
+    )
+    from midwatch.domain.handoff import HandoffTask
+    from midwatch.domain.session import Message, Session, gate_key
+    from midwatch.domain.task import Summary, Task, TaskFilter
+    from midwatch.runtime.runtime import Runtime
+    from midwatch.services.handoffs import HandoffOptions
 
-__version__ = version("midwatch")
-
-_HOMES = {
-    "Agent": "agent", "AgentCapability": "agent", "Answer": "agent", "Conversation": "agent", "Turn": "agent",
-    "TurnResult": "agent", "Usage": "agent", "Approval": "approval", "Channel": "channel", "Delivery": "channel",
-    "Client": "client", "Settings": "config", "AgentError": "errors", "Conflict": "errors", "InvalidInput": "errors",
-    "MidwatchError": "errors", "NotFound": "errors", "TransientError": "errors", "Event": "event",
-    "EventFilter": "event", "Runtime": "runtime", "Message": "session", "Session": "session", "Summary": "task",
-    "Task": "task", "TaskFilter": "task",
-}  # fmt: skip
+_ROOMS = {
+    "agents.handoff_agent": "HandoffAgent",
+    "agents.llm.kind": "LlmAgent",
+    "agents.llm.tools": "tool",
+    "base.errors": "AgentError Conflict InvalidInput MidwatchError NotFound TransientError",
+    "client": "Client",
+    "desk.config": "Settings",
+    "domain.agent": "Agent AgentCapability Answer Choice Conversation Question Turn TurnResult Usage",
+    "domain.approval": "Approval",
+    "domain.channel": "Channel Delivery",
+    "domain.event": "AgentFault Event EventFilter LoopError MessageDelta MessageUpdate ScreenUpdate TaskProgress "
+    "ToolExecEnd ToolExecStart",
+    "domain.handoff": "HandoffTask",
+    "domain.session": "Message Session gate_key",
+    "domain.task": "Summary Task TaskFilter",
+    "runtime.runtime": "Runtime",
+    "services.handoffs": "HandoffOptions",
+}
+_HOMES = {name: module for module, names in _ROOMS.items() for name in names.split()}
 """Where each public name lives. They are loaded when first used, so that the command line starts fast."""
 
 __all__ = [
     "Agent",
     "AgentCapability",
     "AgentError",
+    "AgentFault",
     "Answer",
     "Approval",
     "Channel",
+    "Choice",
     "Client",
     "Conflict",
     "Conversation",
     "Delivery",
     "Event",
     "EventFilter",
+    "HandoffAgent",
+    "HandoffOptions",
+    "HandoffTask",
     "InvalidInput",
+    "LlmAgent",
+    "LoopError",
     "Message",
+    "MessageDelta",
+    "MessageUpdate",
     "MidwatchError",
     "NotFound",
+    "Question",
     "Runtime",
+    "ScreenUpdate",
     "Session",
     "Settings",
     "Summary",
     "Task",
     "TaskFilter",
+    "TaskProgress",
+    "ToolExecEnd",
+    "ToolExecStart",
     "TransientError",
     "Turn",
     "TurnResult",
     "Usage",
     "__version__",
+    "gate_key",
+    "tool",
 ]
 
 

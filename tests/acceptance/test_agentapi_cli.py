@@ -24,10 +24,10 @@ import pytest
 
 from alone import ECHO, Alone, alone
 from commands import run
+from midwatch.base.home import Home
 from midwatch.cli.attach import OfSession
-from midwatch.cli.desk import Desk
+from midwatch.cli.connection import Desk
 from midwatch.client import Client
-from midwatch.home import Home
 from servers import PROGRAM, Server, environment, eventually, processes_with
 
 # -- how it ends -------------------------------------------------------------------------------------------------------

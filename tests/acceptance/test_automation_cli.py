@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from commands import run
-from midwatch.wire import AutomationInfo, GoalInfo
+from midwatch.wire.automations import AutomationInfo
+from midwatch.wire.goals import GoalInfo
 from servers import PROGRAM, Server, environment, eventually
 
 CONFIG = f"""

@@ -33,7 +33,7 @@ kind = "function"
 target = "asking:work"
 """
 ASKING = """
-from midwatch.agent import Choice, Question
+from midwatch.domain.agent import Choice, Question
 
 
 def work(prompt, turn):

@@ -54,7 +54,7 @@ CALL_OFF = "POST /api/v1/handoffs/{handoff_id}/cancel"
 """These have things of their own: other requests would have ended all there are before."""
 HALF = '{{ dictionary = "{}", probability = 0.5 }}'
 ASKING = """
-from midwatch.agent import Question
+from midwatch.domain.agent import Question
 
 
 def work(prompt, turn):

@@ -337,7 +337,7 @@ async def test_who_leaves_without_a_server_leaves_nothing_behind(offline: Path) 
 
 
 LISTENING = """
-from midwatch.event import MessageDelta
+from midwatch.domain.event import MessageDelta
 
 
 def listen(prompt, turn):

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from commands import run
+from midwatch.base.errors import Conflict, InvalidInput, NotFound
 from midwatch.client import Client
-from midwatch.errors import Conflict, InvalidInput, NotFound
 from repositories import a_repository, git
 from servers import PROGRAM, Server, environment, eventually
 

@@ -13,7 +13,7 @@ import pytest
 
 from agents.known import Known
 from agents.rig import PATIENCE, Rig, becomes, rigged
-from midwatch.errors import Conflict, NotFound
+from midwatch.base.errors import Conflict, NotFound
 
 pytestmark = pytest.mark.timeout(400)
 

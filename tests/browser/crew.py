@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from midwatch.agent import TurnResult, Usage
-from midwatch.event import AgentFault, MessageDelta, TaskProgress, ToolExecEnd, ToolExecStart
+from midwatch.domain.agent import TurnResult, Usage
+from midwatch.domain.event import AgentFault, MessageDelta, TaskProgress, ToolExecEnd, ToolExecStart
 
 REVIEW = """## Review of the retry logic
 

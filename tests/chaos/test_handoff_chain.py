@@ -21,8 +21,8 @@ import pytest
 
 from fakes.model_server import serve
 from midwatch import Runtime, Task, TaskFilter
-from midwatch.event import Event, EventFilter
-from midwatch.handoff import OPEN, TRANSITIONS, Handoff, HandoffFilter
+from midwatch.domain.event import Event, EventFilter
+from midwatch.domain.handoff import OPEN, TRANSITIONS, Handoff, HandoffFilter
 from servers import Server, eventually, processes_with
 
 MARK = f"MIDWATCH_CHAOS=chain{os.getpid()}"

@@ -12,8 +12,8 @@ import pytest
 
 import handing_over
 from midwatch import Runtime, TaskFilter
-from midwatch.event import EventFilter
-from midwatch.handoff import HandoffFilter
+from midwatch.domain.event import EventFilter
+from midwatch.domain.handoff import HandoffFilter
 
 COUNT, DEATHS = 30, 4
 

@@ -15,7 +15,7 @@ import pytest
 import turning
 from fakes.model_server import Model, serve
 from midwatch import Runtime
-from midwatch.event import Event, EventFilter
+from midwatch.domain.event import Event, EventFilter
 
 POINTS = 50
 TASKS, DEATHS = 7, 4

@@ -16,25 +16,25 @@ import pytest
 
 from fakes.model_server import serve_beside
 from midwatch import testing
-from midwatch.agent import Agent, Interrupt, TurnResult
-from midwatch.agents import KINDS, build, demo
-from midwatch.agents.acp import AcpOptions
+from midwatch.agents import demo
+from midwatch.agents.acp.options import AcpOptions
 from midwatch.agents.command import CommandOptions
 from midwatch.agents.function import FunctionAgent, FunctionOptions
-from midwatch.agents.guard import guard
 from midwatch.agents.headless import HeadlessOptions
 from midwatch.agents.profiles import PROFILES
+from midwatch.agents.registry import KINDS, build
 from midwatch.agents.streams import PROFILES as STREAMS
-from midwatch.errors import AgentError, MidwatchError
-from midwatch.task import AgentTerms
+from midwatch.base.errors import AgentError, MidwatchError
+from midwatch.domain.agent import Agent, AgentTerms, Interrupt, TurnResult
+from midwatch.programs.guard import guard
 from midwatch.testing import RecordingTurn, ScriptedAgent
 
 pytestmark = pytest.mark.slow
 
 MODULE = """
 import asyncio, time
-from midwatch.agent import TurnResult
-from midwatch.event import MessageDelta
+from midwatch.domain.agent import TurnResult
+from midwatch.domain.event import MessageDelta
 
 def echo(prompt, turn): return TurnResult(text=f"you said {prompt}", thread_id=turn.thread_id or "th-1")
 def fail(prompt): raise ValueError("told to fail")

@@ -6,18 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from midwatch import automation, goal
-from midwatch.alert import Told
-from midwatch.automation import Automation
-from midwatch.change import Changes, Update
-from midwatch.clock import SECOND
-from midwatch.errors import Conflict
-from midwatch.goal import Goal, Means, Work
-from midwatch.handoff import Handoff, settle, started
-from midwatch.schedule import Schedule
-from midwatch.session import Session
-from midwatch.store import Store
-from midwatch.task import AgentTerms, Task, end
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import Conflict
+from midwatch.base.schedule import Schedule
+from midwatch.domain import automation, goal
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.alert import Told
+from midwatch.domain.automation import Automation
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.goal import Goal, Means, Work
+from midwatch.domain.handoff import Handoff, settle, started
+from midwatch.domain.session import Session
+from midwatch.domain.store import Store
+from midwatch.domain.task import Task, end
 from records import a_task, asking
 from records import put as put_task
 

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple, Protocol
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from midwatch.channel import Channel, Delivery
-from midwatch.channels import build
+from midwatch.base.clock import SECOND, SystemClock, iso
+from midwatch.base.errors import DeliveryError
 from midwatch.channels.console import ConsoleChannel
-from midwatch.clock import SECOND, SystemClock, iso
-from midwatch.errors import DeliveryError
+from midwatch.channels.registry import build
+from midwatch.domain.channel import Channel, Delivery
 from midwatch.testing import RecordingChannel
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()

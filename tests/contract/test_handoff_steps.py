@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from midwatch import handoff as steps
-from midwatch.change import Changes
-from midwatch.clock import SECOND
-from midwatch.errors import Conflict
-from midwatch.handoff import OPEN, TRANSITIONS, Handoff, HandoffTask
-from midwatch.history import HandoffContext
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import Conflict
+from midwatch.domain import handoff as steps
+from midwatch.domain.changes import Changes
+from midwatch.domain.handoff import OPEN, TRANSITIONS, Handoff, HandoffTask
+from midwatch.domain.handoff_history import HandoffContext
+from midwatch.domain.task import Task
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.task import Task
 from records import a_task
 
 NOW = 1_700_000_000 * SECOND

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from midwatch.change import Changes
-from midwatch.clock import SECOND
-from midwatch.errors import Conflict
-from midwatch.handoff import (
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import Conflict
+from midwatch.domain.changes import Changes
+from midwatch.domain.handoff import (
     Handoff,
     HandoffFilter,
     HandoffTask,
@@ -23,9 +23,9 @@ from midwatch.handoff import (
     settle,
     started,
 )
-from midwatch.history import HandoffContext
-from midwatch.store import Store
-from midwatch.task import end
+from midwatch.domain.handoff_history import HandoffContext
+from midwatch.domain.store import Store
+from midwatch.domain.task import end
 from records import CLOCK, a_task, take
 
 NUMBERS = itertools.count()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from midwatch.engine import Instance
-from midwatch.errors import LeaseLost
-from midwatch.store import Store
+from midwatch.base.errors import LeaseLost
+from midwatch.domain.instance import Instance
+from midwatch.domain.store import Store
 from records import CLOCK, OWNER, fence, put, running, take
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from midwatch.agent import Choice, Question
-from midwatch.approval import Approvals, ask, ruled
-from midwatch.change import Changes
-from midwatch.errors import Conflict
-from midwatch.event import EventFilter
-from midwatch.rule import Decision, Rule
-from midwatch.rules import Rules
-from midwatch.store import Store
+from midwatch.base.errors import Conflict
+from midwatch.domain.agent import Choice, Question
+from midwatch.domain.approval import ask, ruled
+from midwatch.domain.changes import Changes
+from midwatch.domain.event import EventFilter
+from midwatch.domain.rule import Decision, Rule
+from midwatch.domain.store import Store
+from midwatch.services.approvals import Approvals
+from midwatch.services.rule_decision import narrow
+from midwatch.services.rules import Rules
 from records import CLOCK, an_automation, running
 
 ALLOW, REJECT = Choice("Allow", "allow_once"), Choice("Reject", "reject_once")
@@ -24,7 +26,7 @@ def wanted(command: str = "git status", **fields: object) -> Question:
 async def test_a_question_is_kept_with_all_that_is_known_of_it(store: Store) -> None:
     task = await running(store, creator="ann", workdir="/tmp")
     asked = wanted(tool="shell", paths=("a", "b"), diff="-ä\n+b\n", risk="high")
-    made, changes = ask(task, asked, 60, CLOCK.now())
+    made, changes = ask(task, asked, 60, CLOCK.now(), always=narrow(asked, "/tmp"))
     await store.apply(changes)
     found = await store.get_approval(made.id)
     assert found == made
@@ -39,7 +41,7 @@ async def test_a_question_is_kept_with_all_that_is_known_of_it(store: Store) -> 
 
 async def test_an_answer_for_always_makes_a_rule_in_the_same_step(store: Store) -> None:
     task = await running(store, workdir="/tmp")
-    made, changes = ask(task, wanted(), 60, CLOCK.now())
+    made, changes = ask(task, wanted(), 60, CLOCK.now(), always=narrow(wanted(), "/tmp"))
     await store.apply(changes)
     answered = await Approvals(store, CLOCK).answer(made.id, grant=True, always=True, actor="ann")
     (rule,) = await store.list_rules("demo")

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from midwatch.change import Changes, Update
-from midwatch.errors import Conflict
-from midwatch.event import AgentFault, EventFilter, SessionOpened, TaskProgress, event
-from midwatch.session import MAX_ERRORS, Message, Session, said
-from midwatch.state import MESSAGES_SHOWN
-from midwatch.store import Store
-from midwatch.task import end, meta
-from midwatch.usage import Asked, By, Spent
+from midwatch.base.errors import Conflict
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.event import AgentFault, EventFilter, SessionOpened, TaskProgress, event
+from midwatch.domain.session import MAX_ERRORS, Message, Session, said
+from midwatch.domain.store import Store
+from midwatch.domain.task import end, meta
+from midwatch.domain.usage import Asked, By, Spent
+from midwatch.domain.watch_state import MESSAGES_SHOWN
 from records import fence, put, running, take
 
 CHAT = Session(key="chat:1", agent="demo", gate_key="chat:1", title="talk", creator="ann", created_at=1, updated_at=1)

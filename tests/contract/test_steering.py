@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from midwatch.change import Changes, Update
-from midwatch.errors import Conflict, KeyReused, LimitReached
-from midwatch.event import EventFilter, SessionClosed, event
-from midwatch.steering import MOST_QUEUED, Sent, Steer, passed_on
-from midwatch.store import Store
-from midwatch.task import Task, end
+from midwatch.base.errors import Conflict, KeyReused, LimitReached
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.event import EventFilter, SessionClosed, event
+from midwatch.domain.steering import MOST_QUEUED, Sent, Steer, passed_on
+from midwatch.domain.store import Store
+from midwatch.domain.task import Task, end
 from records import CLOCK, a_steer, a_task, fence, running, submitted, take
 
 KEY = "chat:1"

@@ -12,18 +12,19 @@ from typing import Any
 
 import pytest
 
-from midwatch.agent import Question
-from midwatch.approval import Approval, ask, resolve
-from midwatch.change import Changes, Fence, Update
-from midwatch.channel import Delivery
-from midwatch.clock import SECOND
-from midwatch.engine import Instance
-from midwatch.errors import Conflict, KeyReused, LeaseLost, LimitReached
-from midwatch.event import EventFilter, TaskLate, ToolExecEnd, ToolExecStart, TurnEnd, TurnStart, event
-from midwatch.session import Message, Session
-from midwatch.step import Step
-from midwatch.store import Commit, Store
-from midwatch.task import TRANSITIONS, Shares, TaskFilter, end, meta, owned
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import Conflict, KeyReused, LeaseLost, LimitReached
+from midwatch.domain.agent import Question
+from midwatch.domain.approval import Approval, ask, resolve
+from midwatch.domain.changes import Changes, Fence, Update
+from midwatch.domain.channel import Delivery
+from midwatch.domain.claiming import Shares
+from midwatch.domain.event import EventFilter, TaskLate, ToolExecEnd, ToolExecStart, TurnEnd, TurnStart, event
+from midwatch.domain.instance import Instance
+from midwatch.domain.session import Message, Session
+from midwatch.domain.store import Commit, Store
+from midwatch.domain.task import TRANSITIONS, TaskFilter, end, meta, owned
+from midwatch.domain.turn_steps import Step
 from records import CLOCK, OWNER, a_steer, a_task, asking, fence, progress, put, running, submitted, take
 
 

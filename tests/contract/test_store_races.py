@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from midwatch.change import Changes, Update
-from midwatch.errors import Conflict, LeaseLost
-from midwatch.event import EventFilter, TaskLate, event
-from midwatch.session import Message
-from midwatch.store import Commit
+from midwatch.base.errors import Conflict, LeaseLost
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.event import EventFilter, TaskLate, event
+from midwatch.domain.session import Message
+from midwatch.domain.store import Commit
+from midwatch.domain.task import end, meta, owned
 from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.stores.verbs import change
+from midwatch.stores.verbs import changes as change
 from midwatch.stores.verbs import task as verbs
-from midwatch.task import end, meta, owned
 from records import CLOCK, a_task, asking, fence, progress, put, running, submitted, take
 
 Several = Callable[[int], Awaitable[list[Any]]]

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from midwatch.change import Changes, Update
-from midwatch.clock import SECOND
-from midwatch.errors import Conflict
-from midwatch.identity import OWNER, Token, create, enter, hash_of, make, revoke
-from midwatch.store import Store
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import Conflict
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.identity import OWNER, Token, create, enter, hash_of, make, revoke
+from midwatch.domain.store import Store
 
 NOW = 1_700_000_000 * SECOND
 

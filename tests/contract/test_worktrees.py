@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from midwatch.change import Changes, Update
-from midwatch.errors import Conflict, LeaseLost
-from midwatch.store import Store
-from midwatch.task import end
-from midwatch.worktree import Place, Worktree, WorktreeFilter, changed, planned, used
+from midwatch.base.errors import Conflict, LeaseLost
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.store import Store
+from midwatch.domain.task import end
+from midwatch.domain.worktree import Place, Worktree, WorktreeFilter, changed, planned, used
 from records import CLOCK, asking, fence, put, running, take
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from midwatch.agents.guard import guard
-from midwatch.approval import Approval
-from midwatch.event import EventFilter
-from midwatch.runtime import Runtime
-from midwatch.task import Task
+from midwatch.domain.approval import Approval
+from midwatch.domain.event import EventFilter
+from midwatch.domain.task import Task
+from midwatch.programs.guard import guard
+from midwatch.runtime.runtime import Runtime
 from servers import Server, WorkerProcess, eventually, processes_with
 
 FAKE = Path(__file__).parents[1] / "fakes" / "acp_agent.py"

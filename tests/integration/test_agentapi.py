@@ -17,13 +17,13 @@ import httpx2
 import pytest
 
 from midwatch import Runtime, Settings
-from midwatch.agents import build
-from midwatch.agents.guard import guard
+from midwatch.agents.registry import build
+from midwatch.api.agentapi.allowed_origins import HOSTS, ORIGINS, Rules, checked_hosts, checked_origins
 from midwatch.api.agentapi.app import standalone
-from midwatch.api.agentapi.door import HOSTS, ORIGINS, Rules, checked_hosts, checked_origins
 from midwatch.api.agentapi.talk import Talk
 from midwatch.api.agentapi.uploads import Uploads
 from midwatch.api.server import Server, listen, url_of
+from midwatch.programs.guard import guard
 from midwatch.testing import ScriptedAgent, result
 from serving import serving, watch
 

@@ -10,15 +10,12 @@ from dataclasses import dataclass
 import httpx2
 import pytest
 
-from midwatch.agent import TurnResult
 from midwatch.agents.function import FunctionAgent
 from midwatch.api import sse
 from midwatch.api.app import create_app
 from midwatch.api.guard import MAX_BODY
 from midwatch.api.server import Server, listen, url_of
-from midwatch.client import Client
-from midwatch.config import Settings
-from midwatch.errors import (
+from midwatch.base.errors import (
     AlreadyFinished,
     Conflict,
     InvalidInput,
@@ -30,8 +27,11 @@ from midwatch.errors import (
     Unauthorized,
     UnknownAgent,
 )
-from midwatch.event import Event, MessageDelta, event
-from midwatch.runtime import Runtime
+from midwatch.client import Client
+from midwatch.desk.config import Settings
+from midwatch.domain.agent import TurnResult
+from midwatch.domain.event import Event, MessageDelta, event
+from midwatch.runtime.runtime import Runtime
 
 
 async def echo(prompt: str) -> str:

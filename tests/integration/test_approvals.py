@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from midwatch import Runtime, Settings, Turn
-from midwatch.agent import Answer, Choice, Question
-from midwatch.change import Changes
-from midwatch.clock import SECOND
-from midwatch.errors import Conflict
-from midwatch.event import EventFilter
-from midwatch.task import AgentTerms
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import Conflict
+from midwatch.domain.agent import AgentTerms, Answer, Choice, Question
+from midwatch.domain.changes import Changes
+from midwatch.domain.event import EventFilter
 from midwatch.testing import ScriptedAgent
 from serving import client, serving
 
@@ -314,7 +313,7 @@ async def test_of_two_answers_at_once_one_makes_its_rule(home: Path, tmp_path: P
 async def test_a_configured_function_asks_with_all_it_knows(home: Path, tmp_path: Path, choices: Any) -> None:
     names = ", ".join(f"Choice({one.name!r}, {one.kind!r})" for one in choices)
     (tmp_path / "asking.py").write_text(
-        "from midwatch.agent import Choice, Question\n\n\n"
+        "from midwatch.domain.agent import Choice, Question\n\n\n"
         "def work(prompt, turn):\n"
         f"    asked = Question(text='May I?', kind='execute', command=prompt, paths=('a',), choices=({names}))\n"
         "    return turn.ask(asked).choice\n"

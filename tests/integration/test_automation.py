@@ -26,18 +26,18 @@ import pytest
 
 from doom import DIED, die_everywhere
 from midwatch import Runtime, Settings
-from midwatch.agent import Turn
-from midwatch.automation import SPENT, Automation
-from midwatch.change import Changes
-from midwatch.clock import LONGEST_NAP, SECOND, SystemClock
-from midwatch.errors import AgentError, TransientError
-from midwatch.event import Event, EventFilter
-from midwatch.schedule import parse_moment
-from midwatch.scheduler import Scheduler
-from midwatch.store import Store
+from midwatch.base.clock import LONGEST_NAP, SECOND, SystemClock
+from midwatch.base.errors import AgentError, TransientError
+from midwatch.base.schedule import parse_moment
+from midwatch.domain.agent import AgentTerms, Turn
+from midwatch.domain.automation import SPENT, Automation
+from midwatch.domain.changes import Changes
+from midwatch.domain.event import Event, EventFilter
+from midwatch.domain.store import Store
+from midwatch.domain.task import AUTOMATION_PAUSES, Task, TaskFilter
+from midwatch.loops.scheduler import Scheduler
 from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.task import AUTOMATION_PAUSES, AgentTerms, Task, TaskFilter
 from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent, raise_, result, wait_for
 from records import an_automation
 

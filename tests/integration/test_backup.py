@@ -12,17 +12,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from midwatch.alert import Told
-from midwatch.backup import backup, migrate, restore
-from midwatch.change import Changes
-from midwatch.config import Settings
-from midwatch.engine import Instance
-from midwatch.errors import AlreadyRunning, BadConfig, Conflict, HomeUnusable, StoreCorrupt
-from midwatch.home import Home
-from midwatch.identity import OWNER, create, make
-from midwatch.runtime import open_store
-from midwatch.session import Message
-from midwatch.store import Store
+from midwatch.base.errors import AlreadyRunning, BadConfig, Conflict, HomeUnusable, StoreCorrupt
+from midwatch.base.home import Home
+from midwatch.desk.build import open_store
+from midwatch.desk.config import Settings
+from midwatch.domain.alert import Told
+from midwatch.domain.changes import Changes
+from midwatch.domain.identity import OWNER, create, make
+from midwatch.domain.instance import Instance
+from midwatch.domain.session import Message
+from midwatch.domain.store import Store
+from midwatch.runtime.backup import backup, migrate, restore
 from midwatch.stores import transfer
 from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sqlite import SqliteStore

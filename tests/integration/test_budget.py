@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from midwatch import Runtime, Settings, Task, Turn, TurnResult, Usage
-from midwatch.change import Changes
-from midwatch.clock import LONGEST_NAP, SECOND
-from midwatch.errors import Conflict, InvalidInput, TransientError
-from midwatch.event import (
+from midwatch.base.clock import LONGEST_NAP, SECOND
+from midwatch.base.errors import Conflict, InvalidInput, TransientError
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.changes import Changes
+from midwatch.domain.event import (
     Event,
     EventFilter,
     LlmRequest,
@@ -25,9 +26,9 @@ from midwatch.event import (
     TurnStart,
     event,
 )
-from midwatch.spending import FRESH_SECONDS
+from midwatch.domain.task import meta
+from midwatch.services.day_budget import FRESH_SECONDS
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.task import AgentTerms, meta
 from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent, Step, ask, result, wait_for
 from records import running
 

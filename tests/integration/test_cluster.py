@@ -16,8 +16,8 @@ import psycopg
 import pytest
 
 from midwatch import Runtime, Settings
-from midwatch.engines import chores, procrastinate
-from midwatch.event import EventFilter
+from midwatch.domain.event import EventFilter
+from midwatch.engines import procrastinate, queue_upkeep
 from midwatch.testing import ScriptedAgent, result, wait_for
 from servers import WorkerProcess, environment, eventually, processes_with
 
@@ -94,7 +94,7 @@ async def test_a_task_whose_agent_left_says_so_and_starts_when_it_comes(database
 async def test_a_cancel_reaches_an_agent_in_another_process(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (chores, procrastinate):  # it is heard, not found later by looking around
+    for module in (queue_upkeep, procrastinate):  # it is heard, not found later by looking around
         monkeypatch.setattr(module, "CHORE_SECONDS", 3600.0)
     agent = ScriptedAgent(wait_for(asyncio.Event()))
     async with (

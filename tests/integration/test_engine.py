@@ -14,18 +14,19 @@ from typing import Any
 import pytest
 
 from midwatch import Runtime, Settings, Task
-from midwatch.clock import SECOND, SystemClock
-from midwatch.engine import Instance
+from midwatch.base.clock import SECOND, SystemClock
+from midwatch.base.errors import HomeUnusable, StoreUnavailable
+from midwatch.base.home import Home
+from midwatch.domain.claiming import ClaimRequest
+from midwatch.domain.event import EventFilter
+from midwatch.domain.instance import Instance
+from midwatch.domain.store import Commit
+from midwatch.domain.task import Claim, Claims
 from midwatch.engines.embedded import LEAD_SECONDS, NEIGHBOUR_SECONDS, EmbeddedEngine
-from midwatch.errors import HomeUnusable, StoreUnavailable
-from midwatch.event import EventFilter
-from midwatch.home import Home
-from midwatch.slots import Slots
-from midwatch.store import Commit
+from midwatch.loops.rescuer import LIFE_CHECK_SECONDS
+from midwatch.running.slots import Slots
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.task import Claim, ClaimRequest, Claims
 from midwatch.testing import FakeClock, ScriptedAgent, result, settle, wait_for
-from midwatch.watchdog import LIFE_CHECK_SECONDS
 from records import put
 
 

@@ -14,12 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from midwatch import Runtime, Settings, Task, Turn
-from midwatch.clock import SystemClock
+from midwatch.base.clock import SystemClock
+from midwatch.base.errors import LimitReached
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.claiming import ClaimRequest
+from midwatch.domain.task import end
 from midwatch.engines import procrastinate
-from midwatch.errors import LimitReached
-from midwatch.slots import Slots
+from midwatch.running.slots import Slots
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.task import AgentTerms, ClaimRequest, end
 from midwatch.testing import ScriptedAgent
 from records import put
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from midwatch import Runtime, Settings, Turn, TurnResult, Usage
-from midwatch.clock import SECOND
-from midwatch.errors import AgentError, Conflict
-from midwatch.event import EventFilter
-from midwatch.goal import LAST_SECONDS, MOST_ERRORS, Goal
-from midwatch.task import AUTOMATION_PAUSES, AgentTerms, Task
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import AgentError, Conflict
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.event import EventFilter
+from midwatch.domain.goal import LAST_SECONDS, MOST_ERRORS, Goal
+from midwatch.domain.task import AUTOMATION_PAUSES, Task
 from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent, Step, ask, result, tool
 
 HOUR = 3600.0

@@ -15,10 +15,10 @@ import pytest
 
 from doom import DIED, die_everywhere
 from midwatch import Runtime, Settings
-from midwatch.agent import Turn
-from midwatch.clock import LONGEST_NAP, SECOND
-from midwatch.errors import AgentError
-from midwatch.goal import MOST_ERRORS
+from midwatch.base.clock import LONGEST_NAP, SECOND
+from midwatch.base.errors import AgentError
+from midwatch.domain.agent import Turn
+from midwatch.domain.goal import MOST_ERRORS
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock, ScriptedAgent
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from fakes.model_server import serve
 from midwatch import Runtime, Settings, Turn
-from midwatch.agents import build
 from midwatch.agents.function import FunctionAgent
-from midwatch.agents.llm import LlmAgent
-from midwatch.handoff import HandoffFilter
-from midwatch.history import HandoffContext
+from midwatch.agents.llm.kind import LlmAgent
+from midwatch.agents.registry import build
+from midwatch.domain.handoff import HandoffFilter
+from midwatch.domain.handoff_history import HandoffContext
 
 ECHO = """
 while True:

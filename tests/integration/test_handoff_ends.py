@@ -10,22 +10,21 @@ from typing import Any
 
 import pytest
 
-from midwatch.agent import Turn, TurnResult
 from midwatch.agents.function import FunctionAgent
-from midwatch.clock import SECOND
-from midwatch.config import Settings
-from midwatch.errors import Conflict
-from midwatch.event import EventFilter
-from midwatch.handoff import Handoff
-from midwatch.runtime import Runtime
-from midwatch.task import AgentTerms
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import Conflict
+from midwatch.desk.config import Settings
+from midwatch.domain.agent import AgentTerms, Turn, TurnResult
+from midwatch.domain.event import EventFilter
+from midwatch.domain.handoff import Handoff
+from midwatch.runtime.runtime import Runtime
 
 FRAGILE = AgentTerms(on_crash="fail", slots=8)
 DIES = """
 import asyncio, os, signal, sys
 sys.path.insert(0, {tests!r})
-from midwatch.config import Settings
-from midwatch.runtime import Runtime
+from midwatch.desk.config import Settings
+from midwatch.runtime.runtime import Runtime
 from integration.test_handoff_ends import crew
 
 async def main():

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from midwatch.agent import AgentCapability
 from midwatch.agents.function import FunctionAgent
-from midwatch.config import Settings
-from midwatch.errors import (
+from midwatch.base.errors import (
     Conflict,
     HandoffDisabled,
     HandoffError,
@@ -25,10 +23,12 @@ from midwatch.errors import (
     TransientError,
     UnknownAgent,
 )
-from midwatch.handoff import Handoff, HandoffFilter, HandoffTask
-from midwatch.handoffs import HandoffOptions
-from midwatch.history import HandoffContext, HandoffInputData
-from midwatch.runtime import Runtime
+from midwatch.desk.config import Settings
+from midwatch.domain.agent import AgentCapability
+from midwatch.domain.handoff import Handoff, HandoffFilter, HandoffTask
+from midwatch.domain.handoff_history import HandoffContext, HandoffInputData
+from midwatch.runtime.runtime import Runtime
+from midwatch.services.handoffs import HandoffOptions
 
 SAID = ({"role": "system", "content": "secret"}, {"role": "user", "content": "earlier"})
 
@@ -83,7 +83,7 @@ def crew() -> Crew:
 @pytest.fixture
 async def desk(tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Runtime]:
     monkeypatch.setenv("MIDWATCH_DETECT_AGENTS", "false")
-    monkeypatch.setattr("midwatch.worker.pause_before", lambda task: 0.0)
+    monkeypatch.setattr("midwatch.running.worker.pause_before", lambda task: 0.0)
     agents = {
         "echo": FunctionAgent("echo", echo),
         "first": Picky("first", echo, 9, refuses="I am busy", types=("code",)),

@@ -12,10 +12,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from midwatch.agent import AgentCapability
 from midwatch.agents.function import FunctionAgent
-from midwatch.identity import OWNER
-from midwatch.slots import Slots
+from midwatch.domain.agent import AgentCapability
+from midwatch.domain.identity import OWNER
+from midwatch.running.slots import Slots
 from servers import eventually
 from serving import Served, client, serving
 
@@ -321,7 +321,7 @@ class Caller:
 
 @pytest.fixture
 def caller(monkeypatch: pytest.MonkeyPatch) -> Caller:
-    monkeypatch.setattr("midwatch.giving.LINGER_SECONDS", 30.0)
+    monkeypatch.setattr("midwatch.running.delegation.LINGER_SECONDS", 30.0)
     return Caller()
 
 
@@ -385,7 +385,7 @@ async def test_an_answer_that_came_between_two_requests_is_told_with_the_slot(
 async def test_an_agent_that_asks_no_more_has_its_slot_back(
     two_slots: Served, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("midwatch.giving.LINGER_SECONDS", 0.05)
+    monkeypatch.setattr("midwatch.running.delegation.LINGER_SECONDS", 0.05)
     caller.waits = [0.05]
     task = (await two_slots.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
     await asyncio.wait_for(caller.begun.wait(), 30)

@@ -7,9 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from midwatch.config import Settings
-from midwatch.runtime import Runtime
-from midwatch.task import Task
+from midwatch.desk.config import Settings
+from midwatch.domain.task import Task
+from midwatch.runtime.runtime import Runtime
 from servers import eventually
 
 

@@ -17,15 +17,15 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
 from midwatch.api import sse, web
+from midwatch.api.admission import AGENTAPI
 from midwatch.api.app import create_app
-from midwatch.api.door import AGENTAPI
 from midwatch.api.guard import HEADERS, MAX_BODY, MAX_STRANGERS_BODY, SELF_SERVICE
 from midwatch.api.identity import MOST_OF_A_PEER
 from midwatch.api.server import Server, listen, url_of
+from midwatch.base.errors import Conflict, Forbidden, NotFound, Unauthorized
 from midwatch.client import Client
-from midwatch.config import Settings
-from midwatch.errors import Conflict, Forbidden, NotFound, Unauthorized
-from midwatch.runtime import Runtime
+from midwatch.desk.config import Settings
+from midwatch.runtime.runtime import Runtime
 from midwatch.testing import FakeClock
 
 JSON = {"content-type": "application/json"}

@@ -11,8 +11,8 @@ import pytest
 
 from fakes.model_server import Model, serve
 from midwatch import Runtime, Task
-from midwatch.agents.llm import LlmAgent
-from midwatch.event import Event, EventFilter
+from midwatch.agents.llm.kind import LlmAgent
+from midwatch.domain.event import Event, EventFilter
 from servers import eventually
 
 Fake = tuple[str, Model]

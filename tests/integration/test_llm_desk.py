@@ -15,7 +15,7 @@ from midwatch import Runtime, Turn
 from midwatch.agents.base import BaseAgent
 from midwatch.agents.llm.toolkit import ToolOptions, toolkit
 from midwatch.agents.llm.tools import Toolbox, ToolOutput
-from midwatch.task import AgentTerms
+from midwatch.domain.agent import AgentTerms
 from midwatch.testing import RecordingTurn, ScriptedAgent, result, wait_for
 from repositories import a_repository
 from serving import Served, serving

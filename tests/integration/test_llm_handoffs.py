@@ -15,11 +15,11 @@ from pydantic import BaseModel
 from fakes.model_server import Model, serve
 from midwatch import Runtime, Task
 from midwatch.agents.function import FunctionAgent
-from midwatch.agents.llm import LlmAgent
-from midwatch.agents.llm.handing import HandoffTo
-from midwatch.errors import BadConfig, HandoffError
-from midwatch.handoff import HandoffFilter
-from midwatch.history import HandoffInputData
+from midwatch.agents.llm.handoff_tools import HandoffTo
+from midwatch.agents.llm.kind import LlmAgent
+from midwatch.base.errors import BadConfig, HandoffError
+from midwatch.domain.handoff import HandoffFilter
+from midwatch.domain.handoff_history import HandoffInputData
 from midwatch.testing import RecordingTurn
 
 Fake = tuple[str, Model]

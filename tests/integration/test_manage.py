@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from midwatch.identity import OWNER
+from midwatch.domain.identity import OWNER
 from serving import Served, client, serving
 
 MODES = [("creator_only", 403), ("scope_all", 200)]

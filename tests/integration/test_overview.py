@@ -16,12 +16,11 @@ import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from midwatch.agent import Turn, TurnResult, Usage
 from midwatch.agents.function import FunctionAgent
 from midwatch.api import system
-from midwatch.errors import AgentError, StoreUnavailable
-from midwatch.event import EventFilter, TaskProgress
-from midwatch.task import AgentTerms
+from midwatch.base.errors import AgentError, StoreUnavailable
+from midwatch.domain.agent import AgentTerms, Turn, TurnResult, Usage
+from midwatch.domain.event import EventFilter, TaskProgress
 from midwatch.testing import RecordingChannel
 from servers import eventually
 from serving import Served, serving

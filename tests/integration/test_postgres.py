@@ -14,17 +14,17 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from midwatch.change import Changes, Update
-from midwatch.clock import SECOND
-from midwatch.engine import DEAD_SECONDS, Instance
-from midwatch.errors import Conflict, SchemaTooNew, StoreCorrupt, StoreUnavailable
-from midwatch.session import Session
-from midwatch.store import EVERY_TOPIC, Commit
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import Conflict, SchemaTooNew, StoreCorrupt, StoreUnavailable
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.instance import DEAD_SECONDS, Instance
+from midwatch.domain.session import Session
+from midwatch.domain.store import EVERY_TOPIC, Commit
+from midwatch.domain.task import end, owned
 from midwatch.stores import postgres as module
 from midwatch.stores.postgres import PostgresStore, shown
 from midwatch.stores.pulse import PostgresPulse
-from midwatch.stores.verbs import change
-from midwatch.task import end, owned
+from midwatch.stores.verbs import changes as change
 from proxy import Proxy
 from records import CLOCK, a_task, asking, fence, progress, put, running, submitted, take
 

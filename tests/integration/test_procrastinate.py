@@ -15,16 +15,16 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from midwatch import Runtime, Settings
-from midwatch.clock import SECOND, SystemClock
-from midwatch.engine import DEAD_SECONDS, Beat, Instance
-from midwatch.engines.chores import SPARE_JOBS, STALLED_SECONDS, Chores
-from midwatch.engines.heart import BEAT_SECONDS, SOUND_SECONDS, Heart
+from midwatch.base.clock import SECOND, SystemClock
+from midwatch.base.errors import StoreUnavailable
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.event import EventFilter
+from midwatch.domain.instance import DEAD_SECONDS, Beat, Instance
+from midwatch.engines.heartbeat import BEAT_SECONDS, SOUND_SECONDS, Heartbeat
 from midwatch.engines.jobs import LOOK, queue_of
 from midwatch.engines.procrastinate import Hinter, ProcrastinateEngine, prepare
-from midwatch.errors import StoreUnavailable
-from midwatch.event import EventFilter
+from midwatch.engines.queue_upkeep import SPARE_JOBS, STALLED_SECONDS, QueueUpkeep
 from midwatch.stores.postgres import PostgresStore
-from midwatch.task import AgentTerms
 from midwatch.testing import FakeClock, ScriptedAgent, ask, result, wait_for
 from proxy import Proxy
 from records import CLOCK, put, take
@@ -110,17 +110,17 @@ async def test_work_without_a_job_is_found_at_the_start_and_by_the_leader(databa
 async def test_the_leader_defers_as_many_jobs_as_are_missing_and_deletes_what_is_left(database: str) -> None:
     store = await PostgresStore.open(database)
     await prepare(database)
-    chores = Chores(store, database, SystemClock(), lambda: True)
+    queue_upkeep = QueueUpkeep(store, database, SystemClock(), lambda: True)
     try:
         for _ in range(3):
             await put(store, agent="it")
         await put(store, agent="nobody")
-        await chores.do()
+        await queue_upkeep.do()
         assert jobs(database) == []  # nobody is there to look
         await store.add_instance(instance("i_1", "it"))
-        await chores.do()
+        await queue_upkeep.do()
         assert jobs(database) == [(queue_of("it"), "todo")] * 3
-        await chores.do()
+        await queue_upkeep.do()
         assert len(jobs(database)) == 4  # one more in any case: some may be for later
         with psycopg.connect(database, autocommit=True) as admin:
             old = "SELECT procrastinate_register_worker_v1()"
@@ -132,7 +132,7 @@ async def test_the_leader_defers_as_many_jobs_as_are_missing_and_deletes_what_is
             newest = "(SELECT max(id) FROM procrastinate_jobs)"
             admin.execute(f"UPDATE procrastinate_jobs SET worker_id = %s WHERE id = {newest}", (alive,))
         await take(store, agents={"it": 10, "nobody": 10})
-        await chores.do()
+        await queue_upkeep.do()
         assert jobs(database) == [(queue_of("it"), "doing")]
     finally:
         await store.close()
@@ -148,7 +148,7 @@ async def test_the_leader_deletes_jobs_that_have_no_work_left(database: str) -> 
         later = await put(store, agent="it", due_at=CLOCK.now() + 3600 * SECOND, wait="delay")
         await take(store, free=SPARE_JOBS + 15, agents={"it": SPARE_JOBS + 15})
         await store.add_instance(instance("i_1", "it"))
-        await Chores(store, database, SystemClock(), lambda: True).do()
+        await QueueUpkeep(store, database, SystemClock(), lambda: True).do()
         with psycopg.connect(database) as admin:
             left = admin.execute("SELECT scheduled_at FROM procrastinate_jobs ORDER BY id").fetchall()
         assert later.wait and sum(at is not None for (at,) in left) == 1
@@ -169,7 +169,7 @@ async def test_a_full_process_leaves_jobs_to_those_with_room(database: str, tmp_
         busy = await first.tasks.submit("x", agent="it")
         await until(lambda: first.running == 1)
         async with desk(tmp_path, "b", database, agents={"it": scripted(result("quick"), slots=1)}) as second:
-            await until(lambda: second._engine._heart.connected())
+            await until(lambda: second._engine._heartbeat.connected())
             spent = []
             for _ in range(10):
                 began = time.monotonic()
@@ -307,7 +307,7 @@ async def test_a_claim_whose_answer_was_lost_is_given_back(database: str, tmp_pa
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
         engine = runtime._engine
         assert isinstance(engine, ProcrastinateEngine)
-        await until(engine._heart.connected)
+        await until(engine._heartbeat.connected)
         real, answers = runtime.store.claim, [StoreUnavailable("the answer was lost")]
 
         async def claim(request: Any, now: int) -> Any:
@@ -338,7 +338,7 @@ async def test_a_process_that_was_removed_while_it_lives_makes_itself_known_agai
         with psycopg.connect(database, autocommit=True) as admin:  # not looked for afterwards: it may be back at once
             gone = admin.execute("DELETE FROM instances RETURNING id").fetchall()
         assert gone == [(runtime.instance.id,)]
-        await until(lambda: not runtime._engine._heart.sound())  # for a while it takes nothing that could be taken
+        await until(lambda: not runtime._engine._heartbeat.sound())  # for a while it takes nothing that could be taken
         await until(lambda: _lives(runtime))
         go_on.set()
         assert (await runtime.tasks.wait(task.id)).attempt == 1
@@ -396,7 +396,7 @@ class Hearts:
         self.clock = FakeClock()
         self.led = 0
         self.introduced = 0
-        self.heart = Heart(Pulses(None), self.clock, Nothing(), self._leads, self._introduce)  # type: ignore[arg-type]
+        self.heart = Heartbeat(Pulses(None), self.clock, Nothing(), self._leads, self._introduce)  # type: ignore[arg-type]
 
     def _leads(self) -> None:
         self.led += 1
@@ -472,7 +472,7 @@ async def test_the_loops_are_woken_when_the_lead_comes_and_when_somebody_is_gone
 async def test_claims_of_a_process_that_is_not_sound_are_left_to_others(database: str, tmp_path: Path) -> None:
     agents = {"it": scripted(result("ok"))}
     async with desk(tmp_path, "a", database, agents=agents) as first:
-        heart = first._engine._heart
+        heart = first._engine._heartbeat
         await until(heart.connected)
         heart._sound_from = first.clock.monotonic() + 600
         task = await first.tasks.submit("x", agent="it")

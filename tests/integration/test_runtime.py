@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from midwatch import AgentError, Runtime, Settings, Task, Turn
-from midwatch.agents.guard import guard
-from midwatch.errors import AlreadyRunning, BadConfig, HomeUnusable, SchemaTooNew, StoreCorrupt, StoreUnavailable
-from midwatch.event import MessageUpdate
-from midwatch.home import Home
-from midwatch.task import TaskFilter
+from midwatch.base.errors import AlreadyRunning, BadConfig, HomeUnusable, SchemaTooNew, StoreCorrupt, StoreUnavailable
+from midwatch.base.home import Home
+from midwatch.domain.event import MessageUpdate
+from midwatch.domain.task import TaskFilter
+from midwatch.programs.guard import guard
 from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent, raise_, result, settle, wait_for
 from servers import processes_with
 
@@ -247,7 +247,7 @@ async def test_waiting_for_a_task_of_a_closed_runtime_does_not_hang(home: Path) 
 
 
 async def test_a_second_server_is_refused_and_the_first_goes_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midwatch.home.OWNER_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("midwatch.base.home.OWNER_RETRY_SECONDS", 0.05)
     agents = {"it": ScriptedAgent(result("x"))}
     async with Runtime.open(home, role="up", agents=agents) as desk:
         await ended(desk, await desk.tasks.submit("hello", agent="it"))

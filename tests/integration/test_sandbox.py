@@ -16,9 +16,10 @@ from typing import NamedTuple
 import pytest
 
 from midwatch import Runtime, Settings, Task
-from midwatch.agents import build, sandbox
-from midwatch.agents.sandbox import Sandbox, repository_of, sandbox_of
-from midwatch.errors import BadConfig
+from midwatch.agents.registry import build
+from midwatch.base.errors import BadConfig
+from midwatch.programs import sandbox
+from midwatch.programs.sandbox import Sandbox, repository_of, sandbox_of
 from repositories import a_repository, git
 from servers import PATIENCE, processes_with
 

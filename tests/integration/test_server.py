@@ -28,10 +28,11 @@ from midwatch.agents.function import FunctionAgent
 from midwatch.api.app import create_app
 from midwatch.api.protocol import Connection, Limits, Refusal, Refusals
 from midwatch.api.server import Server as ApiServer
-from midwatch.api.server import address_of, listen, reached_at
-from midwatch.config import Settings
-from midwatch.errors import BadConfig
-from midwatch.runtime import Runtime
+from midwatch.api.server import listen
+from midwatch.base.errors import BadConfig
+from midwatch.desk.config import Settings
+from midwatch.runtime.runtime import Runtime
+from midwatch.runtime.serve import address_of, reached_at
 from midwatch.stores.verbs.event import MOST_READ
 from servers import PATIENCE, PROGRAM, Server, environment, eventually
 
@@ -328,7 +329,7 @@ def test_the_log_of_refusals_is_bounded(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_addresses_that_clients_of_models_call_are_not_logged(home: Path) -> None:
     code = (
-        "import logging; from midwatch.api.server import write_log; from midwatch.config import Settings\n"
+        "import logging; from midwatch.runtime.serve import write_log; from midwatch.desk.config import Settings\n"
         "write_log(Settings())\n"
         "for name in ('midwatch', 'httpx', 'httpx2', 'mcp.client.streamable_http'): logging.getLogger(name).info(name)"
     )
@@ -636,8 +637,8 @@ async def until_done(client: httpx2.AsyncClient) -> None:
 
 ROOM = """
 import json, os, resource, sys
-from midwatch.api.server import room_for
-from midwatch.config import Settings
+from midwatch.runtime.serve import room_for
+from midwatch.desk.config import Settings
 for soft, hard, slots in json.loads(sys.argv[1]):
     if os.fork() == 0:  # a limit that was lowered stays so
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -10,13 +10,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from midwatch.agent import Turn, TurnResult
 from midwatch.agents.function import FunctionAgent
-from midwatch.errors import AgentError, TransientError
-from midwatch.event import MessageUpdate
-from midwatch.session import MAX_KEY, MAX_TITLE
-from midwatch.sessions import repeatable_key
-from midwatch.task import AgentTerms
+from midwatch.base.errors import AgentError, TransientError
+from midwatch.domain.agent import AgentTerms, Turn, TurnResult
+from midwatch.domain.event import MessageUpdate
+from midwatch.domain.session import MAX_KEY, MAX_TITLE
+from midwatch.services.sessions import repeatable_key
 from servers import PATIENCE, Server
 from serving import Served, at, client, serving
 

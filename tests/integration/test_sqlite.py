@@ -19,20 +19,13 @@ from typing import Any
 
 import pytest
 
-from midwatch.change import Changes, Fence, Update
-from midwatch.errors import (
-    Conflict,
-    LeaseLost,
-    MidwatchError,
-    SchemaTooNew,
-    StoreCorrupt,
-    StoreUnavailable,
-)
-from midwatch.event import EventFilter, ToolExecStart, event
-from midwatch.session import Message
-from midwatch.store import Commit
+from midwatch.base.errors import Conflict, LeaseLost, MidwatchError, SchemaTooNew, StoreCorrupt, StoreUnavailable
+from midwatch.domain.changes import Changes, Fence, Update
+from midwatch.domain.event import EventFilter, ToolExecStart, event
+from midwatch.domain.session import Message
+from midwatch.domain.store import Commit
+from midwatch.domain.task import Task, TaskFilter
 from midwatch.stores.sqlite import APPLICATION_ID, SqliteStore, _version, migrations, open_database
-from midwatch.task import Task, TaskFilter
 from midwatch.testing import settle
 from records import CLOCK, a_task, fence, progress, put, running, submitted
 
@@ -93,7 +86,7 @@ def go(process: subprocess.Popen[str]) -> None:
 
 OPEN = """
 import asyncio, sys
-from midwatch.errors import MidwatchError
+from midwatch.base.errors import MidwatchError
 from midwatch.stores.sqlite import SqliteStore
 
 async def main():
@@ -223,7 +216,7 @@ async def test_a_failed_opening_leaves_nothing_behind(file: Path) -> None:
 
 NOBODY = """
 import asyncio, os, sqlite3, sys
-from midwatch.errors import MidwatchError
+from midwatch.base.errors import MidwatchError
 from midwatch.stores.sqlite import SqliteStore
 from records import put
 

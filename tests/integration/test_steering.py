@@ -14,11 +14,11 @@ import pytest
 
 from midwatch import Runtime, Settings, Turn
 from midwatch.agents.function import FunctionAgent
-from midwatch.errors import AgentError, Conflict, InvalidInput, LimitReached, TransientError
-from midwatch.event import EventFilter
-from midwatch.session import Message
-from midwatch.steering import MOST_QUEUED, STOP
-from midwatch.task import Task, TaskFilter
+from midwatch.base.errors import AgentError, Conflict, InvalidInput, LimitReached, TransientError
+from midwatch.domain.event import EventFilter
+from midwatch.domain.session import Message
+from midwatch.domain.steering import MOST_QUEUED, STOP
+from midwatch.domain.task import Task, TaskFilter
 from midwatch.testing import FakeClock, ScriptedAgent, receive, say
 from serving import at, serving, watch
 

@@ -16,13 +16,13 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from midwatch import telemetry
-from midwatch.agent import Turn
 from midwatch.agents.function import FunctionAgent
-from midwatch.config import Settings
-from midwatch.event import EventFilter, LlmDelta, LlmRequest, LlmResponse, LlmRetry, ToolExecEnd, ToolExecStart
-from midwatch.runtime import Runtime
-from midwatch.trace import incoming, noted, read
+from midwatch.base.trace import incoming, noted, read
+from midwatch.desk.config import Settings
+from midwatch.domain.agent import Turn
+from midwatch.domain.event import EventFilter, LlmDelta, LlmRequest, LlmResponse, LlmRetry, ToolExecEnd, ToolExecStart
+from midwatch.live import telemetry
+from midwatch.runtime.runtime import Runtime
 from servers import Server, eventually
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -218,7 +218,7 @@ async def test_without_the_variables_the_trace_is_passed_on_and_nothing_is_impor
     result, events = await ran(home, "x", PARENT)
     assert result == PARENT
     assert {one.trace_id for one in events} == {PARENT[3:35]}
-    code = "import sys, midwatch.runtime; assert not [m for m in sys.modules if 'opentelemetry' in m]"
+    code = "import sys, midwatch.runtime.runtime; assert not [m for m in sys.modules if 'opentelemetry' in m]"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from midwatch import Runtime, Settings
-from midwatch.agents.guard import guard
-from midwatch.errors import Conflict, InvalidInput, NotFound
-from midwatch.event import EventFilter
+from midwatch.base.errors import Conflict, InvalidInput, NotFound
+from midwatch.domain.event import EventFilter
+from midwatch.programs.guard import guard
 from midwatch.testing import ScriptedAgent, result, settle
 
 LISTENER = """

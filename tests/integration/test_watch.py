@@ -17,15 +17,14 @@ from typing import Any
 
 import pytest
 
-from midwatch.agent import Turn
 from midwatch.agents.function import FunctionAgent
 from midwatch.api import sse
-from midwatch.change import Changes
-from midwatch.errors import AgentError
-from midwatch.event import EVERYTHING, AgentFault, MessageDelta, ScreenUpdate, TaskProgress, event
-from midwatch.identity import OWNER
-from midwatch.session import MAX_ERRORS
-from midwatch.task import AgentTerms
+from midwatch.base.errors import AgentError
+from midwatch.domain.agent import AgentTerms, Turn
+from midwatch.domain.changes import Changes
+from midwatch.domain.event import EVERYTHING, AgentFault, MessageDelta, ScreenUpdate, TaskProgress, event
+from midwatch.domain.identity import OWNER
+from midwatch.domain.session import MAX_ERRORS
 from servers import PATIENCE, eventually
 from serving import Frame, Served, at, serving, watch
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from midwatch import Runtime, Settings, Task, TransientError, Turn, TurnResult, Usage
-from midwatch.change import Changes, Update
-from midwatch.errors import AlreadyFinished, Conflict, StoreUnavailable
-from midwatch.event import EventFilter, ToolExecStart
-from midwatch.task import AgentTerms
+from midwatch.base.errors import AlreadyFinished, Conflict, StoreUnavailable
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.event import EventFilter, ToolExecStart
 from midwatch.testing import (
     FakeClock,
     RecordingChannel,

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from midwatch import Runtime, Settings, Task
-from midwatch.agents.git import GitProgram
-from midwatch.change import Changes
-from midwatch.errors import Conflict, InvalidInput, NotFound
-from midwatch.task import TaskFilter
-from midwatch.worktree import Worktree
+from midwatch.base.errors import Conflict, InvalidInput, NotFound
+from midwatch.domain.changes import Changes
+from midwatch.domain.task import TaskFilter
+from midwatch.domain.worktree import Worktree
+from midwatch.programs.git import GitProgram
 from records import put, take
 from repositories import a_repository, commit, git
 from servers import PATIENCE

@@ -3,7 +3,7 @@
 import asyncio
 import random
 
-from midwatch import testing
+from midwatch.testing import clock as testing
 
 MOMENTS = (0.0, 0.0, 0.001, 0.004)
 settle = testing.settle

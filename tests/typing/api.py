@@ -29,20 +29,21 @@ from midwatch import (
     Summary,
     Task,
     TaskFilter,
+    TaskProgress,
     TransientError,
     Turn,
     TurnResult,
     Usage,
 )
-from midwatch.agent import Interrupt
 from midwatch.agents.function import FunctionAgent
 from midwatch.channels.base import SendOnly
-from midwatch.event import TaskProgress
-from midwatch.session import View
-from midwatch.submission import Submission
-from midwatch.task import AgentTerms, Outcome, Status
+from midwatch.domain.agent import AgentTerms, Interrupt
+from midwatch.domain.requests import Submission
+from midwatch.domain.session import View
+from midwatch.domain.task import Outcome, Status
 from midwatch.testing import FakeClock, RecordingChannel, RecordingTurn, ScriptedAgent, result, say
-from midwatch.wire import Counts, EventInfo, TaskInfo, TaskPage
+from midwatch.wire.events import EventInfo
+from midwatch.wire.tasks import Counts, TaskInfo, TaskPage
 
 
 async def the_library(home: str) -> None:

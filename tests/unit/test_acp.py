@@ -14,26 +14,28 @@ from typing import Any, get_args
 
 import pytest
 
-from midwatch.agent import Answer, Choice, TurnResult, lasts
-from midwatch.agents import build
-from midwatch.agents.acp import AcpAgent, ProfileName
 from midwatch.agents.acp import conversation as talking
 from midwatch.agents.acp.faults import NotSignedIn, fault
 from midwatch.agents.acp.files import Files, Refused
+from midwatch.agents.acp.kind import AcpAgent
 from midwatch.agents.acp.link import Link
+from midwatch.agents.acp.options import ProfileName
 from midwatch.agents.acp.outcome import blocks
 from midwatch.agents.acp.profiles import NAMES, PROFILES
 from midwatch.agents.acp.questions import Option, chosen, command_of, options, question
 from midwatch.agents.acp.settings import call, offer
 from midwatch.agents.acp.terminals import OUTPUT_LIMIT, Tail, Terminals
 from midwatch.agents.acp.updates import Tool, Transcript
-from midwatch.agents.guard import guard
 from midwatch.agents.patch import patch
-from midwatch.agents.process import Program
-from midwatch.clock import SECOND
-from midwatch.errors import AgentError, BadConfig, TransientError, UsageLimit
-from midwatch.event import AgentFault, LlmResponse, MessageUpdate, Payload, PlanUpdate, ThoughtUpdate
-from midwatch.rule import Policy, decide
+from midwatch.agents.registry import build
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import AgentError, BadConfig, TransientError, UsageLimit
+from midwatch.domain.agent import Answer, Choice, TurnResult, lasts
+from midwatch.domain.event import AgentFault, LlmResponse, MessageUpdate, Payload, PlanUpdate, ThoughtUpdate
+from midwatch.domain.rule import Policy
+from midwatch.programs.guard import guard
+from midwatch.programs.process import Program
+from midwatch.services.rule_decision import decide
 from midwatch.testing import RecordingTurn
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from midwatch.config import Settings, add_agent
-from midwatch.errors import BadConfig, Conflict, InvalidInput
+from midwatch.base.errors import BadConfig, Conflict, InvalidInput
+from midwatch.desk.config import Settings, add_agent
 
 SECTION = {"kind": "headless", "profile": "claude"}
 

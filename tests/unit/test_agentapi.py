@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from midwatch.api.agentapi import checks, describe, door
+from midwatch.api.agentapi import allowed_origins, checks, describe
 from midwatch.api.agentapi.feed import Feed, Said, rfc3339
 from midwatch.api.agentapi.replies import LARGEST_FRAME, Refusal, frame
-from midwatch.api.agentapi.server import with_flags
 from midwatch.api.agentapi.statefile import PidFile, Saved, StateFile, Unusable, prompt_to_send, read, written
-from midwatch.clock import SECOND
-from midwatch.errors import AlreadyRunning, InvalidInput
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import AlreadyRunning, InvalidInput
+from midwatch.runtime.serve_agentapi import with_flags
 
 NOW = 1_700_000_000 * SECOND
 EVENTS = ("message_update", "status_change", "agent_error")
@@ -279,8 +279,8 @@ def test_a_file_that_is_too_large_is_refused() -> None:
 
 
 def test_hosts_are_checked() -> None:
-    assert door.checked_hosts(("localhost", "[::1]", "EXAMPLE.com")) == ("localhost", "::1", "example.com")
-    assert door.checked_hosts(("a b", "*")) == ("*",)
+    assert allowed_origins.checked_hosts(("localhost", "[::1]", "EXAMPLE.com")) == ("localhost", "::1", "example.com")
+    assert allowed_origins.checked_hosts(("a b", "*")) == ("*",)
     for bad, words in (
         ((), "the list must not be empty"),
         (("a b",), "'a b' contains whitespace characters, which are not allowed"),
@@ -290,31 +290,31 @@ def test_hosts_are_checked() -> None:
         (("::1",), "'::1' must not include a port"),
     ):
         with pytest.raises(InvalidInput) as caught:
-            door.checked_hosts(bad)
+            allowed_origins.checked_hosts(bad)
         assert words in str(caught.value)
 
 
 def test_a_server_answers_to_its_names_only() -> None:
-    rules = door.Rules(door.checked_hosts(door.HOSTS), ())
+    rules = allowed_origins.Rules(allowed_origins.checked_hosts(allowed_origins.HOSTS), ())
     for host in ("localhost", "LOCALHOST:3284", "127.0.0.1:1", "[::1]:3284", "[::1]"):
         assert rules.answers_to(host), host
     for host in ("localhost.", "evil.com", "localhost.evil.com", "", "127.0.0.2", "::2"):
         assert not rules.answers_to(host), host
-    assert door.Rules(("*",), ()).answers_to("anything")
+    assert allowed_origins.Rules(("*",), ()).answers_to("anything")
 
 
 def test_origins_are_checked_and_matched() -> None:
     wanted = ("https://*.example.com", "http://a.org:3000/path?x", "HTTPS://B.org")
-    rules = door.Rules((), door.checked_origins(wanted))
+    rules = allowed_origins.Rules((), allowed_origins.checked_origins(wanted))
     assert rules.origins == ("https://*.example.com", "http://a.org:3000", "https://b.org")
     for origin in ("https://x.example.com", "https://x.y.EXAMPLE.com", "http://a.org:3000", "https://b.org"):
         assert rules.allows(origin), origin
     for origin in ("http://x.example.com", "https://example.com", "http://a.org", "https://x.example.com.evil", ""):
         assert not rules.allows(origin), origin
-    assert door.Rules((), door.checked_origins(("*",))).allows("https://anything")
+    assert allowed_origins.Rules((), allowed_origins.checked_origins(("*",))).allows("https://anything")
     for bad in ((), ("a b",), ("nothing",), ("ftp://x",), ("https://*.*.com",)):
         with pytest.raises(InvalidInput):
-            door.checked_origins(bad)
+            allowed_origins.checked_origins(bad)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from midwatch.alert import (
+from midwatch.base.clock import SECOND
+from midwatch.domain.alert import (
     COOL_DOWN_SECONDS,
     GRACE_SECONDS,
     SILENT_SECONDS,
@@ -17,12 +18,11 @@ from midwatch.alert import (
     of_running,
     telling,
 )
-from midwatch.alerts import Alerts
-from midwatch.change import Changes
-from midwatch.clock import SECOND
-from midwatch.event import EventFilter, TaskProgress, event
+from midwatch.domain.changes import Changes
+from midwatch.domain.event import EventFilter, TaskProgress, event
+from midwatch.domain.task import Task
+from midwatch.services.alerts import Alerts
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.task import Task
 from midwatch.testing import FakeClock
 from records import a_goal, a_task, an_automation
 

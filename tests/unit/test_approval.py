@@ -10,8 +10,10 @@ from typing import Any, get_args
 
 import pytest
 
-from midwatch.agent import YES_NO, Answer, Choice, Question
-from midwatch.approval import (
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import Conflict, InvalidInput, NotFound
+from midwatch.domain.agent import YES_NO, Answer, Choice, Question
+from midwatch.domain.approval import (
     LONGEST,
     MAX_CHOICES,
     MOST_DIFF,
@@ -19,7 +21,6 @@ from midwatch.approval import (
     QUESTION_SHOWN,
     TRANSITIONS,
     Approval,
-    Approvals,
     Status,
     answer_of,
     ask,
@@ -27,14 +28,14 @@ from midwatch.approval import (
     ruled,
     too_late,
 )
-from midwatch.change import Changes
-from midwatch.clock import SECOND
-from midwatch.errors import Conflict, InvalidInput, NotFound
-from midwatch.event import EventFilter
-from midwatch.rule import Decision, decide
-from midwatch.store import Store
+from midwatch.domain.changes import Changes
+from midwatch.domain.event import EventFilter
+from midwatch.domain.rule import Decision
+from midwatch.domain.store import Store
+from midwatch.domain.task import Task
+from midwatch.services.approvals import Approvals
+from midwatch.services.rule_decision import decide, narrow
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.task import Task
 from midwatch.testing import FakeClock
 from records import a_task, fence, running
 
@@ -196,7 +197,7 @@ def wants(command: str | None = "git status", **fields: Any) -> Question:
 
 
 def drawn(asked: Question, **fields: Any) -> Approval:
-    return ask(a_task(workdir="/tmp", **fields), asked, 60, 1)[0]
+    return ask(a_task(workdir="/tmp", **fields), asked, 60, 1, always=narrow(asked, asked.root or "/tmp"))[0]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((ALLOW, REJECT, FOREVER, NEVER))))
@@ -228,7 +229,7 @@ def test_a_rule_is_offered_where_one_can_be_made_and_says_what_it_would_be() -> 
     assert drawn(wants(kind="switch_mode", command=None, choices=(FOREVER, ALLOW))).choices == (FOREVER, ALLOW)
     assert drawn(Question(text="Go?")).choices == YES_NO
     assert ask(a_task(), wants(), 60, 1)[0].choices == (REJECT, ALLOW)
-    elsewhere = ask(a_task(), wants(root="/tmp"), 60, 1)[0]
+    elsewhere = ask(a_task(), wants(root="/tmp"), 60, 1, always=narrow(wants(), "/tmp"))[0]
     assert elsewhere.always == made.always
 
 
@@ -242,7 +243,7 @@ async def test_an_answer_for_always_makes_a_rule_and_the_agent_hears_its_own_cho
     inbox: Approvals, memory: Store, clock: FakeClock, grant: bool, effect: str, own: str
 ) -> None:
     task = await running(memory, workdir="/tmp")
-    question, changes = ask(task, wants(), 60, clock.now())
+    question, changes = ask(task, wants(), 60, clock.now(), always=narrow(wants(), "/tmp"))
     await memory.apply(changes)
     found = await inbox.answer(question.id, grant=grant, always=True, actor="ann")
     (rule,) = await memory.list_rules("demo")

@@ -22,14 +22,15 @@ from typing import Any
 
 import pytest
 
-from midwatch import automation as rules
-from midwatch.automation import LATE_SECONDS, MOST_FAILURES, OVER, SPENT, TRANSITIONS, Automation
-from midwatch.change import Changes, Update
-from midwatch.clock import SECOND, iso
-from midwatch.errors import Conflict, InvalidInput
-from midwatch.schedule import Schedule, parse_moment
-from midwatch.store import Store
-from midwatch.task import AUTOMATION_PAUSES, AgentTerms, Task, end
+from midwatch.base.clock import SECOND, iso
+from midwatch.base.errors import Conflict, InvalidInput
+from midwatch.base.schedule import Schedule, parse_moment
+from midwatch.domain import automation as rules
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.automation import LATE_SECONDS, MOST_FAILURES, OVER, SPENT, TRANSITIONS, Automation
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.store import Store
+from midwatch.domain.task import AUTOMATION_PAUSES, Task, end
 from records import a_task, asking, fence
 
 NOW = parse_moment("2026-03-02T09:00:00+00:00", 0, "UTC")

@@ -16,21 +16,21 @@ from typing import Any
 
 import pytest
 
-from midwatch import automation as rules
-from midwatch.automation import OVER, SPENT, Automation
-from midwatch.automations import CHANGEABLE, KEPT_SECONDS, Automations, kept_since
-from midwatch.change import Changes
-from midwatch.clock import SECOND, iso
-from midwatch.errors import Conflict, Forbidden, InvalidInput, NotFound, UnknownAgent
-from midwatch.event import EVERYTHING
-from midwatch.goal import Ended
-from midwatch.identity import Actor
-from midwatch.schedule import host_zone, parse_moment
-from midwatch.session import Session
-from midwatch.settlement import Settlements
+from midwatch.base.clock import SECOND, iso
+from midwatch.base.errors import Conflict, Forbidden, InvalidInput, NotFound, UnknownAgent
+from midwatch.base.schedule import host_zone, parse_moment
+from midwatch.domain import automation as rules
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.automation import OVER, SPENT, Automation
+from midwatch.domain.changes import Changes
+from midwatch.domain.event import EVERYTHING
+from midwatch.domain.identity import Actor
+from midwatch.domain.session import Session
+from midwatch.domain.task import Ended, Outcome, Task, end
+from midwatch.services.automations import CHANGEABLE, KEPT_SECONDS, Automations, kept_since
+from midwatch.services.task_endings import TaskEndings
+from midwatch.services.tasks import Tasks
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.task import AgentTerms, Outcome, Task, end
-from midwatch.tasks import Tasks
 from midwatch.testing import FakeClock
 from records import asking
 
@@ -95,7 +95,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def tasks(store: Meddled, clock: FakeClock) -> Tasks:
-    settlements = Settlements(store, clock, terms)
+    settlements = TaskEndings(store, clock, terms)
     return Tasks(store, clock, Two(), check_route, settle=lambda ended: settlements.after(Ended(ended)))
 
 

@@ -11,13 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from midwatch.alert import Told
-from midwatch.approval import Approval
-from midwatch.backup import backup, restore
-from midwatch.change import Changes
-from midwatch.channel import Delivery
-from midwatch.config import Settings
-from midwatch.errors import (
+from midwatch.base.errors import (
     AlreadyRunning,
     Conflict,
     HomeUnusable,
@@ -26,17 +20,23 @@ from midwatch.errors import (
     StoreCorrupt,
     StoreUnavailable,
 )
-from midwatch.handoff import Handoff, HandoffTask
-from midwatch.home import Home
-from midwatch.identity import OWNER, make
-from midwatch.rule import Rule
-from midwatch.session import Message, Session, gate_key
-from midwatch.step import Step
-from midwatch.store import Store
+from midwatch.base.home import Home
+from midwatch.desk.config import Settings
+from midwatch.domain.alert import Told
+from midwatch.domain.approval import Approval
+from midwatch.domain.changes import Changes
+from midwatch.domain.channel import Delivery
+from midwatch.domain.handoff import Handoff, HandoffTask
+from midwatch.domain.identity import OWNER, make
+from midwatch.domain.rule import Rule
+from midwatch.domain.session import Message, Session, gate_key
+from midwatch.domain.store import Store
+from midwatch.domain.turn_steps import Step
+from midwatch.domain.worktree import Worktree
+from midwatch.runtime.backup import backup, restore
 from midwatch.stores import sqlite, transfer
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.stores.transfer import SqliteSide
-from midwatch.worktree import Worktree
 from records import CLOCK, a_goal, a_steer, an_automation, fence, progress, put, running
 
 PROCESS = ("host", "pgid", "pgid_mark")

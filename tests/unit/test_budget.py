@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midwatch.agents.prices import listed_cost
-from midwatch.budget import NAMES, Budget, Meter, Over, Price, Prices, Spending, again, counted, shown
-from midwatch.clock import SECOND
-from midwatch.config import Settings
-from midwatch.errors import BadConfig, InvalidInput, StoreUnavailable
-from midwatch.event import ApprovalRequested, Event, LlmResponse, ToolExecEnd, TurnStart, event
-from midwatch.spending import FRESH_SECONDS, Day, Purse, day_of
-from midwatch.task import AgentTerms
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import BadConfig, InvalidInput, StoreUnavailable
+from midwatch.desk.config import Settings
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.budget import NAMES, Budget, Meter, Over, Price, Prices, Spending, again, counted, shown
+from midwatch.domain.event import ApprovalRequested, Event, LlmResponse, ToolExecEnd, TurnStart, event
+from midwatch.domain.usage import Asked, Spent
+from midwatch.services.day_budget import FRESH_SECONDS, Day, Purse, day_of
 from midwatch.testing import FakeClock
-from midwatch.usage import Asked, Spent
 from records import a_task
 
 # -- what may be said ------------------------------------------------------------------------------------------------

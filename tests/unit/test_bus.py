@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from midwatch import bus as bus_module
-from midwatch.bus import Bus
-from midwatch.change import Changes
-from midwatch.clock import SystemClock
-from midwatch.errors import NotFound, StoreUnavailable
-from midwatch.event import EVERYTHING, Event, EventFilter, MessageDelta, TaskProgress, event
-from midwatch.store import Commit
+from midwatch.base.clock import SystemClock
+from midwatch.base.errors import NotFound, StoreUnavailable
+from midwatch.domain.changes import Changes
+from midwatch.domain.event import EVERYTHING, Event, EventFilter, MessageDelta, TaskProgress, event
+from midwatch.domain.store import Commit
+from midwatch.domain.task import end, meta
+from midwatch.live import bus as bus_module
+from midwatch.live.bus import Bus
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.task import end, meta
 from midwatch.testing import settle
 from records import CLOCK, progress, put, running
 

@@ -13,8 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midwatch.change import Changes
-from midwatch.channel import (
+from midwatch.base.errors import BadConfig, InvalidInput, NotFound
+from midwatch.base.text import cut
+from midwatch.channels.registry import KINDS, build
+from midwatch.domain.changes import Changes
+from midwatch.domain.channel import (
     BACKOFF_SECONDS,
     MAX_ATTEMPTS,
     TRANSITIONS,
@@ -23,14 +26,11 @@ from midwatch.channel import (
     Route,
     Status,
     backoff,
-    cut,
     end_text,
     shown_route,
     start_text,
 )
-from midwatch.channels import KINDS, build
-from midwatch.errors import BadConfig, InvalidInput, NotFound
-from midwatch.notifications import Notifications
+from midwatch.services.notifications import Notifications
 from midwatch.testing import FakeClock
 
 FAMILY = "👩\u200d👩\u200d👧"

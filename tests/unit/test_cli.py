@@ -11,12 +11,11 @@ from typing import Any, get_args
 
 import pytest
 
-from midwatch import approval, errors, usage
-from midwatch import automation as automations
-from midwatch import goal as goals
 from midwatch.api.bodies import KeysBody
+from midwatch.base import errors
+from midwatch.base.errors import InvalidInput, MidwatchError
 from midwatch.cli import attach, automation, goal, options, output
-from midwatch.cli.desk import own_token
+from midwatch.cli.connection import own_token
 from midwatch.cli.events import shown as print_event
 from midwatch.cli.main import failed, outcome
 from midwatch.cli.server import last_line
@@ -24,7 +23,9 @@ from midwatch.cli.status import told
 from midwatch.cli.tasks import described, prompt_text, wishes
 from midwatch.cli.usage import Part, moment, show
 from midwatch.cli.watch import Watch, describe, ending
-from midwatch.errors import InvalidInput, MidwatchError
+from midwatch.domain import approval, usage
+from midwatch.domain import automation as automations
+from midwatch.domain import goal as goals
 
 COMMANDS = [
     "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "chat", "sessions",
@@ -93,8 +94,8 @@ def test_help_needs_nothing_heavy() -> None:
         "rich",
         "sqlite3",
         "orjson",
-        "midwatch.runtime",
-        "midwatch.task",
+        "midwatch.runtime.runtime",
+        "midwatch.domain.task",
     ]
     code = f"import sys, midwatch.cli.main; print([name for name in {heavy} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from midwatch import errors
+from midwatch.base import errors
+from midwatch.base.errors import InvalidInput, MidwatchError, NotFound, NotRunning, Pruned, Unauthorized
 from midwatch.client import BY_CODE, Client, quoted
-from midwatch.errors import InvalidInput, MidwatchError, NotFound, NotRunning, Pruned, Unauthorized
 
 
 @dataclass

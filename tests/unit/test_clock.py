@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midwatch import clock
-from midwatch.clock import LONGEST_NAP, SECOND, SystemClock, iso, new_id, seconds
-from midwatch.errors import InvalidInput
+from midwatch.base import clock
+from midwatch.base.clock import LONGEST_NAP, SECOND, SystemClock, iso
+from midwatch.base.durations import seconds
+from midwatch.base.errors import InvalidInput
+from midwatch.base.ids import new_id
 from midwatch.testing import FakeClock, settle
 
 # -- durations ---------------------------------------------------------------------------------------------------
@@ -144,7 +146,7 @@ def test_an_id_says_what_it_is_of_and_all_are_of_one_length() -> None:
 
 FORK = """
 import os
-from midwatch.clock import new_id
+from midwatch.base.ids import new_id
 read, write = os.pipe()
 if os.fork() == 0:
     os.write(write, new_id("t", 0).encode())

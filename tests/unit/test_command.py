@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from midwatch.agent import TurnResult
-from midwatch.agents import build
 from midwatch.agents.command import CommandAgent, fill
-from midwatch.agents.guard import guard
-from midwatch.agents.reaping import members
-from midwatch.errors import AgentError, BadConfig, LeaseLost, TransientError
-from midwatch.event import MessageDelta, Payload
+from midwatch.agents.registry import build
+from midwatch.base.errors import AgentError, BadConfig, LeaseLost, TransientError
+from midwatch.domain.agent import TurnResult
+from midwatch.domain.event import MessageDelta, Payload
+from midwatch.programs.guard import guard
+from midwatch.programs.reaper import members
 from midwatch.testing import RecordingTurn
 
 SHELL = ["sh", "-c", "{prompt}"]
@@ -291,4 +291,4 @@ def test_kinds_are_names_or_dotted_paths() -> None:
         with pytest.raises(BadConfig, match=r"agents\.x\.kind: .* cannot be loaded"):
             build("x", path, {})
     with pytest.raises(BadConfig, match=r"agents\.x: .* failed with AttributeError; check its options"):
-        build("x", "midwatch.event:Event", {})
+        build("x", "midwatch.domain.event:Event", {})

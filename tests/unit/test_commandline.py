@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from midwatch.commandline import LONGEST, CommandPattern, argv_of, parts_of, places
+from midwatch.domain.commandline import LONGEST, CommandPattern, argv_of, parts_of, places
 
 GIT_LOG = ("git", "log")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from midwatch.agent import AgentCapability
-from midwatch.config import Settings
-from midwatch.errors import BadConfig
-from midwatch.handoff import Limits
-from midwatch.rule import Policy
+from midwatch.base.errors import BadConfig
+from midwatch.desk.config import Settings
+from midwatch.domain.agent import AgentCapability
+from midwatch.domain.handoff import Limits
+from midwatch.domain.rule import Policy
 
 
 @pytest.fixture(autouse=True)

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from midwatch import courier as module
-from midwatch.change import Changes
-from midwatch.channel import BACKOFF_SECONDS, MAX_ATTEMPTS, Delivery, Status
-from midwatch.clock import LONGEST_NAP, SECOND
-from midwatch.courier import LANE_WIDTH, Courier
-from midwatch.errors import Conflict, DeliveryError, StoreUnavailable
-from midwatch.event import Event
+from midwatch.base.clock import LONGEST_NAP, SECOND
+from midwatch.base.errors import Conflict, DeliveryError, StoreUnavailable
+from midwatch.domain.changes import Changes
+from midwatch.domain.channel import BACKOFF_SECONDS, MAX_ATTEMPTS, Delivery, Status
+from midwatch.domain.event import Event
+from midwatch.loops import courier as module
+from midwatch.loops.courier import LANE_WIDTH, Courier
 from midwatch.testing import FakeClock
 
 START = 1_700_000_000 * SECOND

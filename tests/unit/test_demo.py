@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from midwatch.agent import TurnResult
-from midwatch.agents import build, demo
-from midwatch.errors import AgentError, BadConfig, TransientError
-from midwatch.event import MessageDelta, TaskProgress, ToolExecEnd, ToolExecStart
+from midwatch.agents import demo
+from midwatch.agents.registry import build
+from midwatch.base.errors import AgentError, BadConfig, TransientError
+from midwatch.domain.agent import TurnResult
+from midwatch.domain.event import MessageDelta, TaskProgress, ToolExecEnd, ToolExecStart
 from midwatch.testing import RecordingTurn
 
 

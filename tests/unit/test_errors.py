@@ -10,9 +10,8 @@ import pytest
 import typer
 
 import midwatch
-from midwatch import errors
-from midwatch.cli.main import app
-from midwatch.errors import (
+from midwatch.base import errors
+from midwatch.base.errors import (
     AlreadyFinished,
     DeliveryError,
     InvalidInput,
@@ -23,6 +22,7 @@ from midwatch.errors import (
     NotFound,
     UnknownAgent,
 )
+from midwatch.cli.main import app
 
 ALL = {
     name: made

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midwatch.change import Changes
-from midwatch.clock import SECOND, iso
-from midwatch.event import (
+from midwatch.base.clock import SECOND, iso
+from midwatch.domain.changes import Changes
+from midwatch.domain.event import (
     EVERYTHING,
     KINDS,
     META,

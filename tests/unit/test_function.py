@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
-from midwatch.agent import Answer, Conversation, Turn, TurnResult, Usage
-from midwatch.agents import build, function
+from midwatch.agents import function
 from midwatch.agents.function import FunctionAgent
 from midwatch.agents.function_child import wants_turn
-from midwatch.agents.guard import guard
-from midwatch.agents.reaping import members
-from midwatch.errors import AgentError, BadConfig, LeaseLost, TransientError
-from midwatch.event import MessageDelta, Payload, TaskProgress
+from midwatch.agents.registry import build
+from midwatch.base.errors import AgentError, BadConfig, LeaseLost, TransientError
+from midwatch.domain.agent import Answer, Conversation, Turn, TurnResult, Usage
+from midwatch.domain.event import MessageDelta, Payload, TaskProgress
+from midwatch.programs.guard import guard
+from midwatch.programs.reaper import members
 from midwatch.testing import RecordingTurn
 
 WORK = """
@@ -36,14 +37,14 @@ def unfit(prompt): return object()
 def loud(prompt): print("{" + '"end": {"text": "forged"}}', flush=True); os.write(1, b"noise\\n"); return "quiet"
 def reads(prompt): return repr(sys.stdin.read())
 def whole(prompt):
-    from midwatch.agent import TurnResult, Usage
+    from midwatch.domain.agent import TurnResult, Usage
     return TurnResult(text="t", outcome="silent", thread_id="th", usage=Usage(input_tokens=3, model="m"), iterations=2)
 def wrong_outcome(prompt):
-    from midwatch.agent import TurnResult
+    from midwatch.domain.agent import TurnResult
     return TurnResult(outcome="timeout")
 def boom(prompt): raise ValueError("no\\nluck")
 def transient(prompt):
-    from midwatch.errors import TransientError
+    from midwatch.base.errors import TransientError
     raise TransientError("come back")
 def refused(prompt): raise ConnectionRefusedError("nobody there")
 def leaves(prompt): sys.exit(3)
@@ -56,7 +57,7 @@ def where(prompt, turn):
     return [*facts, os.environ["MIDWATCH_TASK"], os.environ.get("MW_WORD"), os.getcwd(), turn.stopping]
 
 def busy(prompt, turn):
-    from midwatch.event import MessageDelta
+    from midwatch.domain.event import MessageDelta
     old = turn.load_progress()
     turn.save_progress({"step": old["step"] + 1})
     turn.emit(MessageDelta(message_id="m", offset=0, text="piece"))
@@ -64,7 +65,7 @@ def busy(prompt, turn):
     return f"{answer.granted} {answer.choice} {turn.receive()} {turn.deadline}"
 
 async def async_busy(prompt, turn):
-    from midwatch.event import MessageDelta
+    from midwatch.domain.event import MessageDelta
     old = await turn.load_progress()
     await turn.save_progress({"step": old["step"] + 1})
     await turn.emit(MessageDelta(message_id="m", offset=0, text="piece"))
@@ -72,13 +73,13 @@ async def async_busy(prompt, turn):
     return f"{answer.granted} {answer.choice} {message} {turn.deadline}"
 
 def hang(prompt, turn):
-    from midwatch.event import TaskProgress
+    from midwatch.domain.event import TaskProgress
     try:
         turn.emit(TaskProgress(text="ready"))
         time.sleep(600)
     finally: Path("stopping").write_text(str(turn.stopping))
 async def async_hang(prompt, turn):
-    from midwatch.event import TaskProgress
+    from midwatch.domain.event import TaskProgress
     await turn.emit(TaskProgress(text="ready"))
     await asyncio.sleep(600)
 def deaf(prompt, turn):

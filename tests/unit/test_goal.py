@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from midwatch.change import Changes
-from midwatch.channel import Delivery
-from midwatch.clock import SECOND
-from midwatch.errors import BadConfig, Conflict, InvalidInput
-from midwatch.goal import (
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import BadConfig, Conflict, InvalidInput
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.changes import Changes
+from midwatch.domain.channel import Delivery
+from midwatch.domain.goal import (
     LONGEST_DELAY,
     MOST_ALIKE,
     MOST_ERRORS,
     OPEN,
     SHORTEST_DELAY,
     TRANSITIONS,
-    Ended,
     Goal,
     Means,
     Templates,
@@ -36,8 +36,8 @@ from midwatch.goal import (
     validate,
     wake,
 )
-from midwatch.session import gate_key
-from midwatch.task import AUTOMATION_PAUSES, STATUS_OF, AgentTerms, Task
+from midwatch.domain.session import gate_key
+from midwatch.domain.task import AUTOMATION_PAUSES, STATUS_OF, Ended, Task
 from records import a_goal, a_task
 
 NOW = 1_700_000_000 * SECOND
@@ -154,7 +154,7 @@ def test_normalising_twice_is_normalising_once() -> None:
 
 
 def test_a_prompt_without_the_objective_is_refused_when_settings_are_read(tmp_path: Any) -> None:
-    from midwatch.config import Settings
+    from midwatch.desk.config import Settings
 
     (tmp_path / "midwatch.toml").write_text('[goals]\nverify_prompt = "look"\n')
     with pytest.raises(BadConfig, match=r"goals\.verify_prompt.*\{objective\}"):

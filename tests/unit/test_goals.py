@@ -9,18 +9,19 @@ from typing import Any, get_args
 
 import pytest
 
-from midwatch import goal as rules
-from midwatch.change import Changes, Update
-from midwatch.clock import SECOND
-from midwatch.errors import Conflict, Forbidden, InvalidInput, NotFound, UnknownAgent
-from midwatch.event import EventFilter
-from midwatch.goal import DEADLINE_SECONDS, TRANSITIONS, Goal, Means, Status
-from midwatch.goals import Goals
-from midwatch.identity import Actor
-from midwatch.session import Session
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import Conflict, Forbidden, InvalidInput, NotFound, UnknownAgent
+from midwatch.domain import goal as rules
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.event import EventFilter
+from midwatch.domain.goal import DEADLINE_SECONDS, TRANSITIONS, Goal, Means, Status
+from midwatch.domain.identity import Actor
+from midwatch.domain.session import Session
+from midwatch.domain.task import Task, owned
+from midwatch.services.goals import Goals
+from midwatch.services.tasks import Tasks
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.task import AgentTerms, Task, owned
-from midwatch.tasks import Tasks
 from midwatch.testing import FakeClock
 from records import a_goal, asking
 

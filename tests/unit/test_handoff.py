@@ -6,21 +6,19 @@ from typing import Any
 
 import pytest
 
-from midwatch.agent import AgentCapability
-from midwatch.clock import SECOND
-from midwatch.errors import HandoffLimit, InvalidInput
-from midwatch.handoff import (
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import HandoffLimit, InvalidInput
+from midwatch.domain.agent import AgentCapability, Candidate, best_first
+from midwatch.domain.handoff import (
     MAX_INPUT,
     OPEN,
     TRANSITIONS,
-    Candidate,
     Handoff,
     HandoffTask,
     Limits,
     Link,
     accepted,
     asked,
-    best_first,
     cancelled,
     check,
     check_way,
@@ -34,8 +32,8 @@ from midwatch.handoff import (
     transfer_message,
     visited,
 )
-from midwatch.history import HandoffContext
-from midwatch.task import Task
+from midwatch.domain.handoff_history import HandoffContext
+from midwatch.domain.task import Task
 from records import a_task
 
 NOW = 1_700_000_000 * SECOND

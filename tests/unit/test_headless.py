@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from midwatch.agent import TurnResult
-from midwatch.agents import base, build, headless
-from midwatch.agents.guard import guard
+from midwatch.agents import base, headless
 from midwatch.agents.headless import HeadlessAgent, installed_version
-from midwatch.agents.streams import PROFILES, telling
-from midwatch.clock import SECOND, SystemClock
-from midwatch.errors import AgentError, BadConfig, TransientError, UsageLimit
-from midwatch.event import MessageUpdate, ToolExecEnd, ToolExecStart
+from midwatch.agents.registry import build
+from midwatch.agents.streams import PROFILES, step_events
+from midwatch.base.clock import SECOND, SystemClock
+from midwatch.base.errors import AgentError, BadConfig, TransientError, UsageLimit
+from midwatch.domain.agent import TurnResult
+from midwatch.domain.event import MessageUpdate, ToolExecEnd, ToolExecStart
+from midwatch.programs.guard import guard
 from midwatch.testing import RecordingTurn
 
 TESTS = Path(__file__).parents[1]
@@ -138,7 +139,7 @@ async def test_text_is_shown_some_20_times_a_second_at_most() -> None:
     spent = time.monotonic() - began
     assert found.text == "enough"
     pieces = seen(turn, "message_delta")
-    assert len(pieces) <= spent / telling.PAUSE + 2
+    assert len(pieces) <= spent / step_events.PAUSE + 2
     offset = 0
     for one in pieces:
         assert one.offset == offset
@@ -239,7 +240,7 @@ async def test_a_stream_without_a_result() -> None:
     with pytest.raises(AgentError, match="codex ended without a result"):
         await run(agent("codex", "cut", recording("codex", "work"), "4"), turn)
     (end,) = seen(turn, "tool_exec_end")
-    assert end.is_error and end.result == telling.UNTOLD, "what was open is closed"
+    assert end.is_error and end.result == step_events.UNTOLD, "what was open is closed"
 
 
 async def test_what_was_written_before_the_end_is_kept() -> None:

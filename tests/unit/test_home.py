@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from midwatch.errors import AlreadyRunning, HomeUnusable
-from midwatch.home import Home, Lock, ServerInfo, boot_id
+from midwatch.base.errors import AlreadyRunning, HomeUnusable
+from midwatch.base.home import Home, Lock, ServerInfo, boot_id
 
 START = """
 import sys
 from pathlib import Path
-from midwatch.home import Home
-from midwatch.errors import MidwatchError
+from midwatch.base.home import Home
+from midwatch.base.errors import MidwatchError
 home = Home(Path(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.readline()
@@ -280,7 +280,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midwatch.home.OWNER_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("midwatch.base.home.OWNER_RETRY_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("hasty")

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from midwatch.api.door import Call, Door
+from midwatch.api.admission import Admission, Call
 from midwatch.api.identity import MINUTE, MOST_OF_A_PEER, MOST_OF_ALL, Failures
-from midwatch.config import Settings
-from midwatch.errors import (
+from midwatch.base.errors import (
     BadConfig,
     Conflict,
     Forbidden,
@@ -24,7 +23,9 @@ from midwatch.errors import (
     Unauthorized,
     WrongHost,
 )
-from midwatch.identity import KEPT_SECONDS, LIVES_SECONDS, NOTED_SECONDS, OWNER, Actor, Tokens, hash_of
+from midwatch.desk.config import Settings
+from midwatch.domain.identity import KEPT_SECONDS, LIVES_SECONDS, NOTED_SECONDS, OWNER, Actor, hash_of
+from midwatch.services.tokens import Tokens
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock
 
@@ -180,7 +181,7 @@ async def test_whom_a_proxy_names_gets_no_link(tokens: Tokens) -> None:
 
 
 async def test_links_of_one_actor_are_bounded(tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midwatch.identity.MOST_OF_AN_ACTOR", 2)
+    monkeypatch.setattr("midwatch.services.tokens.MOST_OF_AN_ACTOR", 2)
     await tokens.link(OWNER)
     _, code = await tokens.link(OWNER)
     for more in (tokens.link(OWNER), tokens.sign_in(token=FILE)):
@@ -241,12 +242,12 @@ async def test_use_that_cannot_be_noted_harms_nobody(
 # -- the door ----------------------------------------------------------------------------------------------------------
 
 
-def door(home: Path = Path("/nowhere"), **settings: object) -> Door:
-    return Door(Settings.load(home, **settings))
+def door(home: Path = Path("/nowhere"), **settings: object) -> Admission:
+    return Admission(Settings.load(home, **settings))
 
 
 def call(
-    made: Door,
+    made: Admission,
     *,
     method: str = "GET",
     path: str = "/api/v1/tasks",
@@ -269,7 +270,7 @@ def call(
     )
 
 
-def refusal(made: Door, **said: object) -> type[Exception] | None:
+def refusal(made: Admission, **said: object) -> type[Exception] | None:
     try:
         made.check(call(made, **said))
     except (WrongHost, ForeignOrigin) as problem:

@@ -17,12 +17,12 @@ import pytest
 from pydantic import BaseModel
 
 from fakes.model_server import Model, serve
-from midwatch.agent import TurnResult
-from midwatch.agents import build
-from midwatch.agents.llm import LlmAgent
+from midwatch.agents.llm.kind import LlmAgent
 from midwatch.agents.llm.tools import Tool, tool
-from midwatch.errors import AgentError, BadConfig, TransientError, UsageLimit
-from midwatch.event import LlmRequest, LlmResponse, LlmRetry, MessageDelta, ToolExecEnd, ToolExecSkipped
+from midwatch.agents.registry import build
+from midwatch.base.errors import AgentError, BadConfig, TransientError, UsageLimit
+from midwatch.domain.agent import TurnResult
+from midwatch.domain.event import LlmRequest, LlmResponse, LlmRetry, MessageDelta, ToolExecEnd, ToolExecSkipped
 from midwatch.testing import RecordingTurn
 
 pytestmark = pytest.mark.slow
@@ -739,7 +739,7 @@ def test_the_system_text_may_be_in_a_file(tmp_path: Path) -> None:
 
 LAZY = """
 import sys
-from midwatch.agents import build
+from midwatch.agents.registry import build
 agent = build("it", "llm", {"model": "openai:x", "base_url": "http://127.0.0.1:9"})
 agent.describe()
 assert "pydantic_ai" not in sys.modules

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from midwatch.agent import Answer
 from midwatch.agents.base import BaseAgent
-from midwatch.agents.guard import guard
 from midwatch.agents.llm.builtin import MOST_NAMES, OUTPUT_LIMIT
 from midwatch.agents.llm.toolkit import BUILT_IN, ToolOptions, toolkit
 from midwatch.agents.llm.tools import Toolbox, ToolOutput, tool
-from midwatch.agents.reaping import members
-from midwatch.errors import AgentError, BadConfig
+from midwatch.base.errors import AgentError, BadConfig
+from midwatch.domain.agent import Answer
+from midwatch.programs.guard import guard
+from midwatch.programs.reaper import members
 from midwatch.testing import RecordingTurn
 
 

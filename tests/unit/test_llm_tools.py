@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
-from midwatch.agent import Turn
 from midwatch.agents.llm.tools import LONGEST_RESULT, Tool, Toolbox, Toolkit, ToolOutput, tool
-from midwatch.errors import BadConfig
-from midwatch.event import TaskProgress
+from midwatch.base.errors import BadConfig
+from midwatch.domain.agent import Turn
+from midwatch.domain.event import TaskProgress
 from midwatch.testing import RecordingTurn
 
 

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from midwatch.change import Changes, Update
-from midwatch.channel import Delivery
-from midwatch.errors import Conflict, InvalidInput, NotFound
-from midwatch.event import EVERYTHING
-from midwatch.notifications import Notifications
+from midwatch.base.errors import Conflict, InvalidInput, NotFound
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.channel import Delivery
+from midwatch.domain.event import EVERYTHING
+from midwatch.services.notifications import Notifications
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock, RecordingChannel
 

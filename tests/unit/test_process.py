@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from midwatch.agent import Turn, TurnResult
-from midwatch.agents import process, reaping
-from midwatch.agents.guard import Guard, guard
-from midwatch.agents.process import Child, Output, ProcessConversation, Program
-from midwatch.agents.reaping import _lives as alive
-from midwatch.agents.reaping import end_group, end_strays, identify, members, reap
-from midwatch.errors import AgentError, LeaseLost, TransientError
+from midwatch.base.errors import AgentError, LeaseLost, TransientError
+from midwatch.domain.agent import Turn, TurnResult
+from midwatch.programs import process, reaper
+from midwatch.programs.guard import Guard, guard
+from midwatch.programs.process import Child, Output, ProcessConversation, Program
+from midwatch.programs.reaper import _lives as alive
+from midwatch.programs.reaper import end_group, end_strays, identify, members, reap
 from midwatch.testing import RecordingTurn
 
 pytestmark = pytest.mark.slow
@@ -488,8 +488,8 @@ async def test_reap_finds_strays_of_the_attempt_that_began_the_conversation() ->
 
 
 async def test_where_there_is_no_proc_nothing_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(reaping, "PROC", tmp_path / "none")
-    monkeypatch.setattr(reaping, "boot_id", lambda: "")
+    monkeypatch.setattr(reaper, "PROC", tmp_path / "none")
+    monkeypatch.setattr(reaper, "boot_id", lambda: "")
     assert identify(os.getpid()) == ""
     assert await reap("t_none", 1, os.getpgid(0), identify(os.getpgid(0))) == 0
 
@@ -498,7 +498,7 @@ async def test_where_there_is_no_proc_nothing_is_ended(monkeypatch: pytest.Monke
 
 PARENT = """
 import asyncio, os, sys, time
-from midwatch.agents.process import Child, Output, Program
+from midwatch.programs.process import Child, Output, Program
 from midwatch.testing import RecordingTurn
 
 async def main(how):

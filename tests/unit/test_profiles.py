@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from midwatch.agents.guard import guard
 from midwatch.agents.profiles import PROFILES, Profile, advice, detect, profile
-from midwatch.errors import BadConfig
+from midwatch.base.errors import BadConfig
+from midwatch.programs.guard import guard
 from midwatch.testing import RecordingTurn
 
 

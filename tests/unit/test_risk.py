@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from midwatch.agent import Question
-from midwatch.risk import hint
+from midwatch.domain.agent import Question
+from midwatch.domain.risk import hint
 
 ROOT = "/home/me/project"
 HINTS: list[tuple[dict[str, Any], str | None]] = [

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from midwatch.errors import Conflict, InvalidInput
-from midwatch.routines import Routines
+from midwatch.base.errors import Conflict, InvalidInput
+from midwatch.loops.routines import Routines
 from midwatch.testing import FakeClock, settle
 
 

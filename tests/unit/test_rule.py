@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from midwatch.agent import Question
-from midwatch.errors import InvalidInput
-from midwatch.rule import MOST_PATHS, Decision, Look, Pattern, Policy, Rule, allows, decide, denies, located, narrow
+from midwatch.base.errors import InvalidInput
+from midwatch.domain.agent import Question
+from midwatch.domain.rule import MOST_PATHS, Decision, Pattern, Policy, Rule
+from midwatch.services.rule_decision import Look, allows, decide, denies, located, narrow
 
 
 def run(command: str | None, **fields: Any) -> Question:

@@ -14,10 +14,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from midwatch.cli.main import outcome
-from midwatch.clock import SECOND
-from midwatch.errors import InvalidInput
-from midwatch.schedule import (
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import InvalidInput
+from midwatch.base.schedule import (
     ALIASES,
     FORMS,
     MAX_EVERY,
@@ -31,6 +30,7 @@ from midwatch.schedule import (
     parse_moment,
     upcoming,
 )
+from midwatch.cli.main import outcome
 
 HOUR, DAY = 3600 * SECOND, 86400 * SECOND
 BERLIN, NEW_YORK, LORD_HOWE, SANTIAGO = (

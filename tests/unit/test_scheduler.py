@@ -15,17 +15,18 @@ from typing import Any
 
 import pytest
 
-from midwatch import automation as rules
-from midwatch.automation import Automation
-from midwatch.change import Changes, Update
-from midwatch.clock import LONGEST_NAP, SECOND, iso
-from midwatch.errors import Conflict, StoreUnavailable
-from midwatch.event import EventFilter
-from midwatch.schedule import Schedule
-from midwatch.scheduler import BATCH, PAUSE_SECONDS, Scheduler
-from midwatch.session import Session
+from midwatch.base.clock import LONGEST_NAP, SECOND, iso
+from midwatch.base.errors import Conflict, StoreUnavailable
+from midwatch.base.schedule import Schedule
+from midwatch.domain import automation as rules
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.automation import Automation
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.event import EventFilter
+from midwatch.domain.session import Session
+from midwatch.domain.task import Task, TaskFilter
+from midwatch.loops.scheduler import BATCH, PAUSE_SECONDS, Scheduler
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.task import AgentTerms, Task, TaskFilter
 from midwatch.testing import FakeClock, settle
 from records import a_goal, a_task, an_automation
 

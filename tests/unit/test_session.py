@@ -8,18 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from midwatch.clock import SECOND
-from midwatch.errors import InvalidInput
-from midwatch.session import (
-    MAX_KEY,
-    Message,
-    Session,
-    View,
-    checked_key,
-    gate_key,
-    thread_scope,
-    visibility_key,
-)
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import InvalidInput
+from midwatch.domain.session import MAX_KEY, Message, Session, View, checked_key, gate_key, thread_scope, visibility_key
 
 # The grammar: <type>:<id>, then tokens. Of seed, thread and work the first that is there, in this order, is the thread.
 TABLE = [

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from midwatch.clock import SECOND
-from midwatch.errors import Conflict, InvalidInput, NotFound, UnknownAgent
-from midwatch.event import EVERYTHING
-from midwatch.sessions import PAGE, Sessions
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import Conflict, InvalidInput, NotFound, UnknownAgent
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.event import EVERYTHING
+from midwatch.domain.task import TaskFilter
+from midwatch.services.sessions import PAGE, Sessions
+from midwatch.services.tasks import Tasks
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.task import AgentTerms, TaskFilter
-from midwatch.tasks import Tasks
 from midwatch.testing import FakeClock
 from records import take
 

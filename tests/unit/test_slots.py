@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from midwatch.slots import REMEMBERED, Room, Slots
-from midwatch.task import Shares
+from midwatch.domain.claiming import Room, Shares
+from midwatch.running.slots import REMEMBERED, Slots
 from midwatch.testing import settle
 from records import a_task, asking
 

@@ -22,7 +22,7 @@ from midwatch.agents.streams.goose import GooseStream
 from midwatch.agents.streams.lines import LINE_LIMIT, Lines
 from midwatch.agents.streams.opencode import OpencodeStream
 from midwatch.agents.streams.reading import change_by, plan_of, shown_command, title_of, tool_kind
-from midwatch.clock import SECOND
+from midwatch.base.clock import SECOND
 
 RECORDINGS = Path(__file__).parents[1] / "recordings/headless"
 NAMES = sorted(PROFILES)

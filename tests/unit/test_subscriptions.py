@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from midwatch.bus import Bus
-from midwatch.change import Changes
-from midwatch.clock import SystemClock
-from midwatch.errors import InvalidInput, StoreUnavailable
-from midwatch.event import Event, EventFilter, LoopError, MessageDelta, TaskProgress, event
+from midwatch.base.clock import SystemClock
+from midwatch.base.errors import InvalidInput, StoreUnavailable
+from midwatch.domain.changes import Changes
+from midwatch.domain.event import Event, EventFilter, LoopError, MessageDelta, TaskProgress, event
+from midwatch.live.bus import Bus
+from midwatch.live.subscriptions import Subscriptions
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.subscriptions import Subscriptions
 from midwatch.testing import settle
 from records import CLOCK
 from servers import eventually
@@ -150,7 +150,7 @@ async def test_what_was_not_handled_is_told_again_after_a_crash(tmp_path: Path) 
 
 
 async def test_a_handler_that_finds_no_store_is_told_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midwatch.subscriptions.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("midwatch.live.subscriptions.PAUSE_SECONDS", 0.01)
     refusals = ["no", "no"]
 
     def refuse(_: Event) -> None:
@@ -224,7 +224,7 @@ async def test_a_name_is_used_once_until_it_is_removed(place: Place) -> None:
 async def test_a_handler_that_does_not_want_to_end_keeps_nobody_waiting(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("midwatch.subscriptions.STOP_SECONDS", 0.01)
+    monkeypatch.setattr("midwatch.live.subscriptions.STOP_SECONDS", 0.01)
     go = asyncio.Event()
 
     async def stubborn() -> None:

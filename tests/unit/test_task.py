@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midwatch.change import Changes, Update
-from midwatch.clock import SECOND, SystemClock
-from midwatch.errors import (
+from midwatch.base.clock import SECOND, SystemClock
+from midwatch.base.errors import (
     AlreadyFinished,
     Conflict,
     InvalidInput,
@@ -23,16 +22,16 @@ from midwatch.errors import (
     NotFound,
     UnknownAgent,
 )
-from midwatch.event import EventFilter
-from midwatch.store import Store
-from midwatch.stores.sqlite import SqliteStore
-from midwatch.task import (
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.event import EventFilter
+from midwatch.domain.store import Store
+from midwatch.domain.task import (
     OPEN,
     STATUS_OF,
     STATUSES,
     TRANSITIONS,
     TRIES,
-    AgentTerms,
     Outcome,
     Status,
     Stop,
@@ -43,13 +42,14 @@ from midwatch.task import (
     retry_delay,
     start_notice,
 )
-from midwatch.tasks import Limits, Tasks
+from midwatch.services.tasks import Limits, Tasks
+from midwatch.stores.sqlite import SqliteStore
 from records import CLOCK, a_task, asking, fence, running, take
 
 NOW = 1_700_000_000 * SECOND
 
 
-class Roster:
+class AgentRegistry:
     """Two agents known here, of which one is live; and one that only another process has."""
 
     default = "demo"
@@ -91,7 +91,7 @@ async def memory() -> AsyncIterator[Store]:
 
 @pytest.fixture
 def tasks(memory: Store) -> Tasks:
-    return Tasks(memory, SystemClock(), Roster(), console_only, Limits(max_open=3), submitter="i_me")
+    return Tasks(memory, SystemClock(), AgentRegistry(), console_only, Limits(max_open=3), submitter="i_me")
 
 
 # -- tables ------------------------------------------------------------------------------------------------------
@@ -477,7 +477,7 @@ class Fickle:
 
 
 def on(store: Fickle) -> Tasks:
-    return Tasks(store, SystemClock(), Roster(), console_only)  # type: ignore[arg-type]
+    return Tasks(store, SystemClock(), AgentRegistry(), console_only)  # type: ignore[arg-type]
 
 
 async def test_a_cancel_that_always_conflicts_gives_up_after_five_tries() -> None:

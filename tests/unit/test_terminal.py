@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from midwatch.agent import Answer, TurnResult, has_terminal
-from midwatch.agents import build, reaping
-from midwatch.agents.guard import guard
+from midwatch.agents.registry import build
 from midwatch.agents.terminal.kind import TerminalOptions
 from midwatch.agents.terminal.screen import MOST_BYTES, Screen
-from midwatch.errors import AgentError, BadConfig, Conflict
-from midwatch.event import AgentExited
+from midwatch.base.errors import AgentError, BadConfig, Conflict
+from midwatch.domain.agent import Answer, TurnResult, has_terminal
+from midwatch.domain.event import AgentExited
+from midwatch.programs import reaper
+from midwatch.programs.guard import guard
 from midwatch.testing import RecordingTurn
 
 pytestmark = pytest.mark.slow
@@ -384,7 +385,7 @@ async def test_closing_leaves_no_process_of_the_session(tmp_path: Path) -> None:
         found = await say(talk, "sleep 600 & sleep 601 & jobs -p")
         pids = [int(word) for word in found.text.split() if word.isdigit()]
         assert len(pids) >= 2
-    assert not [pid for pid in pids if reaping._lives(pid)]
+    assert not [pid for pid in pids if reaper._lives(pid)]
 
 
 # -- questions ------------------------------------------------------------------------------------------------------

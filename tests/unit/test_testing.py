@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from midwatch import testing
-from midwatch.agent import Answer, Turn, TurnResult, Usage
-from midwatch.channel import Delivery
-from midwatch.clock import SECOND
-from midwatch.errors import AgentError, DeliveryError
-from midwatch.event import MessageDelta, TaskProgress
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import AgentError, DeliveryError
+from midwatch.domain.agent import Answer, Turn, TurnResult, Usage
+from midwatch.domain.channel import Delivery
+from midwatch.domain.event import MessageDelta, TaskProgress
 from midwatch.testing import FakeClock, RecordingChannel, RecordingTurn, ScriptedAgent
 
 # -- FakeClock ---------------------------------------------------------------------------------------------------

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from midwatch import turn as turn_module
-from midwatch.agent import Choice, Question
-from midwatch.approval import Approval, resolve
-from midwatch.change import Changes, Update
-from midwatch.clock import SECOND, SystemClock
-from midwatch.errors import AgentError, Conflict, InvalidInput, LeaseLost, StoreUnavailable
-from midwatch.event import (
+from midwatch.base.clock import SECOND, SystemClock
+from midwatch.base.errors import AgentError, Conflict, InvalidInput, LeaseLost, StoreUnavailable
+from midwatch.domain.agent import Choice, Question
+from midwatch.domain.approval import Approval, resolve
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.event import (
     KINDS,
     Event,
     EventFilter,
@@ -26,13 +25,14 @@ from midwatch.event import (
     ToolExecEnd,
     ToolExecStart,
 )
-from midwatch.rule import Decision, Judge, Ruling, nobody
-from midwatch.spending import Purse
-from midwatch.store import Store
+from midwatch.domain.rule import Decision, Judge, Ruling, nobody
+from midwatch.domain.store import Store
+from midwatch.domain.task import Claim, Task, owned
+from midwatch.running import turn as turn_module
+from midwatch.running.turn import MOST_UNWRITTEN, LiveTurn
+from midwatch.services.day_budget import Purse
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.task import Claim, Task, owned
 from midwatch.testing import RecordingTurn, settle
-from midwatch.turn import MOST_UNWRITTEN, LiveTurn
 from records import a_steer, a_task, running
 
 

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midwatch.usage import COUNTS, FIGURES, QUARTER, Spent, grouped, summed, told
+from midwatch.domain.usage import COUNTS, FIGURES, QUARTER, Spent, grouped, summed, told
 
 HERE = ZoneInfo("Europe/Berlin")
 counts = st.integers(0, 1000)

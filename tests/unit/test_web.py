@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from midwatch.api.web import POLICY, TYPES, load
-from midwatch.event import KINDS
+from midwatch.domain.event import KINDS
 
 ASSETS = load()
 SCRIPTS = sorted(name for name in ASSETS if name.endswith(".js"))

@@ -5,30 +5,15 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from midwatch.agent import AgentCapability, Turn
-from midwatch.agents.sandbox import Sandbox
-from midwatch.clock import seconds
-from midwatch.errors import AgentError, BadConfig, InvalidInput, MidwatchError, TransientError
-from midwatch.task import AgentTerms
+from midwatch.base.errors import AgentError, BadConfig, MidwatchError, TransientError
+from midwatch.domain.agent import AgentCapability, AgentTerms, Turn
+from midwatch.programs.sandbox import Sandbox
 
 M = TypeVar("M", bound="KindOptions")
-
-
-def _seconds(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("true and false are no durations; write 90s, 10m, 1h30m or 2d")
-    try:
-        return seconds(value) if isinstance(value, str | int | float) else value
-    except InvalidInput as problem:
-        raise ValueError(str(problem)) from None
-
-
-Seconds = Annotated[float, BeforeValidator(_seconds)]
-"""A duration: a number of seconds, or text such as 90s, 10m, 1h30m, 2d."""
 
 
 class KindOptions(BaseModel):

@@ -15,13 +15,12 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from midwatch.agent import Turn, TurnResult
 from midwatch.agents.base import BaseAgent, KindOptions, last_lines, message_id
-from midwatch.agents.process import OUTPUT_LIMIT, Output, ProcessConversation, Program, within
-from midwatch.errors import AgentError, BadConfig, TransientError
-from midwatch.event import MessageDelta
-from midwatch.session import Session
-from midwatch.task import AgentTerms
+from midwatch.base.errors import AgentError, BadConfig, TransientError
+from midwatch.domain.agent import AgentTerms, Turn, TurnResult
+from midwatch.domain.event import MessageDelta
+from midwatch.domain.session import Session
+from midwatch.programs.process import OUTPUT_LIMIT, Output, ProcessConversation, Program, within
 
 TEMPORARY_FAILURE = 75
 """Exit code EX_TEMPFAIL of sysexits.h."""

@@ -13,14 +13,13 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
-from midwatch.agent import Turn, TurnResult
 from midwatch.agents.base import BaseAgent, KindOptions, message_id
 from midwatch.agents.function import OnLoop
-from midwatch.channel import cut
-from midwatch.errors import AgentError, TransientError
-from midwatch.event import MessageDelta, TaskProgress, ToolExecEnd, ToolExecStart
-from midwatch.session import Session
-from midwatch.task import AgentTerms
+from midwatch.base.errors import AgentError, TransientError
+from midwatch.base.text import cut
+from midwatch.domain.agent import AgentTerms, Turn, TurnResult
+from midwatch.domain.event import MessageDelta, TaskProgress, ToolExecEnd, ToolExecStart
+from midwatch.domain.session import Session
 
 DIRECTIVE = re.compile(r"(?<!\S)demo:(ask|fail|transient|crash|hang|silent|sleep=(\d{1,6}(?:\.\d+)?))(?!\S)")
 STREAMING = 1.0

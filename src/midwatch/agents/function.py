@@ -22,16 +22,15 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from midwatch.agent import Choice, Conversation, Interrupt, Question, Turn, TurnResult, Usage
 from midwatch.agents import function_child
 from midwatch.agents.base import BaseAgent, KindOptions, failure, last_lines
 from midwatch.agents.function_child import FACTS, TurnProxy, is_async, text_of, wants_turn
-from midwatch.agents.process import Child, Output, Pipe, ProcessConversation, Program, within
-from midwatch.errors import AgentError, BadConfig, LeaseLost, TransientError
-from midwatch.event import KINDS
-from midwatch.handoff import Handoff, HandoffTask, Transfer
-from midwatch.session import Session
-from midwatch.task import AgentTerms
+from midwatch.base.errors import AgentError, BadConfig, LeaseLost, TransientError
+from midwatch.domain.agent import AgentTerms, Choice, Conversation, Interrupt, Question, Turn, TurnResult, Usage
+from midwatch.domain.event import KINDS
+from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
+from midwatch.domain.session import Session
+from midwatch.programs.process import Child, Output, Pipe, ProcessConversation, Program, within
 
 Function = Callable[..., Any]
 

@@ -26,7 +26,7 @@ FACTS = ("task_id", "attempt", "session_key", "prompt", "thread_id", "workdir", 
 
 
 class Answer(NamedTuple):
-    """What became of a question; the same as `midwatch.agent.Answer`."""
+    """What became of a question; the same as `midwatch.domain.agent.Answer`."""
 
     status: str
     choice: str | None = None
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 
 
 class Handoff(SimpleNamespace):
-    """Work that was handed over; the same fields as `midwatch.handoff.Handoff`."""
+    """Work that was handed over; the same fields as `midwatch.domain.handoff.Handoff`."""
 
     @property
     def output(self) -> Any:
@@ -48,7 +48,7 @@ class Handoff(SimpleNamespace):
 
 
 class Transfer(NamedTuple):
-    """Work that another agent has taken; the same names as `midwatch.handoff.Transfer`."""
+    """Work that another agent has taken; the same names as `midwatch.domain.handoff.Transfer`."""
 
     handoff: Handoff
     task: SimpleNamespace
@@ -94,7 +94,7 @@ class TurnProxy:
         return self._wait(self._call("receive"))
 
     def ask(self, question: Any, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None) -> Any:
-        """Ask a person and wait for the answer; a text, or a `midwatch.agent.Question`."""
+        """Ask a person and wait for the answer; a text, or a `midwatch.domain.agent.Question`."""
         asked = question if isinstance(question, str) else asdict(question)
         return self._wait(self._call("ask", asked, tuple(choices), expires))
 
@@ -103,7 +103,7 @@ class TurnProxy:
         return self._wait(self._call("handoff"))
 
     def delegate(self, to: str | None = None, task: Any = "", **wish: Any) -> Any:
-        """Hand work to another agent and wait for the answer; a text, or a `midwatch.handoff.HandoffTask`."""
+        """Hand work to another agent and wait for the answer; a text, or a `midwatch.domain.handoff.HandoffTask`."""
         return self._wait(self._call("delegate", to, task if isinstance(task, str) else asdict(task), wish))
 
     def transfer(self, to: str | None = None, task: Any = "", **wish: Any) -> Any:
@@ -229,11 +229,11 @@ def _run(line: _Line, order: Mapping[str, Any]) -> dict[str, Any]:
     except BaseException as problem:
         traceback.print_exc()
         kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(problem).__mro__}
-        transient = isinstance(problem, ConnectionError) or "midwatch.errors.TransientError" in kinds
+        transient = isinstance(problem, ConnectionError) or "midwatch.base.errors.TransientError" in kinds
         told = traceback.format_exception_only(problem)[-1].strip()
         if isinstance(problem, KeyboardInterrupt):
             told = "it was interrupted"
-        elif "midwatch.errors.MidwatchError" in kinds:
+        elif "midwatch.base.errors.MidwatchError" in kinds:
             told = str(problem)
         return {"problem": told, "transient": transient}
 

@@ -17,19 +17,20 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from midwatch.agent import Turn, TurnResult, Usage
-from midwatch.agents.base import BaseAgent, KindOptions, Seconds, last_lines, prompt_of
-from midwatch.agents.process import Child, Output, ProcessConversation, Program, end_strays, within
+from midwatch.agents.base import BaseAgent, KindOptions, last_lines, prompt_of
 from midwatch.agents.streams import PROFILES, steps
 from midwatch.agents.streams.base import Parser, Permissions, Profile
 from midwatch.agents.streams.faults import Fault, judge, reset_time
 from midwatch.agents.streams.lines import Lines
-from midwatch.agents.streams.telling import Telling
-from midwatch.channel import cut
-from midwatch.clock import SECOND, SystemClock, duration
-from midwatch.errors import AgentError, BadConfig, TransientError, UsageLimit
-from midwatch.session import Session
-from midwatch.task import AgentTerms
+from midwatch.agents.streams.step_events import StepEvents
+from midwatch.base.clock import SECOND, SystemClock
+from midwatch.base.durations import duration
+from midwatch.base.errors import AgentError, BadConfig, TransientError, UsageLimit
+from midwatch.base.text import cut
+from midwatch.domain.agent import AgentTerms, Turn, TurnResult, Usage
+from midwatch.domain.session import Session
+from midwatch.programs.process import Child, Output, ProcessConversation, Program, end_strays, within
+from midwatch.wire.fields import Seconds
 
 IDLE_SECONDS = 1800.0
 LIMIT_PATIENCE = 120.0
@@ -169,7 +170,7 @@ class _Aside:
 class _Run:
     """One start of the program, and what came of it."""
 
-    told: Telling
+    told: StepEvents
     parser: Parser
     lines: Lines
     errors: Output
@@ -221,7 +222,7 @@ class HeadlessConversation(ProcessConversation):
             await turn.keep_thread(thread)
         lines, parser = Lines(self._hear), self._profile.parser()
         aside = _Aside(parser, lines, self._hear)
-        run = _Run(Telling(turn), parser, lines, Output(ERROR_LIMIT, aside.add), aside, thread, resumed)
+        run = _Run(StepEvents(turn), parser, lines, Output(ERROR_LIMIT, aside.add), aside, thread, resumed)
         workdir = turn.workdir or self._session.workdir
         program = self._agent.program(self._agent.arguments(thread, resumed=resumed), workdir)
         said = prompt_of(turn, known=resumed).encode("utf-8", "replace")
@@ -270,7 +271,7 @@ class HeadlessConversation(ProcessConversation):
             await told.tell(step)
         await within(LINGER, child.exited)
 
-    def _allowance(self, told: Telling) -> float:
+    def _allowance(self, told: StepEvents) -> float:
         """How long silence is allowed now."""
         if told.done:
             return LINGER
@@ -293,12 +294,12 @@ class HeadlessConversation(ProcessConversation):
         if told.fault is None and not told.done and run.code != 0 and not run.silent:
             told.fault = self._reason(run)
         if told.fault is not None and told.fault.kind == "limit" and told.fault.resets_at is None:
-            later = reset_time(plain(run.errors.text()), SystemClock().now())
+            later = reset_time(without_escapes(run.errors.text()), SystemClock().now())
             told.fault = replace(told.fault, resets_at=later)
 
     def _reason(self, run: _Run) -> Fault:
         """Why it failed, of what it said on standard error: at its beginning what it was asked, or else at its end."""
-        said, now = plain(run.errors.text()), SystemClock().now()
+        said, now = without_escapes(run.errors.text()), SystemClock().now()
         first = judge(said[:FAULT_SHOWN], now=now)
         if first.kind in ("thread", "options") and not run.lines.objects:
             return first
@@ -316,11 +317,11 @@ class HeadlessConversation(ProcessConversation):
         if told.denied and (self._strict or not told.done):
             return self._failed(AgentError(self._denial(told)), run, usage)
         if not told.done:
-            said = last_lines(plain(run.errors.text()), 3) or run.lines.first_noise
+            said = last_lines(without_escapes(run.errors.text()), 3) or run.lines.first_noise
             why = f"{name} ended without a result" + (f": {said}" if said else "; look at its own logs")
             return self._failed(AgentError(why), run, usage)
         if run.code is not None and run.code > 0 and not run.lingered:
-            said = last_lines(plain(run.errors.text()), 3)
+            said = last_lines(without_escapes(run.errors.text()), 3)
             return self._failed(AgentError(f"{name} {_ending(run.code)} after its answer: {said}"), run, usage)
         return TurnResult(
             text=told.answer.rstrip(), thread_id=self._thread, usage=usage, iterations=told.replies or None
@@ -336,7 +337,7 @@ class HeadlessConversation(ProcessConversation):
             iterations=run.told.replies or None,
         )  # fmt: skip
 
-    def _silence(self, told: Telling) -> AgentError:
+    def _silence(self, told: StepEvents) -> AgentError:
         name, retry = self._agent.name, told.retry
         if retry is not None and retry.fault.kind == "passing":
             return TransientError(retry.message)
@@ -375,7 +376,7 @@ class HeadlessConversation(ProcessConversation):
         how = "failed" if run.code in (0, None) else _ending(run.code)
         return AgentError(f"{name} {how}" + (f": {cut(fault.text.strip(), FAULT_SHOWN)}" if said else ""))
 
-    def _denial(self, told: Telling) -> str:
+    def _denial(self, told: StepEvents) -> str:
         name, tools = self._agent.name, ", ".join(told.denied)
         modes = [
             mode for mode in self._profile.permissions if mode != "read" and mode != self._agent.options.permissions
@@ -432,7 +433,7 @@ def _difference(total: steps.Spent, before: steps.Spent) -> steps.Spent:
     return steps.Spent(input_tokens=less("input_tokens"), output_tokens=less("output_tokens"))
 
 
-def plain(text: str) -> str:
+def without_escapes(text: str) -> str:
     """A text without colours."""
     return ESCAPES.sub("", text)
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from midwatch.agents.llm import LlmAgent, LlmOptions
+from midwatch.agents.llm.kind import LlmAgent
 from midwatch.agents.llm.model import Connection
-from midwatch.errors import AgentError
-from midwatch.task import AgentTerms
+from midwatch.agents.llm.options import LlmOptions
+from midwatch.base.errors import AgentError
+from midwatch.domain.agent import AgentTerms
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model

@@ -12,15 +12,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from midwatch.agent import Agent
-from midwatch.agents import build
 from midwatch.agents.acp.profiles import NAMES as SPEAK_ACP
 from midwatch.agents.base import BaseAgent
 from midwatch.agents.command import CommandAgent, CommandOptions
+from midwatch.agents.registry import build
 from midwatch.agents.streams import PROFILES as STREAMS
 from midwatch.agents.terminal.profiles import PROFILES as TERMINALS
-from midwatch.errors import BadConfig
-from midwatch.task import AgentTerms
+from midwatch.base.errors import BadConfig
+from midwatch.domain.agent import Agent, AgentTerms
 
 Way = Literal["acp", "headless", "terminal", "command"]
 

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header
 
-from midwatch import wire
-from midwatch.agent import Agent
-from midwatch.api.desk import Desk, Who
+from midwatch.api.dependencies import DeskDep, Who
 from midwatch.api.reply import Json
-from midwatch.errors import NotFound, UnknownAgent
+from midwatch.base.errors import NotFound, UnknownAgent
+from midwatch.domain.agent import Agent
+from midwatch.wire.agents import AgentPage
+from midwatch.wire.tasks import TaskInfo
 
 TEST_PROMPT = "Answer with the single word: ready"
 TEST_SECONDS = 120.0
@@ -20,8 +21,8 @@ TEST_SECONDS = 120.0
 router = APIRouter()
 
 
-@router.get("/agents", responses={200: {"model": wire.AgentPage}})
-async def list_agents(desk: Desk) -> Json:
+@router.get("/agents", responses={200: {"model": AgentPage}})
+async def list_agents(desk: DeskDep) -> Json:
     """All agents known here, and those that other live processes offer."""
     live = await desk.roster.live()
     known = {name: shown(agent, name in live, desk.handoffs.enabled(name)) for name, agent in desk.agents.items()}
@@ -34,8 +35,8 @@ async def list_agents(desk: Desk) -> Json:
     return Json({"agents": [everyone[name] for name in sorted(everyone)], "default": desk.settings.default_agent})
 
 
-@router.post("/agents/{name}/test", status_code=201, responses={201: {"model": wire.TaskInfo}})
-async def test(desk: Desk, who: Who, name: str, idempotency_key: Annotated[str | None, Header()] = None) -> Json:
+@router.post("/agents/{name}/test", status_code=201, responses={201: {"model": TaskInfo}})
+async def test(desk: DeskDep, who: Who, name: str, idempotency_key: Annotated[str | None, Header()] = None) -> Json:
     """Give an agent a short task, to see whether it works."""
     try:
         task = await desk.tasks.submit(

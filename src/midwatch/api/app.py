@@ -10,7 +10,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from midwatch import __version__
 from midwatch.api import (
     agents,
     approvals,
@@ -31,13 +30,14 @@ from midwatch.api import (
     web,
     worktrees,
 )  # fmt: skip
+from midwatch.api.admission import Admission
 from midwatch.api.agentapi.app import mount as mount_agentapi
-from midwatch.api.door import Door
 from midwatch.api.guard import HEADERS, Guard
 from midwatch.api.reply import Problem, not_valid, problem, refused
 from midwatch.api.sse import Streams
-from midwatch.errors import InvalidInput, MidwatchError
-from midwatch.runtime import Runtime
+from midwatch.base.errors import InvalidInput, MidwatchError
+from midwatch.base.version import __version__
+from midwatch.desk.desk import Desk
 
 PREFIX = "/api/v1"
 NOUNS = (
@@ -46,8 +46,8 @@ NOUNS = (
 )  # fmt: skip
 
 
-def create_app(runtime: Runtime, *, hosts: Collection[str] = ()) -> FastAPI:
-    """The HTTP interface of a runtime; `hosts` are further names it is called by. `app.state.streams` holds the open
+def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
+    """The HTTP interface of a desk; `hosts` are further names it is called by. `app.state.streams` holds the open
     event streams."""
     app = FastAPI(
         title="midwatch",
@@ -57,16 +57,16 @@ def create_app(runtime: Runtime, *, hosts: Collection[str] = ()) -> FastAPI:
         redoc_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    app.state.runtime = runtime
-    app.state.streams = Streams(max(10, runtime.settings.max_connections * 3 // 5))
-    app.state.failures = identity.Failures(runtime.clock)
+    app.state.desk = desk
+    app.state.streams = Streams(max(10, desk.settings.max_connections * 3 // 5))
+    app.state.failures = identity.Failures(desk.clock)
     for noun in NOUNS:
         app.include_router(noun.router, prefix=PREFIX, tags=[noun.__name__.rpartition(".")[2]])
-    mount_agentapi(app, runtime)
+    mount_agentapi(app, desk)
     web.mount(app)
     describe.describe(app)
     app.add_middleware(sessions.Keys)
-    app.add_middleware(Guard, tokens=runtime.tokens, door=Door(runtime.settings, hosts))
+    app.add_middleware(Guard, tokens=desk.tokens, door=Admission(desk.settings, hosts))
     app.add_exception_handler(MidwatchError, refused)
     app.add_exception_handler(RequestValidationError, not_valid)
     app.add_exception_handler(HTTPException, no_route)

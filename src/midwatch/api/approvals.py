@@ -7,43 +7,43 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from midwatch import wire
 from midwatch.api.bodies import AnswerBody, ApprovalQuery
-from midwatch.api.desk import Desk, Who
+from midwatch.api.dependencies import DeskDep, Who
 from midwatch.api.reply import Json
-from midwatch.errors import Forbidden
-from midwatch.identity import Actor
-from midwatch.runtime import Runtime
+from midwatch.base.errors import Forbidden
+from midwatch.desk.desk import Desk
+from midwatch.domain.identity import Actor
+from midwatch.wire.approvals import ApprovalInfo, ApprovalPage
 
 router = APIRouter()
 
 
-@router.get("/approvals", responses={200: {"model": wire.ApprovalPage}})
-async def list_approvals(desk: Desk, asked: Annotated[ApprovalQuery, Query()]) -> Json:
+@router.get("/approvals", responses={200: {"model": ApprovalPage}})
+async def list_approvals(desk: DeskDep, asked: Annotated[ApprovalQuery, Query()]) -> Json:
     """Questions, newest first; open ones unless `status` says otherwise."""
     found = await desk.approvals.list(None if asked.status == "all" else asked.status, asked.limit)
     return Json({"approvals": [approval.snapshot() for approval in found]})
 
 
-@router.get("/approvals/{approval_id}", responses={200: {"model": wire.ApprovalInfo}})
-async def show(desk: Desk, approval_id: str) -> Json:
+@router.get("/approvals/{approval_id}", responses={200: {"model": ApprovalInfo}})
+async def show(desk: DeskDep, approval_id: str) -> Json:
     """One question, with its diff."""
     return Json((await desk.approvals.get(approval_id)).snapshot(whole=True))
 
 
-@router.post("/approvals/{approval_id}/approve", responses={200: {"model": wire.ApprovalInfo}})
-async def approve(desk: Desk, who: Who, approval_id: str, body: AnswerBody | None = None) -> Json:
+@router.post("/approvals/{approval_id}/approve", responses={200: {"model": ApprovalInfo}})
+async def approve(desk: DeskDep, who: Who, approval_id: str, body: AnswerBody | None = None) -> Json:
     """Say yes, or answer with a choice."""
     return await _answer(desk, who, approval_id, body or AnswerBody(), grant=True)
 
 
-@router.post("/approvals/{approval_id}/deny", responses={200: {"model": wire.ApprovalInfo}})
-async def deny(desk: Desk, who: Who, approval_id: str, body: AnswerBody | None = None) -> Json:
+@router.post("/approvals/{approval_id}/deny", responses={200: {"model": ApprovalInfo}})
+async def deny(desk: DeskDep, who: Who, approval_id: str, body: AnswerBody | None = None) -> Json:
     """Say no."""
     return await _answer(desk, who, approval_id, body or AnswerBody(), grant=False)
 
 
-async def _answer(desk: Runtime, who: Actor, approval_id: str, said: AnswerBody, *, grant: bool) -> Json:
+async def _answer(desk: Desk, who: Actor, approval_id: str, said: AnswerBody, *, grant: bool) -> Json:
     if who.task is not None:
         raise Forbidden("an agent does not answer questions; a person does.")
     answered = await desk.approvals.answer(

@@ -9,20 +9,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
 
-from midwatch import approval, channel
-from midwatch.agents.base import Seconds
-from midwatch.automation import WINDOW_SECONDS, ManageMode, Missed, ScopeKind
-from midwatch.event import KINDS, kinds_of
-from midwatch.handoff import MAX_RETRIES
-from midwatch.handoff import Status as HandoffStatus
-from midwatch.identity import Role
-from midwatch.sessions import InterruptMode
-from midwatch.steering import SendMode
-from midwatch.submission import PRIORITY, OnCrash
-from midwatch.task import Status
-from midwatch.usage import By
-from midwatch.worktree import MAX_DIFF
-from midwatch.worktree import Status as WorktreeStatus
+from midwatch.domain import approval, channel
+from midwatch.domain.automation import WINDOW_SECONDS, ManageMode, Missed, ScopeKind
+from midwatch.domain.event import KINDS, kinds_of
+from midwatch.domain.handoff import MAX_RETRIES
+from midwatch.domain.handoff import Status as HandoffStatus
+from midwatch.domain.identity import Role
+from midwatch.domain.requests import PRIORITY, OnCrash
+from midwatch.domain.steering import SendMode
+from midwatch.domain.task import Status
+from midwatch.domain.usage import By
+from midwatch.domain.worktree import MAX_DIFF
+from midwatch.domain.worktree import Status as WorktreeStatus
+from midwatch.services.sessions import InterruptMode
+from midwatch.wire.fields import Seconds
 
 Duration = Annotated[
     Seconds,
@@ -45,7 +45,7 @@ def absolute(value: str | None) -> str | None:
     return value
 
 
-def plain(value: Any, depth: int = 0) -> Any:
+def check_json(value: Any, depth: int = 0) -> Any:
     """JSON that can be kept and sent on, whatever is in it."""
     if depth > DEEPEST:
         raise ValueError(f"it is nested more than {DEEPEST} times")
@@ -56,10 +56,10 @@ def plain(value: Any, depth: int = 0) -> Any:
     elif isinstance(value, dict):
         for name, part in value.items():
             text(name)
-            plain(part, depth + 1)
+            check_json(part, depth + 1)
     elif isinstance(value, list):
         for part in value:
-            plain(part, depth + 1)
+            check_json(part, depth + 1)
     return value
 
 
@@ -497,13 +497,13 @@ class HandoffSurroundingsBody(Strict):
 
     conversation_id: str | None = Field(None, max_length=1000)
     messages: list[HandoffMessage] = Field(default_factory=list)
-    variables: Annotated[dict[str, Any], AfterValidator(plain)] = Field(default_factory=dict)
+    variables: Annotated[dict[str, Any], AfterValidator(check_json)] = Field(default_factory=dict)
     parent_handoff: str | None = Field(None, max_length=200)
 
     @field_validator("messages")
     @classmethod
     def _plain(cls, value: list[HandoffMessage]) -> list[HandoffMessage]:
-        plain([one.model_dump() for one in value])
+        check_json([one.model_dump() for one in value])
         return value
 
 
@@ -512,9 +512,9 @@ class HandoffWorkBody(Strict):
 
     type: str = Field("", max_length=200)
     description: str = ""
-    input: Annotated[Any, AfterValidator(plain)] = None
+    input: Annotated[Any, AfterValidator(check_json)] = None
     priority: Priority = 0
-    metadata: Annotated[dict[str, Any], AfterValidator(plain)] = Field(default_factory=dict)
+    metadata: Annotated[dict[str, Any], AfterValidator(check_json)] = Field(default_factory=dict)
 
 
 class HandoffBody(Strict):

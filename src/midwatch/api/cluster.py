@@ -7,17 +7,18 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from midwatch import wire
-from midwatch.api.desk import Desk, Who
+from midwatch.api.dependencies import DeskDep, Who
 from midwatch.api.reply import Json
-from midwatch.engine import Instance
-from midwatch.runtime import Runtime
+from midwatch.desk.desk import Desk
+from midwatch.desk.shared_database import processes_seen
+from midwatch.domain.instance import Instance
+from midwatch.wire.system import ClusterInfo
 
 router = APIRouter()
 
 
-@router.get("/cluster", responses={200: {"model": wire.ClusterInfo}})
-async def cluster(desk: Desk, who: Who) -> Json:
+@router.get("/cluster", responses={200: {"model": ClusterInfo}})
+async def cluster(desk: DeskDep, who: Who) -> Json:
     """The processes that made themselves known, oldest first, and facts about the store; its place only for owners."""
     store = await desk.store.describe()
     if who.role != "owner":
@@ -25,7 +26,7 @@ async def cluster(desk: Desk, who: Who) -> Json:
     return Json({"store": store, "processes": await processes(desk)})
 
 
-async def processes(desk: Runtime) -> list[dict[str, Any]]:
+async def processes(desk: Desk) -> list[dict[str, Any]]:
     """Each process as JSON: what it offers, what it runs, and whether it lives and leads."""
     known = await desk.store.list_instances()
     living = {one.id for one in await desk.living()}
@@ -47,17 +48,14 @@ async def processes(desk: Runtime) -> list[dict[str, Any]]:
     ]
 
 
-async def _by_database(desk: Runtime) -> tuple[dict[str, float], str | None]:
+async def _by_database(desk: Desk) -> tuple[dict[str, float], str | None]:
     """The age of every heartbeat, and who leads."""
-    from midwatch.stores.cluster import seen
-
-    store: Any = desk.store
-    found = await seen(store)
+    found = await processes_seen(desk)
     leader = next((name for name, one in found.items() if one.leads), None)
     return {name: round(one.heartbeat_age, 3) for name, one in found.items()}, leader
 
 
-def _by_lock(desk: Runtime, living: list[Instance]) -> str | None:
+def _by_lock(desk: Desk, living: list[Instance]) -> str | None:
     """Who leads: the server, or else who holds the lock. It does not tell who that is, unless one lives alone."""
     servers = [one.id for one in living if one.role == "up"]
     if servers:

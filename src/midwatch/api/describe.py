@@ -8,8 +8,9 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
-from midwatch import wire
 from midwatch.api.examples import STANDING
+from midwatch.wire.identity import Link, Me, SignedIn, SignedOut, TokenInfo, TokenMade, TokenPage
+from midwatch.wire.system import ProblemInfo
 
 SUMMARY = "Mission control for AI agents: hand work to any agent, watch every step, answer its questions."
 PROBLEMS = {
@@ -44,13 +45,13 @@ OPEN = frozenset({"GET /api/v1/health", "GET /api/v1/ready", "POST /api/v1/sign-
 """Operations that need no token."""
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "required": True, "schema": {"type": "integer"}}}
 REPLIES: dict[str, Any] = {
-    "GET /api/v1/me": wire.Me,
-    "POST /api/v1/sign-in": wire.SignedIn,
-    "POST /api/v1/sign-out": wire.SignedOut,
-    "POST /api/v1/links": wire.Link,
-    "GET /api/v1/tokens": wire.TokenPage,
-    "POST /api/v1/tokens": wire.TokenMade,
-    "DELETE /api/v1/tokens/{key}": wire.TokenInfo,
+    "GET /api/v1/me": Me,
+    "POST /api/v1/sign-in": SignedIn,
+    "POST /api/v1/sign-out": SignedOut,
+    "POST /api/v1/links": Link,
+    "GET /api/v1/tokens": TokenPage,
+    "POST /api/v1/tokens": TokenMade,
+    "DELETE /api/v1/tokens/{key}": TokenInfo,
 }
 """What is said when it goes well, where the route does not tell."""
 
@@ -197,7 +198,7 @@ def complete(found: dict[str, Any]) -> dict[str, Any]:
     schemas = found["components"]["schemas"]
     for left in ("HTTPValidationError", "ValidationError"):
         schemas.pop(left, None)
-    known = [wire.ProblemInfo, *REPLIES.values()]
+    known = [ProblemInfo, *REPLIES.values()]
     _, told = TypeAdapter.json_schemas(
         [(name.__name__, "serialization", TypeAdapter(name)) for name in known],
         ref_template="#/components/schemas/{model}",

@@ -8,15 +8,15 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from midwatch.api.bodies import EventQuery
-from midwatch.api.desk import Desk, StillAllowed, Who
+from midwatch.api.dependencies import DeskDep, StillAllowed, Who
 from midwatch.api.reply import Json
 from midwatch.api.sse import Batches, EventStream, Shape, Streams
-from midwatch.errors import InvalidInput, NotFound, Pruned, StoreUnavailable
-from midwatch.event import EventFilter, Page
-from midwatch.identity import Actor
-from midwatch.runtime import Runtime
-from midwatch.state import State
-from midwatch.wire import EventPage
+from midwatch.base.errors import InvalidInput, NotFound, Pruned, StoreUnavailable
+from midwatch.desk.desk import Desk
+from midwatch.domain.event import EventFilter, Page
+from midwatch.domain.identity import Actor
+from midwatch.domain.watch_state import State
+from midwatch.wire.events import EventPage
 
 router = APIRouter()
 
@@ -28,7 +28,7 @@ LastEventId = Annotated[str | None, Header(description="The seq of the last even
     responses={200: {"model": EventPage, "content": {"text/event-stream": {"schema": {"type": "string"}}}}},
 )
 async def events(
-    desk: Desk,
+    desk: DeskDep,
     request: Request,
     asked: Annotated[EventQuery, Query()],
     who: Who,
@@ -52,7 +52,7 @@ async def events(
     return stream(streams, followed, Shape(False, scoped), who, still_allowed)
 
 
-async def page(desk: Runtime, asked: EventQuery, which: EventFilter) -> Json:
+async def page(desk: Desk, asked: EventQuery, which: EventFilter) -> Json:
     """Some stored events. `more` says that there may be further ones."""
     bounds = await desk.store.log_bounds()  # before the events, so that none up to last_seq is missed
     after = asked.after or 0
@@ -67,7 +67,7 @@ async def page(desk: Runtime, asked: EventQuery, which: EventFilter) -> Json:
     return Json({"events": [event.snapshot() for event in found], **bounds._asdict(), "more": more})
 
 
-async def watched(desk: Runtime, which: EventFilter, after: int | None) -> Batches:
+async def watched(desk: Desk, which: EventFilter, after: int | None) -> Batches:
     """The state of what a filter asks for, and everything after it; NotFound when there is no such thing."""
 
     async def look() -> State:

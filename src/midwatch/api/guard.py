@@ -10,12 +10,13 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from midwatch.api.desk import ACTOR, CALL
-from midwatch.api.door import Call, Door
+from midwatch.api.admission import Admission, Call
+from midwatch.api.dependencies import ACTOR, CALL
 from midwatch.api.reply import problem
-from midwatch.errors import Forbidden, InvalidInput, MidwatchError, Unauthorized, UnsupportedMediaType
-from midwatch.identity import Actor, Tokens
-from midwatch.trace import incoming, noted
+from midwatch.base.errors import Forbidden, InvalidInput, MidwatchError, Unauthorized, UnsupportedMediaType
+from midwatch.base.trace import incoming, noted
+from midwatch.domain.identity import Actor
+from midwatch.services.tokens import Tokens
 
 MAX_BODY = 2 * 1024 * 1024
 MAX_STRANGERS_BODY = 4096
@@ -45,7 +46,7 @@ log = logging.getLogger("midwatch.guard")
 class Guard:
     """Lets a request through to its route, with its actor, or refuses it."""
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, door: Door) -> None:
+    def __init__(self, app: ASGIApp, tokens: Tokens, door: Admission) -> None:
         self._app = app
         self._tokens = tokens
         self._door = door

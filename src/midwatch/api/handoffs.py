@@ -9,30 +9,30 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
 
-from midwatch import wire
+from midwatch.api.agent_rights import must_submit, place_for
 from midwatch.api.bodies import HandoffBody, HandoffQuery, WaitQuery
-from midwatch.api.desk import Desk, Who
-from midwatch.api.own import must_submit, place_for
+from midwatch.api.dependencies import DeskDep, Who
 from midwatch.api.reply import Json
 from midwatch.api.tasks import check_may
-from midwatch.errors import Conflict, Forbidden, HandoffError, InvalidInput
-from midwatch.handoff import Handoff, HandoffFilter, HandoffTask
-from midwatch.handoffs import HandoffOptions
-from midwatch.handover import from_task
-from midwatch.history import HandoffContext
-from midwatch.identity import Actor
-from midwatch.runtime import Runtime
-from midwatch.submission import check_workdir
+from midwatch.base.errors import Conflict, Forbidden, HandoffError, InvalidInput
+from midwatch.desk.desk import Desk
+from midwatch.domain.handoff import Handoff, HandoffFilter, HandoffTask
+from midwatch.domain.handoff_history import HandoffContext
+from midwatch.domain.identity import Actor
+from midwatch.services.handoff_source import from_task
+from midwatch.services.handoffs import HandoffOptions
+from midwatch.services.request_checks import check_workdir
+from midwatch.wire.handoffs import HandoffInfo, HandoffPage
 
-ONE: dict[int | str, dict[str, Any]] = {200: {"model": wire.HandoffInfo}}
-MADE: dict[int | str, dict[str, Any]] = {201: {"model": wire.HandoffInfo}}
+ONE: dict[int | str, dict[str, Any]] = {200: {"model": HandoffInfo}}
+MADE: dict[int | str, dict[str, Any]] = {201: {"model": HandoffInfo}}
 
 router = APIRouter()
 
 
 @router.post("/handoffs", status_code=201, responses=MADE)
 async def create(
-    desk: Desk, who: Who, body: HandoffBody, idempotency_key: Annotated[str | None, Header()] = None
+    desk: DeskDep, who: Who, body: HandoffBody, idempotency_key: Annotated[str | None, Header()] = None
 ) -> Json:
     """Hand work to an agent, or to the best for its type. With `wait` the reply comes when it has ended, or then."""
     wish = await options_of(desk, who, body, idempotency_key)
@@ -49,7 +49,7 @@ def same(made: Handoff, wish: HandoffOptions) -> bool:
     return made.request == wish.task.data() and wish.to in (None, made.to_agent) and within
 
 
-async def options_of(desk: Runtime, who: Actor, body: HandoffBody, key: str | None) -> HandoffOptions:
+async def options_of(desk: Desk, who: Actor, body: HandoffBody, key: str | None) -> HandoffOptions:
     """What is asked for, by a person or by the agent of a running task, who speaks for that task alone."""
     source = source_of(who, body.source_task)
     if who.task is not None:
@@ -91,7 +91,7 @@ def once_of(who: Actor, key: str | None) -> str | None:
     return None if key is None else f"{'agent' if who.task else 'actor'}:{who.name}:{key}"
 
 
-async def ended(desk: Runtime, who: Actor, handoff_id: str, wait: float) -> Handoff:
+async def ended(desk: Desk, who: Actor, handoff_id: str, wait: float) -> Handoff:
     """The handoff when it has ended, or after `wait` seconds as it is then."""
     if wait > 0:
         with suppress(TimeoutError, HandoffError):
@@ -100,8 +100,8 @@ async def ended(desk: Runtime, who: Actor, handoff_id: str, wait: float) -> Hand
     return await desk.handoffs.get(handoff_id)
 
 
-@router.get("/handoffs", responses={200: {"model": wire.HandoffPage}})
-async def list_handoffs(desk: Desk, asked: Annotated[HandoffQuery, Query()]) -> Json:
+@router.get("/handoffs", responses={200: {"model": HandoffPage}})
+async def list_handoffs(desk: DeskDep, asked: Annotated[HandoffQuery, Query()]) -> Json:
     """Handoffs, newest first, without their messages. `next` is the `before` of the following page, or null."""
     which = HandoffFilter(
         statuses=tuple(asked.status), agent=asked.agent, root_id=asked.root, before=asked.before, limit=asked.limit
@@ -112,14 +112,14 @@ async def list_handoffs(desk: Desk, asked: Annotated[HandoffQuery, Query()]) -> 
 
 
 @router.get("/handoffs/{handoff_id}", responses=ONE)
-async def show(desk: Desk, who: Who, handoff_id: str, asked: Annotated[WaitQuery, Query()]) -> Json:
+async def show(desk: DeskDep, who: Who, handoff_id: str, asked: Annotated[WaitQuery, Query()]) -> Json:
     """One handoff; with `wait` when it has ended, or after so many seconds as it is then."""
     await desk.handoffs.get(handoff_id)
     return Json((await ended(desk, who, handoff_id, asked.wait)).snapshot())
 
 
 @router.post("/handoffs/{handoff_id}/cancel", responses=ONE)
-async def cancel(desk: Desk, who: Who, handoff_id: str) -> Json:
+async def cancel(desk: DeskDep, who: Who, handoff_id: str) -> Json:
     """It is not wanted any more: it ends, and its task is stopped wherever it runs."""
     found = await desk.handoffs.get(handoff_id)
     if who.task is None:
@@ -131,7 +131,9 @@ async def cancel(desk: Desk, who: Who, handoff_id: str) -> Json:
 
 
 @router.post("/handoffs/{handoff_id}/retry", status_code=201, responses=MADE)
-async def retry(desk: Desk, who: Who, handoff_id: str, idempotency_key: Annotated[str | None, Header()] = None) -> Json:
+async def retry(
+    desk: DeskDep, who: Who, handoff_id: str, idempotency_key: Annotated[str | None, Header()] = None
+) -> Json:
     """Hand the same work to the same agent again, as a new handoff."""
     who.must_manage((await desk.handoffs.get(handoff_id)).creator, desk.settings.manage_tasks)
     once = f"retry:{handoff_id}:{once_of(who, idempotency_key)}" if idempotency_key else None

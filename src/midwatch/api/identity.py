@@ -7,14 +7,14 @@ from collections import deque
 
 from fastapi import APIRouter, Request
 
-from midwatch import __version__
+from midwatch.api.admission import COOKIE
 from midwatch.api.bodies import SignInBody, TokenBody
-from midwatch.api.desk import Desk, FromWhere, Owner, Who
-from midwatch.api.door import COOKIE
+from midwatch.api.dependencies import DeskDep, FromWhere, Owner, Who
 from midwatch.api.reply import Json, problem
-from midwatch.clock import Clock, iso
-from midwatch.errors import InvalidInput, LimitReached, Unauthorized
-from midwatch.identity import LIVES_SECONDS
+from midwatch.base.clock import Clock, iso
+from midwatch.base.errors import InvalidInput, LimitReached, Unauthorized
+from midwatch.base.version import __version__
+from midwatch.domain.identity import LIVES_SECONDS
 
 MINUTE = 60.0
 MOST_OF_A_PEER, MOST_OF_ALL = 10, 100
@@ -47,14 +47,14 @@ class Failures:
 
 
 @router.get("/me")
-async def me(desk: Desk, who: Who) -> Json:
+async def me(desk: DeskDep, who: Who) -> Json:
     """Who speaks, and to whom."""
     home = str(desk.home.path) if who.role == "owner" else None
     return Json({"actor": who.name, "role": who.role, "version": __version__, "home": home})
 
 
 @router.post("/sign-in")
-async def sign_in(desk: Desk, call: FromWhere, request: Request, body: SignInBody) -> Json:
+async def sign_in(desk: DeskDep, call: FromWhere, request: Request, body: SignInBody) -> Json:
     """A cookie for the code of a link, or for a token. Needs no token."""
     if (body.code is None) == (body.token is None):
         raise InvalidInput("send either the code of a link or a token.", field="code")
@@ -76,7 +76,7 @@ async def sign_in(desk: Desk, call: FromWhere, request: Request, body: SignInBod
 
 
 @router.post("/sign-out")
-async def sign_out(desk: Desk, who: Who, call: FromWhere) -> Json:
+async def sign_out(desk: DeskDep, who: Who, call: FromWhere) -> Json:
     """End the browser's token and remove its cookie."""
     if who.way == "cookie" and who.token is not None:
         await desk.tokens.revoke(who.token.id, by=who)
@@ -86,26 +86,26 @@ async def sign_out(desk: Desk, who: Who, call: FromWhere) -> Json:
 
 
 @router.post("/links", status_code=201)
-async def make_link(desk: Desk, who: Who, call: FromWhere) -> Json:
+async def make_link(desk: DeskDep, who: Who, call: FromWhere) -> Json:
     """An address that signs one browser in, as the same actor with the same role; it works once, for ten minutes."""
     made, code = await desk.tokens.link(who)
     return Json({"url": f"{call.own_origin}/sign-in#{code}", "expires_at": iso(made.expires_at)}, 201)
 
 
 @router.get("/tokens")
-async def list_tokens(desk: Desk, who: Owner) -> Json:
+async def list_tokens(desk: DeskDep, who: Owner) -> Json:
     """Tokens of programs and browsers, newest first."""
     return Json({"tokens": [token.snapshot() for token in await desk.tokens.list()]})
 
 
 @router.post("/tokens", status_code=201)
-async def create_token(desk: Desk, who: Owner, body: TokenBody) -> Json:
+async def create_token(desk: DeskDep, who: Owner, body: TokenBody) -> Json:
     """A token for a program. Its secret is in this reply and nowhere else."""
     made, secret = await desk.tokens.create(body.name, body.role, actor=body.actor, by=who)
     return Json({**made.snapshot(), "secret": secret}, 201)
 
 
 @router.delete("/tokens/{key}")
-async def revoke_token(desk: Desk, who: Owner, key: str) -> Json:
+async def revoke_token(desk: DeskDep, who: Owner, key: str) -> Json:
     """End a token, by its id or name."""
     return Json((await desk.tokens.revoke(key, by=who)).snapshot())

@@ -10,10 +10,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as MEDIA_TYPE
 from prometheus_client.registry import Collector
 
-from midwatch import __version__
-from midwatch.clock import SECOND
-from midwatch.runtime import Runtime
-from midwatch.task import TaskFilter
+from midwatch.base.clock import SECOND
+from midwatch.base.version import __version__
+from midwatch.desk.desk import Desk
+from midwatch.domain.task import TaskFilter
 
 __all__ = ["MEDIA_TYPE", "text"]
 
@@ -28,7 +28,7 @@ class _Found(Collector):
         return self._found
 
 
-async def text(desk: Runtime, streams: int) -> bytes:
+async def text(desk: Desk, streams: int) -> bytes:
     """All of it, in the text format."""
     registry = CollectorRegistry()
     registry.register(_Found(await _measured(desk, streams)))
@@ -36,7 +36,7 @@ async def text(desk: Runtime, streams: int) -> bytes:
     return generate_latest(registry)
 
 
-async def _measured(desk: Runtime, streams: int) -> list[Metric]:
+async def _measured(desk: Desk, streams: int) -> list[Metric]:
     bounds = await desk.store.log_bounds()
     tasks = GaugeMetricFamily("midwatch_tasks", "Tasks that are kept, by status.", labels=["status"])
     for status, count in (await desk.tasks.summary())._asdict().items():
@@ -73,7 +73,7 @@ def _gauge(name: str, told: str, value: float) -> Metric:
     return GaugeMetricFamily(name, told, value)
 
 
-def _subscriptions(desk: Runtime) -> list[Metric]:
+def _subscriptions(desk: Desk) -> list[Metric]:
     named = ["subscription"]
     counters = {
         "received": "Events that reached a subscription.",
@@ -93,7 +93,7 @@ def _subscriptions(desk: Runtime) -> list[Metric]:
     return [*found, lag]
 
 
-def _routines(desk: Runtime) -> list[Metric]:
+def _routines(desk: Desk) -> list[Metric]:
     runs = CounterMetricFamily("midwatch_routine_runs", "Runs of own work at intervals.", labels=["routine"])
     failures = CounterMetricFamily("midwatch_routine_failures", "Those that failed.", labels=["routine"])
     for one in desk.routines.list():

@@ -7,17 +7,18 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from midwatch import wire
 from midwatch.api.bodies import SinceQuery, UsageQuery
-from midwatch.api.desk import Desk
+from midwatch.api.dependencies import DeskDep
 from midwatch.api.reply import Json
 from midwatch.api.tasks import listed
-from midwatch.clock import SECOND, iso
-from midwatch.event import Event
-from midwatch.runtime import Runtime
-from midwatch.schedule import find_zone, host_zone
-from midwatch.task import TaskFilter
-from midwatch.usage import Asked, grouped, summed
+from midwatch.base.clock import SECOND, iso
+from midwatch.base.schedule import find_zone, host_zone
+from midwatch.desk.desk import Desk
+from midwatch.domain.event import Event
+from midwatch.domain.task import TaskFilter
+from midwatch.domain.usage import Asked, grouped, summed
+from midwatch.wire.system import Now
+from midwatch.wire.usage import UsageInfo
 
 DAY = 24 * 3600 * SECOND
 SHOWN = 10
@@ -27,8 +28,8 @@ TELLING = ("text", "tool", "question", "wait", "status")
 router = APIRouter()
 
 
-@router.get("/now", responses={200: {"model": wire.Now}})
-async def now(desk: Desk, asked: Annotated[SinceQuery, Query()]) -> Json:
+@router.get("/now", responses={200: {"model": Now}})
+async def now(desk: DeskDep, asked: Annotated[SinceQuery, Query()]) -> Json:
     """The desk at a glance. `since` is where usage is counted from; failures are those of the last 24 hours."""
     state = await desk.store.state_of_desk()
     done = TaskFilter(statuses=("done",), limit=SHOWN)
@@ -45,13 +46,13 @@ async def now(desk: Desk, asked: Annotated[SinceQuery, Query()]) -> Json:
     )
 
 
-@router.get("/usage", responses={200: {"model": wire.UsageInfo}})
-async def usage(desk: Desk, asked: Annotated[UsageQuery, Query()]) -> Json:
+@router.get("/usage", responses={200: {"model": UsageInfo}})
+async def usage(desk: DeskDep, asked: Annotated[UsageQuery, Query()]) -> Json:
     """What the tasks that ended in a time have cost, in all and by what is asked for."""
     return Json(await used(desk, asked))
 
 
-async def used(desk: Runtime, asked: UsageQuery) -> dict[str, Any]:
+async def used(desk: Desk, asked: UsageQuery) -> dict[str, Any]:
     """Usage as JSON."""
     now = desk.clock.now()
     begins, ends = moment(asked.since, now - DAY), moment(asked.until, now + 1)

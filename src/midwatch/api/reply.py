@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from midwatch.errors import (
+from midwatch.base.errors import (
     Conflict,
     Forbidden,
     HandoffError,

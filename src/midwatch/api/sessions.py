@@ -9,14 +9,14 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from midwatch import wire
 from midwatch.api.bodies import InterruptBody, MessageBody, MessageQuery, SessionBody, SessionQuery
-from midwatch.api.desk import Desk, StillAllowed, Who
+from midwatch.api.dependencies import DeskDep, StillAllowed, Who
 from midwatch.api.events import LastEventId, resume_point, stream, watched
 from midwatch.api.markdown import page_of
 from midwatch.api.reply import Json
 from midwatch.api.sse import Shape
-from midwatch.event import EventFilter
+from midwatch.domain.event import EventFilter
+from midwatch.wire.sessions import Interrupted, MessagePage, SentInfo, SessionInfo, SessionPage
 
 SLASH = "\x1f"
 """Stands for a slash of a key while the router looks for those of the path. No path from outside holds it."""
@@ -49,8 +49,8 @@ async def key_of(key: str) -> str:
 Key = Annotated[str, Depends(key_of)]
 
 
-@router.get("/sessions", responses={200: {"model": wire.SessionPage}})
-async def list_sessions(desk: Desk, asked: Annotated[SessionQuery, Query()]) -> Json:
+@router.get("/sessions", responses={200: {"model": SessionPage}})
+async def list_sessions(desk: DeskDep, asked: Annotated[SessionQuery, Query()]) -> Json:
     """The most recently used sessions first. `next` is the `before` of the following page, or null."""
     found = await desk.sessions.list(asked.limit, asked.before)
     following = found[-1].session.key if len(found) == asked.limit else None
@@ -60,10 +60,10 @@ async def list_sessions(desk: Desk, asked: Annotated[SessionQuery, Query()]) -> 
 @router.post(
     "/sessions",
     status_code=201,
-    responses={201: {"model": wire.SessionInfo}, 200: {"model": wire.SessionInfo, "description": "It was there."}},
+    responses={201: {"model": SessionInfo}, 200: {"model": SessionInfo, "description": "It was there."}},
 )
 async def create(
-    desk: Desk, who: Who, body: SessionBody, idempotency_key: Annotated[str | None, Header()] = None
+    desk: DeskDep, who: Who, body: SessionBody, idempotency_key: Annotated[str | None, Header()] = None
 ) -> Json:
     """Open a conversation with an agent, and say the first thing in it. One that is open already with that key, agent
     and directory is returned."""
@@ -74,8 +74,8 @@ async def create(
     return Json(view.snapshot(), 201 if created else 200)
 
 
-@router.get("/sessions/{key:path}/messages", responses={200: {"model": wire.MessagePage}})
-async def messages(desk: Desk, key: Key, asked: Annotated[MessageQuery, Query()]) -> Json:
+@router.get("/sessions/{key:path}/messages", responses={200: {"model": MessagePage}})
+async def messages(desk: DeskDep, key: Key, asked: Annotated[MessageQuery, Query()]) -> Json:
     """The conversation, in order."""
     found = await desk.sessions.messages(key, asked.after, asked.limit)
     if not found:
@@ -92,9 +92,9 @@ async def messages(desk: Desk, key: Key, asked: Annotated[MessageQuery, Query()]
     return Json({"messages": shown, "more": len(shown) < len(found) or len(found) == asked.limit})
 
 
-@router.post("/sessions/{key:path}/messages", status_code=202, responses={202: {"model": wire.SentInfo}})
+@router.post("/sessions/{key:path}/messages", status_code=202, responses={202: {"model": SentInfo}})
 async def send(
-    desk: Desk, who: Who, key: Key, body: MessageBody, idempotency_key: Annotated[str | None, Header()] = None
+    desk: DeskDep, who: Who, key: Key, body: MessageBody, idempotency_key: Annotated[str | None, Header()] = None
 ) -> Json:
     """Say something: a task of this conversation, which waits while another one runs; or, with another `mode`, a
     message for the turn that runs. The reply's `mode` tells which it is. Durable when the reply comes."""
@@ -104,8 +104,8 @@ async def send(
     return Json(sent.snapshot(), 202, headers={"location": f"/api/v1/tasks/{sent.task.id}"})
 
 
-@router.post("/sessions/{key:path}/interrupt", responses={200: {"model": wire.Interrupted}})
-async def interrupt(desk: Desk, who: Who, key: Key, body: InterruptBody | None = None) -> Json:
+@router.post("/sessions/{key:path}/interrupt", responses={200: {"model": Interrupted}})
+async def interrupt(desk: DeskDep, who: Who, key: Key, body: InterruptBody | None = None) -> Json:
     """End the turn that runs in it now; what waits goes on. `abort` cancels it and pauses the automation or goal it
     belongs to; `resume` says how to have that go on. `stop` lets the agent close with one answer."""
     wanted = body or InterruptBody()
@@ -116,14 +116,14 @@ async def interrupt(desk: Desk, who: Who, key: Key, body: InterruptBody | None =
     return Json({"interrupted": stopped, "mode": wanted.mode, "resume": resume})
 
 
-@router.post("/sessions/{key:path}/restart", responses={200: {"model": wire.SessionInfo}})
-async def restart(desk: Desk, who: Who, key: Key) -> Json:
+@router.post("/sessions/{key:path}/restart", responses={200: {"model": SessionInfo}})
+async def restart(desk: DeskDep, who: Who, key: Key) -> Json:
     """Stop what runs in it and end its agent's process; the next message begins a new one."""
     return Json((await desk.sessions.restart(key, actor=who.name)).snapshot())
 
 
-@router.post("/sessions/{key:path}/close", responses={200: {"model": wire.SessionInfo}})
-async def close(desk: Desk, who: Who, key: Key) -> Json:
+@router.post("/sessions/{key:path}/close", responses={200: {"model": SessionInfo}})
+async def close(desk: DeskDep, who: Who, key: Key) -> Json:
     """Cancel what is open in it and take no more messages."""
     return Json((await desk.sessions.close(key, actor=who.name)).snapshot())
 
@@ -132,7 +132,7 @@ async def close(desk: Desk, who: Who, key: Key) -> Json:
     "/sessions/{key:path}/live", responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 )
 async def live(
-    desk: Desk, request: Request, key: Key, who: Who, still_allowed: StillAllowed, last_event_id: LastEventId = None
+    desk: DeskDep, request: Request, key: Key, who: Who, still_allowed: StillAllowed, last_event_id: LastEventId = None
 ) -> Response:
     """The conversation as it goes on: its state, then its events, also what is being written."""
     which = EventFilter(session_key=key)
@@ -140,8 +140,8 @@ async def live(
     return stream(request.app.state.streams, batches, Shape(True, True), who, still_allowed)
 
 
-@router.get("/sessions/{key}", responses={200: {"model": wire.SessionInfo}})
-async def show(desk: Desk, key: Key) -> Json:
+@router.get("/sessions/{key}", responses={200: {"model": SessionInfo}})
+async def show(desk: DeskDep, key: Key) -> Json:
     """One session, and whether its agent hears messages while it works."""
     view = await desk.sessions.get(key)
     steerable = (await desk.roster.terms_of(view.session.agent)).steerable

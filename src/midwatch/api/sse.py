@@ -12,11 +12,11 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from midwatch.api.reply import to_json
-from midwatch.bus import TEXTS, Shown
-from midwatch.channel import cut
-from midwatch.errors import LimitReached
-from midwatch.event import Event
-from midwatch.state import SessionState, TaskState
+from midwatch.base.errors import LimitReached
+from midwatch.base.text import cut
+from midwatch.domain.event import Event
+from midwatch.domain.watch_state import SessionState, TaskState
+from midwatch.live.bus import TEXTS, Shown
 
 HEARTBEAT_SECONDS = 15.0
 HEARTBEAT = b": still here\n\n"

@@ -10,11 +10,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from midwatch import __version__, wire
 from midwatch.api.bodies import DirectoryQuery
-from midwatch.api.desk import Desk, Who
+from midwatch.api.dependencies import DeskDep, Who
 from midwatch.api.reply import Json
-from midwatch.errors import Forbidden, InvalidInput, MidwatchError, NotFound, StoreUnavailable
+from midwatch.base.errors import Forbidden, InvalidInput, MidwatchError, NotFound, StoreUnavailable
+from midwatch.base.version import __version__
+from midwatch.wire.alerts import AlertPage, RoutinePage
+from midwatch.wire.system import Directories, Health, Ready, SettingsInfo
 
 READY_SECONDS = 5.0
 LOOKS = 5
@@ -25,14 +27,14 @@ LIMITS = ("slots", "max_open", "max_open_per_actor", "max_running_per_actor", "m
 router = APIRouter()
 
 
-@router.get("/health", responses={200: {"model": wire.Health}})
+@router.get("/health", responses={200: {"model": Health}})
 async def health() -> Json:
     """Whether the server answers. Needs no token."""
     return Json({"status": "ok", "version": __version__})
 
 
-@router.get("/ready", responses={200: {"model": wire.Ready}})
-async def ready(desk: Desk) -> Json:
+@router.get("/ready", responses={200: {"model": Ready}})
+async def ready(desk: DeskDep) -> Json:
     """Whether the database answers and tasks are taken; 503 otherwise. Needs no token."""
     asked = asyncio.ensure_future(desk.store.log_bounds())
     try:
@@ -48,15 +50,15 @@ async def ready(desk: Desk) -> Json:
 
 
 @router.get("/metrics", responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}})
-async def metrics(desk: Desk, request: Request) -> Response:
+async def metrics(desk: DeskDep, request: Request) -> Response:
     """Figures for Prometheus."""
     from midwatch.api import metrics as measured  # heavy, and seldom asked for
 
     return Response(await measured.text(desk, len(request.app.state.streams)), media_type=measured.MEDIA_TYPE)
 
 
-@router.get("/settings", responses={200: {"model": wire.SettingsInfo}})
-async def settings(desk: Desk, who: Who) -> Json:
+@router.get("/settings", responses={200: {"model": SettingsInfo}})
+async def settings(desk: DeskDep, who: Who) -> Json:
     """What is set, without anything secret. Only an owner is told where the home is."""
     chosen = desk.settings
     store = await desk.store.describe()
@@ -72,8 +74,8 @@ async def settings(desk: Desk, who: Who) -> Json:
     )
 
 
-@router.get("/directories", responses={200: {"model": wire.Directories}})
-async def directories(desk: Desk, who: Who, asked: Annotated[DirectoryQuery, Query()]) -> Json:
+@router.get("/directories", responses={200: {"model": Directories}})
+async def directories(desk: DeskDep, who: Who, asked: Annotated[DirectoryQuery, Query()]) -> Json:
     """The directories in a directory of the server's machine, for choosing where an agent works."""
     if who.role == "viewer":
         raise Forbidden("a viewer starts no work and needs no directory.")
@@ -111,8 +113,8 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-@router.post("/watchdog", responses={200: {"model": wire.AlertPage}})
-async def watchdog(desk: Desk) -> Json:
+@router.post("/watchdog", responses={200: {"model": AlertPage}})
+async def watchdog(desk: DeskDep) -> Json:
     """Look for what is overdue, stuck or silent now; `told` are those that were not told lately, `known` the others."""
     found = await desk.alerts.look()
     told = await desk.alerts.tell()
@@ -120,7 +122,7 @@ async def watchdog(desk: Desk) -> Json:
     return Json({"told": [a.snapshot() for a in told], "known": [a.snapshot() for a in found if a.id not in fresh]})
 
 
-@router.get("/routines", responses={200: {"model": wire.RoutinePage}})
-async def routines(desk: Desk) -> Json:
+@router.get("/routines", responses={200: {"model": RoutinePage}})
+async def routines(desk: DeskDep) -> Json:
     """What this process does at intervals, and how it went."""
     return Json({"routines": [one.snapshot() for one in desk.routines.list()]})

@@ -6,22 +6,22 @@ from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Header, Query
 
-from midwatch import wire
+from midwatch.api.agent_rights import OF_TASKS, handed_in, origin
 from midwatch.api.bodies import RetryBody, SubmitBody, TaskQuery
-from midwatch.api.desk import Desk, Who
+from midwatch.api.dependencies import DeskDep, Who
 from midwatch.api.markdown import page_of
-from midwatch.api.own import OF_TASKS, handed_in, origin
 from midwatch.api.reply import Json
-from midwatch.automation import Automation
-from midwatch.channel import cut
-from midwatch.clock import iso
-from midwatch.errors import InvalidInput, NotFound
-from midwatch.goal import Goal
-from midwatch.handoff import HandoffFilter
-from midwatch.identity import Actor
-from midwatch.runtime import Runtime
-from midwatch.submission import Submission
-from midwatch.task import Task, TaskFilter
+from midwatch.base.clock import iso
+from midwatch.base.errors import InvalidInput, NotFound
+from midwatch.base.text import cut
+from midwatch.desk.desk import Desk
+from midwatch.domain.automation import Automation
+from midwatch.domain.goal import Goal
+from midwatch.domain.handoff import HandoffFilter
+from midwatch.domain.identity import Actor
+from midwatch.domain.requests import Submission
+from midwatch.domain.task import Task, TaskFilter
+from midwatch.wire.tasks import Counts, ResultInfo, TaskInfo, TaskPage, TaskView
 
 LISTED_TEXT = 2000
 KIN_TEXT = 200
@@ -30,9 +30,9 @@ MOST_HANDOFFS = 100
 router = APIRouter()
 
 
-@router.post("/tasks", status_code=201, responses={201: {"model": wire.TaskInfo}})
+@router.post("/tasks", status_code=201, responses={201: {"model": TaskInfo}})
 async def submit(
-    desk: Desk, who: Who, body: SubmitBody, idempotency_key: Annotated[str | None, Header()] = None
+    desk: DeskDep, who: Who, body: SubmitBody, idempotency_key: Annotated[str | None, Header()] = None
 ) -> Json:
     """Accept a prompt. It is durable when the reply arrives."""
     if idempotency_key is not None and body.idempotency_key not in (None, idempotency_key):
@@ -47,8 +47,8 @@ async def submit(
     return Json(task.snapshot(), 201, headers={"location": f"/api/v1/tasks/{task.id}"})
 
 
-@router.get("/tasks", responses={200: {"model": wire.TaskPage}})
-async def list_tasks(desk: Desk, asked: Annotated[TaskQuery, Query()]) -> Json:
+@router.get("/tasks", responses={200: {"model": TaskPage}})
+async def list_tasks(desk: DeskDep, asked: Annotated[TaskQuery, Query()]) -> Json:
     """Tasks, newest first. `next` is the `before` of the following page, or null."""
     which = TaskFilter(
         statuses=tuple(asked.status), agent=asked.agent, session_key=asked.session_key, creator=asked.creator,
@@ -68,14 +68,14 @@ def listed(task: Task) -> dict[str, Any]:
     return shown
 
 
-@router.get("/tasks/{task_id}", responses={200: {"model": wire.TaskInfo}})
-async def show(desk: Desk, task_id: str) -> Json:
+@router.get("/tasks/{task_id}", responses={200: {"model": TaskInfo}})
+async def show(desk: DeskDep, task_id: str) -> Json:
     """One task."""
     return Json((await desk.tasks.get(task_id)).snapshot())
 
 
-@router.get("/tasks/{task_id}/page", responses={200: {"model": wire.TaskView}})
-async def page(desk: Desk, task_id: str) -> Json:
+@router.get("/tasks/{task_id}/page", responses={200: {"model": TaskView}})
+async def page(desk: DeskDep, task_id: str) -> Json:
     """Everything a page about a task shows: prompt and result as HTML, its kin, its notices and questions."""
     task = await desk.tasks.get(task_id)
     state = await desk.store.state_of_task(task_id)
@@ -123,20 +123,20 @@ def related(one: Task, task: Task) -> dict[str, Any]:
     }
 
 
-@router.get("/tasks/{task_id}/result", responses={200: {"model": wire.ResultInfo}})
-async def result(desk: Desk, task_id: str) -> Json:
+@router.get("/tasks/{task_id}/result", responses={200: {"model": ResultInfo}})
+async def result(desk: DeskDep, task_id: str) -> Json:
     """The whole text of a task that is done."""
     return Json({"id": task_id, "result": await desk.tasks.result(task_id)})
 
 
-@router.post("/tasks/{task_id}/cancel", responses={200: {"model": wire.TaskInfo}})
-async def cancel(desk: Desk, who: Who, task_id: str) -> Json:
+@router.post("/tasks/{task_id}/cancel", responses={200: {"model": TaskInfo}})
+async def cancel(desk: DeskDep, who: Who, task_id: str) -> Json:
     """Stop a task. A running one ends when its agent has been stopped."""
     await check_may(desk, who, task_id)
     return Json((await desk.tasks.cancel(task_id, actor=who.name)).snapshot())
 
 
-async def check_may(desk: Runtime, who: Actor, task_id: str) -> None:
+async def check_may(desk: Desk, who: Actor, task_id: str) -> None:
     """Forbidden when the task, or the automation or goal it belongs to, is somebody else's to manage."""
     task = await desk.tasks.get(task_id)
     owner: Automation | Goal | None = None
@@ -150,9 +150,9 @@ async def check_may(desk: Runtime, who: Actor, task_id: str) -> None:
         who.must_manage(task.creator, desk.settings.manage_tasks)
 
 
-@router.post("/tasks/{task_id}/retry", status_code=201, responses={201: {"model": wire.TaskInfo}})
+@router.post("/tasks/{task_id}/retry", status_code=201, responses={201: {"model": TaskInfo}})
 async def retry(
-    desk: Desk, who: Who, task_id: str, body: RetryBody | None = None,
+    desk: DeskDep, who: Who, task_id: str, body: RetryBody | None = None,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Json:  # fmt: skip
     """Submit a failed or cancelled task again, as a new task."""
@@ -162,7 +162,7 @@ async def retry(
     return Json(task.snapshot(), 201, headers={"location": f"/api/v1/tasks/{task.id}"})
 
 
-@router.get("/summary", responses={200: {"model": wire.Counts}})
-async def summary(desk: Desk) -> Json:
+@router.get("/summary", responses={200: {"model": Counts}})
+async def summary(desk: DeskDep) -> Json:
     """How many tasks there are, by status."""
     return Json((await desk.tasks.summary())._asdict())

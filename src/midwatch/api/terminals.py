@@ -7,25 +7,25 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from midwatch import wire
-from midwatch.agent import Screenshot
 from midwatch.api.bodies import KeysBody, ScreenQuery, SizeBody
-from midwatch.api.desk import Desk
+from midwatch.api.dependencies import DeskDep
 from midwatch.api.reply import Json
 from midwatch.api.sessions import Key
-from midwatch.errors import AgentError, Conflict
+from midwatch.base.errors import AgentError, Conflict
+from midwatch.domain.agent import Screenshot
+from midwatch.wire.sessions import Pressed, ScreenInfo
 
 router = APIRouter()
 
 
-@router.get("/sessions/{key:path}/screen", responses={200: {"model": wire.ScreenInfo}})
-async def screen(desk: Desk, key: Key, asked: Annotated[ScreenQuery, Query()]) -> Json:
+@router.get("/sessions/{key:path}/screen", responses={200: {"model": ScreenInfo}})
+async def screen(desk: DeskDep, key: Key, asked: Annotated[ScreenQuery, Query()]) -> Json:
     """What the terminal of a session shows, and what the agent in it does."""
     return _shown(await desk.terminals.screenshot(key, styled=asked.styled))
 
 
-@router.post("/sessions/{key:path}/open", responses={200: {"model": wire.ScreenInfo}})
-async def open_terminal(desk: Desk, key: Key) -> Json:
+@router.post("/sessions/{key:path}/open", responses={200: {"model": ScreenInfo}})
+async def open_terminal(desk: DeskDep, key: Key) -> Json:
     """Have the program of a session running before it is spoken to. Harmless when it is."""
     try:
         await desk.terminals.open(key)
@@ -34,16 +34,16 @@ async def open_terminal(desk: Desk, key: Key) -> Json:
     return _shown(await desk.terminals.screenshot(key))
 
 
-@router.post("/sessions/{key:path}/keys", responses={200: {"model": wire.Pressed}})
-async def press(desk: Desk, key: Key, body: KeysBody) -> Json:
+@router.post("/sessions/{key:path}/keys", responses={200: {"model": Pressed}})
+async def press(desk: DeskDep, key: Key, body: KeysBody) -> Json:
     """Type into the terminal, as it is, whatever goes on there."""
     data = body.keys.encode()
     await desk.terminals.send_keys(key, data)
     return Json({"typed": len(data)})
 
 
-@router.post("/sessions/{key:path}/resize", responses={200: {"model": wire.ScreenInfo}})
-async def resize(desk: Desk, key: Key, body: SizeBody) -> Json:
+@router.post("/sessions/{key:path}/resize", responses={200: {"model": ScreenInfo}})
+async def resize(desk: DeskDep, key: Key, body: SizeBody) -> Json:
     """Give the terminal another size."""
     await desk.terminals.resize(key, body.columns, body.rows)
     return _shown(await desk.terminals.screenshot(key))

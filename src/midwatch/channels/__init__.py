@@ -1,53 +1,5 @@
-"""Kinds of channels. A new one is one file here, one line in KINDS and one parameter in the contract tests.
+"""Kinds of channels. A new one is one file here, one line in `registry` and one parameter in the contract tests.
 
-A name with a colon, `package.module:Class`, is tried as a dotted path, so that a channel can live in another package.
-The class is called with the channel's name and its options, and raises BadConfig when they make no sense.
+Imports `domain` and `base`, and the libraries of its kind.
+Not here: when a notice is sent or tried again; the courier decides that.
 """
-
-from __future__ import annotations
-
-from collections.abc import Mapping
-from importlib import import_module
-from typing import Any, cast
-
-from midwatch.channel import Channel
-from midwatch.errors import BadConfig, MidwatchError
-
-KINDS: dict[str, str] = {
-    "apprise": "midwatch.channels.apprise:AppriseChannel",
-    "console": "midwatch.channels.console:ConsoleChannel",
-    "webhook": "midwatch.channels.webhook:WebhookChannel",
-}
-"""Where each kind lives."""
-
-EXTRAS = {"apprise": "apprise"}
-"""Kinds whose library is optional, and the extra that installs it."""
-
-
-def build(name: str, kind: str, options: Mapping[str, Any]) -> Channel:
-    """The channel `[channels.NAME]` asks for, or BadConfig."""
-    path = KINDS.get(kind, kind)
-    if ":" not in path:
-        known = ", ".join(sorted(KINDS))
-        raise BadConfig(f"channels.{name}.kind: there is no kind {kind!r}; use {known}, or package.module:Class.")
-    module, _, attribute = path.partition(":")
-    try:
-        cls = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as problem:
-        raise BadConfig(f"channels.{name}.kind: {kind!r} cannot be loaded ({problem}); correct it.") from problem
-    try:
-        return cast(Channel, cls(name, options))
-    except MidwatchError:
-        raise
-    except ImportError as problem:
-        raise BadConfig(f"channels.{name}: {_missing(kind, problem)}") from problem
-    except Exception as problem:  # of a class we do not know: its text may hold the value of an option
-        raise BadConfig(
-            f"channels.{name}: {kind} failed with {type(problem).__name__}; check its options."
-        ) from problem
-
-
-def _missing(kind: str, problem: ImportError) -> str:
-    if kind in EXTRAS:
-        return f"{kind} needs a library that is not installed; run pip install 'midwatch[{EXTRAS[kind]}]'."
-    return f"{kind} needs {problem.name or 'a library'}, which is not installed; install it."

@@ -6,9 +6,10 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from midwatch.channel import Delivery, cut
+from midwatch.base.errors import DeliveryError
+from midwatch.base.text import cut
 from midwatch.channels.base import Options, SendOnly, unlogged
-from midwatch.errors import DeliveryError
+from midwatch.domain.channel import Delivery
 
 TITLE_SHOWN = 120
 KIND_OF = {"done": "success", "failed": "failure", "timed_out": "failure", "asked": "warning"}

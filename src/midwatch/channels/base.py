@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
-from midwatch.clock import seconds
-from midwatch.errors import BadConfig, InvalidInput
+from midwatch.base.durations import seconds
+from midwatch.base.errors import BadConfig, InvalidInput
 
 
 class SendOnly:

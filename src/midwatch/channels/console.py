@@ -8,9 +8,9 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from midwatch.channel import Delivery
+from midwatch.base.errors import DeliveryError
 from midwatch.channels.base import Options, SendOnly
-from midwatch.errors import DeliveryError
+from midwatch.domain.channel import Delivery
 
 # Whole sequences go, not only their escape character, or their tail would be left as text: CSI, the string sequences
 # (OSC, DCS, SOS, PM, APC) to their end, then the two-character ones.
@@ -22,7 +22,7 @@ _SEQUENCE = re.compile(
 _REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
-def plain(text: str) -> list[str]:
+def printable_lines(text: str) -> list[str]:
     """The lines of `text`, without anything that could move the cursor, colour, or rearrange what is read."""
     return [
         "".join(c for c in line.replace("\t", " ") if unicodedata.category(c) != "Cc" and c not in _REORDERING)
@@ -41,7 +41,7 @@ class ConsoleChannel(SendOnly):
     async def deliver(self, delivery: Delivery) -> None:
         """Print it, in one write so that lines of two notices do not mix."""
         stream = self._stream or getattr(sys, self._which)  # looked up late: the server may redirect it
-        text = "".join(f"[{self.name}] {line}\n" for line in plain(delivery.text))
+        text = "".join(f"[{self.name}] {line}\n" for line in printable_lines(delivery.text))
         try:
             stream.write(_printable(text, stream.encoding))
             stream.flush()

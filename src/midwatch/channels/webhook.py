@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from midwatch.channel import Delivery
+from midwatch.base.clock import iso
+from midwatch.base.errors import DeliveryError
 from midwatch.channels.base import Options, SendOnly, unlogged
-from midwatch.clock import iso
-from midwatch.errors import DeliveryError
+from midwatch.domain.channel import Delivery
 
 if TYPE_CHECKING:
     import httpx2

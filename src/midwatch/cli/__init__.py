@@ -1,1 +1,5 @@
-"""The command line. Modules here import nothing heavy at their top, so that `midwatch --help` is quick."""
+"""The command line. Modules here import nothing heavy at their top, so that `midwatch --help` is quick.
+
+Imports every room below, but no store and no engine.
+Not here: rules of the product; a command speaks through the client.
+"""

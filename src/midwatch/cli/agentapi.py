@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from midwatch.base.errors import BadConfig, MidwatchError
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import clean, emit, note, say
-from midwatch.errors import BadConfig, MidwatchError
 
 app = typer.Typer(
     help="One agent in a terminal, behind the HTTP interface of coder/agentapi.", invoke_without_command=True
@@ -90,8 +90,8 @@ def server(
 
         say(json.dumps(document("3.0.3"), indent=2, sort_keys=True))
         return
-    from midwatch.api.agentapi import door
-    from midwatch.api.agentapi.server import Wishes, serve
+    from midwatch.api.agentapi.allowed_origins import HOSTS, ORIGINS, Rules, checked_hosts, checked_origins
+    from midwatch.runtime.serve_agentapi import Wishes, serve
 
     try:
         wishes = Wishes(
@@ -101,9 +101,7 @@ def server(
             chat_base="/" + chat_base.strip("/"),
             columns=sized("--term-width", width, LEAST_WIDTH),
             rows=sized("--term-height", height, LEAST_HEIGHT),
-            rules=door.Rules(
-                door.checked_hosts(entries(hosts, door.HOSTS)), door.checked_origins(entries(origins, door.ORIGINS))
-            ),
+            rules=Rules(checked_hosts(entries(hosts, HOSTS)), checked_origins(entries(origins, ORIGINS))),
             prompt=(lambda: prompt) if prompt else from_stdin,
             state=Path(state_file).expanduser().absolute() if state_file else None,
             load=wanted("--load-state", load, state_file),

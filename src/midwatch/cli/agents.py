@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from midwatch.cli.desk import connect, elsewhere, home_path, run
+from midwatch.base.errors import InvalidInput
+from midwatch.cli.connection import connect, elsewhere, home_path, run
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import clean, emit, say, span, table
-from midwatch.errors import InvalidInput
 
 app = typer.Typer(help="List agents, and what keeps one from working.", invoke_without_command=True)
 
@@ -75,7 +75,7 @@ def add(
 ) -> None:
     """Write a known agent program to midwatch.toml, so that it can be changed there."""
     from midwatch.agents.profiles import profile
-    from midwatch.config import add_agent
+    from midwatch.desk.config import add_agent
 
     if elsewhere() is not None:
         raise InvalidInput("agents are added on the machine that runs them; unset MIDWATCH_URL.", field="name")

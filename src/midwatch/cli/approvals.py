@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from midwatch.cli.desk import connect, run
+from midwatch.cli.connection import connect, run
 from midwatch.cli.options import ApprovalId, ApprovalStatus, AsJson
 from midwatch.cli.output import age, clean, emit, fields, line, local, say, span, table
 
 if TYPE_CHECKING:
-    from midwatch.wire import ApprovalInfo
+    from midwatch.wire.approvals import ApprovalInfo
 
 ASKED_SHOWN = 70
 Why = Annotated[str | None, typer.Option("--why", help="What the agent is told beside the answer.")]

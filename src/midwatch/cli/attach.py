@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
 import typer
 
-from midwatch.cli.desk import PATIENCE_SECONDS, Desk, connect, run
+from midwatch.base.errors import BadConfig, Conflict, InvalidInput, MidwatchError, NotRunning
+from midwatch.cli.connection import PATIENCE_SECONDS, Desk, connect, run
 from midwatch.cli.output import clean, note
-from midwatch.errors import BadConfig, Conflict, InvalidInput, MidwatchError, NotRunning
 
 if TYPE_CHECKING:
     import httpx2

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from midwatch.cli.desk import connect, run
+from midwatch.cli.connection import connect, run
 from midwatch.cli.options import AgentName, AsJson, BudgetText, OnCrash, Prompt, Route, SessionKey, Timeout
 from midwatch.cli.output import emit, fields, line, local, note, say, span, table
 
 if TYPE_CHECKING:
-    from midwatch.wire import AutomationInfo, RunInfo
+    from midwatch.wire.automations import AutomationInfo, RunInfo
 
 Status = Literal["active", "paused", "deleted", "all"]
 Missed = Literal["skip", "once", "once_within"]
@@ -92,8 +92,8 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Make an automation: exactly one of --cron, --every and --at says when it runs."""
+    from midwatch.base.schedule import host_zone
     from midwatch.cli.tasks import prompt_text
-    from midwatch.schedule import host_zone
 
     wish = wishes(
         cron=cron, every=every, at=at, zone=tz if tz is not None else host_zone(), agent=agent, title=title,
@@ -317,8 +317,8 @@ def preview(
     as_json: AsJson = False,
 ) -> None:
     """Show when a schedule would run. Creates nothing and needs no server."""
-    from midwatch.clock import SECOND, SystemClock
-    from midwatch.schedule import Schedule, find_zone, host_zone, local_iso, parse_moment, upcoming
+    from midwatch.base.clock import SECOND, SystemClock
+    from midwatch.base.schedule import Schedule, find_zone, host_zone, local_iso, parse_moment, upcoming
 
     zone = find_zone(tz if tz is not None else host_zone()).key
     now = SystemClock().now() // SECOND * SECOND
@@ -391,7 +391,7 @@ def read_export(file: str) -> list[Any]:
     import sys
     from pathlib import Path
 
-    from midwatch.errors import InvalidInput
+    from midwatch.base.errors import InvalidInput
 
     try:
         text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
@@ -409,7 +409,7 @@ def read_policy(text: str) -> dict[str, Any]:
     """What may be done without asking, as JSON."""
     import json
 
-    from midwatch.errors import InvalidInput
+    from midwatch.base.errors import InvalidInput
 
     try:
         found = json.loads(text)
@@ -469,7 +469,7 @@ def next_times(found: AutomationInfo) -> None:
 
 def described_times(found: AutomationInfo) -> str:
     """Its schedule on one line."""
-    from midwatch.schedule import Schedule
+    from midwatch.base.schedule import Schedule
 
     return Schedule.from_data(found["schedule"]).describe()
 

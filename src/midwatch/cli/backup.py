@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from midwatch.cli.desk import check_same_database, run, settings
+from midwatch.cli.connection import check_same_database, run, settings
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import emit, note, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from midwatch.backup import Copied
+    from midwatch.runtime.backup import Copied
 
 TOLD_EVERY = 50_000
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
@@ -24,7 +24,7 @@ To = Annotated[str, typer.Option("--to", metavar="URL", help="An empty PostgreSQ
 
 def backup(file: File, force: Force = False, as_json: AsJson = False) -> None:
     """Write everything to a file, while work goes on. It can be restored to SQLite and to PostgreSQL."""
-    from midwatch.backup import backup as back_up
+    from midwatch.runtime.backup import backup as back_up
 
     wanted = settings()
 
@@ -41,7 +41,7 @@ def backup(file: File, force: Force = False, as_json: AsJson = False) -> None:
 
 def restore(file: File, force: Force = False, as_json: AsJson = False) -> None:
     """Fill an empty store from a backup; --force replaces one that is not empty. No process may run."""
-    from midwatch.backup import restore as put_back
+    from midwatch.runtime.backup import restore as put_back
 
     made = run(put_back(settings(), file, progress(as_json), force=force))
     if as_json:
@@ -55,18 +55,18 @@ def restore(file: File, force: Force = False, as_json: AsJson = False) -> None:
 
 def migrate(to: To, as_json: AsJson = False) -> None:
     """Copy everything of this home's SQLite file to an empty PostgreSQL. No process may run."""
-    from midwatch.backup import migrate as move
+    from midwatch.runtime.backup import migrate as move
 
     here = settings()
     made = run(move(here, to, progress(as_json)))
-    from midwatch.stores.postgres import shown
+    from midwatch.desk.shared_database import without_password
 
     if as_json:
-        emit({"database": shown(to), **facts(made)})
+        emit({"database": without_password(to), **facts(made)})
         return
     say(f"Copied {counted(made)}.")
     say(f"Now say in {here.home / 'midwatch.toml'}, or as MIDWATCH_DB, on every machine (with its password):")
-    say(f'  db = "{shown(to)}"')
+    say(f'  db = "{without_password(to)}"')
     say("The SQLite file was left as it is; without that setting midwatch goes on using it.")
 
 

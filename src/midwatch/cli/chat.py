@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from midwatch.cli.desk import Desk, connect, run
+from midwatch.base.errors import Conflict, MidwatchError, NotFound
+from midwatch.cli.connection import Desk, connect, run
 from midwatch.cli.options import AgentName, AsJson, Workdir, Worktree
 from midwatch.cli.output import clean, emit, note, paint
 from midwatch.cli.sessions import Title, absolute, said, written
 from midwatch.cli.watch import Watch
-from midwatch.errors import Conflict, MidwatchError, NotFound
 
 if TYPE_CHECKING:
     from midwatch.client import Client
-    from midwatch.steering import SendMode
-    from midwatch.wire import ChoiceInfo, EventInfo, SessionInfo, TaskInfo
+    from midwatch.domain.steering import SendMode
+    from midwatch.wire.approvals import ChoiceInfo
+    from midwatch.wire.events import EventInfo
+    from midwatch.wire.sessions import SessionInfo
+    from midwatch.wire.tasks import TaskInfo
 
 INTERRUPTED = 130
 MESSAGES_SHOWN = 10

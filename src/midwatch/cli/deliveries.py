@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from midwatch.cli.desk import connect, run
+from midwatch.cli.connection import connect, run
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import emit, line, note, say, table
 

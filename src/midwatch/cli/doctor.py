@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import typer
 
-from midwatch import __version__
-from midwatch.cli.desk import answers, check_same_database, home_path, live_server, run
+from midwatch.base.errors import BadConfig, MidwatchError
+from midwatch.base.version import __version__
+from midwatch.cli.connection import answers, check_same_database, home_path, live_server, run
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import STATUS_COLOUR, emit, paint, say, span
-from midwatch.errors import BadConfig, MidwatchError
 
 if TYPE_CHECKING:
-    from midwatch.config import Settings
-    from midwatch.home import Home
-    from midwatch.runtime import Runtime
+    from midwatch.base.home import Home
+    from midwatch.desk.config import Settings
+    from midwatch.runtime.runtime import Runtime
 
 LOW_SPACE, NO_SPACE = 1_000_000_000, 50_000_000
 MOST_SKEW = 1.0
@@ -55,8 +55,8 @@ def doctor(as_json: AsJson = False) -> None:
 
 async def examine() -> AsyncIterator[Finding]:
     """Everything there is to look at, as far as one gets."""
-    from midwatch.config import Settings
-    from midwatch.home import Home
+    from midwatch.base.home import Home
+    from midwatch.desk.config import Settings
 
     home = Home(home_path())
     try:
@@ -154,7 +154,7 @@ def configuration(home: Home, settings: Settings) -> Finding:
 
 async def inside() -> AsyncIterator[Finding]:
     """The database, the agents, the channels and the processes."""
-    from midwatch.runtime import Runtime
+    from midwatch.runtime.runtime import Runtime
 
     try:
         async with Runtime.open(home_path(), work=False) as runtime:
@@ -215,10 +215,9 @@ async def database(runtime: Runtime) -> AsyncIterator[Finding]:
 
 async def shared_database(runtime: Runtime, facts: dict[str, object]) -> AsyncIterator[Finding]:
     """Which PostgreSQL it is, how far away, whether it keeps what it accepts, and whether the clocks agree."""
-    from midwatch.stores.cluster import database_clock
+    from midwatch.desk.shared_database import compare_clocks
 
-    store: Any = runtime.store
-    clock = await database_clock(store)
+    clock = await compare_clocks(runtime)
     major, minor = divmod(int(str(facts["server"])), 10_000)
     size = int(str(facts["bytes"])) / 1e6
     told = f"PostgreSQL {major}.{minor} at {facts['path']}, schema {facts['schema']}, {size:.1f} MB"

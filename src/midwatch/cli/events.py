@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from midwatch.cli.desk import Desk, connect, run
+from midwatch.base.errors import InvalidInput, Pruned
+from midwatch.cli.connection import Desk, connect, run
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import emit, line, local, note, say
-from midwatch.errors import InvalidInput, Pruned
 
 if TYPE_CHECKING:
     from midwatch.client import Which
-    from midwatch.wire import EventInfo
+    from midwatch.wire.events import EventInfo
 
 PAYLOAD_SHOWN = 90
 
@@ -65,7 +65,7 @@ def known(kinds: list[str]) -> tuple[str, ...]:
     """The kinds, if there are such."""
     from difflib import get_close_matches
 
-    from midwatch.event import KINDS, kinds_of
+    from midwatch.domain.event import KINDS, kinds_of
 
     for name in kinds:
         if not kinds_of(name):
@@ -109,7 +109,7 @@ async def back(desk: Desk, before: int, limit: int, which: Which, as_json: bool)
 
 def shown(event: EventInfo, as_json: bool) -> None:
     """One event, as a line."""
-    from midwatch.event import kind_text
+    from midwatch.domain.event import kind_text
 
     if as_json:
         emit(event)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from midwatch.base.errors import InvalidInput
 from midwatch.cli.automation import Manage, OwnWorkdir, ran
-from midwatch.cli.desk import connect, run
+from midwatch.cli.connection import connect, run
 from midwatch.cli.options import AgentName, AsJson, Route, SessionKey
 from midwatch.cli.output import emit, fields, line, local, note, say, span, table
-from midwatch.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from midwatch.wire import GoalInfo
+    from midwatch.wire.goals import GoalInfo
 
 Status = Literal["waiting_for_session", "active", "paused", "complete", "timeout", "all"]
 OWN = "MIDWATCH_GOAL"
@@ -288,8 +288,8 @@ def moment(said: str | None, zone: str | None) -> str | None:
     """A time that a person wrote, with its offset, so that no other machine's zone matters."""
     if said is None:
         return None
-    from midwatch.clock import SystemClock
-    from midwatch.schedule import find_zone, host_zone, local_iso, parse_moment
+    from midwatch.base.clock import SystemClock
+    from midwatch.base.schedule import find_zone, host_zone, local_iso, parse_moment
 
     place = find_zone(zone if zone is not None else host_zone()).key
     return local_iso(parse_moment(said, SystemClock().now(), place), place)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from midwatch.cli.desk import Desk, connect, own_token, run
+from midwatch.base.errors import HandoffError, HandoffOverdue, HandoffRefused, InvalidInput
+from midwatch.cli.connection import Desk, connect, own_token, run
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import age, emit, fields, line, local, note, say, span, table
-from midwatch.errors import HandoffError, HandoffOverdue, HandoffRefused, InvalidInput
 
 if TYPE_CHECKING:
-    from midwatch.wire import HandoffInfo
+    from midwatch.wire.handoffs import HandoffInfo
 
 OPEN = frozenset({"pending", "accepted", "in_progress"})
 WAIT_SECONDS = 15.0

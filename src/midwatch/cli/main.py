@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from midwatch import __version__
+from midwatch.base.errors import MidwatchError
+from midwatch.base.version import __version__
 from midwatch.cli import (
     agentapi,
     agents,
@@ -39,10 +40,9 @@ from midwatch.cli import (
     worker,
     worktrees,
 )
-from midwatch.cli.desk import home_path
+from midwatch.cli.connection import home_path
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import clean, emit, note, say
-from midwatch.errors import MidwatchError
 
 UNEXPECTED = 70
 

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from midwatch.cli.desk import connect, elsewhere, live_server, run
+from midwatch.base.errors import NotRunning
+from midwatch.cli.connection import connect, elsewhere, live_server, run
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import emit, note, say
-from midwatch.errors import NotRunning
 
 NO_SERVER = "the web console needs a server, and none runs here; start one with `midwatch up`."
 

@@ -8,7 +8,8 @@ from contextlib import aclosing
 
 import typer
 
-from midwatch.cli import desk as desks
+from midwatch.base.errors import Conflict
+from midwatch.cli import connection as desks
 from midwatch.cli.options import (
     AgentName,
     AsJson,
@@ -30,7 +31,6 @@ from midwatch.cli.options import (
 from midwatch.cli.output import emit, note
 from midwatch.cli.tasks import limits, prompt_text, wishes
 from midwatch.cli.watch import Watch
-from midwatch.errors import Conflict
 
 INTERRUPTED = 130
 PATIENCE = 2.0

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from midwatch.cli.desk import answers, home_path, live_server, run, settings
+from midwatch.base.errors import AlreadyRunning, HomeUnusable, MidwatchError, NotRunning
+from midwatch.cli.connection import answers, home_path, live_server, run, settings
 from midwatch.cli.options import AsJson, Db
 from midwatch.cli.output import emit, note, say
-from midwatch.errors import AlreadyRunning, HomeUnusable, MidwatchError, NotRunning
 
 if TYPE_CHECKING:
-    from midwatch.config import Settings
-    from midwatch.home import Home, ServerInfo
-    from midwatch.runtime import Runtime
+    from midwatch.base.home import Home, ServerInfo
+    from midwatch.desk.config import Settings
+    from midwatch.runtime.runtime import Runtime
 
 UP_SECONDS = 30.0
 DOWN_SECONDS = 30.0
@@ -45,7 +45,7 @@ def up(
     if detach:
         detached(wished, port, db, expose, as_json)
         return
-    from midwatch.api.server import serve
+    from midwatch.runtime.serve import serve
 
     def started(info: ServerInfo, runtime: Runtime) -> None:
         if as_json:
@@ -62,7 +62,7 @@ def welcome(info: ServerInfo, runtime: Runtime) -> None:
     ready = [name for name, agent in runtime.agents.items() if not agent.describe().get("problem")]
     say(f"midwatch {info.version} listens on {info.url}, home {runtime.home.path}")
     if runtime.settings.db:
-        from midwatch.stores.postgres import shown as without_password
+        from midwatch.desk.shared_database import without_password
 
         say(f"Database: {without_password(runtime.settings.db)}")
     say(f"Agents: {', '.join(sorted(ready)) or 'none'}")
@@ -87,7 +87,7 @@ def exposed_at(info: ServerInfo, wished: Settings) -> list[str]:
     """Where other machines find the server."""
     from urllib.parse import urlsplit
 
-    from midwatch.api.server import reached_at
+    from midwatch.runtime.serve import reached_at
 
     return reached_at(wished, urlsplit(info.url).port or 0) if wished.expose else []
 
@@ -99,7 +99,7 @@ def shown(info: ServerInfo, wished: Settings) -> dict[str, object]:
 
 def detached(wished: Settings, port: int | None, db: str | None, expose: bool, as_json: bool) -> None:
     """Start the server in the background and wait until it answers."""
-    from midwatch.home import Home
+    from midwatch.base.home import Home
 
     home = Home(home_path())
     home.prepare()
@@ -170,7 +170,7 @@ def last_line(log: Path, begun: int) -> str:
 
 def down(as_json: AsJson = False) -> None:
     """Stop the server. Running tasks are interrupted and go on at its next start."""
-    from midwatch.home import Home
+    from midwatch.base.home import Home
 
     home = Home(home_path())
     server = live_server()

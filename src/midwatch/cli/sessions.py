@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from midwatch.cli.desk import connect, run
+from midwatch.base.errors import NotFound
+from midwatch.cli.connection import connect, run
 from midwatch.cli.options import AgentName, AsJson, Key, Priority, Workdir, Worktree
 from midwatch.cli.output import age, changes, clean, emit, fields, line, local, next_steps, note, paint, say, table
-from midwatch.errors import NotFound
 
 if TYPE_CHECKING:
     from midwatch.client import Client
-    from midwatch.wire import MessageInfo, SessionInfo, WorktreeInfo
+    from midwatch.wire.sessions import MessageInfo, SessionInfo
+    from midwatch.wire.worktrees import WorktreeInfo
 
 PAGE = 500
 

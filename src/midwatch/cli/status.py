@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from midwatch.cli.desk import Desk, connect, run
+from midwatch.cli.connection import Desk, connect, run
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import emit, line, paint, say
 
 if TYPE_CHECKING:
-    from midwatch.wire import TaskInfo
+    from midwatch.wire.tasks import TaskInfo
 
 RECENT = timedelta(days=1)
 SHOWN = 5

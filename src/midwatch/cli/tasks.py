@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from midwatch.cli.desk import Desk, connect, run
+from midwatch.base.errors import InvalidInput
+from midwatch.cli.connection import Desk, connect, run
 from midwatch.cli.options import (
     AgentName,
     AsJson,
@@ -43,11 +44,11 @@ from midwatch.cli.output import (
     span,
     table,
 )
-from midwatch.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from midwatch.submission import Submission
-    from midwatch.wire import TaskInfo, WorktreeNote
+    from midwatch.domain.requests import Submission
+    from midwatch.wire.tasks import TaskInfo
+    from midwatch.wire.worktrees import WorktreeNote
 
 SHOW_PROMPT = 50
 
@@ -94,7 +95,7 @@ def wishes(**said: object) -> Submission:
     """What was asked for beside the prompt, with durations in seconds and an absolute working directory."""
     import os.path
 
-    from midwatch.clock import seconds
+    from midwatch.base.durations import seconds
 
     for name in ("timeout", "delay"):
         if said[name] is not None:
@@ -105,7 +106,7 @@ def wishes(**said: object) -> Submission:
 
 def limits(budget: str | None) -> dict[str, object] | None:
     """A budget as the interface takes it."""
-    from midwatch.budget import Budget
+    from midwatch.domain.budget import Budget
 
     return None if budget is None else Budget.parse(budget).data()
 
@@ -213,7 +214,7 @@ def described(task: TaskInfo) -> list[tuple[str, object]]:
 
 def budget_line(task: TaskInfo) -> str | None:
     """What a task may spend, and has spent of it as far as its record tells."""
-    from midwatch.budget import NAMES, Budget, shown, spent_of
+    from midwatch.domain.budget import NAMES, Budget, shown, spent_of
 
     spent, most = spent_of(task["budget"], task["usage"]), Budget.kept(task["budget"])._asdict()
     parts = [f"{shown(name, getattr(spent, name))} of {shown(name, most[name])}" for name in NAMES if most[name]]
@@ -233,7 +234,7 @@ def worktree_line(note: WorktreeNote | None) -> str | None:
 async def hints(desk: Desk, task: TaskInfo) -> list[str]:
     """What a person may want to do next about a task."""
     if task["status"] in ("failed", "cancelled"):
-        from midwatch.budget import again
+        from midwatch.domain.budget import again
 
         return [f"Try again: {again(task['id'], task['budget'], task['usage'])}"]
     if task["worktree"] is not None and task["worktree"]["status"] == "kept" and task["status"] == "done":

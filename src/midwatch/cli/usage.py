@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midwatch.cli.desk import connect, run
+from midwatch.base.errors import InvalidInput
+from midwatch.cli.connection import connect, run
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import emit, local, money, say, span, table
-from midwatch.errors import InvalidInput
-from midwatch.usage import told
+from midwatch.domain.usage import told
 
 if TYPE_CHECKING:
-    from midwatch.wire import UsageInfo
+    from midwatch.wire.usage import UsageInfo
 
 
 class Part(StrEnum):
-    """What rows are told apart by, as `midwatch.usage.By`; a list of literals is no option."""
+    """What rows are told apart by, as `midwatch.domain.usage.By`; a list of literals is no option."""
 
     actor = "actor"
     agent = "agent"
@@ -84,7 +84,7 @@ def _open(rows: Any) -> list[dict[str, Any]]:
 
 def moment(said: str, now: datetime, option: str = "since") -> datetime:
     """The time that is meant: a span before now, or a time, which is local unless it names its zone."""
-    from midwatch.clock import seconds
+    from midwatch.base.durations import seconds
 
     try:
         return now - timedelta(seconds=seconds(said))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from midwatch.cli.output import changes, clean, line, note, paint, say, span
 
 if TYPE_CHECKING:
-    from midwatch.wire import EventInfo, TaskInfo
+    from midwatch.wire.events import EventInfo
+    from midwatch.wire.tasks import TaskInfo
 
 ARGUMENTS_SHOWN = 80
 TELLING = ("command", "cmd", "file_path", "filePath", "path", "pattern", "query", "url")
@@ -144,7 +145,7 @@ def ending(task: TaskInfo) -> str:
     told = "" if why in ("", task["status"]) else f": {why}"
     if task["status"] not in ("failed", "cancelled"):
         return f"{task['id']} {task['status']}{told}"
-    from midwatch.budget import again  # only where something went wrong: it takes a while
+    from midwatch.domain.budget import again  # only where something went wrong: it takes a while
 
     command = again(task["id"], task.get("budget"), task.get("usage"))
     return f"{task['id']} {task['status']}{told}; try again with `{command}`"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from midwatch.cli.desk import connect, run
+from midwatch.cli.connection import connect, run
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import emit, local, say
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from midwatch.cli.desk import settings
+from midwatch.base.errors import BadConfig, InvalidInput
+from midwatch.cli.connection import settings
 from midwatch.cli.options import AsJson, Db
 from midwatch.cli.output import emit, say
-from midwatch.errors import BadConfig, InvalidInput
 
 if TYPE_CHECKING:
-    from midwatch.config import Settings
-    from midwatch.runtime import Runtime
+    from midwatch.desk.config import Settings
+    from midwatch.runtime.runtime import Runtime
 
 ALONE = (
     "a worker shares work through PostgreSQL, and this home keeps its tasks in a SQLite file, where one `midwatch up` "
@@ -33,7 +33,7 @@ def worker(db: Db = None, agents: Agents = None, slots: Slots = None, as_json: A
     """Run tasks of a shared PostgreSQL until it is stopped."""
     import uvloop
 
-    from midwatch.api.server import write_log
+    from midwatch.runtime.serve import write_log
 
     wanted = settings(db=db, slots=slots)
     if not wanted.db:
@@ -48,8 +48,8 @@ def worker(db: Db = None, agents: Agents = None, slots: Slots = None, as_json: A
 
 async def work(wanted: Settings, only: list[str] | None, as_json: bool) -> None:
     """Take tasks until a signal; then end what runs and let go of the rest."""
-    from midwatch.api.server import on_signals
-    from midwatch.runtime import Runtime
+    from midwatch.runtime.runtime import Runtime
+    from midwatch.runtime.serve import on_signals
 
     stopping = asyncio.Event()
     on_signals(stopping)
@@ -60,10 +60,10 @@ async def work(wanted: Settings, only: list[str] | None, as_json: bool) -> None:
 
 def welcome(runtime: Runtime, as_json: bool) -> None:
     """Who works here, and on what."""
-    from midwatch.stores.postgres import shown
+    from midwatch.desk.shared_database import without_password
 
     assert runtime.instance is not None and runtime.settings.db is not None
-    database = shown(runtime.settings.db)
+    database = without_password(runtime.settings.db)
     if as_json:
         emit({**runtime.instance.snapshot(), "database": database, "home": str(runtime.home.path)})
     else:

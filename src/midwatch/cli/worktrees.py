@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from midwatch.cli.desk import connect, run
+from midwatch.cli.connection import connect, run
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import age, changes, clean, emit, fields, local, note, say, table
 
 if TYPE_CHECKING:
-    from midwatch.wire import WorktreeInfo
+    from midwatch.wire.worktrees import WorktreeInfo
 
 MOST_SHOWN = 10_000_000
 

@@ -1,13 +1,18 @@
-"""A typed client of the HTTP interface. Errors come back as the classes of `midwatch.errors`."""
+"""A typed client of the HTTP interface. Errors come back as the classes of `midwatch.base.errors`.
+
+Imports `wire`, `domain` and `base`, and httpx.
+Not here: anything that needs the server's process.
+"""
 
 from __future__ import annotations
 
 from midwatch.client.approvals import ApprovalCalls
-from midwatch.client.desk import DeskCalls
+from midwatch.client.automations import AutomationCalls
+from midwatch.client.goals import GoalCalls
 from midwatch.client.handoffs import HandoffCalls
 from midwatch.client.sessions import SessionCalls
-from midwatch.client.standing import AutomationCalls, GoalCalls
 from midwatch.client.streams import EventCalls, Which
+from midwatch.client.system import DeskCalls
 from midwatch.client.tasks import TaskCalls
 from midwatch.client.terminals import TerminalCalls
 from midwatch.client.transport import BY_CODE, error_of, named, quoted

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from midwatch.client.transport import Transport, named, without_none
-from midwatch.wire import ApprovalInfo, RuleInfo
+from midwatch.wire.approvals import ApprovalInfo, RuleInfo
 
 
 class ApprovalCalls(Transport):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from midwatch.client.transport import Transport, named, without_none
-from midwatch.wire import HandoffInfo, HandoffPage
+from midwatch.wire.handoffs import HandoffInfo, HandoffPage
 
 
 class HandoffCalls(Transport):

@@ -6,17 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from midwatch.client.transport import Transport, quoted, without_none
-from midwatch.wire import (
-    Interrupted,
-    MessageInfo,
-    SentInfo,
-    SessionInfo,
-    SessionPage,
-)
+from midwatch.wire.sessions import Interrupted, MessageInfo, SentInfo, SessionInfo, SessionPage
 
 if TYPE_CHECKING:
-    from midwatch.sessions import InterruptMode
-    from midwatch.steering import SendMode
+    from midwatch.domain.steering import SendMode
+    from midwatch.services.sessions import InterruptMode
 
 
 class SessionCalls(Transport):

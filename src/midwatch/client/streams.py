@@ -12,12 +12,9 @@ import httpx2
 import orjson
 
 from midwatch.client.transport import Transport, error_of, without_none
-from midwatch.wire import (
-    EventInfo,
-    EventPage,
-    SessionStateInfo,
-    TaskStateInfo,
-)
+from midwatch.wire.events import EventInfo, EventPage
+from midwatch.wire.sessions import SessionStateInfo
+from midwatch.wire.tasks import TaskStateInfo
 
 QUIET_SECONDS = 45.0
 """A stream that sends nothing for this long, not even a heartbeat, is taken for dead."""

@@ -6,13 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from midwatch.client.transport import Transport, named
-from midwatch.submission import Submission
-from midwatch.wire import (
-    Counts,
-    TaskInfo,
-    TaskPage,
-    TaskView,
-)
+from midwatch.domain.requests import Submission
+from midwatch.wire.tasks import Counts, TaskInfo, TaskPage, TaskView
 
 
 class TaskCalls(Transport):

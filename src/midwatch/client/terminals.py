@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from midwatch.client.transport import Transport, quoted
-from midwatch.wire import ScreenInfo
+from midwatch.wire.sessions import ScreenInfo
 
 
 class TerminalCalls(Transport):

@@ -1,4 +1,4 @@
-"""How a client speaks to its server: requests, replies, and errors as the classes of `midwatch.errors`."""
+"""How a client speaks to its server: requests, replies, and errors as the classes of `midwatch.base.errors`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from urllib.parse import quote
 import httpx2
 import orjson
 
-from midwatch import errors
-from midwatch.errors import InvalidInput, MidwatchError, NotFound, NotRunning
-from midwatch.home import Home
-from midwatch.trace import own_trace
+from midwatch.base import errors
+from midwatch.base.errors import InvalidInput, MidwatchError, NotFound, NotRunning
+from midwatch.base.home import Home
+from midwatch.base.trace import own_trace
 
 TIMEOUT = httpx2.Timeout(30.0, connect=5.0)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from midwatch.client.transport import Transport, named
-from midwatch.wire import WorktreeDiff, WorktreeInfo, WorktreeMerged, WorktreePage
+from midwatch.wire.worktrees import WorktreeDiff, WorktreeInfo, WorktreeMerged, WorktreePage
 
 
 class WorktreeCalls(Transport):

@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from midwatch.clock import LONGEST_NAP, SECOND, Clock, Timer
-from midwatch.engine import Instance
-from midwatch.errors import HomeUnusable, StoreError
-from midwatch.home import OWNER_RETRY_SECONDS, Home
-from midwatch.store import Store
-from midwatch.task import ClaimRequest
-from midwatch.worker import Worker
+from midwatch.base.clock import LONGEST_NAP, SECOND, Clock, Timer
+from midwatch.base.errors import HomeUnusable, StoreError
+from midwatch.base.home import OWNER_RETRY_SECONDS, Home
+from midwatch.domain.claiming import ClaimRequest
+from midwatch.domain.instance import Instance
+from midwatch.domain.store import Store
+from midwatch.running.worker import Worker
 
 log = logging.getLogger("midwatch.engine")
 
@@ -24,7 +24,7 @@ LEAD_SECONDS = 1.0
 
 
 class EmbeddedEngine:
-    """Implements `midwatch.engine.Engine` for one process on one home."""
+    """Implements `midwatch.domain.engine.Engine` for one process on one home."""
 
     def __init__(
         self, store: Store, clock: Clock, home: Home, worker: Worker, instance: Instance, on_lead: Callable[[], None]

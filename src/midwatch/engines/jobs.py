@@ -18,8 +18,8 @@ import psycopg_pool
 from procrastinate import exceptions, jobs, manager
 from psycopg.types.json import Jsonb
 
-from midwatch.clock import SECOND, SystemClock
-from midwatch.errors import StoreUnavailable
+from midwatch.base.clock import SECOND, SystemClock
+from midwatch.base.errors import StoreUnavailable
 
 LOOK = "midwatch.look"
 POOL_SECONDS = 5.0

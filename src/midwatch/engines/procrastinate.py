@@ -14,20 +14,21 @@ from contextlib import suppress
 
 import procrastinate
 
-from midwatch.change import Changes, Update
-from midwatch.clock import SECOND, Clock
-from midwatch.engine import Instance, Pulse
-from midwatch.engines.chores import CHORE_SECONDS, Chores, SharedStore
-from midwatch.engines.heart import Heart
+from midwatch.base.clock import SECOND, Clock
+from midwatch.base.errors import Conflict, StoreError
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.claiming import ClaimRequest
+from midwatch.domain.event import TaskInterrupted, event
+from midwatch.domain.instance import Instance, Pulse
+from midwatch.domain.task import Task, end, meta, owned
+from midwatch.engines.heartbeat import Heartbeat
 from midwatch.engines.jobs import AWAY, LOOK, Jobs, look_for, queue_app, queue_of, reason
 from midwatch.engines.jobs import Hinter as Hinter
 from midwatch.engines.jobs import prepare as prepare
-from midwatch.errors import Conflict, StoreError
-from midwatch.event import TaskInterrupted, event
-from midwatch.settlement import settled
-from midwatch.task import ClaimRequest, Task, end, meta, owned
-from midwatch.waiting import RELEASED
-from midwatch.worker import Worker
+from midwatch.engines.queue_upkeep import CHORE_SECONDS, QueueUpkeep, SharedStore
+from midwatch.running.outcome import RELEASED
+from midwatch.running.worker import Worker
+from midwatch.services.task_endings import settled
 
 log = logging.getLogger("midwatch.engine")
 
@@ -43,7 +44,7 @@ Slot = asyncio.Future[None]
 
 
 class ProcrastinateEngine:
-    """Implements `midwatch.engine.Engine` for one of many processes."""
+    """Implements `midwatch.domain.engine.Engine` for one of many processes."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class ProcrastinateEngine:
         self._app = queue_app(url)
         self._app.job_manager = Jobs(self._app.connector, self._room)
         self._app.task(name=LOOK, pass_context=True)(self._handle)
-        self._chores = Chores(store, url, clock, self.leads)
+        self._queue_upkeep = QueueUpkeep(store, url, clock, self.leads)
         self._taking = False
         self._wishes: list[asyncio.Future[Slot | None]] = []
         self._looking = 0
@@ -73,13 +74,13 @@ class ProcrastinateEngine:
         self._looks: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._listening: asyncio.Timeout | None = None
-        self._heart = Heart(pulse, clock, worker, on_lead, lambda: store.add_instance(self._instance))
+        self._heartbeat = Heartbeat(pulse, clock, worker, on_lead, lambda: store.add_instance(self._instance))
 
     async def start(self) -> None:
         await self._store.add_instance(self._instance)
         self._taking = True
-        self._heart.start()
-        self._loops = [asyncio.create_task(self._chores.run()), asyncio.create_task(self._mind_later_work())]
+        self._heartbeat.start()
+        self._loops = [asyncio.create_task(self._queue_upkeep.run()), asyncio.create_task(self._mind_later_work())]
         if self._instance.role != "run":  # which takes only what it submits, and must not take others' jobs
             self._loops.append(asyncio.create_task(self._listen_to_jobs()))
 
@@ -95,8 +96,8 @@ class ProcrastinateEngine:
             await asyncio.wait({self._claiming})
 
     async def stop(self) -> None:
-        await self._heart.stop()
-        if self._heart.connected():
+        await self._heartbeat.stop()
+        if self._heartbeat.connected():
             with suppress(StoreError):
                 await self._store.remove_instances([self._instance.id])
 
@@ -118,10 +119,10 @@ class ProcrastinateEngine:
         self.wake()
 
     def leads(self) -> bool:
-        return self._heart.leads()
+        return self._heartbeat.leads()
 
     def dead(self, owners: Iterable[str]) -> set[str]:
-        return self._heart.dead(owners)
+        return self._heartbeat.dead(owners)
 
     async def _look_for_live_work(self) -> None:
         while self._live_news and self._taking:
@@ -143,7 +144,7 @@ class ProcrastinateEngine:
         """Whether a task of this queue's agent could start here now, besides those that are looked for already."""
         free = self._worker.slots.free()
         by_agent = {queue_of(agent): room for agent, room in self._worker.slots.free_by_agent().items()}
-        return self._taking and self._heart.sound() and min(free, by_agent.get(queue, 0)) > self._looking
+        return self._taking and self._heartbeat.sound() and min(free, by_agent.get(queue, 0)) > self._looking
 
     async def _handle(self, context: procrastinate.JobContext) -> None:
         """A job: look, unless the room it was fetched for is gone; then leave it to others."""
@@ -186,7 +187,7 @@ class ProcrastinateEngine:
         try:
             while self._wishes:
                 wishes, self._wishes = self._wishes, []
-                slots = iter(await self._claim(len(wishes)) if self._taking and self._heart.sound() else ())
+                slots = iter(await self._claim(len(wishes)) if self._taking and self._heartbeat.sound() else ())
                 for wish in wishes:
                     if not wish.done():
                         wish.set_result(next(slots, None))
@@ -229,7 +230,7 @@ class ProcrastinateEngine:
         """Run the queue's worker, again and again: any database error ends it."""
         failures = 0
         while self._taking:
-            while not self._heart.connected():  # noqa: ASYNC110 - it is found out in another thread, every two seconds
+            while not self._heartbeat.connected():  # noqa: ASYNC110 - it is found out in another thread, every two seconds
                 await asyncio.sleep(0.05)
             began, why = self._clock.monotonic(), "its worker ended"
             self._look_around()

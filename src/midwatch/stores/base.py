@@ -6,50 +6,55 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from midwatch.alert import Told
-from midwatch.approval import Approval
-from midwatch.approval import Status as ApprovalStatus
-from midwatch.automation import Automation
-from midwatch.automation import Status as AutomationStatus
-from midwatch.change import Changes, Fence
-from midwatch.channel import Delivery
-from midwatch.channel import Status as DeliveryStatus
-from midwatch.engine import Instance
-from midwatch.event import EVERYTHING, Event, EventFilter, LogBounds, Page
-from midwatch.goal import Goal
-from midwatch.goal import Status as GoalStatus
-from midwatch.handoff import Handoff, HandoffFilter
-from midwatch.identity import Token
-from midwatch.rule import Rule
-from midwatch.session import Message, Session, View
-from midwatch.state import DeskState, SessionState, TaskState
-from midwatch.steering import Sent, Steer
-from midwatch.step import Step
-from midwatch.store import Commit
+from midwatch.domain.alert import Told
+from midwatch.domain.approval import Approval
+from midwatch.domain.approval import Status as ApprovalStatus
+from midwatch.domain.automation import Automation
+from midwatch.domain.automation import Status as AutomationStatus
+from midwatch.domain.changes import Changes, Fence
+from midwatch.domain.channel import Delivery
+from midwatch.domain.channel import Status as DeliveryStatus
+from midwatch.domain.claiming import ClaimRequest
+from midwatch.domain.event import EVERYTHING, Event, EventFilter, LogBounds, Page
+from midwatch.domain.goal import Goal
+from midwatch.domain.goal import Status as GoalStatus
+from midwatch.domain.handoff import Handoff, HandoffFilter
+from midwatch.domain.identity import Token
+from midwatch.domain.instance import Instance
+from midwatch.domain.rule import Rule
+from midwatch.domain.session import Message, Session, View
+from midwatch.domain.steering import Sent, Steer
+from midwatch.domain.store import Commit
+from midwatch.domain.task import Claims, Submitted, Summary, Task, TaskFilter
+from midwatch.domain.turn_steps import Step
+from midwatch.domain.usage import Asked, Spent
+from midwatch.domain.watch_state import DeskState, SessionState, TaskState
+from midwatch.domain.worktree import Worktree, WorktreeFilter
 from midwatch.stores.verbs import (
     alert,
     automation,
-    change,
     event,
     handoff,
     live,
-    look,
-    state,
-    steer,
-    step,
     task,
     token,
     worktree,
 )
-from midwatch.task import ClaimRequest, Claims, Submitted, Summary, Task, TaskFilter
-from midwatch.usage import Asked, Spent
-from midwatch.worktree import Worktree, WorktreeFilter
+from midwatch.stores.verbs import approval as approval_verbs
+from midwatch.stores.verbs import changes as change_verbs
+from midwatch.stores.verbs import delivery as delivery_verbs
+from midwatch.stores.verbs import instance as instance_verbs
+from midwatch.stores.verbs import rule as rule_verbs
+from midwatch.stores.verbs import session as session_verbs
+from midwatch.stores.verbs import steering as steering_verbs
+from midwatch.stores.verbs import turn_steps as turn_step_verbs
+from midwatch.stores.verbs import watch_state as watch_state_verbs
 
 T = TypeVar("T")
 
 
 class VerbStore(ABC):
-    """Implements `midwatch.store.Store` on top of two ways to run a verb."""
+    """Implements `midwatch.domain.store.Store` on top of two ways to run a verb."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[Commit], None]] = []
@@ -82,7 +87,7 @@ class VerbStore(ABC):
         return await self.write(task.claim, request, now)
 
     async def apply(self, changes: Changes) -> None:
-        await self.write(change.apply, changes)
+        await self.write(change_verbs.apply, changes)
 
     async def record_late(self, late: Event) -> bool:
         return await self.write(task.record_late, late)
@@ -118,16 +123,16 @@ class VerbStore(ABC):
         return await self.read(task.open_events, fence)
 
     async def steps_of(self, task_id: str) -> list[Step]:
-        return await self.read(step.of_task, task_id)
+        return await self.read(turn_step_verbs.of_task, task_id)
 
     async def steps_before(self, task_id: str) -> list[Step]:
-        return await self.read(step.before, task_id)
+        return await self.read(turn_step_verbs.before, task_id)
 
     async def thread_steps(self, thread_id: str, without: str) -> list[Step]:
-        return await self.read(step.of_thread, thread_id, without)
+        return await self.read(turn_step_verbs.of_thread, thread_id, without)
 
     async def queued_steers(self, task_id: str) -> list[Steer]:
-        return await self.read(steer.queued, task_id)
+        return await self.read(steering_verbs.queued, task_id)
 
     async def send_steer(
         self,
@@ -136,7 +141,7 @@ class VerbStore(ABC):
         max_open: int | None = None,
         max_of_actor: int | None = None,
     ) -> Sent | None:
-        return await self.write(steer.send, wanted, otherwise, max_open, max_of_actor)
+        return await self.write(steering_verbs.send, wanted, otherwise, max_open, max_of_actor)
 
     async def get_handoff(self, handoff_id: str) -> Handoff | None:
         return await self.peek(handoff.get, handoff_id)
@@ -190,16 +195,16 @@ class VerbStore(ABC):
         return await self.write(event.prune, before, keep)
 
     async def get_session(self, key: str) -> Session | None:
-        return await self.peek(look.session, key)
+        return await self.peek(session_verbs.session, key)
 
     async def view_session(self, key: str) -> View | None:
-        return await self.read(look.view, key)
+        return await self.read(session_verbs.view, key)
 
     async def list_sessions(self, limit: int = 50, before: str | None = None) -> list[View]:
-        return await self.read(look.sessions, limit, before)
+        return await self.read(session_verbs.sessions, limit, before)
 
     async def open_session(self, session: Session, events: tuple[Event, ...]) -> bool:
-        return await self.write(look.open_session, session, events)
+        return await self.write(session_verbs.open_session, session, events)
 
     async def hold_session(self, key: str, owner: str, fence: Fence | None) -> int:
         return await self.write(live.hold, key, owner, fence)
@@ -217,56 +222,56 @@ class VerbStore(ABC):
         return await self.read(live.work, owner, now)
 
     async def close_session(self, key: str, now: int, events: tuple[Event, ...]) -> bool:
-        return await self.write(look.close_session, key, now, events)
+        return await self.write(session_verbs.close_session, key, now, events)
 
     async def state_of_task(self, task_id: str) -> TaskState | None:
-        return await self.moment(state.of_task, task_id)
+        return await self.moment(watch_state_verbs.of_task, task_id)
 
     async def state_of_session(self, key: str) -> SessionState | None:
-        return await self.moment(state.of_session, key)
+        return await self.moment(watch_state_verbs.of_session, key)
 
     async def state_of_desk(self) -> DeskState:
-        return await self.moment(state.of_desk)
+        return await self.moment(watch_state_verbs.of_desk)
 
     async def read_messages(self, key: str, after: int = 0, limit: int = 500) -> list[Message]:
-        return await self.read(look.messages, key, after, limit)
+        return await self.read(session_verbs.messages, key, after, limit)
 
     async def due_deliveries(self, now: int, limit: int = 50) -> list[Delivery]:
-        return await self.read(look.due_deliveries, now, limit)
+        return await self.read(delivery_verbs.due_deliveries, now, limit)
 
     async def next_delivery_at(self) -> int | None:
-        return await self.read(look.next_delivery_at)
+        return await self.read(delivery_verbs.next_delivery_at)
 
     async def get_delivery(self, delivery_id: str) -> Delivery | None:
-        return await self.peek(look.delivery, delivery_id)
+        return await self.peek(delivery_verbs.delivery, delivery_id)
 
     async def list_deliveries(
         self, *, task_id: str | None = None, status: DeliveryStatus | None = None, limit: int = 50
     ) -> list[Delivery]:
-        return await self.read(look.deliveries, task_id, status, limit)
+        return await self.read(delivery_verbs.deliveries, task_id, status, limit)
 
     async def get_approval(self, approval_id: str) -> Approval | None:
-        return await self.peek(look.approval, approval_id)
+        return await self.peek(approval_verbs.approval, approval_id)
 
     async def list_approvals(
         self, status: ApprovalStatus | None = None, limit: int = 50, task_id: str | None = None
     ) -> list[Approval]:
-        return await self.read(look.approvals, status, limit, task_id)
+        return await self.read(approval_verbs.approvals, status, limit, task_id)
 
     async def pending_approvals(self, fence: Fence) -> list[Approval]:
-        return await self.read(look.pending_approvals, fence)
+        return await self.read(approval_verbs.pending_approvals, fence)
 
     async def overdue_approvals(self, now: int, limit: int = 100) -> list[Approval]:
-        return await self.read(look.overdue_approvals, now, limit)
+        return await self.read(approval_verbs.overdue_approvals, now, limit)
 
     async def next_expiry(self) -> int | None:
-        return await self.read(look.next_expiry)
+        return await self.read(approval_verbs.next_expiry)
 
     async def get_rule(self, rule_id: str) -> Rule | None:
-        return await self.peek(look.rule, rule_id)
+        return await self.peek(rule_verbs.rule, rule_id)
 
     async def list_rules(self, agent: str | None = None, *, revoked: bool = False, limit: int = 500) -> list[Rule]:
-        return await self.read(look.rules, agent, revoked, limit)
+        return await self.read(rule_verbs.rules, agent, revoked, limit)
 
     async def token_of(self, hashed: str, now: int) -> Token | None:
         return await self.peek(token.by_hash, hashed, now)
@@ -354,10 +359,10 @@ class VerbStore(ABC):
         return await self.write(worktree.prune, before)
 
     async def add_instance(self, instance: Instance) -> None:
-        await self.write(look.add_instance, instance)
+        await self.write(instance_verbs.add_instance, instance)
 
     async def remove_instances(self, ids: Iterable[str]) -> None:
-        await self.write(look.remove_instances, list(ids))
+        await self.write(instance_verbs.remove_instances, list(ids))
 
     async def list_instances(self) -> list[Instance]:
-        return await self.read(look.instances)
+        return await self.read(instance_verbs.instances)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from midwatch.clock import SECOND
-from midwatch.engine import DEAD_SECONDS
-from midwatch.errors import BadConfig
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import BadConfig
+from midwatch.domain.instance import DEAD_SECONDS
 
 if TYPE_CHECKING:
     from midwatch.stores.postgres import PostgresStore, PostgresTx

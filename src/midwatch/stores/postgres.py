@@ -24,16 +24,19 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
 
-from midwatch.change import Changes
-from midwatch.engine import DEAD_SECONDS, Instance
-from midwatch.errors import Conflict, MidwatchError, SchemaTooNew, StoreCorrupt, StoreError, StoreUnavailable
-from midwatch.store import EVERY_TOPIC, Commit
+from midwatch.base.errors import Conflict, MidwatchError, SchemaTooNew, StoreCorrupt, StoreError, StoreUnavailable
+from midwatch.domain.changes import Changes
+from midwatch.domain.claiming import ClaimRequest
+from midwatch.domain.instance import DEAD_SECONDS, Instance
+from midwatch.domain.store import EVERY_TOPIC, Commit
+from midwatch.domain.task import Claims
 from midwatch.stores.base import VerbStore
 from midwatch.stores.postgres_tx import CHANNEL, Hint, statements
 from midwatch.stores.postgres_tx import Connection as Connection
 from midwatch.stores.postgres_tx import PostgresTx as PostgresTx
-from midwatch.stores.verbs import change, look, task
-from midwatch.task import ClaimRequest, Claims
+from midwatch.stores.verbs import changes as change_verbs
+from midwatch.stores.verbs import instance as instance_verbs
+from midwatch.stores.verbs import task
 
 T = TypeVar("T")
 log = logging.getLogger("midwatch.store")
@@ -409,7 +412,7 @@ def _alone(op: _Op) -> bool:
     """Whether a verb has to be on its own: together, such locks could be taken in an order that locks up two groups."""
     if op.verb is task.submit:
         return op.args[0].cause == "message" or _speaks(op.args[1])
-    return op.verb is not change.apply or _speaks(op.args[0])
+    return op.verb is not change_verbs.apply or _speaks(op.args[0])
 
 
 def _speaks(changes: Changes) -> bool:
@@ -426,7 +429,7 @@ def _task_id(op: _Op) -> str:
 
 def _living(tx: PostgresTx) -> list[Instance]:
     alive = {row[0] for row in tx.connection.execute(ALIVE, {"dead": DEAD_SECONDS})}
-    return [one for one in look.instances(tx) if one.id in alive]
+    return [one for one in instance_verbs.instances(tx) if one.id in alive]
 
 
 def _at_once(tx: PostgresTx, verb: Callable[..., T], *args: Any) -> T:

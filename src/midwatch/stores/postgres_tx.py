@@ -8,11 +8,11 @@ from typing import Any
 
 import psycopg
 
-from midwatch.event import Event
+from midwatch.domain.event import Event
+from midwatch.domain.task import OPEN
 from midwatch.stores.sql import POSTGRES, load, tell
 from midwatch.stores.verbs import task
 from midwatch.stores.verbs.tx import Params, Row
-from midwatch.task import OPEN
 
 Connection = psycopg.Connection[Row]
 Due = tuple[str, int]

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import psycopg
 
-from midwatch.change import Fence
-from midwatch.engine import DEAD_SECONDS, Beat
+from midwatch.domain.changes import Fence
+from midwatch.domain.instance import DEAD_SECONDS, Beat
 from midwatch.stores.postgres import ALIVE, OURS, Connection, connect, explain
 
 BEAT = """
@@ -37,7 +37,7 @@ STOPPED_SECONDS = 2.0
 
 
 class PostgresPulse:
-    """Implements `midwatch.engine.Pulse` for one process."""
+    """Implements `midwatch.domain.engine.Pulse` for one process."""
 
     def __init__(self, url: str, instance_id: str) -> None:
         self._url = url

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg import sql
 
-from midwatch.relay import EVERYBODY
+from midwatch.domain.relay import EVERYBODY
 from midwatch.stores.postgres import CONNECTION_OPTIONS, Connection, explain
 
 log = logging.getLogger("midwatch.relay")
@@ -112,7 +112,7 @@ class _Letter(NamedTuple):
 
 
 class PostgresRelay:
-    """Implements `midwatch.relay.Relay` for the process with this id."""
+    """Implements `midwatch.domain.relay.Relay` for the process with this id."""
 
     def __init__(self, url: str, id_: str) -> None:
         self.id = id_

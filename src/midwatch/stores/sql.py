@@ -16,21 +16,21 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from midwatch.approval import Approval
-from midwatch.automation import Automation
-from midwatch.channel import Delivery
-from midwatch.engine import Instance
-from midwatch.errors import InvalidInput
-from midwatch.event import Event
-from midwatch.goal import Goal
-from midwatch.handoff import Handoff
-from midwatch.identity import Token
-from midwatch.rule import Rule
-from midwatch.session import Message, Session
-from midwatch.steering import Steer
-from midwatch.step import Step
-from midwatch.task import Task
-from midwatch.worktree import Worktree
+from midwatch.base.errors import InvalidInput
+from midwatch.domain.approval import Approval
+from midwatch.domain.automation import Automation
+from midwatch.domain.channel import Delivery
+from midwatch.domain.event import Event
+from midwatch.domain.goal import Goal
+from midwatch.domain.handoff import Handoff
+from midwatch.domain.identity import Token
+from midwatch.domain.instance import Instance
+from midwatch.domain.rule import Rule
+from midwatch.domain.session import Message, Session
+from midwatch.domain.steering import Steer
+from midwatch.domain.task import Task
+from midwatch.domain.turn_steps import Step
+from midwatch.domain.worktree import Worktree
 
 NOUNS = (
     "task", "event", "session", "channel", "approval", "token", "engine", "automation", "goal", "alert", "worktree",

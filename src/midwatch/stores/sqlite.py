@@ -18,9 +18,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from midwatch.errors import Conflict, MidwatchError, SchemaTooNew, StoreCorrupt, StoreError, StoreUnavailable
-from midwatch.event import Event
-from midwatch.store import EVERY_TOPIC, Commit
+from midwatch.base.errors import Conflict, MidwatchError, SchemaTooNew, StoreCorrupt, StoreError, StoreUnavailable
+from midwatch.domain.event import Event
+from midwatch.domain.store import EVERY_TOPIC, Commit
 from midwatch.stores.base import VerbStore
 from midwatch.stores.sql import SQLITE, load
 from midwatch.stores.verbs.event import append

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from midwatch.errors import SchemaTooNew, StoreCorrupt, StoreError
+from midwatch.base.errors import SchemaTooNew, StoreCorrupt, StoreError
 from midwatch.stores.sqlite import APPLICATION_ID, migrations, open_database, translate
 from midwatch.stores.verbs.tx import Row
 

@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from midwatch import __version__
-from midwatch.agent import Answer, Interrupt, Question, Turn, TurnResult
 from midwatch.agents.acp import questions, settings
 from midwatch.agents.acp.desk import Desk
 from midwatch.agents.acp.faults import fault
 from midwatch.agents.acp.link import Gone, Link
+from midwatch.agents.acp.options import AcpOptions
 from midwatch.agents.acp.outcome import Ledger, blocks, outcome
+from midwatch.agents.acp.profiles import Profile
 from midwatch.agents.acp.updates import Transcript
 from midwatch.agents.base import message_id, prompt_of
-from midwatch.clock import SECOND, duration
-from midwatch.errors import AgentError, MidwatchError
-from midwatch.event import AgentFault, Payload
-from midwatch.session import Session
-
-if TYPE_CHECKING:
-    from midwatch.agents.acp import AcpAgent
+from midwatch.base.clock import SECOND
+from midwatch.base.durations import duration
+from midwatch.base.errors import AgentError, MidwatchError
+from midwatch.base.version import __version__
+from midwatch.domain.agent import Answer, Interrupt, Question, Turn, TurnResult
+from midwatch.domain.event import AgentFault, Payload
+from midwatch.domain.session import Session
+from midwatch.programs.process import Program
 
 VERSION = 1
 """Of the protocol."""
@@ -32,6 +33,27 @@ CANCELLED = {"outcome": {"outcome": "cancelled"}}
 T = TypeVar("T")
 
 
+class Opener(Protocol):
+    """The agent that opened a conversation, as far as the conversation needs it."""
+
+    name: str
+    options: AcpOptions
+    profile: Profile
+
+    @property
+    def mcp_servers(self) -> list[dict[str, Any]]:
+        """As the protocol has them."""
+        ...
+
+    def problem(self, program: Program) -> str | None:
+        """Why it cannot be started here, or None."""
+        ...
+
+    def program(self, workdir: str | None) -> Program:
+        """What a conversation starts."""
+        ...
+
+
 class Stopped(Exception):
     """Somebody stopped the turn before the agent had its prompt."""
 
@@ -39,7 +61,7 @@ class Stopped(Exception):
 class AcpConversation:
     """One session with one agent."""
 
-    def __init__(self, agent: AcpAgent, session: Session) -> None:
+    def __init__(self, agent: Opener, session: Session) -> None:
         self._agent = agent
         self._session = session
         self._thread = session.thread_id
@@ -297,7 +319,8 @@ class AcpConversation:
             lines = link.lines.noise - noise
             text = f"{self._agent.name} wrote {lines} lines that are no messages: {link.lines.first_noise}"
             await self._tell([AgentFault(message=text, level="warning")])
-        ending = outcome(self._agent, told, transcript, stopped=self._stopped.is_set(), now=self._now())
+        agent, stopped = self._agent, self._stopped.is_set()
+        ending = outcome(agent.name, agent.profile, told, transcript, stopped=stopped, now=self._now())
         await self._tell(ending.events)
         return TurnResult(
             text=ending.text, outcome=ending.outcome, error=ending.error, thread_id=self._id,

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from midwatch.agent import Turn
 from midwatch.agents.acp.files import Files, Refused
 from midwatch.agents.acp.terminals import Terminals
-from midwatch.agents.process import Program
+from midwatch.domain.agent import Turn
+from midwatch.programs.process import Program
 
 
 class Desk:

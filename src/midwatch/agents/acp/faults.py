@@ -10,8 +10,8 @@ import orjson
 
 from midwatch.agents.base import last_lines
 from midwatch.agents.streams.faults import judge
-from midwatch.clock import SECOND
-from midwatch.errors import AgentError, TransientError, UsageLimit
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import AgentError, TransientError, UsageLimit
 
 AUTH_REQUIRED = -32000
 EMPTY_WORDS = frozenset({"", "error", "internal error", "server error"})

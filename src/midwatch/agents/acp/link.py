@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from midwatch.agent import Turn
 from midwatch.agents.acp.faults import last_words
-from midwatch.agents.process import DRAIN, Child, Output, Program, within
 from midwatch.agents.streams.lines import Lines
-from midwatch.errors import AgentError
+from midwatch.base.errors import AgentError
+from midwatch.domain.agent import Turn
+from midwatch.programs.process import DRAIN, Child, Output, Program, within
 
 if TYPE_CHECKING:
     from acp.connection import Connection

@@ -7,18 +7,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from midwatch.agent import Usage
 from midwatch.agents.acp.faults import fault
+from midwatch.agents.acp.profiles import Profile
 from midwatch.agents.acp.questions import inside
 from midwatch.agents.acp.updates import Transcript, tokens
-from midwatch.errors import AgentError
-from midwatch.event import LlmResponse, MessageUpdate, Payload
-from midwatch.task import Outcome
-
-if TYPE_CHECKING:
-    from midwatch.agents.acp import AcpAgent
+from midwatch.base.errors import AgentError
+from midwatch.domain.agent import Usage
+from midwatch.domain.event import LlmResponse, MessageUpdate, Payload
+from midwatch.domain.task import Outcome
 
 NAMED_FILE = re.compile(r"^@(/.+?)\s*$", re.MULTILINE)
 MOST_FILES = 50
@@ -120,7 +118,9 @@ class Ending:
     events: list[Payload]
 
 
-def outcome(agent: AcpAgent, told: Mapping[str, Any], transcript: Transcript, *, stopped: bool, now: int) -> Ending:
+def outcome(
+    agent: str, profile: Profile, told: Mapping[str, Any], transcript: Transcript, *, stopped: bool, now: int
+) -> Ending:
     """What the agent's last word means. What it said is kept also where that is no answer."""
     text, reason = transcript.text, str(told.get("stopReason"))
     spoken: list[Payload] = []
@@ -128,21 +128,19 @@ def outcome(agent: AcpAgent, told: Mapping[str, Any], transcript: Transcript, *,
         spoken = [MessageUpdate(message_id=transcript.last_id, role="agent", message=text)]
     wishes = ", ".join(f"{tool.label!r} ({tool.denied})" for tool in transcript.denied[:3])
     if reason == "cancelled":
-        why = "it was interrupted." if stopped else f"{agent.name} cancelled its work by itself; retry the task."
+        why = "it was interrupted." if stopped else f"{agent} cancelled its work by itself; retry the task."
         if wishes and not stopped:
-            why = f"denied: {wishes}; {agent.name} then stopped."
+            why = f"denied: {wishes}; {agent} then stopped."
         return Ending(outcome="error", error=why, events=spoken)
     if reason in EARLY:
-        return Ending(outcome="error", error=f"{agent.name} stopped early: {EARLY[reason]}.", events=spoken)
-    sure = any(one.fullmatch(text) for one in agent.profile.faults)
-    if sure or any(one.fullmatch(text) for one in agent.profile.doubtful):
-        problem = fault(agent.name, 0, text, None, now, login=agent.profile.login)
+        return Ending(outcome="error", error=f"{agent} stopped early: {EARLY[reason]}.", events=spoken)
+    sure = any(one.fullmatch(text) for one in profile.faults)
+    if sure or any(one.fullmatch(text) for one in profile.doubtful):
+        problem = fault(agent, 0, text, None, now, login=profile.login)
         if sure or type(problem) is not AgentError:
             raise problem
     if wishes and not transcript.spoke_last:
-        return Ending(
-            outcome="error", error=f"denied: {wishes}; {agent.name} then stopped without an answer.", events=[]
-        )
+        return Ending(outcome="error", error=f"denied: {wishes}; {agent} then stopped without an answer.", events=[])
     return Ending(text=text, events=[])
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
-from midwatch.agent import Answer, Choice, ChoiceKind, Question, QuestionKind, Risk
 from midwatch.agents.acp.updates import MOST_ITEMS, Json, Tool
+from midwatch.domain.agent import Answer, Choice, ChoiceKind, Question, QuestionKind, Risk
 
 CHOICE_KINDS = frozenset(get_args(ChoiceKind))
 QUESTION_KINDS = frozenset(get_args(QuestionKind)) - {"choice"}

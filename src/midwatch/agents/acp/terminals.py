@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from midwatch.agent import Turn
 from midwatch.agents.acp.files import Files, Refused
-from midwatch.agents.process import DRAIN, Child, Pipe, Program, within
-from midwatch.errors import AgentError
+from midwatch.base.errors import AgentError
+from midwatch.domain.agent import Turn
+from midwatch.programs.process import DRAIN, Child, Pipe, Program, within
 
 OUTPUT_LIMIT = 1_000_000
 """Bytes that are kept of one command, whatever more its agent wishes: many may write at the same time."""

@@ -16,7 +16,7 @@ import orjson
 
 from midwatch.agents.patch import patch
 from midwatch.agents.streams.reading import locations_of, tool_kind
-from midwatch.event import (
+from midwatch.domain.event import (
     AgentFault,
     LlmResponse,
     MessageDelta,

@@ -12,11 +12,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from midwatch.agent import Question, Turn
 from midwatch.agents.acp.files import Files, Refused
 from midwatch.agents.base import BaseAgent
 from midwatch.agents.llm.tools import Tool, ToolError, ToolOutput, allowed, in_thread, make
-from midwatch.agents.process import Child, Output, Pipe, Program, end_strays, within
+from midwatch.domain.agent import Question, Turn
+from midwatch.programs.process import Child, Output, Pipe, Program, end_strays, within
 
 MOST_LINES = 2000
 LONGEST_PAGE = 60_000

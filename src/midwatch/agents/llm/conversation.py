@@ -10,23 +10,24 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from midwatch.agent import Turn, TurnResult, Usage
 from midwatch.agents.base import message_id
 from midwatch.agents.function import OnLoop
-from midwatch.agents.llm.handing import ANOTHER, TransferTool
+from midwatch.agents.llm.handoff_tools import ANOTHER, TransferTool
 from midwatch.agents.llm.history import Call, Transcript, Trimmed, Window, answered, newest, returned, said
-from midwatch.agents.llm.model import Caller, Fault, Live
-from midwatch.agents.llm.output import OUTPUT_TOOL
-from midwatch.agents.llm.tools import Toolbox, ToolOutput, running_call
+from midwatch.agents.llm.model import Caller, Connection, Fault, Live
+from midwatch.agents.llm.options import LlmOptions
+from midwatch.agents.llm.output import OUTPUT_TOOL, Output
+from midwatch.agents.llm.tools import Tool, Toolbox, Toolkit, ToolOutput, running_call
 from midwatch.agents.streams.reading import locations_of, title_of
-from midwatch.agents.streams.telling import ARGUMENT_LIMIT, RESULT_LIMIT, TEXT_LIMIT, shortened
-from midwatch.channel import cut
-from midwatch.errors import AgentError
-from midwatch.event import (
+from midwatch.agents.streams.step_events import ARGUMENT_LIMIT, RESULT_LIMIT, TEXT_LIMIT, shortened
+from midwatch.base.errors import AgentError
+from midwatch.base.text import cut
+from midwatch.domain.agent import Turn, TurnResult, Usage
+from midwatch.domain.event import (
     ContextTrimmed,
     LlmRequest,
     LlmResponse,
@@ -38,15 +39,16 @@ from midwatch.event import (
     ToolExecSkipped,
     ToolExecStart,
 )
-from midwatch.handoff import Transfer
-from midwatch.session import Session
-from midwatch.steering import Mode, Steer
+from midwatch.domain.handoff import Transfer
+from midwatch.domain.session import Session
+from midwatch.domain.steering import Mode, Steer
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
-    from pydantic_ai.models import Model
+    from pydantic_ai.models import Model, ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.tools import ToolDefinition
 
-    from midwatch.agents.llm import LlmAgent
 
 SPOKEN_TO = "It was not run: a person sent a message meanwhile."
 STOPPED = "It was not run: a person asked to stop."
@@ -63,10 +65,32 @@ MOST_TOKENS, SLACK = 1_000_000, 16
 """Of a conversation no more is read than this many characters for each token of the model's window."""
 
 
+class Opener(Protocol):
+    """The agent that opened a conversation, as far as the conversation needs it."""
+
+    options: LlmOptions
+    connection: Connection
+    kit: Toolkit
+    output: Output | None
+    system: str
+
+    def settings(self) -> ModelSettings:
+        """As pydantic-ai reads them."""
+        ...
+
+    def definitions(self, tools: Iterable[Tool]) -> Sequence[ToolDefinition]:
+        """The tools as a model is told of them."""
+        ...
+
+    def parameters(self, definitions: Sequence[ToolDefinition]) -> ModelRequestParameters:
+        """What a request says beside messages and settings."""
+        ...
+
+
 class LlmConversation(OnLoop):
     """One session with a model. An interrupt ends the turn at once; messages of people are taken at its steps."""
 
-    def __init__(self, agent: LlmAgent, session: Session) -> None:
+    def __init__(self, agent: Opener, session: Session) -> None:
         super().__init__(self._work)
         self._agent = agent
         self._session = session
@@ -88,7 +112,7 @@ class LlmConversation(OnLoop):
 class Loop:
     """One turn."""
 
-    def __init__(self, agent: LlmAgent, model: Model, turn: Turn, box: Toolbox, talk: Transcript) -> None:
+    def __init__(self, agent: Opener, model: Model, turn: Turn, box: Toolbox, talk: Transcript) -> None:
         options = agent.options
         self._agent = agent
         self._options = options

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import httpx2
 from pydantic import Field
 
-from midwatch.agent import Turn
 from midwatch.agents.llm.tools import Tool, ToolError, make
+from midwatch.domain.agent import Turn
 
 CALL_SECONDS = 30.0
 SHOWN = ("id", "status", "outcome", "agent", "prompt", "result", "error", "created_at", "completed_at", "due_at")

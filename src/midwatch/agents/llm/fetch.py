@@ -17,9 +17,9 @@ from typing import Annotated, NamedTuple
 import httpx2
 from pydantic import Field
 
-from midwatch import __version__
-from midwatch.agent import Question, Turn
 from midwatch.agents.llm.tools import Tool, ToolError, allowed, in_thread, make
+from midwatch.base.version import __version__
+from midwatch.domain.agent import Question, Turn
 
 FETCH_SECONDS = 30.0
 MOST_BYTES = 2_000_000
@@ -167,11 +167,11 @@ def _text(page: Page) -> str:
     except LookupError:
         text = page.body.decode("utf-8", "replace")
     if "html" in page.media or (not page.media and text.lstrip()[:9].lower().startswith(("<!doctype", "<html"))):
-        return plain(text)
+        return text_of_html(text)
     return text
 
 
-def plain(html: str) -> str:
+def text_of_html(html: str) -> str:
     """The words of a page."""
     reader = _Words()
     reader.feed(html)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from midwatch.agents.llm.passing import of_model
-from midwatch.channel import cut
-from midwatch.errors import AgentError
+from midwatch.agents.llm.handoff_messages import of_model
+from midwatch.base.errors import AgentError
+from midwatch.base.text import cut
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart, ToolReturnPart

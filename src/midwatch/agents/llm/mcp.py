@@ -17,14 +17,14 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from midwatch.agent import Question, Turn
 from midwatch.agents.base import BaseAgent, last_lines
 from midwatch.agents.llm.builtin import place_of
-from midwatch.agents.llm.toolkit import McpServer
+from midwatch.agents.llm.mcp_server import McpServer
 from midwatch.agents.llm.tools import NAME, Tool, ToolError, ToolOutput, allowed
-from midwatch.agents.process import Child, Output, Program
 from midwatch.agents.streams.lines import Lines
-from midwatch.errors import AgentError, BadConfig, MidwatchError, TransientError
+from midwatch.base.errors import AgentError, BadConfig, MidwatchError, TransientError
+from midwatch.domain.agent import Question, Turn
+from midwatch.programs.process import Child, Output, Program
 
 if TYPE_CHECKING:
     from mcp.client.client import Client

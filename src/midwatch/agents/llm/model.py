@@ -13,14 +13,15 @@ from dataclasses import fields, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from midwatch.agent import Turn
-from midwatch.agents.base import Seconds, message_id
-from midwatch.agents.process import within
+from midwatch.agents.base import message_id
 from midwatch.agents.streams.faults import reset_time
-from midwatch.channel import cut
-from midwatch.clock import SECOND
-from midwatch.errors import AgentError, BadConfig, MidwatchError, TransientError, UsageLimit
-from midwatch.event import LlmDelta, LlmRetry, MessageDelta, ThoughtDelta
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import AgentError, BadConfig, MidwatchError, TransientError, UsageLimit
+from midwatch.base.text import cut
+from midwatch.domain.agent import Turn
+from midwatch.domain.event import LlmDelta, LlmRetry, MessageDelta, ThoughtDelta
+from midwatch.programs.process import within
+from midwatch.wire.fields import Seconds
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponseStreamEvent

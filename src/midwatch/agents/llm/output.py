@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from midwatch.errors import BadConfig
+from midwatch.base.errors import BadConfig
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator

@@ -7,55 +7,28 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
-from midwatch.agent import Turn
-from midwatch.agents.base import BaseAgent, KindOptions, Seconds
-from midwatch.agents.llm.handing import Handing, To
+from midwatch.agents.base import BaseAgent, KindOptions
+from midwatch.agents.llm.handoff_tools import HandoffTools, To
+from midwatch.agents.llm.mcp_server import McpServer, check_names
 from midwatch.agents.llm.tools import Source, Tool, Toolkit, make
-from midwatch.errors import AgentError, BadConfig
+from midwatch.base.errors import AgentError, BadConfig
+from midwatch.domain.agent import Turn
+from midwatch.wire.fields import Seconds
 
 DESK = "desk"
 BUILT_IN = ("files", "command", "fetch", DESK)
 """Names under which the built-in tools are enabled."""
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-SERVER = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 def _tool(name: str) -> str:
     if name not in BUILT_IN and not DOTTED.fullmatch(name):
         raise ValueError(f"write {', '.join(BUILT_IN)}, or a function as package.module:name")
     return name
-
-
-class McpServer(KindOptions):
-    """A server of tools: a program that is started for a turn, or an address."""
-
-    command: tuple[str, ...] = Field((), description="Program and arguments; it speaks over its standard input.")
-    env: dict[str, str] = Field(default_factory=dict, description="Added to its environment.")
-    url: str | None = Field(None, description="Address of a server that speaks streamable HTTP.")
-    headers: dict[str, str] = Field(default_factory=dict, description="Sent with each request, such as a key.")
-    ask: Literal["writes", "always", "never"] = Field(
-        "writes", description="Which calls are asked about: those of tools that do more than look, all, or none."
-    )
-    start_timeout: Seconds = Field(30.0, gt=0, description="Time until it has told its tools.")
-    timeout: Seconds = Field(120.0, gt=0, description="Time for one call.")
-
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        if bool(self.command) == bool(self.url):
-            raise ValueError("write command, or url")
-        if self.url and not re.match(r"https?://[^\s/?#]", self.url):
-            raise ValueError("url begins with http:// or https://")
-        return self
-
-
-def _servers(servers: dict[str, McpServer]) -> dict[str, McpServer]:
-    if wrong := next((name for name in servers if not SERVER.fullmatch(name)), None):
-        raise ValueError(f"a server's name is letters, digits, - and _, at most 32 of them; {wrong[:50]!r} is not")
-    return servers
 
 
 class ToolOptions(KindOptions):
@@ -69,7 +42,7 @@ class ToolOptions(KindOptions):
     root: str | None = Field(None, description="Directory of the tool files; the task's working directory otherwise.")
     command_timeout: Seconds = Field(120.0, gt=0, description="Longest time of one command.")
     fetch_private: bool = Field(False, description="Whether addresses of this machine and its network may be fetched.")
-    mcp: Annotated[dict[str, McpServer], AfterValidator(_servers)] = Field(
+    mcp: Annotated[dict[str, McpServer], AfterValidator(check_names)] = Field(
         default_factory=dict, description="Servers of tools by name: command and env, or url and headers."
     )
 
@@ -95,7 +68,7 @@ def toolkit(agent: BaseAgent, options: ToolOptions, functions: Iterable[Tool | C
         tools += desk_tools()
     tools += [one if isinstance(one, Tool) else make(one) for one in functions]
     if options.handoffs or options.delegates:
-        sources.insert(0, Handing(agent.name, options.handoffs, options.delegates, [one.name for one in tools]))
+        sources.insert(0, HandoffTools(agent.name, options.handoffs, options.delegates, [one.name for one in tools]))
     if dotted:
         sources.append(Named(agent.name, dotted))
     if options.mcp:

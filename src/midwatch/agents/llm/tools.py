@@ -21,10 +21,10 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import ArgsKwargs, PydanticSerializationError, to_json
 
-from midwatch.agent import Answer, Question, QuestionKind, Turn
 from midwatch.agents.function import asked_of
 from midwatch.agents.function_child import FACTS, TurnProxy, is_async
-from midwatch.errors import BadConfig, MidwatchError
+from midwatch.base.errors import BadConfig, MidwatchError
+from midwatch.domain.agent import Answer, Question, QuestionKind, Turn
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from midwatch.agents.streams.faults import Fault, judge
 from midwatch.agents.streams.steps import Step
-from midwatch.clock import SystemClock
+from midwatch.base.clock import SystemClock
 
 Line = Mapping[str, Any]
 Permissions = Literal["read", "edit", "all"]

@@ -18,7 +18,7 @@ from midwatch.agents.streams.reading import (
     whole_number,
     words,
 )
-from midwatch.clock import SECOND
+from midwatch.base.clock import SECOND
 
 
 class ClaudeStream(Parser):

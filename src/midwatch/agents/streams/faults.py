@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Literal
 from zoneinfo import ZoneInfo
 
-from midwatch.clock import SECOND
+from midwatch.base.clock import SECOND
 
 FaultKind = Literal["limit", "auth", "passing", "thread", "options", "other"]
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
-from midwatch.agents.process import Pipe
+from midwatch.programs.process import Pipe
 
 LINE_LIMIT = 10_000_000
 WAITING_LIMIT = 4_000_000

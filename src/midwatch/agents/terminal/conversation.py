@@ -9,23 +9,21 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from midwatch.agent import Interrupt, Screenshot, Turn, TurnResult
 from midwatch.agents.base import last_lines, message_id, prompt_of
-from midwatch.agents.process import within
-from midwatch.agents.reaping import members
 from midwatch.agents.terminal.dialog import Dialog, dialog
 from midwatch.agents.terminal.extract import reply
 from midwatch.agents.terminal.live import Live
+from midwatch.agents.terminal.profiles import Profile
 from midwatch.agents.terminal.sending import clean, send
 from midwatch.agents.terminal.status import Reading
-from midwatch.errors import AgentError, Conflict
-from midwatch.event import AgentExited, MessageDelta
-from midwatch.session import Session
-
-if TYPE_CHECKING:
-    from midwatch.agents.terminal.kind import TerminalAgent
+from midwatch.base.errors import AgentError, Conflict
+from midwatch.domain.agent import Interrupt, Screenshot, Turn, TurnResult
+from midwatch.domain.event import AgentExited, MessageDelta
+from midwatch.domain.session import Session
+from midwatch.programs.process import Program, within
+from midwatch.programs.reaper import members
 
 START_SECONDS = 120.0
 QUIT_SECONDS = 0.5
@@ -42,10 +40,21 @@ TOLD_SHARE = 10
 """Reading a long reply takes time: at most one part in so many is spent on it."""
 
 
+class Opener(Protocol):
+    """The agent that opened a conversation, as far as the conversation needs it."""
+
+    exits: dict[str, AgentExited]
+    profile: Profile
+
+    def program(self, argv: tuple[str, ...], workdir: str | None) -> Program:
+        """What a session starts."""
+        ...
+
+
 class TerminalConversation:
     """One session with a program in a terminal."""
 
-    def __init__(self, agent: TerminalAgent, session: Session) -> None:
+    def __init__(self, agent: Opener, session: Session) -> None:
         self._agent = agent
         self._session = session
         self._thread = session.thread_id

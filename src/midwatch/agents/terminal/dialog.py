@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from midwatch.agent import Answer, Choice, ChoiceKind, Question
 from midwatch.agents.terminal.profiles import Profile
+from midwatch.domain.agent import Answer, Choice, ChoiceKind, Question
 
 FRAME = "│┃║|╭╮╰╯┌┐└┘─━═╌ \t"
 NO = re.compile(r"\W*(no\b|n\b|reject|deny|cancel|don.t|abort|skip|exit|quit|stop|never|suggest changes)", re.I)

@@ -11,14 +11,14 @@ from typing import Any
 from pydantic import Field
 
 from midwatch.agents.base import BaseAgent
-from midwatch.agents.process import Program
 from midwatch.agents.terminal.conversation import TerminalConversation
 from midwatch.agents.terminal.process import SURROUNDINGS
 from midwatch.agents.terminal.profiles import PROFILES, Profile
-from midwatch.errors import BadConfig
-from midwatch.event import AgentExited
-from midwatch.session import Session
-from midwatch.task import AgentTerms
+from midwatch.base.errors import BadConfig
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.event import AgentExited
+from midwatch.domain.session import Session
+from midwatch.programs.process import Program
 
 SIGNS = frozenset({"ready", "prompt", "idle_title"})
 """Who says what tells that a program waits does not mean a short silence."""

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from midwatch.agent import Screenshot, Turn
-from midwatch.agents.process import Program, within
 from midwatch.agents.terminal.process import TerminalChild
 from midwatch.agents.terminal.profiles import Profile
 from midwatch.agents.terminal.screen import Screen
 from midwatch.agents.terminal.status import Reading, Watch
-from midwatch.errors import AgentError
+from midwatch.base.errors import AgentError
+from midwatch.domain.agent import Screenshot, Turn
+from midwatch.programs.process import Program, within
 
 BURST = 0.01
 """Seconds in which what belongs together usually arrives."""

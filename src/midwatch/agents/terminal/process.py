@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from midwatch.agent import Turn
-from midwatch.agents.process import Child, Pipe, Program
-from midwatch.agents.reaping import signal_group
-from midwatch.errors import AgentError
+from midwatch.base.errors import AgentError
+from midwatch.domain.agent import Turn
+from midwatch.programs.process import Child, Pipe, Program
+from midwatch.programs.reaper import signal_group
 
 SURROUNDINGS: Mapping[str, str] = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
 OUTER = "COLUMNS LINES TERM_PROGRAM TERM_PROGRAM_VERSION TMUX STY VTE_VERSION KITTY_WINDOW_ID WT_SESSION NO_COLOR"

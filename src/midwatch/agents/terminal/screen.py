@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from midwatch.errors import BadConfig
+from midwatch.base.errors import BadConfig
 
 MOST_LINES = 200_000
 MOST_BYTES = 256 << 20

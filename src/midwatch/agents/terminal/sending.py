@@ -8,7 +8,7 @@ import re
 from midwatch.agents.terminal.dialog import FRAME
 from midwatch.agents.terminal.live import Live
 from midwatch.agents.terminal.status import Reading
-from midwatch.errors import AgentError
+from midwatch.base.errors import AgentError
 
 PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")

@@ -11,17 +11,17 @@ from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
+from midwatch.api.agentapi.allowed_origins import Gate, Rules
 from midwatch.api.agentapi.chat import Chat
 from midwatch.api.agentapi.console import PREFIX, Console
-from midwatch.api.agentapi.door import Gate, Rules
 from midwatch.api.agentapi.routes import ALLOWED, Surface
 from midwatch.api.agentapi.talk import Talk, Talks
 from midwatch.api.agentapi.uploads import Uploads
-from midwatch.api.desk import ACTOR, still_allowed
+from midwatch.api.dependencies import ACTOR, still_allowed
 from midwatch.api.sessions import key_of
 from midwatch.api.sse import Streams
-from midwatch.identity import Actor
-from midwatch.runtime import Runtime
+from midwatch.desk.desk import Desk
+from midwatch.domain.identity import Actor
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 BELOW = "/sessions/{key:path}/agentapi"
@@ -34,7 +34,7 @@ class Alone:
     """The surface of one conversation, as an app of its own."""
 
     def __init__(
-        self, desk: Runtime, talk: Talk, rules: Rules, chat_base: str, uploads: Uploads, streams: Streams
+        self, desk: Desk, talk: Talk, rules: Rules, chat_base: str, uploads: Uploads, streams: Streams
     ) -> None:
         self._talk = talk
         self._console = Console(desk, talk.key, streams)
@@ -60,7 +60,7 @@ async def _always() -> bool:
     return True
 
 
-def standalone(desk: Runtime, talk: Talk, rules: Rules, chat_base: str, uploads: Uploads) -> Starlette:
+def standalone(desk: Desk, talk: Talk, rules: Rules, chat_base: str, uploads: Uploads) -> Starlette:
     """The app of `midwatch agentapi server`."""
     streams = Streams(MOST_STREAMS)
     app = Starlette(routes=[Mount("/", app=Alone(desk, talk, rules, chat_base, uploads, streams))])
@@ -69,7 +69,7 @@ def standalone(desk: Runtime, talk: Talk, rules: Rules, chat_base: str, uploads:
     return app
 
 
-def mount(app: FastAPI, desk: Runtime) -> None:
+def mount(app: FastAPI, desk: Desk) -> None:
     """The surface of every session of a server, behind its guard."""
     talks = app.state.talks = Talks(desk)
     surface = Surface(Chat(), Uploads(), app.state.streams)

@@ -12,12 +12,12 @@ from starlette.types import Receive, Scope, Send
 
 from midwatch.api import approvals, events, identity, now, sessions, tasks
 from midwatch.api.agentapi.replies import Refusal, refusal
-from midwatch.api.desk import Desk
+from midwatch.api.dependencies import DeskDep
 from midwatch.api.guard import MAX_BODY, replay
 from midwatch.api.reply import Json, not_valid, refused
 from midwatch.api.sse import Streams
-from midwatch.errors import MidwatchError, NotFound
-from midwatch.runtime import Runtime
+from midwatch.base.errors import MidwatchError, NotFound
+from midwatch.desk.desk import Desk
 
 PREFIX = "/chat/api/v1"
 MOST_QUESTIONS = 500
@@ -26,14 +26,14 @@ MOST_QUESTIONS = 500
 class Console:
     """The interface of one session, as an app."""
 
-    def __init__(self, desk: Runtime, key: str, streams: Streams) -> None:
+    def __init__(self, desk: Desk, key: str, streams: Streams) -> None:
         self._app = app = FastAPI(
             openapi_url=None,
             docs_url=None,
             redoc_url=None,
             telemetry={"tracing": False, "metrics": False, "logs": False},
         )
-        app.state.runtime, app.state.streams, app.state.session_key = desk, streams, key
+        app.state.desk, app.state.streams, app.state.session_key = desk, streams, key
         for method, path, route, check in ROUTES:
             app.add_api_route(PREFIX + path, route, methods=[method], dependencies=[Depends(check)])
         app.add_exception_handler(MidwatchError, refused)
@@ -76,12 +76,12 @@ async def by_query(request: Request) -> None:
     _check(request, "".join(request.query_params.getlist("session_key")))
 
 
-async def by_approval(request: Request, desk: Desk) -> None:
+async def by_approval(request: Request, desk: DeskDep) -> None:
     """The session of a question."""
     _check(request, (await desk.approvals.get(request.path_params["approval_id"])).session_key)
 
 
-async def by_task(request: Request, desk: Desk) -> None:
+async def by_task(request: Request, desk: DeskDep) -> None:
     """The session of a task."""
     _check(request, (await desk.tasks.get(request.path_params["task_id"])).session_key)
 
@@ -91,7 +91,7 @@ def _check(request: Request, key: str) -> None:
         raise NotFound("session", key)
 
 
-async def questions(desk: Desk, request: Request) -> Json:
+async def questions(desk: DeskDep, request: Request) -> Json:
     """The open questions of the session."""
     found = await desk.approvals.list("pending", MOST_QUESTIONS)
     key = request.app.state.session_key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from midwatch import __version__
+from midwatch.base.version import __version__
 
 PROBLEM = {
     "description": "Error",

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from midwatch.agents.terminal.format import BLANK
-from midwatch.clock import SECOND, iso
-from midwatch.session import MAX_ERRORS
+from midwatch.base.clock import SECOND, iso
+from midwatch.domain.session import MAX_ERRORS
 
 WAITING = 1024
 """Events a reader may leave unread before older versions of the same thing are dropped."""

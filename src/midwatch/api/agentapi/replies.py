@@ -81,7 +81,7 @@ def refusal(scope: Scope, refused: Refusal) -> Response:
     return reply(scope, "ErrorModel", body, refused.status)
 
 
-def plain(text: str, status: int, **headers: str) -> Response:
+def text_reply(text: str, status: int, **headers: str) -> Response:
     """A reply for people."""
     return Response(text, status, headers=headers, media_type="text/plain; charset=utf-8")
 

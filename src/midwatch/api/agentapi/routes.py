@@ -13,15 +13,15 @@ from starlette.types import Send
 from midwatch.api.agentapi import checks, describe
 from midwatch.api.agentapi.chat import Chat
 from midwatch.api.agentapi.feed import Feed, Reader
-from midwatch.api.agentapi.replies import Refusal, failed, frames, plain, refusal, reply
+from midwatch.api.agentapi.replies import Refusal, failed, frames, refusal, reply, text_reply
 from midwatch.api.agentapi.talk import NotTaken, Talk
 from midwatch.api.agentapi.uploads import Uploads
-from midwatch.api.desk import ACTOR
+from midwatch.api.dependencies import ACTOR
 from midwatch.api.reply import STATUS
 from midwatch.api.sse import LOG, Batches, EventStream, Streams
-from midwatch.errors import AgentError, Conflict, InvalidInput, MidwatchError
-from midwatch.event import Event
-from midwatch.identity import Actor
+from midwatch.base.errors import AgentError, Conflict, InvalidInput, MidwatchError
+from midwatch.domain.event import Event
+from midwatch.domain.identity import Actor
 
 EVENTS = ("message_update", "status_change", "agent_error")
 STREAM_HEADERS = {
@@ -117,7 +117,7 @@ class Surface:
         folder, _, name = path.partition("/")
         fixed = path in OPENAPI or path == "docs"
         if not fixed and folder not in ("chat", "schemas"):
-            return plain("404 page not found\n", 404)
+            return text_reply("404 page not found\n", 404)
         if request.method != "GET":
             return Response(status_code=405, headers={"allow": "GET"})
         if path == "docs":
@@ -127,7 +127,7 @@ class Surface:
             text = json.dumps(describe.document(version), indent=2 if form == "yaml" else None)
             return Response(text + "\n", media_type=f"application/vnd.oai.openapi+{form}")  # JSON is YAML, too
         if not name.endswith(".json"):
-            return plain("404 page not found\n", 404)
+            return text_reply("404 page not found\n", 404)
         found = describe.schema(name.removesuffix(".json"), request.scope.get("root_path", ""))
         return Response(json.dumps(found) + "\n", media_type="application/json")
 

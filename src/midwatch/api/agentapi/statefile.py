@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from midwatch.api.agentapi.feed import Said, rfc3339
-from midwatch.clock import SECOND
-from midwatch.errors import AlreadyRunning, HomeUnusable
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import AlreadyRunning, HomeUnusable
 
 VERSION = 1
 PRIVATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW

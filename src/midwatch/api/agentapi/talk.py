@@ -8,17 +8,17 @@ from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
-from midwatch.agent import Screenshot
 from midwatch.agents.terminal.format import BLANK, agent_type, format_agent_message
 from midwatch.agents.terminal.sending import clean
 from midwatch.api.agentapi.feed import Feed, Role, Said
 from midwatch.api.events import watched
-from midwatch.bus import Shown
-from midwatch.errors import AgentError, Conflict, InvalidInput, MidwatchError, StoreError
-from midwatch.event import Event, EventFilter
-from midwatch.runtime import Runtime
-from midwatch.session import Session
-from midwatch.state import SessionState
+from midwatch.base.errors import AgentError, Conflict, InvalidInput, MidwatchError, StoreError
+from midwatch.desk.desk import Desk
+from midwatch.domain.agent import Screenshot
+from midwatch.domain.event import Event, EventFilter
+from midwatch.domain.session import Session
+from midwatch.domain.watch_state import SessionState
+from midwatch.live.bus import Shown
 
 PAGE = 500
 TOLD_EVERY = 0.1
@@ -52,7 +52,7 @@ class Turn:
 class Talk:
     """One session. `feed` is what its clients see."""
 
-    def __init__(self, desk: Runtime, session: Session, *, kind: str, own: bool = False, resumed: bool = False):
+    def __init__(self, desk: Desk, session: Session, *, kind: str, own: bool = False, resumed: bool = False):
         """With `own` its terminal has to be open. A conversation that is `resumed` begins with what was said."""
         self.key = session.key
         self.transport = "pty" if kind == "terminal" else "acp"
@@ -330,7 +330,7 @@ class Talk:
 class Talks:
     """The sessions that are followed for clients."""
 
-    def __init__(self, desk: Runtime) -> None:
+    def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._known: dict[str, Talk] = {}
         self._beginning = asyncio.Lock()
@@ -367,7 +367,7 @@ class Talks:
         self._known.clear()
 
 
-async def kind_of(desk: Runtime, session: Session) -> str:
+async def kind_of(desk: Desk, session: Session) -> str:
     """The kind of a session's agent. Of one that works elsewhere it is only seen whether it has a terminal open."""
     agent = desk.agents.get(session.agent)
     if agent is not None:
@@ -378,6 +378,6 @@ async def kind_of(desk: Runtime, session: Session) -> str:
     return ""
 
 
-def _type_of(desk: Runtime, session: Session) -> str:
+def _type_of(desk: Desk, session: Session) -> str:
     options = getattr(desk.agents.get(session.agent), "options", None)
     return agent_type(str(getattr(options, "profile", None) or session.agent))

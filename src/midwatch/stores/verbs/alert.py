@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from midwatch.alert import Told
-from midwatch.change import Changes
-from midwatch.stores.verbs.change import apply
+from midwatch.domain.alert import Told
+from midwatch.domain.changes import Changes
+from midwatch.stores.verbs.changes import apply
 from midwatch.stores.verbs.tx import Tx
 
 KEPT = 7 * 86400 * 1_000_000

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from midwatch.automation import Automation
-from midwatch.change import Changes
-from midwatch.clock import SECOND
-from midwatch.goal import LAST_SECONDS, Goal
+from midwatch.base.clock import SECOND
+from midwatch.domain.automation import Automation
+from midwatch.domain.changes import Changes
+from midwatch.domain.goal import LAST_SECONDS, Goal
+from midwatch.domain.task import Task
 from midwatch.stores.sql import RECORDS, dumps, loads
-from midwatch.stores.verbs.change import apply
+from midwatch.stores.verbs.changes import apply
 from midwatch.stores.verbs.task import task_of
 from midwatch.stores.verbs.tx import Row, Tx
-from midwatch.task import Task
 
 
 def _automation(row: Row) -> Automation:

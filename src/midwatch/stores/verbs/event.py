@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from midwatch.event import Event, EventFilter, LogBounds, Page, wanted
+from midwatch.domain.event import Event, EventFilter, LogBounds, Page, wanted
 from midwatch.stores.sql import dumps, loads, tell
 from midwatch.stores.verbs.tx import Row, Tx
 

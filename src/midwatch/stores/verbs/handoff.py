@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from midwatch.handoff import Handoff, HandoffFilter
+from midwatch.domain.handoff import Handoff, HandoffFilter
 from midwatch.stores.sql import JSON_COLUMNS, RECORDS, dumps, loads
 from midwatch.stores.verbs.tx import Row, Tx
 

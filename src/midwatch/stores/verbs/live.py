@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from midwatch.change import Fence
-from midwatch.stores.verbs.change import hold as hold_fence
+from midwatch.domain.changes import Fence
+from midwatch.stores.verbs.changes import hold as hold_fence
 from midwatch.stores.verbs.tx import Tx
 
 

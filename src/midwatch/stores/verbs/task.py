@@ -7,19 +7,14 @@ import secrets
 from collections import Counter
 from typing import Any
 
-from midwatch.change import Changes, Fence
-from midwatch.errors import Conflict, KeyReused, LimitReached
-from midwatch.event import Event, TaskStarted, call_of, event
-from midwatch.identity import attempt_token, hash_of
-from midwatch.slots import Room
-from midwatch.stores.sql import TASK_JSON, dumps, loads
-from midwatch.stores.verbs.change import add_deliveries, apply, fields_of, insert
-from midwatch.stores.verbs.event import event_of
-from midwatch.stores.verbs.tx import Row, Tx
-from midwatch.task import (
+from midwatch.base.errors import Conflict, KeyReused, LimitReached
+from midwatch.domain.changes import Changes, Fence
+from midwatch.domain.claiming import ClaimRequest, Room
+from midwatch.domain.event import Event, TaskStarted, call_of, event
+from midwatch.domain.identity import attempt_token, hash_of
+from midwatch.domain.task import (
     STATUSES,
     Claim,
-    ClaimRequest,
     Claims,
     Submitted,
     Summary,
@@ -30,7 +25,11 @@ from midwatch.task import (
     start_notice,
     used,
 )
-from midwatch.usage import PARTS, Asked, Spent
+from midwatch.domain.usage import PARTS, Asked, Spent
+from midwatch.stores.sql import TASK_JSON, dumps, loads
+from midwatch.stores.verbs.changes import add_deliveries, apply, fields_of, insert
+from midwatch.stores.verbs.event import event_of
+from midwatch.stores.verbs.tx import Row, Tx
 
 NO_JSON = (None,) * TASK_JSON
 

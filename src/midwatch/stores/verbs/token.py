@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from midwatch.identity import Token
+from midwatch.domain.identity import Token
 from midwatch.stores.sql import RECORDS
 from midwatch.stores.verbs.tx import Row, Tx
 

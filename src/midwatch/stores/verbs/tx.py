@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from midwatch.event import Event
+from midwatch.domain.event import Event
 
 Row = tuple[Any, ...]
 Params = Mapping[str, Any] | Row
@@ -17,7 +17,7 @@ class Tx(Protocol):
     events: list[Event]
     """Events to append; they get their numbers at the end of the transaction."""
     topics: set[str]
-    """What this transaction may have changed; see `midwatch.store.Commit`."""
+    """What this transaction may have changed; see `midwatch.domain.store.Commit`."""
 
     def rows(self, name: str, params: Mapping[str, Any]) -> Iterable[Row]:
         """The rows of a named query, fetched as they are read."""

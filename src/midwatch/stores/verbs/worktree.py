@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from midwatch.domain.worktree import Worktree, WorktreeFilter
 from midwatch.stores.sql import RECORDS, dumps
 from midwatch.stores.verbs.tx import Row, Tx
-from midwatch.worktree import Worktree, WorktreeFilter
 
 
 def _worktree(row: Row) -> Worktree:

@@ -1,0 +1,62 @@
+"""Options of kind `acp`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from midwatch.agents.base import KindOptions
+from midwatch.wire.fields import Seconds
+
+ProfileName = Literal["claude", "codex", "gemini", "opencode", "goose", "qwen", "copilot"]
+
+
+class McpServer(BaseModel):
+    """A server of tools the agent is to use."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = Field(default_factory=dict)
+    type: Literal["http", "sse"] = "http"
+    url: str | None = None
+    headers: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> McpServer:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("write either command or url")
+        return self
+
+    def wire(self) -> dict[str, Any]:
+        """As the protocol has it."""
+        if self.url is not None:
+            return {"type": self.type, "name": self.name, "url": self.url, "headers": _pairs(self.headers)}
+        return {"name": self.name, "command": self.command, "args": list(self.args), "env": _pairs(self.env)}
+
+
+def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+class AcpOptions(KindOptions):
+    """Options of kind `acp`."""
+
+    profile: ProfileName | None = Field(
+        None, description="A known agent: claude, codex, gemini, opencode, goose, qwen or copilot."
+    )
+    argv: tuple[str, ...] = Field((), description="Program and arguments, instead of the profile's.")
+    args: tuple[str, ...] = Field((), description="More arguments.")
+    env: dict[str, str] = Field(default_factory=dict, description="Added to the environment.")
+    workdir: str | None = Field(None, description="Working directory of tasks that name none.")
+    mode: str | None = Field(None, description="The agent's mode; without it the one that asks before it acts.")
+    model: str | None = Field(None, description="The agent's model.")
+    start_timeout: Seconds = Field(120.0, gt=0, description="Time for each answer before the prompt.")
+    idle_limit: Seconds = Field(1800.0, gt=0, description="Silence after which a turn is ended.")
+    mcp_servers: tuple[McpServer, ...] = Field(
+        (), description="Servers of tools: name, and command, args, env, or url, type, headers."
+    )

@@ -1,0 +1,111 @@
+"""A model's conversation as the plain messages that go along with a handoff, and such messages as a model's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+
+Plain = dict[str, Any]
+
+OPENING = "What follows was said before this was handed to you."
+UNANSWERED = "What became of it is not known."
+MOST_CHARACTERS = 500_000
+"""Of what goes along; the oldest is left out."""
+
+
+def to_messages(messages: Iterable[ModelMessage], without: frozenset[str] = frozenset()) -> list[Plain]:
+    """The messages as other agents read them, without calls of the tools named and their results."""
+    made: list[Plain] = []
+    for message in messages:
+        if message.kind == "response":
+            made += _said(message, without)
+            continue
+        for part in message.parts:
+            if part.part_kind == "user-prompt":
+                made.append({"role": "user", "content": _text(part.content)})
+            elif part.part_kind == "tool-return" and part.tool_name not in without:
+                made.append({"role": "tool", "tool_call_id": part.tool_call_id, "content": _text(part.content)})
+    return made
+
+
+def _said(response: ModelResponse, without: frozenset[str]) -> list[Plain]:
+    calls = [
+        {"id": one.tool_call_id, "name": one.tool_name, "arguments": one.args_as_json_str()}
+        for one in response.tool_calls
+        if one.tool_name not in without
+    ]
+    text = response.text or ""
+    if not calls:
+        return [{"role": "assistant", "content": text}] if text else []
+    return [{"role": "assistant", "content": text, "tool_calls": calls}]
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence):
+        return "\n".join(one if isinstance(one, str) else f"({type(one).__name__})" for one in content)
+    return json.dumps(content, ensure_ascii=False, default=str)
+
+
+def newest(messages: Sequence[Plain]) -> tuple[Plain, ...]:
+    """As many of the last messages as may go along; a result is not parted from its call."""
+    size, kept = 0, len(messages)
+    for place in range(len(messages) - 1, -1, -1):
+        size += len(json.dumps(messages[place]))
+        if size > MOST_CHARACTERS:
+            break
+        kept = place
+    while kept < len(messages) and messages[kept]["role"] == "tool":
+        kept += 1
+    return tuple(messages[kept:])
+
+
+def of_model(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
+    """Plain messages as a model reads them: each call with its result, no result without its call."""
+    from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
+
+    made: list[ModelMessage] = []
+    waiting: dict[str, str] = {}
+    for message in messages:
+        role, content = message.get("role"), _text(message.get("content") or "")
+        if role == "tool":
+            name = waiting.pop(str(message.get("tool_call_id")), None)
+            if name is not None:
+                made.append(ModelRequest(parts=[ToolReturnPart(name, content, str(message["tool_call_id"]))]))
+            continue
+        made += _answers(waiting)
+        if role == "assistant":
+            response = _response(message, content)
+            waiting = {one.tool_call_id: one.tool_name for one in response.tool_calls}
+            made += [response] if response.parts else []
+        elif content:
+            made.append(ModelRequest(parts=[UserPromptPart(content)]))
+    made += _answers(waiting)
+    if made and made[0].kind == "response":  # some providers want a person to begin
+        made.insert(0, ModelRequest(parts=[UserPromptPart(OPENING)]))
+    return made
+
+
+def _response(message: Mapping[str, Any], text: str) -> ModelResponse:
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+
+    parts: list[Any] = [TextPart(text)] if text else []
+    for call in message.get("tool_calls") or ():
+        about = call.get("function") or call
+        if about.get("name") and call.get("id"):
+            parts.append(ToolCallPart(str(about["name"]), about.get("arguments"), str(call["id"])))
+    return ModelResponse(parts=parts)
+
+
+def _answers(waiting: dict[str, str]) -> list[ModelMessage]:
+    """For calls that nobody answered."""
+    from pydantic_ai.messages import ModelRequest, ToolReturnPart
+
+    left = [ToolReturnPart(name, UNANSWERED, call) for call, name in waiting.items()]
+    waiting.clear()
+    return [ModelRequest(parts=left)] if left else []

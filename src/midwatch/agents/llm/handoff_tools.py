@@ -1,0 +1,185 @@
+"""How a model hands work to other agents: a tool for each that takes over, and for each that is asked and answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from midwatch.agents.base import KindOptions
+from midwatch.agents.llm import handoff_messages
+from midwatch.agents.llm.output import OUTPUT_TOOL, Output
+from midwatch.agents.llm.tools import NAME, Tool, ToolError, ToolOutput, running_call
+from midwatch.base.errors import BadConfig
+from midwatch.domain.agent import Turn
+from midwatch.domain.handoff import HandoffTask, Transfer, tool_description, tool_name, transfer_message
+from midwatch.domain.handoff_history import HandoffContext
+from midwatch.wire.fields import Seconds
+
+if TYPE_CHECKING:
+    from midwatch.agents.llm.history import Transcript
+
+ANOTHER = "Another transfer was made."
+MESSAGE = {
+    "type": "object",
+    "properties": {"message": {"type": "string", "description": "What the other agent should know beside."}},
+    "additionalProperties": False,
+}
+TASK = {
+    "type": "object",
+    "properties": {"task": {"type": "string", "description": "What to do, with all that is needed to do it."}},
+    "required": ["task"],
+    "additionalProperties": False,
+}
+
+
+class HandoffTo(KindOptions):
+    """An agent that a model may hand work to, and how."""
+
+    agent: str = Field(description="Its name.")
+    tool: str | None = Field(None, description="Name of the tool.")
+    description: str | None = Field(None, description="What the model is told of it.")
+    input: dict[str, Any] | type[BaseModel] | None = Field(None, description="JSON schema of what the model gives.")
+    timeout: Seconds | None = Field(None, gt=0, description="Time for the whole.")
+    max_retries: int = Field(0, ge=0, le=20, description="How often a failure that may pass is tried again.")
+    nest_history: bool | None = Field(None, description="Whether what was said before goes along as one message.")
+    input_filter: Callable[..., Any] | None = Field(None, description="In Python: what goes along.")
+    on_handoff: Callable[..., Any] | None = Field(None, description="In Python: called when it was accepted.")
+
+
+def _named(value: Any) -> Any:
+    return {"agent": value} if isinstance(value, str) else value
+
+
+To = Annotated[HandoffTo, BeforeValidator(_named)]
+
+
+class Passing:
+    """What is passed on in one turn."""
+
+    def __init__(self) -> None:
+        self.ready: Transfer | None = None
+        """Who takes over, once one has accepted."""
+        self.talk: Transcript | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferTool(Tool):
+    """A tool whose call ends the turn: another agent goes on."""
+
+    passing: Passing
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One tool of an agent that hands over."""
+
+    to: HandoffTo
+    name: str
+    form: Output | None
+    transfers: bool
+
+    def given(self, arguments: dict[str, Any]) -> Any:
+        """What the model gives, checked."""
+        if self.form is None:
+            return arguments
+        text, problem = self.form.check(json.dumps(arguments))
+        if problem is not None or text is None:
+            raise ToolError((problem or "").replace("The result", "The argument object"))
+        return json.loads(text)
+
+    def wish(self) -> Any:
+        """What goes with the handoff."""
+        to = self.to
+        names = ("timeout", "max_retries", "nest_history", "input_filter", "on_handoff")
+        own = {"tool_name_override": self.name, "tool_description_override": to.description}
+        return {"once": running_call.get(None), **own, **{name: getattr(to, name) for name in names}}
+
+
+class HandoffTools:
+    """Source: the tools with which an agent hands over. Agents that may not be handed to are not shown."""
+
+    def __init__(
+        self, agent: str, transfers: Iterable[HandoffTo], delegates: Iterable[HandoffTo], taken: Iterable[str]
+    ) -> None:
+        self._agent = agent
+        self.ways = [self._way(to, transfers=True) for to in transfers]
+        self.ways += [self._way(to, transfers=False) for to in delegates]
+        names = [*taken, OUTPUT_TOOL, *(way.name for way in self.ways)]
+        for way in self.ways:
+            if names.count(way.name) > 1:
+                raise BadConfig(f"agents.{agent}: there are two tools {way.name!r}; give one another name with `tool`.")
+
+    def _way(self, to: HandoffTo, *, transfers: bool) -> Way:
+        field = "handoffs" if transfers else "delegates"
+        if to.agent == self._agent:
+            raise BadConfig(f"agents.{self._agent}.{field}: it cannot hand over to itself; name another agent.")
+        name = tool_name(to.agent, to.tool)
+        if not transfers and not (to.tool or "").strip():
+            name = name.replace("transfer_to_", "delegate_to_", 1)
+        if not NAME.fullmatch(name):
+            raise BadConfig(f"agents.{self._agent}.{field}: {name[:80]!r} cannot be the name of a tool; set `tool`.")
+        return Way(to, name, None if to.input is None else Output(self._agent, to.input), transfers)
+
+    @asynccontextmanager
+    async def open(self, turn: Turn, taken: frozenset[str]) -> AsyncIterator[Sequence[Tool]]:
+        """Those for agents that may be handed to now."""
+        there = turn.receivers([way.to.agent for way in self.ways])
+        shared = Passing()
+        yield [self._tool(way, there[way.to.agent], shared) for way in self.ways if way.to.agent in there]
+
+    def _tool(self, way: Way, about: str, shared: Passing) -> Tool:
+        schema = way.form.schema if way.form is not None else MESSAGE if way.transfers else TASK
+        if way.transfers:
+            told = tool_description(way.to.agent, way.to.description, about)
+            call = _transferring(way, shared)
+            return TransferTool(
+                name=way.name, description=told, schema=schema, call=call, safe=True, kind="switch_mode", passing=shared
+            )
+        told = way.to.description or f"Have the {way.to.agent} agent do a part of the work, and get its answer. {about}"
+        return Tool(name=way.name, description=told.strip(), schema=schema, call=_delegating(way), safe=True)
+
+
+def _delegating(way: Way) -> Callable[[dict[str, Any], Turn], Any]:
+    async def call(arguments: dict[str, Any], turn: Turn) -> Any:
+        given = way.given(arguments)
+        if way.form is not None:
+            work = HandoffTask(input=given)
+        elif set(given) != {"task"} or not isinstance(given["task"], str) or not given["task"].strip():
+            raise ToolError("write what is to be done as the one argument `task`, a text.")
+        else:
+            work = HandoffTask(description=given["task"])
+        return (await turn.delegate(way.to.agent, work, **way.wish())).output
+
+    return call
+
+
+def _transferring(way: Way, shared: Passing) -> Callable[[dict[str, Any], Turn], Any]:
+    async def call(arguments: dict[str, Any], turn: Turn) -> ToolOutput:
+        if shared.ready is not None:
+            raise ToolError(ANOTHER)
+        given = way.given(arguments)
+        if way.form is None:
+            if set(given) - {"message"} or not isinstance(given.get("message", ""), str):
+                raise ToolError("it takes no argument but `message`, a text.")
+            given = given.get("message")
+        work = HandoffTask(description=turn.prompt, input=given)
+        shared.ready = await turn.transfer(way.to.agent, work, **_history(shared), **way.wish())
+        return ToolOutput(transfer_message(shared.ready.handoff.to_agent))
+
+    return call
+
+
+def _history(shared: Passing) -> dict[str, Any]:
+    """What was said before, and in this turn; not its prompt, which is the work, nor the transfers."""
+    talk = shared.talk
+    if talk is None:
+        return {}
+    earlier = [message for turn in talk.turns[:-1] for message in handoff_messages.to_messages(turn, talk.transfers)]
+    own = handoff_messages.to_messages([*talk.turns[-1], *talk.last()], talk.transfers)
+    said = handoff_messages.newest(earlier)
+    return {"context": HandoffContext(messages=said), "pre_handoff": handoff_messages.newest(own[1:])}

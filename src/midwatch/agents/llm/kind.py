@@ -1,0 +1,129 @@
+"""Kind `llm`: a model and its tools, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from midwatch.agents.base import BaseAgent
+from midwatch.agents.llm.conversation import LlmConversation
+from midwatch.agents.llm.model import Connection
+from midwatch.agents.llm.options import LlmOptions
+from midwatch.agents.llm.output import OUTPUT_TOOL, Output
+from midwatch.agents.llm.toolkit import DESK, toolkit
+from midwatch.agents.llm.tools import Tool
+from midwatch.base.errors import BadConfig
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.session import Session
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.tools import ToolDefinition
+
+
+class LlmAgent(BaseAgent):
+    """Asks a model, and runs the tools it wants."""
+
+    kind = "llm"
+    starts_programs = True
+    takes_history = True
+    terms = AgentTerms(timeout_seconds=3600.0, on_crash="resume", slots=16)
+
+    def __init__(
+        self,
+        name: str,
+        model: str = "",
+        *,
+        tools: Iterable[Tool | Callable[..., Any] | str] = (),
+        output: type[BaseModel] | Mapping[str, Any] | None = None,
+        options: LlmOptions | None = None,
+        terms: AgentTerms | None = None,
+        description: str = "",
+        **more: Any,
+    ) -> None:
+        """`tools` are functions, tools made with `tool`, or names as in the configuration; `more` are further options
+        of the kind."""
+        given = tuple(tools)
+        names = tuple(one for one in given if isinstance(one, str))
+        super().__init__(name, terms=terms or self.terms_for({"tools": names}), description=description)
+        self.terms = self.terms._replace(steerable=True)
+        self.options = options or LlmOptions.read(name, {"model": model, "tools": names, **more})
+        form = output if output is not None else self.options.output
+        self.output = None if form is None else Output(name, form)
+        self.system = self._system()
+        self.connection = Connection(name, self.options.model, self.options.base_url, self.options.api_key_env)
+        self.hands_to = {
+            to.agent: option for option in ("handoffs", "delegates") for to in getattr(self.options, option)
+        }
+        self.kit = toolkit(self, self.options, [one for one in given if not isinstance(one, str)])
+
+    @classmethod
+    def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:
+        """With the tools of the desk it hands in work."""
+        return cls.terms._replace(submits=DESK in (options.get("tools") or ()))
+
+    @classmethod
+    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> LlmAgent:
+        """From `[agents.NAME]`."""
+        return cls(name, options=LlmOptions.read(name, options), terms=terms, description=description)
+
+    def _system(self) -> str:
+        if self.options.system_file is None:
+            return self.options.system
+        try:
+            return Path(self.options.system_file).expanduser().read_text()
+        except (OSError, UnicodeDecodeError) as problem:
+            why = getattr(problem, "strerror", None) or "it is no text"
+            raise BadConfig(f"agents.{self.name}.system_file: it cannot be read ({why}); correct it.") from None
+
+    async def open(self, session: Session) -> LlmConversation:
+        """Nothing is opened before the first turn."""
+        return LlmConversation(self, session)
+
+    def describe(self) -> Mapping[str, Any]:
+        """The model, and why it cannot be used here."""
+        found: dict[str, Any] = {"target": self.options.model}
+        if problem := self.connection.problem():
+            found["problem"] = problem
+        return found
+
+    # -- what a request says beside its messages -----------------------------------------------------------------
+
+    def settings(self) -> ModelSettings:
+        """As pydantic-ai reads them."""
+        wanted = {"temperature": self.options.temperature, "max_tokens": self.options.max_tokens}
+        made: ModelSettings = {key: value for key, value in wanted.items() if value is not None}  # type: ignore[assignment]
+        return made
+
+    def definitions(self, tools: Iterable[Tool]) -> Sequence[ToolDefinition]:
+        """The tools as a model is told of them."""
+        from pydantic_ai.tools import ToolDefinition
+
+        return [
+            ToolDefinition(name=one.name, description=one.description, parameters_json_schema=dict(one.schema))
+            for one in tools
+        ]
+
+    def parameters(self, definitions: Sequence[ToolDefinition]) -> ModelRequestParameters:
+        """What a request says beside messages and settings."""
+        from pydantic_ai.messages import InstructionPart
+        from pydantic_ai.models import ModelRequestParameters
+        from pydantic_ai.output import OutputObjectDefinition
+        from pydantic_ai.tools import ToolDefinition
+
+        more: dict[str, Any] = {}
+        if self.output is not None:
+            schema = self.output.schema
+            told = "Give the final result with it; this ends your work."
+            final = ToolDefinition(
+                name=OUTPUT_TOOL, description=told, parameters_json_schema=schema, kind="output"
+            )  # fmt: skip
+            form = OutputObjectDefinition(json_schema=schema, name=OUTPUT_TOOL)
+            more = {"output_mode": "auto", "output_tools": [final], "output_object": form}
+        if self.system:
+            more["instruction_parts"] = [InstructionPart(content=self.system)]
+        return ModelRequestParameters(function_tools=list(definitions), **more)

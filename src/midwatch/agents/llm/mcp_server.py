@@ -1,0 +1,41 @@
+"""How a server of tools is described in the settings."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from midwatch.agents.base import KindOptions
+from midwatch.wire.fields import Seconds
+
+SERVER = re.compile(r"[A-Za-z0-9_-]{1,32}")
+
+
+class McpServer(KindOptions):
+    """A server of tools: a program that is started for a turn, or an address."""
+
+    command: tuple[str, ...] = Field((), description="Program and arguments; it speaks over its standard input.")
+    env: dict[str, str] = Field(default_factory=dict, description="Added to its environment.")
+    url: str | None = Field(None, description="Address of a server that speaks streamable HTTP.")
+    headers: dict[str, str] = Field(default_factory=dict, description="Sent with each request, such as a key.")
+    ask: Literal["writes", "always", "never"] = Field(
+        "writes", description="Which calls are asked about: those of tools that do more than look, all, or none."
+    )
+    start_timeout: Seconds = Field(30.0, gt=0, description="Time until it has told its tools.")
+    timeout: Seconds = Field(120.0, gt=0, description="Time for one call.")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if bool(self.command) == bool(self.url):
+            raise ValueError("write command, or url")
+        if self.url and not re.match(r"https?://[^\s/?#]", self.url):
+            raise ValueError("url begins with http:// or https://")
+        return self
+
+
+def check_names(servers: dict[str, McpServer]) -> dict[str, McpServer]:
+    if wrong := next((name for name in servers if not SERVER.fullmatch(name)), None):
+        raise ValueError(f"a server's name is letters, digits, - and _, at most 32 of them; {wrong[:50]!r} is not")
+    return servers

@@ -1,0 +1,68 @@
+"""Time, as a port: wall time for records, monotonic time for timeouts, and timers.
+
+Wall times are integer microseconds since the epoch, UTC, everywhere. Timeouts and grace periods are measured on the
+monotonic clock, which stands still while the machine is suspended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol
+
+SECOND = 1_000_000
+LONGEST_NAP = 30.0
+"""A sleeper looks at the wall clock at least this often (seconds), so a changed clock or a wake-up is noticed."""
+
+
+class Timer(Protocol):
+    """A pending call; `cancel` makes it never happen."""
+
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """What time it is, and how to be called later."""
+
+    def now(self) -> int:
+        """Microseconds since the epoch, UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back and do not count suspension."""
+        ...
+
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
+        """Call `callback` on the event loop after `seconds` of monotonic time."""
+        ...
+
+    async def sleep_until(self, when: int) -> None:
+        """Return once `now()` is at least `when`; notices a clock that was set within 30 s."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> int:
+        return time.time_ns() // 1000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
+        return asyncio.get_running_loop().call_later(seconds, callback)
+
+    async def sleep_until(self, when: int) -> None:
+        while (left := when - self.now()) > 0:  # noqa: ASYNC110 - waits for the wall clock
+            await asyncio.sleep(min(left / SECOND, LONGEST_NAP))
+
+
+def iso(when: int | None) -> str | None:
+    """`when` as ISO 8601 in UTC, for people and JSON."""
+    if when is None:
+        return None
+    moment = datetime.fromtimestamp(when // SECOND, UTC).replace(microsecond=when % SECOND)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,40 @@
+"""Texts for people: cut at what a reader sees as one character."""
+
+from __future__ import annotations
+
+import unicodedata
+
+LONGEST_CHARACTER = 64
+"""Code points of what a reader sees as one; no more are looked at when a text is cut."""
+
+
+FLAG_LETTERS = "".join(map(chr, range(0x1F1E6, 0x1F200)))
+"""Two of them are a flag."""
+
+
+def cut(text: str, length: int) -> str:
+    """At most `length` characters and an ellipsis, never cut inside a character a reader sees as one."""
+    if len(text) <= length:
+        return text
+    end, furthest = length, max(0, length - LONGEST_CHARACTER)
+    while end > furthest and (_joins(text[end]) or text[end - 1] == "\u200d" or _splits_flag(text, end)):
+        end -= 1
+    return text[: length if end == furthest else end].rstrip() + "…"
+
+
+def _joins(char: str) -> bool:
+    """Whether `char` belongs to the character before it: a combining mark, joiner, selector, skin tone or tag."""
+    return (
+        unicodedata.category(char) in ("Mn", "Me", "Mc")
+        or char == "\u200d"
+        or "\ufe00" <= char <= "\ufe0f"
+        or "\U0001f3fb" <= char <= "\U0001f3ff"
+        or "\U000e0020" <= char <= "\U000e007f"
+    )
+
+
+def _splits_flag(text: str, end: int) -> bool:
+    """Whether a cut at `end` would part the two letters of a flag."""
+    if text[end] not in FLAG_LETTERS:
+        return False
+    return (end - len(text[:end].rstrip(FLAG_LETTERS))) % 2 == 1

@@ -1,0 +1,94 @@
+"""Build what the settings describe: the store, the agents and the channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from midwatch.agents.function import FunctionAgent
+from midwatch.agents.profiles import detect
+from midwatch.agents.registry import build as build_agent
+from midwatch.base.errors import BadConfig, UnknownAgent
+from midwatch.base.home import Home
+from midwatch.channels.registry import build as build_channel
+from midwatch.desk.config import Settings
+from midwatch.domain.agent import Agent
+from midwatch.domain.channel import Channel
+from midwatch.domain.store import Store
+from midwatch.programs.sandbox import sandbox_of
+from midwatch.services.agent_registry import check_targets
+from midwatch.stores.sqlite import SqliteStore
+
+Registered = Agent | Callable[..., Any] | str
+"""An agent, a Python function, or the dotted path of one."""
+
+
+async def open_store(settings: Settings, home: Home) -> Store:
+    """The configured store: SQLite in the home directory, or a shared PostgreSQL."""
+    if not settings.db:
+        return await SqliteStore.open(home.database)
+    try:
+        from midwatch.engines.procrastinate import Hinter, prepare
+        from midwatch.stores.cluster import check_address
+        from midwatch.stores.postgres import PostgresStore
+    except ImportError as problem:
+        raise BadConfig(f"{problem.name} is missing; install it with `pip install 'midwatch[postgres]'`.") from None
+    check_address(settings.db)
+    store = await PostgresStore.open(settings.db)
+    try:
+        await prepare(settings.db)
+    except BaseException:
+        await store.close()
+        raise
+    store.set_hint(Hinter())
+    return store
+
+
+def build_channels(settings: Settings) -> dict[str, Channel]:
+    """The configured channels, and the built-in ones that are always there."""
+    built = {name: build_channel(name, name, {}) for name in ("console", "webhook")}
+    for name, wanted in settings.channels.items():
+        built[name] = build_channel(name, wanted.kind, wanted.options())
+    return built
+
+
+def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> dict[str, Agent]:
+    """The demo, agent programs found on this machine, the configured agents, and those registered in code."""
+    built: dict[str, Agent] = {"demo": build_agent("demo", "demo", {})}
+    if settings.detect_agents:
+        built.update({found.profile.name: found.agent() for found in detect()})
+    for name, wanted in settings.agents.items():
+        built[name] = build_agent(
+            name,
+            wanted.kind,
+            wanted.options(),
+            timeout=wanted.timeout,
+            on_crash=wanted.on_crash,
+            max_attempts=wanted.max_attempts,
+            slots=wanted.slots,
+            share_workdir=wanted.share_workdir,
+            budget=wanted.budget,
+            submits=wanted.submits,
+            sandbox=sandbox_of(
+                name, wanted.sandbox, str(settings.home), write=wanted.sandbox_paths, read=wanted.sandbox_read
+            ),
+            description=wanted.description,
+            capabilities=tuple(one.capability() for one in wanted.capabilities),
+        )
+    for name, given in registered.items():
+        if isinstance(given, str):
+            built[name] = build_agent(name, "function", {"target": given})
+        elif callable(given) and not hasattr(given, "open"):
+            built[name] = FunctionAgent(name, given)
+        else:
+            built[name] = given  # type: ignore[assignment]  # it has the port's `open`
+    check_targets(built)
+    return built
+
+
+def chosen(known: dict[str, Agent], only: Collection[str] | None) -> dict[str, Agent]:
+    """Those of the agents that work here; UnknownAgent when one that was asked for does not exist."""
+    for name in only or ():
+        if name not in known:
+            raise UnknownAgent(name, list(known))
+    return known if only is None else {name: known[name] for name in only}

@@ -1,0 +1,433 @@
+"""Settings: defaults, then `midwatch.toml` in the home directory, then environment variables `MIDWATCH_*`.
+
+Nested settings are written with two underscores in the environment: `MIDWATCH_RETENTION__TASKS=500`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+
+from midwatch.base.errors import BadConfig, Conflict, InvalidInput
+from midwatch.domain.agent import NAME, AgentCapability, check_name
+from midwatch.domain.automation import ManageMode
+from midwatch.domain.budget import Budget
+from midwatch.domain.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Templates
+from midwatch.domain.handoff import TIMEOUT_SECONDS, Limits
+from midwatch.domain.identity import Role
+from midwatch.domain.rule import ASK, Policy
+from midwatch.wire.fields import Seconds
+
+
+def _database(value: Any) -> Any:
+    """Refused here without a word about its content, which may hold a password."""
+    if isinstance(value, str) and value and not re.match(r"postgres(ql)?://|\w+ *=", value):
+        raise ValueError("it is not the address of a PostgreSQL, such as postgresql://user:password@host:5432/name")
+    return value
+
+
+def _networks(value: list[str]) -> list[str]:
+    for one in value:
+        try:
+            ip_network(one, strict=False)
+        except ValueError:
+            raise ValueError(f"{one!r} is no address or network, such as 10.0.0.5 or 10.0.0.0/8") from None
+    return value
+
+
+def _place(value: Path) -> Path:
+    return value.expanduser().absolute()
+
+
+def _hosts(value: list[str]) -> list[str]:
+    for one in value:
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}", one):
+            raise ValueError(f"{one!r} is no host name; write it without scheme and port")
+    return [one.lower() for one in value]
+
+
+def _origins(value: list[str]) -> list[str]:
+    for one in value:
+        if not re.fullmatch(r"https?://[A-Za-z0-9._-]{1,253}(:\d{1,5})?", one):
+            raise ValueError(f"{one!r} is no origin, such as https://desk.example.org")
+    return [one.lower() for one in value]
+
+
+def _goal_prompt(value: str) -> str:
+    if "{objective}" not in value:
+        raise ValueError("it lacks {objective}; the agent would not know its goal")
+    return value
+
+
+Header = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,60}$")]
+Database = Annotated[str, BeforeValidator(_database)]
+GoalPrompt = Annotated[str, AfterValidator(_goal_prompt)]
+ALTERNATIVE = re.compile(r"(literal|list|function-\w+)\[")
+"""A part of a place that names one of several types a setting may have."""
+Name = Annotated[str, Field(pattern=NAME)]
+
+
+class ApprovalSettings(BaseModel):
+    """What an agent may do without asking, `[agents.NAME.approvals]`; see the approvals page."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    default: Literal["ask", "deny", "allow"] = Field("ask", description="What becomes of a question no rule answers.")
+    allow: list[dict[str, Any]] = Field(
+        default_factory=list, description="Rules that allow: tables of kind, command and path."
+    )
+    deny: list[dict[str, Any]] = Field(default_factory=list, description="Rules that deny; they come first.")
+    expires: Seconds | None = Field(
+        None, gt=0, description="A question nobody answers expires after this. Default: the setting approval_expiry."
+    )
+
+    @model_validator(mode="after")
+    def _sensible(self) -> ApprovalSettings:
+        try:
+            self.policy()
+        except InvalidInput as problem:
+            raise ValueError(str(problem)) from None
+        return self
+
+    def policy(self) -> Policy:
+        """As the judge reads it."""
+        return Policy.from_data(self.model_dump())
+
+
+def _budget(value: Any) -> Any:
+    try:
+        return Budget.from_data(value).data()
+    except InvalidInput as problem:
+        raise ValueError(str(problem)) from None
+
+
+class DayBudgetSettings(BaseModel):
+    """What may be spent in a day of the host's time zone, `[day_budget]` and `day_budget` of an agent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tokens: int | None = Field(None, gt=0, description="Tokens in and out. Default: no limit.")
+    usd: float | None = Field(None, gt=0, description="Dollars, as far as prices are known. Default: no limit.")
+
+    def budget(self) -> Budget:
+        """As it is counted."""
+        return Budget(tokens=self.tokens, usd=self.usd)
+
+
+class PriceSettings(BaseModel):
+    """What a model costs, `[prices."MODEL"]`: dollars for a million tokens. MODEL is `provider:model` or a name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    input: float = Field(ge=0, description="Of what is sent to it.")
+    output: float = Field(ge=0, description="Of what it answers.")
+    cached: float | None = Field(None, ge=0, description="Of what is sent and was cached. Default: as `input`.")
+
+
+class CapabilitySettings(BaseModel):
+    """What an agent is given handed-over work for, `[[agents.NAME.capabilities]]`; see the handoffs page."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(min_length=1, max_length=200, description="What it is called.")
+    description: str = Field("", description="What lists and other agents are told.")
+    task_types: list[str] = Field(default_factory=list, description="Types of work it is for; none: all types.")
+    priority: int = Field(0, ge=-1000, le=1000, description="Who fits a type better is chosen: the higher.")
+
+    def capability(self) -> AgentCapability:
+        """As agents have it."""
+        types = tuple(self.task_types)
+        return AgentCapability(name=self.name, description=self.description, task_types=types, priority=self.priority)
+
+
+class AgentSettings(BaseModel):
+    """One agent, `[agents.NAME]`. Other keys are options of its kind; see the agents page."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: str = Field("command", description="What kind of agent it is: demo, function, command.")
+    timeout: Seconds | None = Field(None, gt=0, description="Longest a task may work. Default: its kind's.")
+    on_crash: Literal["resume", "rerun", "fail"] | None = Field(
+        None, description="What happens to a task whose process died. Default: its kind's."
+    )
+    max_attempts: int | None = Field(
+        None, ge=1, le=100, description="Tries of a task that fails in a way that may pass."
+    )
+    slots: int | None = Field(None, ge=1, le=10_000, description="How many of its tasks may run at once here.")
+    silent_after: Seconds | None = Field(
+        None, gt=0, description="Told of when nothing is heard for this long. Default: the setting silent_after."
+    )
+    share_workdir: bool | None = Field(
+        None, description="Whether its tasks work beside others in one directory. Default: coding agents do not."
+    )
+    sandbox: Literal["none", "bwrap"] | Annotated[list[str], Field(min_length=1)] = Field(
+        "none",
+        description="What keeps its programs in: none, bwrap, or the command line of a program that starts them.",
+    )
+    sandbox_paths: list[str] = Field(default_factory=list, description="What it may also write, in a sandbox of bwrap.")
+    sandbox_read: list[str] = Field(
+        default_factory=list, description="What of the hidden it may read, in a sandbox of bwrap."
+    )
+    submits: bool | None = Field(
+        None, description="Whether it may hand in tasks and automations itself. Default: only with the tool desk."
+    )
+    description: str = Field("", description="Shown in lists.")
+    approvals: ApprovalSettings | None = Field(None, description="What it may do without asking.")
+    budget: Annotated[dict[str, Any] | None, BeforeValidator(_budget)] = Field(
+        None, description="What each of its tasks may spend: tokens, usd, steps, seconds. Default: no limit."
+    )
+    day_budget: DayBudgetSettings | None = Field(None, description="What all its tasks may spend in a day.")
+    capabilities: list[CapabilitySettings] = Field(
+        default_factory=list, description="What it is given handed-over work for; none: only when it is named."
+    )
+    handoffs: bool | list[Any] = Field(
+        True, description="Whether work may be handed to it. Of kind llm also: the agents it may hand over to."
+    )
+
+    def options(self) -> dict[str, Any]:
+        """The options of its kind."""
+        own = {} if isinstance(self.handoffs, bool) else {"handoffs": self.handoffs}
+        return {**(self.model_extra or {}), **own}
+
+
+class ChannelSettings(BaseModel):
+    """One channel, `[channels.NAME]`. Other keys are options of its kind; see the channels page."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: str = Field(description="What kind of channel it is: console, webhook, apprise.")
+
+    def options(self) -> dict[str, Any]:
+        """The options of its kind."""
+        return dict(self.model_extra or {})
+
+
+class RetentionSettings(BaseModel):
+    """How long ended work is kept, `[retention]`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tasks: int = Field(10_000, ge=0, description="Ended tasks kept at most, with their full results.")
+    task_age: Seconds = Field(30 * 86400.0, gt=0, description="Ended tasks older than this are removed.")
+    events: int = Field(1_000_000, ge=1000, description="Events kept at most.")
+    event_age: Seconds = Field(30 * 86400.0, gt=0, description="Events older than this are removed.")
+
+
+class GoalSettings(BaseModel):
+    """Goals, `[goals]`. In a prompt `{objective}`, `{now}`, `{deadline}`, `{elapsed}`, `{remaining}`, `{evidence}` are
+    filled in; all other text is literal."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    deadline: Seconds = Field(DEADLINE_SECONDS, gt=0, description="Time a goal has that names no deadline.")
+    max_steps: int = Field(0, ge=0, description="Steps of a goal that names no such budget; 0 for no limit.")
+    max_tokens: int = Field(0, ge=0, description="Tokens of a goal that names no such budget; 0 for no limit.")
+    max_seconds: Seconds = Field(
+        0.0, ge=0, description="Working time of a goal that names no such budget; 0: no limit."
+    )
+    max_usd: float = Field(0.0, ge=0, description="Dollars of a goal that names no such budget; 0 for no limit.")
+    continue_prompt: GoalPrompt | None = Field(
+        None, description="What an agent is told at each step. Default: built in."
+    )
+    wrap_up_prompt: GoalPrompt | None = Field(
+        None, description="What it is told when the deadline has passed. Default: built in."
+    )
+    verify_prompt: GoalPrompt | None = Field(
+        None, description="What the agent is told that verifies a claim. Default: built in."
+    )
+
+    def templates(self) -> Templates:
+        """The prompts."""
+        return Templates(self.continue_prompt or CONTINUE, self.wrap_up_prompt or WRAP_UP, self.verify_prompt or VERIFY)
+
+    def defaults(self) -> dict[str, Any]:
+        """What holds for a goal that does not say it."""
+        return self.model_dump(include={"deadline", "max_steps", "max_tokens", "max_seconds", "max_usd"})
+
+
+class HandoffSettings(BaseModel):
+    """Handoffs, `[handoffs]`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    depth: int = Field(Limits().depth, ge=1, le=100, description="Handoffs in a row, one out of the other.")
+    revisits: int = Field(
+        Limits().revisits, ge=0, le=100, description="How often work may come to an agent that had it already."
+    )
+    total: int = Field(Limits().total, ge=1, le=100_000, description="Handoffs that come from one task in all.")
+    timeout: Seconds = Field(TIMEOUT_SECONDS, gt=0, description="Time a handoff has that names none.")
+    nest_history: bool = Field(False, description="Whether what was said before goes along as one message.")
+
+    def limits(self) -> Limits:
+        """As the service reads them."""
+        return Limits(self.depth, self.revisits, self.total)
+
+
+class Settings(BaseSettings):
+    """Everything that can be set."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="MIDWATCH_", env_nested_delimiter="__", extra="ignore", toml_file=None, validate_default=True
+    )
+
+    home: Annotated[Path, AfterValidator(_place)] = Field(
+        Path("~/.midwatch"), description="Where midwatch keeps everything. Only from the environment."
+    )
+    db: Database | None = Field(
+        None, description="Address of a shared PostgreSQL, postgresql://user@host/name. Default: SQLite in the home."
+    )
+    host: str = Field("127.0.0.1", description="Address the server listens on; with `expose` all, unless it is set.")
+    port: int = Field(7171, ge=0, le=65535, description="Port the server listens on; 0 takes a free one.")
+    expose: bool = Field(False, description="Listen beyond loopback; without it `host` must be a loopback address.")
+    max_connections: int = Field(1000, ge=1, le=100_000, description="Connections the server holds open at once.")
+    hosts: Annotated[list[str], AfterValidator(_hosts)] = Field(
+        default_factory=list, description="Names the server may be called by, beside localhost and the machine's own."
+    )
+    origins: Annotated[list[str], AfterValidator(_origins)] = Field(
+        default_factory=list,
+        description="Other web sites whose pages may use the interface with a token.",
+    )
+    proxy_header: Header | None = Field(None, description="Header in which a trusted proxy names the actor.")
+    proxy_addresses: Annotated[list[str], AfterValidator(_networks)] = Field(
+        ["127.0.0.0/8", "::1"], description="Addresses and networks of trusted proxies."
+    )
+    proxy_role: Role = Field("operator", description="What actors named by a proxy may do.")
+    slots: int = Field(64, ge=1, le=10_000, description="Tasks that may run at once in one process, over all agents.")
+    default_agent: str = Field("demo", description="Agent of a task that names none.")
+    notify: str | None = Field(None, description="Route of a task that names none: `channel` or `channel:target`.")
+    max_open: int = Field(1000, ge=1, description="Open tasks accepted from outside before submitting is refused.")
+    max_open_per_actor: int | None = Field(
+        None, ge=1, description="Of these, those of one actor. Default: as many as `max_open` allows."
+    )
+    max_running_per_actor: int | None = Field(
+        None, ge=1, description="Tasks of one actor that may run at once in one process. Default: slots are shared."
+    )
+    max_waiting: int = Field(1000, ge=1, description="Tasks that may wait for an answer at once.")
+    keep_open: Seconds = Field(
+        1800.0, gt=0, description="An agent's process that waits for its session's next message is ended after this."
+    )
+    max_live: int = Field(50, ge=0, description="Agents' processes that may wait for a message at once.")
+    approval_expiry: Seconds = Field(12 * 3600.0, gt=0, description="A question nobody answers expires after this.")
+    manage_tasks: ManageMode = Field(
+        "scope_all", description="Who may cancel and retry a task: creator_only, or scope_all for every operator."
+    )
+    completion_hook: list[str] = Field(
+        default_factory=list, description="Program told of every task that has ended, on its standard input as JSON."
+    )
+    silent_after: Seconds = Field(
+        1800.0, gt=0, description="A running task nothing is heard of for this long is told of."
+    )
+    shutdown_grace: Seconds = Field(5.0, ge=0, description="Time running tasks get to end by themselves on shutdown.")
+    detect_agents: bool = Field(True, description="Offer agent programs found on the PATH without configuration.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="What the server logs.")
+    retention: RetentionSettings = Field(default_factory=lambda: RetentionSettings(), description="What is kept.")
+    goals: GoalSettings = Field(default_factory=lambda: GoalSettings(), description="Defaults and prompts of goals.")
+    day_budget: DayBudgetSettings = Field(
+        default_factory=lambda: DayBudgetSettings(), description="What the whole desk may spend in a day."
+    )
+    prices: dict[str, PriceSettings] = Field(default_factory=dict, description="What models cost, by name.")
+    handoffs: HandoffSettings = Field(
+        default_factory=lambda: HandoffSettings(), description="How far and how long work is passed on."
+    )
+    agents: dict[Name, AgentSettings] = Field(default_factory=dict, description="Agents by name.")
+    channels: dict[Name, ChannelSettings] = Field(default_factory=dict, description="Channels by name.")
+
+    def policy_of(self, agent: str) -> Policy:
+        """What an agent may do without asking."""
+        chosen = self.agents.get(agent)
+        return chosen.approvals.policy() if chosen and chosen.approvals else ASK
+
+    def silence_of(self, agent: str) -> float:
+        """After how many seconds without an event a task of this agent is told of."""
+        chosen = self.agents.get(agent)
+        return (chosen.silent_after if chosen else None) or self.silent_after
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls))
+
+    @classmethod
+    def load(cls, home: str | os.PathLike[str] | None = None, **overrides: Any) -> Settings:
+        """Settings of a home directory, or BadConfig with the place and the reason. Overrides win over all."""
+        place = _place(Path(home or os.environ.get("MIDWATCH_HOME") or "~/.midwatch"))
+        file = place / "midwatch.toml"
+
+        class Located(cls):  # type: ignore[valid-type,misc]  # the file's place is a class-level setting of the library
+            model_config = SettingsConfigDict(toml_file=file)
+
+        try:
+            _refuse_unknown(file)
+            if unknown := set(overrides) - set(cls.model_fields):
+                raise BadConfig(f"there is no setting called {', '.join(sorted(unknown))}.")
+            made: Settings = Located(home=place, **overrides)
+        except ValidationError as problem:
+            first = problem.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"] if not ALTERNATIVE.match(str(part)))
+            told = first["msg"].removeprefix("Value error, ").rstrip(".")
+            raise BadConfig(f"setting {where}: {told}. Look at {file} and at MIDWATCH_* variables.") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+            raise BadConfig(f"{file} is not valid TOML: {problem}.") from None
+        except SettingsError as problem:
+            raise BadConfig(f"{problem}; it is JSON in the environment.") from None
+        except OSError as problem:
+            raise BadConfig(f"{file} cannot be read: {problem.strerror}.") from None
+        return made
+
+
+def _refuse_unknown(file: Path) -> None:
+    """A misspelt setting must not be ignored silently."""
+    if not file.exists():
+        return
+    with file.open("rb") as opened:
+        for name in tomllib.load(opened):
+            if name not in Settings.model_fields or name == "home":
+                known = ", ".join(sorted(Settings.model_fields.keys() - {"home"}))
+                raise BadConfig(f"{file} has an unknown setting {name!r}; known settings: {known}.")
+
+
+def add_agent(home: Path, name: str, section: Mapping[str, Any]) -> Path:
+    """Write `[agents.NAME]` to the end of midwatch.toml; the rest of the file stays as it is. Returns the file."""
+    file = home / "midwatch.toml"
+    check_name(name)
+    if name in Settings.load(home).agents:
+        raise Conflict(f"{file} has an agent {name!r} already; change it there, or choose another name.")
+    try:
+        before = file.read_text() if file.exists() else ""
+        key = json.dumps(name) if "." in name else name
+        lines = "".join(
+            f"{option} = {json.dumps(value)}\n" for option, value in section.items()
+        )  # plain values: TOML, too
+        text = f"{before.rstrip()}\n\n[agents.{key}]\n{lines}".lstrip()
+        AgentSettings.model_validate(tomllib.loads(text)["agents"][name])
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = file.with_suffix(".toml.new")
+        fresh.touch(mode=file.stat().st_mode & 0o777 if file.exists() else 0o600)
+        fresh.write_text(text)
+        fresh.replace(file)
+    except tomllib.TOMLDecodeError:
+        raise BadConfig(f"{file} is written in a way that nothing can be added to; add the agent by hand.") from None
+    except OSError as problem:
+        raise BadConfig(f"{file} cannot be written: {problem.strerror}.") from None
+    return file

@@ -1,0 +1,150 @@
+"""Alerts: what the watchdog tells when work does not go as it should, so that nothing stops silently.
+
+Overdue: its time has come and it did not begin. Stuck: it runs longer than it may. Silent: it runs and nothing is
+heard of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple, Protocol
+
+from midwatch.base.clock import SECOND, iso
+from midwatch.base.durations import duration
+from midwatch.base.ids import new_id
+from midwatch.base.text import cut
+from midwatch.domain.automation import Automation
+from midwatch.domain.changes import Changes
+from midwatch.domain.channel import Delivery, Route
+from midwatch.domain.event import Event, WatchdogAlert, event
+from midwatch.domain.goal import Goal
+from midwatch.domain.task import Task
+
+Kind = Literal["overdue", "stuck", "silent"]
+
+GRACE_SECONDS = 120.0
+"""How late something may be, and how much longer than its timeout it may run."""
+SILENT_SECONDS = 1800.0
+COOL_DOWN_SECONDS = 1800.0
+"""The same is not told again within this time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """When somebody was last told of one thing about one subject."""
+
+    noun: ClassVar[str] = "alert"
+
+    id: str
+    """The subject and the kind."""
+    told_at: int
+
+
+class AlertStore(Protocol):
+    """Port: which alerts were told when."""
+
+    async def told_alerts(self, since: int) -> frozenset[str]:
+        """Ids of what was told at or after `since`."""
+        ...
+
+    async def tell_alerts(self, told: Iterable[Told], changes: Changes) -> None:
+        """Note that these were told, with the events and deliveries that tell them."""
+        ...
+
+
+class Alert(NamedTuple):
+    """One thing that is wrong with one subject."""
+
+    subject: str
+    kind: Kind
+    text: str
+    since: int
+    route: str | None = None
+    session_key: str | None = None
+    task_id: str | None = None
+    agent: str | None = None
+
+    @property
+    def id(self) -> str:
+        """What the cool-down is kept by."""
+        return f"{self.subject}/{self.kind}"
+
+    def snapshot(self) -> dict[str, str | None]:
+        """As JSON shows it."""
+        return {"subject": self.subject, "alert": self.kind, "text": self.text, "since": iso(self.since)}
+
+
+# -- pure rules ------------------------------------------------------------------------------------------------------
+
+
+def of_running(task: Task, last: Event | None, now: int, silent_seconds: float = SILENT_SECONDS) -> list[Alert]:
+    """What is wrong with a task that runs."""
+    found = []
+    begun = task.started_at or task.created_at
+    worked, name = (now - begun) / SECOND, cut(task.prompt, 80)
+    if task.wait is None and task.timeout_seconds and worked >= task.timeout_seconds + GRACE_SECONDS:
+        text = (
+            f"Stuck: {name}\n{task.id} has run for {duration(worked)}, its timeout is {duration(task.timeout_seconds)}."
+        )
+        found.append(_about_task(task, "stuck", text, begun))
+    heard = last.time if last is not None else begun
+    quiet = (now - heard) / SECOND
+    if quiet >= silent_seconds:
+        waits = "It waits for an answer; see `midwatch approvals`." if task.wait == "approval" else "It asks nothing."
+        text = f"Silent: {name}\nNothing was heard of {task.id} for {duration(quiet)}. {waits}"
+        found.append(_about_task(task, "silent", text, heard))
+    return found
+
+
+def of_pending(task: Task, now: int, live: bool) -> list[Alert]:
+    """What is wrong with a task that waits: nobody is there who could do it."""
+    late = (now - task.due_at) / SECOND
+    if live or late < GRACE_SECONDS or task.waits_until(now):
+        return []
+    told = f"No live process has agent {task.agent}; {task.id} has waited for {duration(late)}."
+    text = f"Overdue: {cut(task.prompt, 80)}\n{told}"
+    return [_about_task(task, "overdue", text, task.due_at)]
+
+
+def _about_task(task: Task, kind: Kind, text: str, since: int) -> Alert:
+    return Alert(task.id, kind, text, since, task.route, task.session_key, task.id, task.agent)
+
+
+def of_automation(automation: Automation, now: int) -> list[Alert]:
+    """An automation whose time has long come."""
+    due = automation.next_run_at
+    if automation.status != "active" or due is None or (now - due) / SECOND < GRACE_SECONDS:
+        return []
+    text = f"Overdue: {automation.name}\n{automation.id} should have run at {iso(due)}; see `midwatch doctor`."
+    about = (automation.route, automation.session_key, None, automation.agent)
+    return [Alert(automation.id, "overdue", text, due, *about)]
+
+
+def of_goal(goal: Goal, now: int) -> list[Alert]:
+    """A goal whose next step has long been due."""
+    due = goal.next_run_at or goal.updated_at
+    if goal.status != "active" or (now - due) / SECOND < GRACE_SECONDS:
+        return []
+    text = f"Overdue: {cut(goal.objective, 80)}\nThe next step of {goal.id} was due at {iso(due)}."
+    return [Alert(goal.id, "overdue", text, due, goal.route, goal.session_key, None, goal.agent)]
+
+
+def telling(alerts: Iterable[Alert], now: int) -> tuple[list[Told], Changes]:
+    """What is written to tell them: an event each and, where there is a route, a delivery."""
+    told, events, deliveries = [], [], []
+    for one in alerts:
+        told.append(Told(id=one.id, told_at=now))
+        payload = WatchdogAlert(subject=one.subject, alert=one.kind, text=one.text, since=iso(one.since) or "")
+        about: Mapping[str, str | None] = {
+            "session_key": one.session_key, "task_id": one.task_id, "agent_id": one.agent,
+        }  # fmt: skip
+        events.append(event(payload, now, **about))
+        if one.route:
+            route = Route.parse(one.route)
+            made = Delivery(
+                id=new_id("d", now), task_id=one.subject, channel=route.channel, target=route.target,
+                notice=f"alert:{one.kind}:{now}", text=one.text, due_at=now, created_at=now,
+            )  # fmt: skip
+            deliveries.append(made)
+    return told, Changes(events=tuple(events), deliveries=tuple(deliveries))

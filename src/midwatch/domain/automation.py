@@ -1,0 +1,496 @@
+"""Automations: prompts that are given to an agent at their time. An automation runs iff it has an open task.
+
+What happens at its time (`fire`), and what a run's end means for it (`settle`), are pure: they compute one step, which
+is written with the task it makes or ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, ClassVar, Literal, Protocol
+from zoneinfo import ZoneInfo
+
+from midwatch.base.clock import SECOND, iso
+from midwatch.base.errors import InvalidInput
+from midwatch.base.ids import new_id
+from midwatch.base.schedule import Schedule, missed, next_run_at
+from midwatch.base.text import cut
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.budget import Budget
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.channel import Delivery, Route, shown_route
+from midwatch.domain.event import (
+    AutomationChanged,
+    AutomationFired,
+    AutomationMissed,
+    AutomationPaused,
+    Event,
+    Payload,
+    TaskSubmitted,
+    event,
+)
+from midwatch.domain.requests import OnCrash
+from midwatch.domain.rule import Policy
+from midwatch.domain.session import gate_key
+from midwatch.domain.task import AUTOMATION_PAUSES, Task, meta
+
+Status = Literal["active", "paused", "deleted"]
+ManageMode = Literal["creator_only", "scope_all"]
+ScopeKind = Literal["user", "chat"]
+Missed = Literal["skip", "once", "once_within"]
+
+TRANSITIONS: Mapping[Status, frozenset[Status]] = {
+    "active": frozenset({"paused", "deleted"}),
+    "paused": frozenset({"active", "deleted"}),
+    "deleted": frozenset({"active", "paused"}),
+}
+SPENT, OVER, CLOSED = "it has had all its runs", "its time has passed", "its conversation is closed"
+MOST_FAILURES = 3
+"""Runs that may fail one after the other before it is paused."""
+LATE_SECONDS = 90.0
+"""Up to here a run counts as on time."""
+WINDOW_SECONDS = 12 * 3600.0
+MAX_TITLE = 200
+MAX_TAGS = 20
+RESULT_SHOWN = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Automation:
+    """The record. `next_run_at` None means never; whether it runs follows from its tasks."""
+
+    noun: ClassVar[str] = "automation"
+
+    id: str
+    prompt: str
+    agent: str
+    schedule: Mapping[str, Any]
+    title: str = ""
+    fresh: bool = False
+    scope_kind: ScopeKind = "user"
+    scope_id: str = "owner"
+    route: str | None = None
+    creator: str | None = None
+    manage_mode: ManageMode = "creator_only"
+    session_key: str = ""
+    resume_thread_id: str | None = None
+    source_message_id: str | None = None
+    status: Status = "active"
+    paused_why: str | None = None
+    max_runs: int = 0
+    run_count: int = 0
+    workdir: str | None = None
+    worktree: bool = False
+    """Each run in a git worktree of its own."""
+    timeout_seconds: float | None = None
+    on_crash: OnCrash | None = None
+    jitter_seconds: float = 0.0
+    missed: Missed = "once_within"
+    missed_window: float = WINDOW_SECONDS
+    quiet: str | None = None
+    budget: Mapping[str, Any] | None = None
+    approvals: Mapping[str, Any] | None = None
+    """What its runs may do without asking; see `midwatch.domain.rule.Policy`."""
+    tags: tuple[str, ...] = ()
+    created_at: int = 0
+    updated_at: int = 0
+    next_run_at: int | None = None
+    last_run_at: int | None = None
+    deleted_at: int | None = None
+    last_result: str | None = None
+    consecutive_failures: int = 0
+    revision: int = 0
+
+    @property
+    def times(self) -> Schedule:
+        """When it runs; InvalidInput where what is stored makes no sense here, such as a zone this host lacks."""
+        if not isinstance(self.schedule, Mapping):
+            raise InvalidInput("its schedule cannot be read; give it another.", field="schedule")
+        return Schedule.from_data(self.schedule)
+
+    @property
+    def name(self) -> str:
+        """What a person calls it by."""
+        return self.title or cut(self.prompt, 50)
+
+    @property
+    def spent(self) -> bool:
+        """Whether it has had all the runs it may have."""
+        return 0 < self.max_runs <= self.run_count
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it. The target of the route may hold a secret and stays inside."""
+        shown = {name: getattr(self, name) for name in SHOWN} | {"route": shown_route(self.route)}
+        for name in ("created_at", "updated_at", "next_run_at", "last_run_at", "deleted_at"):
+            shown[name] = iso(getattr(self, name))
+        schedule = dict(self.schedule) if isinstance(self.schedule, Mapping) else {}
+        return {**shown, "tags": list(self.tags), "schedule": schedule, "zone": schedule.get("zone", "UTC")}
+
+
+SHOWN = (
+    "id", "title", "prompt", "agent", "fresh", "worktree", "scope_kind", "scope_id", "route", "creator", "manage_mode",
+    "session_key", "resume_thread_id", "source_message_id", "status", "paused_why", "max_runs", "run_count", "workdir",
+    "timeout_seconds", "on_crash", "jitter_seconds", "missed", "missed_window", "quiet", "budget", "approvals",
+    "last_result", "consecutive_failures", "revision",
+)  # fmt: skip
+
+
+class AutomationStore(Protocol):
+    """Port: automations. They are written through `Changes`."""
+
+    async def get_automation(self, automation_id: str) -> Automation | None:
+        """The automation, deleted ones too, or None."""
+        ...
+
+    async def list_automations(
+        self, scope: tuple[str, str] | None = None, statuses: tuple[Status, ...] = (), limit: int = 20
+    ) -> list[Automation]:
+        """Newest first; no statuses means all but deleted ones."""
+        ...
+
+    async def due_automations(self, now: int, limit: int = 64) -> list[Automation]:
+        """Active ones whose time has come, earliest first."""
+        ...
+
+    async def next_automation_at(self) -> int | None:
+        """When the next one is due, or None."""
+        ...
+
+    async def open_run(self, automation_id: str) -> Task | None:
+        """Its open task, or the open one of whoever goes on with its work, or None."""
+        ...
+
+    async def runs(self, automation_id: str, limit: int = 20) -> list[Task]:
+        """Its tasks, newest first."""
+        ...
+
+    async def prune_automations(self, before: int) -> int:
+        """Remove those deleted before `before`. Returns how many went."""
+        ...
+
+
+# -- pure rules ----------------------------------------------------------------------------------------------------
+
+
+def normalise(automation: Automation) -> Automation:
+    """The same, as it is kept: no surrounding blanks, no deletion time unless it is deleted."""
+    return replace(
+        automation,
+        title=automation.title.strip(),
+        prompt=automation.prompt.strip(),
+        scope_id=automation.scope_id.strip(),
+        session_key=automation.session_key.strip() or f"auto:{automation.id}",
+        tags=tuple(dict.fromkeys(tag.strip() for tag in automation.tags if tag.strip())),
+        budget=Budget.from_data(automation.budget).data(),
+        approvals=Policy.from_data(automation.approvals).data() or None if automation.approvals else None,
+        deleted_at=automation.deleted_at if automation.status == "deleted" else None,
+        next_run_at=automation.next_run_at if automation.status == "active" else None,
+    )
+
+
+def validate(automation: Automation) -> None:
+    """InvalidInput, with the field and the remedy, for what makes no sense."""
+    for name, wrong, told in (
+        ("prompt", not automation.prompt, "the prompt is empty; say what the agent should do."),
+        ("title", len(automation.title) > MAX_TITLE, f"a title has up to {MAX_TITLE} characters."),
+        ("title", not (automation.title or "x").isprintable(), "a title is one line of text."),
+        ("scope_kind", automation.scope_kind not in ("user", "chat"), "the scope is user or chat."),
+        ("scope_id", not automation.scope_id, "the scope has no id; say whose it is."),
+        ("manage_mode", automation.manage_mode not in ("creator_only", "scope_all"), "use creator_only or scope_all."),
+        ("status", automation.status not in TRANSITIONS, "the status is active, paused or deleted."),
+        ("max_runs", automation.max_runs < 0, "max_runs is 0, for no limit, or more."),
+        ("run_count", automation.run_count < 0, "run_count is 0 or more."),
+        ("max_runs", 0 < automation.max_runs < automation.run_count, "it has had more runs than max_runs already."),
+        ("missed", automation.missed not in ("skip", "once", "once_within"), "missed is skip, once or once_within."),
+        ("missed_window", not _positive(automation.missed_window), "the window for missed runs is more than 0 s."),
+        ("jitter", not 0 <= automation.jitter_seconds <= 86400, "jitter is 0 seconds to a day."),
+        ("worktree", automation.worktree and not automation.fresh, "with a worktree for each run, runs are fresh."),
+        ("quiet", automation.quiet is not None and not automation.quiet.strip(), "the quiet token is some text."),
+        ("tags", len(automation.tags) > MAX_TAGS, f"at most {MAX_TAGS} tags."),
+        ("tags", any(not tag.isprintable() or len(tag) > 50 for tag in automation.tags), "a tag has 1 to 50 letters."),
+    ):
+        if wrong:
+            raise InvalidInput(told, field=name)
+
+
+def _positive(number: float) -> bool:
+    return number > 0 and math.isfinite(number)
+
+
+def render(prompt: str, now: int, zone: str) -> str:
+    """The prompt with `{{now}}`, `{{date}}`, `{{time}}` and `{{unix}}` filled in; everything else is literal."""
+    if "{{" not in prompt:
+        return prompt
+    at = datetime.fromtimestamp(now // SECOND, ZoneInfo(zone))
+    filled = {
+        "{{now}}": at.isoformat(timespec="seconds"),
+        "{{date}}": at.strftime("%Y-%m-%d"),
+        "{{time}}": at.strftime("%H:%M:%S"),
+        "{{unix}}": str(now // SECOND),
+    }
+    for name, value in filled.items():
+        prompt = prompt.replace(name, value)
+    return prompt
+
+
+def changed(automation: Automation, now: int, **fields: Any) -> Update:
+    """The update of some fields, refused when somebody changed it meanwhile."""
+    guard: dict[str, Any] = {"revision": automation.revision}
+    if "status" in fields:
+        guard["status"] = automation.status
+    return Update(
+        "automation", automation.id, {**fields, "updated_at": now, "revision": automation.revision + 1}, guard
+    )
+
+
+def told(automation: Automation, payload: Payload, now: int, actor: str | None = None, **more: Any) -> Event:
+    """An event about it."""
+    about = {"session_key": automation.session_key, "agent_id": automation.agent, "actor": actor or automation.creator}
+    return event(payload, now, **{**about, **more})
+
+
+def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool, submitter: str | None = None) -> Changes:
+    """What happens at its time: a run, or a run that is left out and says why; in any case the next time is set.
+    `runs` is whether its last run is still open. One that cannot run any more is paused."""
+    due = automation.next_run_at
+    assert due is not None
+    if automation.spent:
+        return paused(automation, now, SPENT, None)
+    try:
+        times = automation.times
+    except InvalidInput as problem:
+        remedy = f"Give it another: midwatch automation edit {automation.id}"
+        return stopped(automation, now, f"its schedule cannot be read: {problem}", remedy)
+    following = next_run_at(times, max(now, due))
+    late = now - due > LATE_SECONDS * SECOND
+    reason = "overlap" if runs else _lateness(automation, now - due) if late else None
+    if reason is None:
+        return _with_run(automation, _due_run(automation, now, terms, submitter), now, due, following, [])
+    count = max(1, missed(times, due - 1, now).runs) if late else 1
+    why = AutomationMissed(automation_id=automation.id, reason=reason, scheduled_for=iso(due) or "", count=count)
+    if reason != "caught_up":
+        return _moved_on(automation, now, following, why)
+    told_first = [told(automation, why, now)]
+    return _with_run(automation, _due_run(automation, now, terms, submitter), now, due, following, told_first)
+
+
+def stopped(automation: Automation, now: int, why: str, remedy: str) -> Changes:
+    """It cannot fire as things are: it is paused, and the person is told."""
+    notice = _notice(automation, f"{why}\n{remedy}", automation.id, now)
+    return replace(paused(automation, now, why, None), deliveries=notice)
+
+
+def shut(automation: Automation, now: int) -> Changes:
+    """What happens at its time when its conversation takes nothing more."""
+    remedy = f"Open {automation.session_key} again, then resume it: midwatch automation resume {automation.id}"
+    return stopped(automation, now, CLOSED, remedy)
+
+
+def _lateness(automation: Automation, late: int) -> str:
+    """Whether a run that is late is made up for, by its policy."""
+    within = automation.missed == "once_within" and late <= automation.missed_window * SECOND
+    return "caught_up" if automation.missed == "once" or within else "late"
+
+
+def _due_run(automation: Automation, now: int, terms: AgentTerms, submitter: str | None) -> Task:
+    due = automation.next_run_at
+    assert due is not None
+    return a_run(automation, now, due, terms, key=f"{automation.id}@{due}", submitter=submitter)
+
+
+def run_now(
+    automation: Automation, now: int, terms: AgentTerms, *, actor: str | None = None, submitter: str | None = None
+) -> tuple[Task, Changes]:
+    """A run beside its times; it counts like any other."""
+    task = a_run(
+        automation, now, now, terms, key=f"{automation.id}@now:{automation.revision}", submitter=submitter, jitter=False
+    )
+    return task, _with_run(automation, task, now, now, automation.next_run_at, [], actor)
+
+
+def _moved_on(automation: Automation, now: int, following: int | None, why: AutomationMissed) -> Changes:
+    fields: dict[str, Any] = {"next_run_at": following}
+    events, notice = [told(automation, why, now)], tuple[Delivery, ...]()
+    if following is None:
+        fields |= {"status": "paused", "paused_why": OVER}
+        events.append(told(automation, AutomationPaused(automation_id=automation.id, why=OVER), now))
+        rest = f"{OVER}, and it did not run.\nRun it now: midwatch automation run {automation.id}"
+        notice = _notice(automation, rest, automation.id, now) if why.reason == "late" else ()
+    return Changes(updates=(changed(automation, now, **fields),), events=tuple(events), deliveries=notice)
+
+
+def a_run(
+    automation: Automation,
+    now: int,
+    due: int,
+    terms: AgentTerms,
+    *,
+    key: str,
+    submitter: str | None = None,
+    jitter: bool = True,
+) -> Task:
+    """The task of one run."""
+    task_id = new_id("t", now)
+    later = _jitter(automation, due) if jitter else 0
+    session = automation.session_key
+    if automation.fresh:  # a session of its own, behind the same gate
+        session = f"{session}|message:{task_id}"
+    return Task(
+        id=task_id, status="pending", prompt=render(automation.prompt, now + later, automation.times.zone),
+        agent=automation.agent, session_key=session, gate_key=gate_key(session), created_at=now, due_at=now + later,
+        wait="delay" if later else None, cause="automation", cause_id=automation.id, creator=automation.creator,
+        route=automation.route, workdir=automation.workdir,
+        dir_key=None if automation.worktree else terms.dir_key(automation.workdir), quiet=automation.quiet,
+        worktree={"id": new_id("w", now)} if automation.worktree else None,
+        timeout_seconds=automation.timeout_seconds or terms.timeout_seconds,
+        on_crash=automation.on_crash or terms.on_crash, max_attempts=len(AUTOMATION_PAUSES) + 1, submitter=submitter,
+        root_id=task_id, internal_key=key, budget=terms.budget_of(Budget.kept(automation.budget)),
+    )  # fmt: skip
+
+
+def _jitter(automation: Automation, due: int) -> int:
+    """Microseconds this run begins later; the same however often it is worked out."""
+    if not automation.jitter_seconds:
+        return 0
+    part = int.from_bytes(hashlib.sha256(f"{automation.id}@{due}".encode()).digest()[:4]) / 2**32
+    return int(part * automation.jitter_seconds * SECOND)
+
+
+def _with_run(
+    automation: Automation,
+    task: Task,
+    now: int,
+    due: int,
+    following: int | None,
+    events: list[Event],
+    actor: str | None = None,
+) -> Changes:
+    count = automation.run_count + 1
+    last = 0 < automation.max_runs <= count
+    fields = {"run_count": count, "last_run_at": now, "next_run_at": None if last else following}
+    fired = AutomationFired(automation_id=automation.id, task_id=task.id, scheduled_for=iso(due) or "", run=count)
+    submitted = TaskSubmitted(
+        prompt=task.prompt, agent=task.agent, cause=task.cause, due_at=iso(task.due_at) if task.wait else None
+    )
+    return Changes(
+        updates=(changed(automation, now, **fields),),
+        records=(task,),
+        events=(
+            *events,
+            told(automation, fired, now, actor, task_id=task.id),
+            event(submitted, now, **meta(task, actor)),
+        ),
+    )
+
+
+# -- the end of a run ------------------------------------------------------------------------------------------------
+
+
+def settle(automation: Automation, ended: Task, now: int, thread_id: str | None = None) -> Changes:
+    """What the end of a run means for its automation; written with that end."""
+    fields: dict[str, Any] = _result(automation, ended)
+    if thread_id and not automation.fresh and thread_id != automation.resume_thread_id:
+        fields["resume_thread_id"] = thread_id
+    why = _pause_why(automation, ended, fields)
+    if why is None or automation.status != "active":
+        return Changes(updates=(changed(automation, now, **fields),)) if fields else Changes()
+    fields |= {"status": "paused", "paused_why": why, "next_run_at": None}
+    paused = AutomationPaused(automation_id=automation.id, why=why)
+    return Changes(
+        updates=(changed(automation, now, **fields),),
+        events=(told(automation, paused, now, task_id=ended.id),),
+        deliveries=_pause_notice(automation, ended, why, now) if why not in (SPENT, OVER) else (),
+    )
+
+
+def _result(automation: Automation, ended: Task) -> dict[str, Any]:
+    at = iso(ended.completed_at)
+    said = cut(ended.error or ended.outcome or "", RESULT_SHOWN)
+    match ended.outcome:
+        case "ok" | "silent" | "transferred":
+            return {"consecutive_failures": 0, "last_result": f"ok: {at}"}
+        case "cancelled" if ended.attempt == 0 and ended.retry_of is None:  # it never began: the run is given back
+            return {"run_count": max(0, automation.run_count - 1), **_next_again(automation, ended)}
+        case "cancelled":
+            return {"last_result": f"cancelled: {at}"}
+        case "lost":
+            return {"last_result": f"lost: {said}"}
+    return {"consecutive_failures": automation.consecutive_failures + 1, "last_result": f"error: {said}"}
+
+
+def _next_again(automation: Automation, ended: Task) -> dict[str, Any]:
+    """Where the run that was given back had been its last, its times go on."""
+    if automation.next_run_at is not None or automation.status != "active":
+        return {}
+    try:
+        return {"next_run_at": next_run_at(automation.times, ended.completed_at or ended.created_at)}
+    except InvalidInput:
+        return {}
+
+
+def _pause_why(automation: Automation, ended: Task, fields: Mapping[str, Any]) -> str | None:
+    if fields.get("consecutive_failures", 0) >= MOST_FAILURES:
+        return f"{MOST_FAILURES} runs failed one after the other"
+    if fields.get("next_run_at", automation.next_run_at) is not None:
+        return None
+    if ended.outcome == "lost":
+        return "its last run was lost when the process that ran it ended"
+    return SPENT if 0 < automation.max_runs <= fields.get("run_count", automation.run_count) else OVER
+
+
+def _pause_notice(automation: Automation, ended: Task, why: str, now: int) -> tuple[Delivery, ...]:
+    rest = f"Resume it: midwatch automation resume {automation.id}"
+    if ended.outcome == "lost":  # nothing is left that could be resumed
+        rest = f"Run it again: midwatch retry {ended.id}"
+    return _notice(automation, f"{why}. {cut(ended.error or '', RESULT_SHOWN)}".rstrip() + f"\n{rest}", ended.id, now)
+
+
+def _notice(automation: Automation, text: str, about: str, now: int) -> tuple[Delivery, ...]:
+    """Tell the person that it is paused, where they want to be told; once for a run."""
+    if not automation.route:
+        return ()
+    route = Route.parse(automation.route)
+    notice = "automation_paused" if about != automation.id else f"automation_paused:{now}"
+    made = Delivery(
+        id=new_id("d", now), task_id=about, channel=route.channel, target=route.target, notice=notice,
+        text=f"Paused: {automation.name}\n{text}", due_at=now, created_at=now,
+    )  # fmt: skip
+    return (made,)
+
+
+# -- what a person does ----------------------------------------------------------------------------------------------
+
+
+def paused(automation: Automation, now: int, why: str, actor: str | None) -> Changes:
+    """Fire no more until it is resumed."""
+    fields = {"status": "paused", "paused_why": why, "next_run_at": None}
+    event_ = told(automation, AutomationPaused(automation_id=automation.id, why=why), now, actor)
+    return Changes(updates=(changed(automation, now, **fields),), events=(event_,))
+
+
+def deleted(automation: Automation, now: int, run: Task | None, actor: str | None) -> Changes:
+    """Fire no more, and be gone for good in a while. `run` is its open run as it is being stopped: one that never
+    began is given back."""
+    fields = _result(automation, run) if run is not None and not run.open else {}
+    fields |= {"status": "deleted", "deleted_at": now, "next_run_at": None}
+    event_ = AutomationChanged(automation_id=automation.id, fields=("status",), status="deleted")
+    return Changes(updates=(changed(automation, now, **fields),), events=(told(automation, event_, now, actor),))
+
+
+def resumed(automation: Automation, now: int, actor: str | None) -> Changes:
+    """Fire again from now on; what was missed meanwhile is not made up for, earlier failures are forgotten. A deleted
+    one that cannot fire again comes back paused."""
+    following = next_run_at(automation.times, now)
+    over = OVER if following is None else SPENT if automation.spent else None
+    if over and automation.status != "deleted":
+        what, field = ("give it another", "schedule") if over is OVER else ("raise max_runs", "max_runs")
+        raise InvalidInput(f"{over}; {what} with `midwatch automation edit`.", field=field)
+    fields: dict[str, Any] = {"status": "paused" if over else "active", "paused_why": over, "deleted_at": None}
+    if not over:
+        fields |= {"consecutive_failures": 0, "next_run_at": following}
+    event_ = AutomationChanged(automation_id=automation.id, fields=("status",), status=fields["status"])
+    return Changes(updates=(changed(automation, now, **fields),), events=(told(automation, event_, now, actor),))

@@ -1,0 +1,314 @@
+"""Budgets: what a piece of work may spend of tokens, money, steps and time, and what it has spent.
+
+A step is an answer of a model or the use of a tool. Money needs a price: what a model costs that nobody has told is
+unknown, and then only the other budgets hold.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from midwatch.base.clock import SECOND
+from midwatch.base.durations import duration, seconds
+from midwatch.base.errors import InvalidInput
+from midwatch.domain.event import Event
+
+Name = Literal["tokens", "usd", "steps", "seconds"]
+Scope = Literal["task", "goal", "automation", "day"]
+
+NAMES: tuple[Name, ...] = ("tokens", "usd", "steps", "seconds")
+WHOLE = frozenset({"tokens", "steps"})
+MOST = 1e15
+BEFORE = "before"
+"""Beside the limits of a task that goes on with another: what the tries before it have spent."""
+UNANSWERED = frozenset({"error", "interrupted", "cut_off"})
+"""How a model's call ends that brought no answer."""
+CACHED = ("cache_read_tokens", "cached_tokens", "cached_input_tokens")
+MILLION = 1e6
+DATED = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
+"""The end of a model's name that says which edition of it."""
+
+
+class Spending(NamedTuple):
+    """What was spent. Tokens and steps are whole."""
+
+    tokens: float = 0
+    usd: float = 0.0
+    steps: float = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, usage: Mapping[str, Any] | None) -> Spending:
+        """What a usage tells."""
+        if not usage:
+            return cls()
+        tokens = _figure(usage.get("input_tokens")) + _figure(usage.get("output_tokens"))
+        usd = _figure(usage.get("cost_usd")) or _figure(usage.get("usd"))
+        steps, seconds = int(_figure(usage.get("steps"))), _figure(usage.get("seconds"))
+        return cls(int(tokens or _figure(usage.get("tokens"))), usd, steps, seconds)
+
+    def plus(self, other: Spending) -> Spending:
+        """Both together."""
+        return Spending(*(one + two for one, two in zip(self, other, strict=True)))
+
+
+class Over(NamedTuple):
+    """A budget that is spent."""
+
+    budget: Name
+    limit: float
+    spent: float
+    scope: Scope
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        whose = {"task": "its budget", "goal": "what was left of its goal's budget", "day": "the day's budget"}
+        return (
+            f"{whose.get(self.scope, 'the budget of its run')} of {shown(self.budget, self.limit)} is spent: "
+            f"{shown(self.budget, self.spent)}"
+        )
+
+
+class Budget(NamedTuple):
+    """What may be spent; None where there is no limit. Tokens and steps are whole."""
+
+    tokens: float | None = None
+    usd: float | None = None
+    steps: float | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def from_data(cls, said: object, field: str = "budget") -> Budget:
+        """What a client said, or InvalidInput. A duration may be text."""
+        if said is None:
+            return cls()
+        if not isinstance(said, Mapping):
+            raise InvalidInput("a budget is an object such as {'tokens': 200000, 'usd': 1.5}.", field=field)
+        if unknown := sorted(str(name) for name in set(said) - set(NAMES)):
+            raise InvalidInput(f"a budget has no {unknown[0]}; it has {', '.join(NAMES)}.", field=field)
+        limits = {name: _limit(name, value, field) for name, value in said.items() if value is not None}
+        return cls(**limits)
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """Read `tokens=200000,usd=1.5,steps=30,seconds=10m`."""
+        said: dict[str, Any] = {}
+        for part in filter(None, (one.strip() for one in text.split(","))):
+            name, equals, value = (one.strip() for one in part.partition("="))
+            if not equals or name in said:
+                raise InvalidInput("write a budget as tokens=200000,usd=1.5,steps=30,seconds=10m.", field="budget")
+            said[name] = value
+        if not said:
+            raise InvalidInput("the budget is empty; write it as tokens=200000,usd=1.5.", field="budget")
+        return cls.from_data(said)
+
+    @classmethod
+    def kept(cls, data: Mapping[str, Any] | None) -> Budget:
+        """What a record holds, which was checked when it came; what makes no sense is no limit."""
+        if not data:
+            return cls()
+        found = {name: _figure(data.get(name)) for name in NAMES}
+        return cls(**{name: int(most) if name in WHOLE else most for name, most in found.items() if most > 0})
+
+    def data(self) -> dict[str, Any] | None:
+        """As JSON; None when nothing is limited."""
+        return {name: most for name, most in zip(NAMES, self, strict=True) if most is not None} or None
+
+    def text(self) -> str:
+        """As it is written on a command line."""
+        return ",".join(f"{name}={most:.15g}" for name, most in self._known())
+
+    def over(self, spent: Spending, scope: Scope) -> Over | None:
+        """The first limit that is reached."""
+        for name, most in self._known():
+            if getattr(spent, name) >= most:
+                return Over(name, most, getattr(spent, name), scope)
+        return None
+
+    def with_(self, other: Budget) -> Budget:
+        """The limits of the other, and of this one where it has none."""
+        return Budget(*(one if two is None else two for one, two in zip(self, other, strict=True)))
+
+    def within(self, other: Budget) -> Budget:
+        """The lower limits of both."""
+        pairs = zip(self, other, strict=True)
+        return Budget(*(min((n for n in pair if n is not None), default=None) for pair in pairs))
+
+    def larger(self, spent: Spending) -> Budget:
+        """With it something is left again: twice as much of what is spent."""
+        raised: dict[str, float] = {name: 2 * most for name, most in self._known() if getattr(spent, name) >= most}
+        while (more := self._replace(**raised)).over(spent, "task"):
+            raised = {name: 2 * most for name, most in raised.items()}
+        return more
+
+    def _known(self) -> list[tuple[Name, float]]:
+        return [(name, most) for name, most in zip(NAMES, self, strict=True) if most is not None]
+
+
+def _limit(name: str, value: Any, field: str) -> Any:
+    """A limit as it is kept."""
+    try:
+        read = seconds(value) if name == "seconds" and isinstance(value, str) else float(value)
+    except (ValueError, TypeError, InvalidInput):
+        read = math.nan
+    if isinstance(value, bool) or not 0 < read <= MOST or (name in WHOLE and read != int(read)):
+        kind = "whole number" if name in WHOLE else "number"
+        more = ", or a duration such as 10m" if name == "seconds" else ""
+        raise InvalidInput(f"the budget's {name} is a {kind} above 0{more}.", field=field)
+    return int(read) if name in WHOLE else read
+
+
+def _figure(value: Any) -> float:
+    """A count or an amount that somebody told; 0 for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST:
+        return 0
+    return value
+
+
+def spent_of(budget: Mapping[str, Any] | None, usage: Mapping[str, Any] | None) -> Spending:
+    """What a task has spent, by its record, with the tries it goes on with."""
+    return Spending.of((budget or {}).get(BEFORE)).plus(Spending.of(usage))
+
+
+def again(task_id: str, budget: Mapping[str, Any] | None, usage: Mapping[str, Any] | None) -> str:
+    """The command that has a task done again; one whose budget is spent needs a larger one."""
+    spent, limits = spent_of(budget, usage), Budget.kept(budget)
+    more = f" --budget {limits.larger(spent).text()}" if limits.over(spent, "task") else ""
+    return f"midwatch retry {task_id}{more}"
+
+
+def shown(name: Name, amount: float) -> str:
+    """An amount for people."""
+    if name == "usd":
+        return f"${amount:.2f}" if amount >= 0.01 else f"${amount:.6f}".rstrip("0").rstrip(".")
+    if name == "seconds":
+        return f"{duration(amount)} of work"
+    return f"{amount:.0f} {name[:-1] if amount == 1 else name}"
+
+
+# -- prices ----------------------------------------------------------------------------------------------------------
+
+
+class Price(NamedTuple):
+    """What a million tokens of a model cost, in dollars; of input that was cached, as much as of other input unless it
+    is said."""
+
+    input: float
+    output: float
+    cached: float | None = None
+
+    def cost(self, usage: Mapping[str, Any]) -> float:
+        """What a usage costs. Cached tokens are among those of the input."""
+        sent, made = _figure(usage.get("input_tokens")), _figure(usage.get("output_tokens"))
+        cached = min(sent, max(_figure(usage.get(name)) for name in CACHED))
+        less = self.input if self.cached is None else self.cached
+        return round(((sent - cached) * self.input + cached * less + made * self.output) / MILLION, 9)
+
+
+class Prices:
+    """Prices by model: `provider:model`, or the model's name alone."""
+
+    def __init__(self, table: Mapping[str, Price] | None = None) -> None:
+        self._table = dict(table or {})
+
+    def of(self, model: str) -> Price | None:
+        """The price of a model, of whichever edition and provider; None when nobody has told."""
+        bare = model.rpartition(":")[2].rpartition("/")[2]
+        for name in (model, bare, DATED.sub("", model), DATED.sub("", bare)):
+            if name in self._table:
+                return self._table[name]
+        return None
+
+
+# -- counting --------------------------------------------------------------------------------------------------------
+
+
+class Meter:
+    """Adds up what a turn spends, on top of what was spent before it."""
+
+    def __init__(
+        self,
+        budget: Mapping[str, Any] | None = None,
+        usage: Mapping[str, Any] | None = None,
+        scope: Scope = "task",
+        worked: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`usage` is what earlier attempts used; `worked` tells how long this one has worked."""
+        self.budget = Budget.kept(budget)
+        self.scope = scope
+        self.earlier = Spending.of(usage)
+        self.before = Spending.of((budget or {}).get(BEFORE))
+        self._limited = bool(self.budget.data())
+        self._worked = worked
+        self._told: dict[str, Any] = {}
+        self._steps = 0
+
+    def answered(self, usage: Mapping[str, Any] | None, model: str | None = None, finish: str | None = None) -> None:
+        """A model has answered, and told this of what it took."""
+        told = usage or {}
+        self._steps += not (finish in UNANSWERED and not told)
+        for name in ("input_tokens", "output_tokens", "cost_usd"):
+            if isinstance(told.get(name), int | float) and math.isfinite(told[name]):
+                self._told[name] = self._told.get(name, 0) + _figure(told[name])
+        if model is not None and told:
+            self._told["model"] = model
+
+    def used_tool(self) -> None:
+        """A tool was used."""
+        self._steps += 1
+
+    @property
+    def own(self) -> Spending:
+        """What this attempt has spent."""
+        return Spending.of(self._told)._replace(steps=self._steps, seconds=self._worked())
+
+    @property
+    def task(self) -> Spending:
+        """What the task has spent, with its earlier attempts."""
+        return self.earlier.plus(self.own)
+
+    def over(self) -> Over | None:
+        """The budget that is spent, if one is; the tries this one goes on with count."""
+        return self.budget.over(self.before.plus(self.task), self.scope) if self._limited else None
+
+    def left(self) -> float | None:
+        """Seconds it may still work."""
+        if self.budget.seconds is None:
+            return None
+        return max(0.0, self.budget.seconds - self.before.seconds - self.task.seconds)
+
+    def usage(self, told: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        """What this attempt used: what the agent told at its end comes first, then what was counted. Steps and time are
+        kept where there is a budget they count for."""
+        kept: dict[str, Any] = {**self._told, **(told or {})}
+        if "cost_usd" in self._told and "cost_usd" not in (told or {}):
+            kept["cost_usd"] = round(self._told["cost_usd"], 9)
+        if self._limited:
+            kept |= {"steps": self._steps, "seconds": round(self._worked(), 3)}
+        return kept or None
+
+
+COUNTED = ("turn_start", "llm_request", "llm_response", "tool_exec_start", "tool_exec_end", "approval_requested",
+           "approval_resolved", "turn_end")  # fmt: skip
+
+
+def counted(events: Iterable[Event], budget: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What an attempt used whose process died, as far as its events tell: steps it ended, and the time up to its last
+    one, but not while it waited for an answer."""
+    worked = 0.0
+    last: Event | None = None
+    meter = Meter(budget, worked=lambda: worked)
+    for one in events:
+        if last is not None and last.kind != "approval_requested":
+            worked += (one.time - last.time) / SECOND
+        last = one
+        if one.kind == "llm_response":
+            told = one.payload
+            meter.answered(told.get("usage"), told.get("model"), told.get("finish_reason"))
+        elif one.kind == "tool_exec_end":
+            meter.used_tool()
+    return meter.usage()

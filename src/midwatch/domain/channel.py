@@ -1,0 +1,147 @@
+"""Channels: where notices go. A delivery is one notice to one channel, kept until it was sent.
+
+A route is written `channel` or `channel:target`, for example `console`, `phone` or `webhook:https://example.org/hook`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+from midwatch.base.clock import iso
+from midwatch.base.errors import InvalidInput
+from midwatch.base.text import cut
+
+Status = Literal["pending", "sent", "failed"]
+
+TRANSITIONS: Mapping[Status, frozenset[Status]] = {
+    "pending": frozenset({"sent", "failed"}),
+    "sent": frozenset(),
+    "failed": frozenset({"pending"}),  # a person asks for another try
+}
+
+MAX_ATTEMPTS = 8
+BACKOFF_SECONDS = (1, 5, 30, 120, 600, 1800, 3600)
+"""Pause after the first, second, ... failed try."""
+
+PROMPT_SHOWN, TEXT_SHOWN = 50, 500
+TYPING_SECONDS = 2.0
+
+
+class Route(NamedTuple):
+    """A channel and, for channels that need one, a target on it."""
+
+    channel: str
+    target: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Route:
+        """Read `channel` or `channel:target`."""
+        name, _, target = text.strip().partition(":")
+        if not name:
+            raise InvalidInput("a route is `channel` or `channel:target`, such as console.", field="route")
+        return cls(name, target or None)
+
+
+def shown_route(route: str | None) -> str | None:
+    """A route as it may be shown: its channel. The target may hold a secret."""
+    return route.partition(":")[0] if route else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One notice to one channel. At most one per task, channel and notice, for ever."""
+
+    id: str
+    task_id: str
+    channel: str
+    notice: str
+    text: str
+    target: str | None = None
+    status: Status = "pending"
+    attempts: int = 0
+    due_at: int = 0
+    created_at: int = 0
+    sent_at: int | None = None
+    error: str | None = None
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it. The target may hold a secret and is not shown."""
+        return {
+            "id": self.id,
+            "task_id": self.task_id,
+            "channel": self.channel,
+            "notice": self.notice,
+            "text": self.text,
+            "status": self.status,
+            "attempts": self.attempts,
+            "due_at": iso(self.due_at) if self.status == "pending" else None,
+            "sent_at": iso(self.sent_at),
+            "error": self.error,
+        }
+
+
+def start_text(task_id: str, prompt: str, agent: str) -> str:
+    """What is said when work begins."""
+    return f"Started: {cut(prompt, PROMPT_SHOWN)}\n{task_id} with {agent}"
+
+
+def end_text(notice: str, task_id: str, prompt: str, text: str, again: str | None = None) -> str:
+    """What is said when work ends, with the command that shows or does the rest."""
+    head = f"{notice.replace('_', ' ').capitalize()}: {cut(prompt, PROMPT_SHOWN)}"
+    said = f"\n{cut(text, TEXT_SHOWN)}" if text else ""
+    again = again or f"midwatch retry {task_id}"
+    rest = f"All of it: midwatch result {task_id}" if notice == "done" else f"Try again: {again}"
+    return f"{head}{said}\n{rest}"
+
+
+def backoff(attempts: int) -> float:
+    """Seconds to wait after the `attempts`-th failed try."""
+    return float(BACKOFF_SECONDS[min(attempts, len(BACKOFF_SECONDS)) - 1])
+
+
+class Channel(Protocol):
+    """Port: a way to reach people or programs."""
+
+    name: str
+
+    async def deliver(self, delivery: Delivery) -> None:
+        """Send it, or raise DeliveryError. May be called again with the same id after a crash or a failure: pass the
+        id on so that the receiver can tell."""
+        ...
+
+    def typing(self, target: str | None) -> AbstractAsyncContextManager[None]:
+        """Show that an answer is being written, for as long as the context is open. Never raises."""
+        ...
+
+    def listen(self) -> AsyncIterator[Mapping[str, Any]] | None:
+        """Messages that arrive on this channel, or None when it only sends."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class DeliveryStore(Protocol):
+    """Port: deliveries. They are created through `Changes`, in the transaction of what they tell of."""
+
+    async def due_deliveries(self, now: int, limit: int = 50) -> list[Delivery]:
+        """Pending ones whose time has come, oldest first."""
+        ...
+
+    async def next_delivery_at(self) -> int | None:
+        """When the next pending one is due, or None."""
+        ...
+
+    async def get_delivery(self, delivery_id: str) -> Delivery | None:
+        """The delivery, or None."""
+        ...
+
+    async def list_deliveries(
+        self, *, task_id: str | None = None, status: Status | None = None, limit: int = 50
+    ) -> list[Delivery]:
+        """Newest first."""
+        ...

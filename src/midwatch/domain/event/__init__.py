@@ -1,0 +1,209 @@
+"""Events: the only thing that leaves midwatch.
+
+Every change of state and every step of an agent is an event, written in the transaction of the change it tells of.
+An `Event` is an envelope around one payload; each kind of payload is one frozen class below. Live kinds (deltas) are
+shown to whoever watches and are never stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+from midwatch.base.clock import iso
+from midwatch.base.ids import new_id
+from midwatch.domain.event.payload import KINDS as KINDS
+from midwatch.domain.event.payload import Payload as Payload
+from midwatch.domain.event.payload import kind as kind
+
+# isort: off
+# In the order of the catalogue; one place to import every kind from.
+from midwatch.domain.event.work import *  # noqa: F403
+from midwatch.domain.event.records import *  # noqa: F403
+# isort: on
+
+VERSION = 1
+"""Of the envelope and the payloads; raised when a field changes its meaning."""
+
+
+class Event(NamedTuple):
+    """One fact. `seq` is 0 until it is stored; stored ones have consecutive numbers without holes."""
+
+    kind: str
+    time: int
+    payload: Mapping[str, Any]
+    id: str = ""
+    seq: int = 0
+    version: int = VERSION
+    agent_id: str | None = None
+    turn_id: str | None = None
+    parent_turn_id: str | None = None
+    session_key: str | None = None
+    task_id: str | None = None
+    attempt: int | None = None
+    actor: str | None = None
+    iteration: int | None = None
+    trace_id: str | None = None
+    span_id: str | None = None
+    trace_path: str | None = None
+    source: str | None = None
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it: empty meta fields left out, the time as ISO text."""
+        shown: dict[str, Any] = {
+            "seq": self.seq,
+            "id": self.id,
+            "kind": self.kind,
+            "time": iso(self.time),
+            "version": self.version,
+            "task_id": self.task_id,
+        }
+        for name in META:
+            value = getattr(self, name)
+            if value is not None:
+                shown[name] = value
+        shown["payload"] = self.payload
+        return shown
+
+
+META = (
+    "agent_id", "turn_id", "parent_turn_id", "session_key", "task_id", "attempt", "actor", "iteration",
+    "trace_id", "span_id", "trace_path", "source",
+)  # fmt: skip
+
+
+def event(payload: Payload, now: int, **meta: Any) -> Event:
+    """Wrap a payload in its envelope."""
+    return Event(payload.kind, now, payload.data(), new_id("e", now), **meta)
+
+
+def call_of(found: Event) -> str:
+    """What a start and its end have in common: the id of the model or tool call or, lacking one, the tool's name."""
+    told = found.payload
+    if found.kind.startswith("llm"):
+        return f"llm {told.get('request_id')}"
+    return f"tool {told.get('tool_call_id') or told.get('tool')}"
+
+
+def ending(start: Event, why: str, duration: float | None = None) -> Payload:
+    """The end of a model or tool call that was cut off."""
+    told = start.payload
+    if start.kind == "llm_request":
+        return LlmResponse(  # noqa: F405
+            model=told.get("model"), finish_reason="cut_off", latency=duration, request_id=told.get("request_id")
+        )
+    return ToolExecEnd(  # noqa: F405
+        tool=told["tool"], tool_call_id=told.get("tool_call_id"), duration=duration, is_error=True, result=why
+    )
+
+
+def kind_text(name: str) -> str:
+    """A kind as people read it. One that only a newer version knows is told to be such."""
+    return name if name in KINDS else f"event_kind({name})"
+
+
+class Wanted(NamedTuple):
+    """Kinds by name, and the beginnings of others."""
+
+    names: frozenset[str]
+    beginnings: tuple[str, ...]
+
+    def has(self, name: str) -> bool:
+        """Whether this kind is among them."""
+        return name in self.names or name.startswith(self.beginnings)
+
+
+@lru_cache(256)
+def wanted(kinds: tuple[str, ...]) -> Wanted:
+    """What `kinds` of a filter mean: `tool_*` is every kind that begins with `tool_`."""
+    names = frozenset(name for name in kinds if not name.endswith("*"))
+    return Wanted(names, tuple(name[:-1] for name in kinds if name.endswith("*")))
+
+
+def kinds_of(name: str) -> list[str]:
+    """The known kinds that a filter's `name` means."""
+    return [known for known in KINDS if wanted((name,)).has(known)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Which events to read; empty means all. A kind that ends with `*` means all that begin so."""
+
+    kinds: tuple[str, ...] = ()
+    task_id: str | None = None
+    turn_id: str | None = None
+    session_key: str | None = None
+    agent_id: str | None = None
+    actor: str | None = None
+
+    @property
+    def of_task(self) -> str | None:
+        """The one task it asks for, which the id of a turn begins with."""
+        return self.task_id or (self.turn_id.partition(".")[0] if self.turn_id else None)
+
+    def matches(self, found: Event) -> bool:
+        """Whether `found` is one of them."""
+        return (
+            (not self.kinds or wanted(self.kinds).has(found.kind))
+            and self.task_id in (None, found.task_id)
+            and self.turn_id in (None, found.turn_id)
+            and self.session_key in (None, found.session_key)
+            and self.agent_id in (None, found.agent_id)
+            and self.actor in (None, found.actor)
+        )
+
+
+EVERYTHING = EventFilter()
+
+
+class LogBounds(NamedTuple):
+    """What the log holds: the first and the last stored seq (0 and 0 when empty)."""
+
+    oldest_seq: int
+    last_seq: int
+
+
+class Page(list[Event]):
+    """Some events, in order. `cut` says that it ends early because they are large, not because there are no more."""
+
+    cut = False
+
+
+class EventLog(Protocol):
+    """Port: the stored events."""
+
+    async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> Page:
+        """Up to `limit` matching events with seq > `after`, in order; fewer of large ones, but one at least."""
+        ...
+
+    async def read_events_back(self, before: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
+        """The last `limit` matching events with seq < `before`, in order."""
+        ...
+
+    async def log_bounds(self) -> LogBounds:
+        """The seqs the log still holds. A follower below `oldest_seq` - 1 has missed events."""
+        ...
+
+    async def get_cursor(self, name: str) -> int | None:
+        """How far somebody has followed the log, or None."""
+        ...
+
+    async def set_cursor(self, name: str, seq: int) -> None:
+        """Note how far somebody has followed the log."""
+        ...
+
+    async def prune_events(self, before: int, keep: int) -> int:
+        """Remove events older than `before`, and the oldest beyond `keep`, never those of an open task: these stay
+        readable below `oldest_seq`, from where on the log has no holes. Returns how many went."""
+        ...
+
+
+class Follower(Protocol):
+    """Port: who can follow the log as it grows."""
+
+    def follow(self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False) -> AsyncGenerator[Event, None]:
+        """All matching events with seq > `after`, then every new one, each once and in order, for ever. With `live`
+        also those that are never stored (seq 0), which a slow reader may lose: a `gap` event says so."""
+        ...

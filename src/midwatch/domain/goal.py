@@ -1,0 +1,510 @@
+"""Goals: an objective that is pursued task after task until it is reached, time is up, or its budget is spent.
+
+Between two steps a goal holds nothing: no slot, no gate. What the end of a step means (`advance`) is pure and is
+written with that end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+from midwatch.base.clock import SECOND, iso
+from midwatch.base.durations import duration
+from midwatch.base.errors import Conflict, InvalidInput
+from midwatch.base.ids import new_id
+from midwatch.base.schedule import LAST
+from midwatch.base.text import cut
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.automation import ManageMode, ScopeKind
+from midwatch.domain.budget import MOST, Budget, Spending, shown
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.channel import Delivery, Route, shown_route
+from midwatch.domain.event import (
+    Event,
+    GoalCompleted,
+    GoalDelayed,
+    GoalPaused,
+    GoalStep,
+    GoalTimedOut,
+    Payload,
+    TaskSubmitted,
+    event,
+)
+from midwatch.domain.session import gate_key
+from midwatch.domain.task import AUTOMATION_PAUSES, Ended, Task, meta
+
+Status = Literal["waiting_for_session", "active", "paused", "complete", "timeout"]
+Work = Literal["step", "verify", "wrap_up"]
+
+TRANSITIONS: Mapping[Status, frozenset[Status]] = {
+    "waiting_for_session": frozenset({"active", "paused", "complete", "timeout"}),
+    "active": frozenset({"paused", "complete", "timeout"}),
+    "paused": frozenset({"active", "waiting_for_session", "complete", "timeout"}),
+    "complete": frozenset(),
+    "timeout": frozenset(),
+}
+OPEN: frozenset[Status] = frozenset({"waiting_for_session", "active", "paused"})
+DEADLINE_SECONDS = 48 * 3600.0
+LONGEST_DELAY = 12 * 3600.0
+SHORTEST_DELAY = 60.0
+MOST_ERRORS = 5
+MOST_ALIKE = 3
+"""Steps that may end with the very same words and without using a tool before it is taken for a loop."""
+LAST_SECONDS = 3600.0
+"""Past its deadline a goal's wrap-up, or the verification of a claim made in time, may take this long."""
+MAX_OBJECTIVE = 20_000
+OBJECTIVE_SHOWN = 200
+TEXT_SHOWN = 500
+
+CONTINUE = """\
+You are pursuing a goal over many steps. Work on it now, then say how to go on.
+
+Goal: {objective}
+Now: {now}. Deadline: {deadline}. Elapsed: {elapsed}. Remaining: {remaining}.
+
+Before you end this step, check what is really done, then do exactly one of these:
+- the goal is reached and you can prove it: run `midwatch goal complete --evidence "what proves it"`
+- something must happen first: run `midwatch goal delay DURATION "what you wait for"` (1m to 12h)
+- otherwise just end; the next step begins at once."""
+WRAP_UP = """\
+The deadline of your goal has passed and this is its last step.
+
+Goal: {objective}
+Now: {now}. Deadline: {deadline}. Elapsed: {elapsed}.
+
+Start nothing new. Leave things in a safe state and report briefly: what was reached, what is left, where to go on."""
+VERIFY = """\
+Somebody claims that a goal has been reached. Check it yourself; do not take their word for it.
+
+Goal: {objective}
+Evidence given: {evidence}
+
+Answer with REACHED on the first line if it is, or with NOT REACHED and what is missing."""
+MISSING = "\n\nIt was claimed before that the goal is reached. A check found that it is not: {missing}"
+PLACEHOLDER = re.compile(r"\{(objective|now|deadline|elapsed|remaining|evidence)\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """The record. `next_run_at` is when the next step begins, if not at once."""
+
+    noun: ClassVar[str] = "goal"
+
+    id: str
+    objective: str
+    agent: str
+    status: Status = "active"
+    deadline_at: int = 0
+    next_run_at: int | None = None
+    delay_reason: str | None = None
+    thread_id: str | None = None
+    scope_kind: ScopeKind = "user"
+    scope_id: str = "owner"
+    route: str | None = None
+    creator: str | None = None
+    manage_mode: ManageMode = "creator_only"
+    session_key: str = ""
+    workdir: str | None = None
+    verifier: str | None = None
+    step: int = 0
+    work: Work = "step"
+    """What its newest task is for."""
+    task_id: str | None = None
+    """The task whose end decides how it goes on; None once that was stopped."""
+    proposal: Literal["complete", "delay"] | None = None
+    """What the agent said in the step that runs now, or that the claim it made is still to be verified."""
+    evidence: str | None = None
+    missing: str | None = None
+    """What the last verification found missing."""
+    errors: int = 0
+    alike: int = 0
+    last_mark: str | None = None
+    max_steps: int = 0
+    max_tokens: int = 0
+    max_seconds: float = 0.0
+    max_usd: float = 0.0
+    tokens: int = 0
+    seconds: float = 0.0
+    usd: float = 0.0
+    paused_why: str | None = None
+    summary: str | None = None
+    created_at: int = 0
+    updated_at: int = 0
+    completed_at: int | None = None
+    revision: int = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether it is still pursued, or may be again."""
+        return self.status in OPEN
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it. The target of the route may hold a secret and stays inside."""
+        shown = {name: getattr(self, name) for name in SHOWN} | {"route": shown_route(self.route)}
+        for name in ("deadline_at", "next_run_at", "created_at", "updated_at", "completed_at"):
+            shown[name] = iso(getattr(self, name))
+        return shown
+
+
+SHOWN = (
+    "id", "objective", "agent", "status", "delay_reason", "thread_id", "scope_kind", "scope_id", "route", "creator",
+    "manage_mode", "session_key", "workdir", "verifier", "step", "work", "evidence", "missing", "errors", "max_steps",
+    "max_tokens", "max_seconds", "max_usd", "tokens", "seconds", "usd", "paused_why", "summary", "revision",
+)  # fmt: skip
+
+
+class Templates(NamedTuple):
+    """The prompts of a goal's steps. `{objective}` and the like are filled in, all other text is literal."""
+
+    go_on: str = CONTINUE
+    wrap_up: str = WRAP_UP
+    verify: str = VERIFY
+
+
+class Means(NamedTuple):
+    """With what a goal is pursued: the terms of its agents, by name, and the prompts."""
+
+    terms: Mapping[str, AgentTerms]
+    templates: Templates = Templates()
+
+
+async def means_of(goal: Goal, terms: Callable[[str], Awaitable[AgentTerms]], templates: Templates) -> Means:
+    """The means of one goal."""
+    return Means({name: await terms(name) for name in {goal.agent, goal.verifier or goal.agent}}, templates)
+
+
+class GoalStore(Protocol):
+    """Port: goals. They are written through `Changes`."""
+
+    async def get_goal(self, goal_id: str) -> Goal | None:
+        """The goal, or None."""
+        ...
+
+    async def open_goal(self, scope: tuple[str, str]) -> Goal | None:
+        """The open goal of a scope, or None; there is at most one."""
+        ...
+
+    async def list_goals(self, statuses: tuple[Status, ...] = (), limit: int = 20) -> list[Goal]:
+        """Newest first; no statuses means all."""
+        ...
+
+    async def due_goals(self, now: int, limit: int = 64) -> list[Goal]:
+        """Those to be woken: active ones without a task whose time has come, waiting ones whose session has a thread,
+        and open ones past their deadline: with a task, once it is to be stopped and is not yet. Earliest first."""
+        ...
+
+    async def next_goal_at(self) -> int | None:
+        """When the next one is to be woken, as far as time alone decides, or None."""
+        ...
+
+    async def open_step(self, goal_id: str) -> Task | None:
+        """Its open task, or the open one of whoever goes on with its work, or None."""
+        ...
+
+    async def steps(self, goal_id: str, limit: int = 20) -> list[Task]:
+        """Its tasks, newest first."""
+        ...
+
+    async def delete_goal(self, goal_id: str, revision: int, changes: Changes) -> bool:
+        """Remove it and write `changes`. False, and nothing written, when it changed meanwhile or is gone already."""
+        ...
+
+
+# -- pure rules ----------------------------------------------------------------------------------------------------
+
+
+def normalise(goal: Goal) -> Goal:
+    """The same, as it is kept."""
+    return replace(
+        goal,
+        objective=goal.objective.strip(),
+        scope_id=goal.scope_id.strip(),
+        session_key=goal.session_key.strip() or f"goal:{goal.id}",
+    )
+
+
+def validate(goal: Goal) -> None:
+    """InvalidInput, with the field and the remedy, for what makes no sense."""
+    for name, wrong, said in (
+        ("objective", not goal.objective, "the objective is empty; say what is to be reached."),
+        ("objective", len(goal.objective) > MAX_OBJECTIVE, f"an objective has up to {MAX_OBJECTIVE} characters."),
+        ("scope_kind", goal.scope_kind not in ("user", "chat"), "the scope is user or chat."),
+        ("scope_id", not goal.scope_id, "the scope has no id; say whose it is."),
+        ("manage_mode", goal.manage_mode not in ("creator_only", "scope_all"), "use creator_only or scope_all."),
+        ("status", goal.status not in TRANSITIONS, f"the status is one of: {', '.join(TRANSITIONS)}."),
+        ("max_steps", goal.max_steps < 0, "max_steps is 0, for no limit, or more."),
+        ("max_tokens", goal.max_tokens < 0, "max_tokens is 0, for no limit, or more."),
+        ("max_seconds", goal.max_seconds < 0, "the time is 0, for no limit, or more."),
+        ("max_usd", not 0 <= goal.max_usd <= MOST, "max_usd is 0, for no limit, or more."),
+        ("deadline", goal.deadline_at <= goal.created_at, "the deadline has passed already; choose a later one."),
+        ("deadline", goal.deadline_at >= LAST, "a deadline is before the year 9999; choose an earlier one."),
+    ):
+        if wrong:
+            raise InvalidInput(said, field=name)
+
+
+def prompt_of(goal: Goal, work: Work, now: int, templates: Templates) -> str:
+    """What the agent is told. What the objective or the evidence say is never taken for a placeholder."""
+    text = {"step": templates.go_on, "wrap_up": templates.wrap_up, "verify": templates.verify}[work]
+    filled = {
+        "now": iso(now), "deadline": iso(goal.deadline_at), "elapsed": duration((now - goal.created_at) / SECOND),
+        "remaining": duration(max(0, goal.deadline_at - now) / SECOND), "evidence": goal.evidence or "none",
+        "objective": goal.objective,
+    }  # fmt: skip
+    text = PLACEHOLDER.sub(lambda found: str(filled[found[1]]), text)
+    return text + MISSING.replace("{missing}", goal.missing) if work == "step" and goal.missing else text
+
+
+def changed(goal: Goal, now: int, **fields: Any) -> Update:
+    """The update of some fields, refused when somebody changed it meanwhile."""
+    guard: dict[str, Any] = {"revision": goal.revision}
+    if "status" in fields:
+        guard["status"] = goal.status
+    return Update("goal", goal.id, {**fields, "updated_at": now, "revision": goal.revision + 1}, guard)
+
+
+def told(goal: Goal, payload: Payload, now: int, actor: str | None = None, **more: Any) -> Event:
+    """An event about it."""
+    about = {"session_key": goal.session_key, "agent_id": goal.agent, "actor": actor or goal.creator}
+    return event(payload, now, **{**about, **more})
+
+
+def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Changes:
+    """The next task of a goal; `fields` are what else is new about it."""
+    after = replace(goal, **fields)
+    number = goal.step + (1 if work == "step" else 0)
+    task_id = new_id("t", now)
+    agent = goal.verifier if work == "verify" and goal.verifier else goal.agent
+    session = f"goal:{goal.id}|thread:verify-{number}" if work == "verify" else goal.session_key
+    terms = means.terms[agent]
+    task = Task(
+        id=task_id, status="pending", prompt=prompt_of(after, work, now, means.templates), agent=agent,
+        session_key=session, gate_key=gate_key(session), created_at=now, due_at=now, cause="goal", cause_id=goal.id,
+        creator=goal.creator, workdir=goal.workdir, dir_key=terms.dir_key(goal.workdir),
+        timeout_seconds=_limit(after, work, now, terms.timeout_seconds),
+        on_crash=terms.on_crash, max_attempts=1, root_id=task_id, budget=_left(after, terms),
+        internal_key=f"{goal.id}#{work}:{number}:{goal.revision}",
+    )  # fmt: skip
+    new = {**BETWEEN, **fields, "step": number, "work": work, "task_id": task_id}
+    step = GoalStep(goal_id=goal.id, step=number, work=work, task_id=task_id)
+    submitted = TaskSubmitted(prompt=task.prompt, agent=agent, cause="goal")
+    return Changes(
+        updates=(changed(goal, now, **new),),
+        records=(task,),
+        events=(told(goal, step, now, task_id=task_id), event(submitted, now, **meta(task))),
+    )
+
+
+BETWEEN: Mapping[str, Any] = {"proposal": None, "next_run_at": None, "delay_reason": None}
+"""What was only about the time between two steps."""
+
+
+def _limit(goal: Goal, work: Work, now: int, limit: float | None) -> float | None:
+    """How long the task may work: a step neither beyond the deadline nor beyond the goal's budget of time."""
+    limits = [] if limit is None else [limit]
+    if work == "step":
+        limits.append((goal.deadline_at - now) / SECOND)
+        limits += [goal.max_seconds - goal.seconds] if goal.max_seconds else []
+    return min(limits, default=None)
+
+
+def _left(goal: Goal, terms: AgentTerms) -> dict[str, Any] | None:
+    """What the task may spend: no more than is left of the goal's tokens and money. Where nothing is, a claim is still
+    verified and the end still wrapped up, once."""
+    left = (goal.max_tokens - goal.tokens, goal.max_usd - goal.usd)
+    own = Budget(*(amount if amount > 0 else None for amount in left))
+    return Budget.kept(terms.budget).within(own).data()
+
+
+def wake(goal: Goal, now: int, means: Means, thread_id: str | None = None) -> Changes:
+    """What happens when its time has come and it has no task."""
+    if now >= goal.deadline_at and (goal.status != "active" or goal.work == "wrap_up"):
+        return timed_out(goal, now)
+    if goal.status == "waiting_for_session":
+        return _go_on(goal, now, means, status="active", thread_id=thread_id)
+    if goal.work == "verify" and goal.proposal == "complete" and now < goal.deadline_at:
+        return begin(goal, "verify", now, means)
+    return _go_on(goal, now, means)
+
+
+def _go_on(goal: Goal, now: int, means: Means, **fields: Any) -> Changes:
+    """The next step, at once or when it was delayed to, unless the goal's time or its budget is over."""
+    if now >= goal.deadline_at:
+        return begin(goal, "wrap_up", now, means, **fields) if goal.step else timed_out(goal, now, **fields)
+    if over := over_budget(replace(goal, **fields)):
+        return paused(goal, now, over.why, remedy=over.remedy, **fields)
+    if goal.next_run_at is not None and goal.next_run_at > now:
+        return Changes(updates=(changed(goal, now, **{"proposal": None, **fields}),))
+    return begin(goal, "step", now, means, **fields)
+
+
+def advance(goal: Goal, ended: Ended, now: int, means: Means) -> Changes:
+    """What the end of one of its tasks means for a goal."""
+    task = ended.task
+    if not goal.open:
+        return Changes()
+    spent = _spent(goal, ended)
+    if goal.status != "active" or task.id != goal.task_id:
+        return Changes(updates=(changed(goal, now, **spent),))
+    if goal.work != "verify" and task.result:
+        spent["summary"] = task.result
+    late = now >= goal.deadline_at
+    if goal.work == "wrap_up" and late:
+        return timed_out(goal, now, **spent)
+    if task.status == "cancelled" and not late:
+        return paused(goal, now, "its running step was stopped", **spent)
+    if goal.work == "verify":
+        return _verified(goal, task, now, means, spent)
+    if goal.proposal == "complete":
+        if goal.verifier:
+            return begin(goal, "verify", now, means, errors=0, **_alike(goal, ended), **spent)
+        return completed(goal, now, **spent)
+    if late or over_budget(replace(goal, **spent)):
+        return _go_on(goal, now, means, **spent)
+    if task.status == "failed":
+        return _failed(goal, task, now, spent)
+    if goal.proposal == "delay":  # it knows what it waits for, however often it says so
+        return _go_on(goal, now, means, errors=0, alike=0, last_mark=None, **spent)
+    spent |= {"errors": 0, **_alike(goal, ended)}
+    if spent["alike"] >= MOST_ALIKE:
+        return paused(goal, now, f"{MOST_ALIKE} steps ended with the same words and used no tool", **spent)
+    return _go_on(goal, now, means, **spent)
+
+
+def _alike(goal: Goal, ended: Ended) -> dict[str, Any]:
+    """How many steps by now ended with the very same words and without using a tool."""
+    if ended.tools:
+        return {"alike": 0, "last_mark": None}
+    mark = hashlib.sha256((ended.task.result or "").strip().encode()).hexdigest()[:16]
+    return {"alike": goal.alike + 1 if mark == goal.last_mark else 1, "last_mark": mark}
+
+
+def _spent(goal: Goal, ended: Ended) -> dict[str, Any]:
+    task = ended.task
+    worked = ((task.completed_at or 0) - (task.started_at or task.completed_at or 0)) / SECOND
+    found: dict[str, Any] = {
+        "tokens": goal.tokens + (task.tokens_used or 0),
+        "usd": round(goal.usd + Spending.of(task.usage).usd, 9),
+        "seconds": goal.seconds + max(0.0, worked),
+    }
+    if ended.thread_id and task.session_key == goal.session_key:
+        found["thread_id"] = ended.thread_id
+    return found
+
+
+class Over(NamedTuple):
+    """A budget that is spent, and the option that raises it."""
+
+    why: str
+    remedy: str
+
+
+def over_budget(goal: Goal) -> Over | None:
+    """The first of its budgets that is spent, or None."""
+    for name, most, used, words in (
+        ("max-steps", goal.max_steps, goal.step, f"{goal.max_steps} steps"),
+        ("max-tokens", goal.max_tokens, goal.tokens, f"{goal.max_tokens} tokens"),
+        ("max-usd", goal.max_usd, goal.usd, shown("usd", goal.max_usd)),
+        ("max-time", goal.max_seconds, goal.seconds, f"{duration(goal.max_seconds)} of work"),
+    ):
+        if 0 < most <= used:
+            return Over(f"its budget of {words} is spent", f"midwatch goal edit {goal.id} --{name} MORE")
+    return None
+
+
+def _failed(goal: Goal, task: Task, now: int, spent: dict[str, Any], **fields: Any) -> Changes:
+    """A task that failed is followed by another after a pause that grows, and not for ever."""
+    errors = goal.errors + 1
+    what = "verifications" if goal.work == "verify" else "steps"
+    said = cut(task.error or task.outcome or "", TEXT_SHOWN)
+    if errors >= MOST_ERRORS:
+        return paused(goal, now, f"{errors} {what} failed one after the other: {said}", errors=errors, **spent)
+    pause = AUTOMATION_PAUSES[min(errors, len(AUTOMATION_PAUSES)) - 1]
+    due = min(max(now + int(pause * SECOND), goal.next_run_at or 0), goal.deadline_at)
+    why = f"one of its {what} failed: {said}"
+    new = {"errors": errors, "next_run_at": due, "delay_reason": why, "proposal": None, **spent, **fields}
+    delayed = GoalDelayed(goal_id=goal.id, until=iso(due), reason=why)
+    return Changes(updates=(changed(goal, now, **new),), events=(told(goal, delayed, now),))
+
+
+def _verified(goal: Goal, task: Task, now: int, means: Means, spent: dict[str, Any]) -> Changes:
+    """Only a clear yes counts."""
+    said = (task.result or "").strip()
+    if task.status == "done" and (said.splitlines() or [""])[0].strip(" .!*_#`").upper() == "REACHED":
+        return completed(goal, now, missing=None, **spent)
+    if task.status != "done" and now < goal.deadline_at:  # it says nothing about the claim: it is verified again
+        return _failed(goal, task, now, spent, proposal="complete")
+    missing = cut(said or task.error or "the verification gave no answer", TEXT_SHOWN)
+    if goal.alike >= MOST_ALIKE and now < goal.deadline_at:
+        why = f"{MOST_ALIKE} steps claimed it was reached with the same words and used no tool; it is not: {missing}"
+        return paused(goal, now, why, missing=missing, **spent)
+    return _go_on(goal, now, means, missing=missing, errors=0, **spent)
+
+
+# -- ends and pauses -------------------------------------------------------------------------------------------------
+
+
+def completed(goal: Goal, now: int, *, actor: str | None = None, **fields: Any) -> Changes:
+    """It is reached. Told once, because it happens once."""
+    after = replace(goal, **fields)
+    event_ = told(goal, GoalCompleted(goal_id=goal.id, evidence=after.evidence, steps=after.step), now, actor)
+    text = f"Goal reached: {cut(goal.objective, OBJECTIVE_SHOWN)}\n{cut(after.evidence or '', TEXT_SHOWN)}"
+    ends = {**fields, **BETWEEN, "status": "complete", "completed_at": now, "paused_why": None}
+    return _final(goal, now, ends, event_, "goal_completed", text)
+
+
+def timed_out(goal: Goal, now: int, *, actor: str | None = None, **fields: Any) -> Changes:
+    """Its deadline has passed."""
+    after = replace(goal, **fields)
+    event_ = told(goal, GoalTimedOut(goal_id=goal.id, steps=after.step), now, actor)
+    text = f"Goal ran out of time: {cut(goal.objective, OBJECTIVE_SHOWN)}\n{cut(after.summary or '', TEXT_SHOWN)}"
+    ends = {**fields, **BETWEEN, "status": "timeout", "completed_at": now, "paused_why": None}
+    return _final(goal, now, ends, event_, "goal_timeout", text)
+
+
+def paused(
+    goal: Goal, now: int, why: str, *, remedy: str = "", actor: str | None = None, **fields: Any
+) -> Changes:  # fmt: skip
+    """Nothing more happens until it is resumed; the deadline still counts."""
+    after = replace(goal, **fields)
+    event_ = told(goal, GoalPaused(goal_id=goal.id, why=why), now, actor)
+    lines = [
+        f"Goal paused: {cut(goal.objective, OBJECTIVE_SHOWN)}", f"{why}.", cut(after.summary or "", TEXT_SHOWN),
+        f"Raise it: {remedy}" if remedy else "", f"Resume it: midwatch goal resume {goal.id}",
+    ]  # fmt: skip
+    rests = {**fields, **BETWEEN, "status": "paused", "paused_why": why, "task_id": None}
+    return _final(goal, now, rests, event_, f"goal_paused:{goal.revision}", "\n".join(line for line in lines if line))
+
+
+def _final(goal: Goal, now: int, fields: dict[str, Any], event_: Event, notice: str, text: str) -> Changes:
+    deliveries: tuple[Delivery, ...] = ()
+    if goal.route:
+        route = Route.parse(goal.route)
+        made = Delivery(
+            id=new_id("d", now), task_id=goal.id, channel=route.channel, target=route.target, notice=notice,
+            text=text.rstrip(), due_at=now, created_at=now,
+        )  # fmt: skip
+        deliveries = (made,)
+    return Changes(updates=(changed(goal, now, **fields),), events=(event_,), deliveries=deliveries)
+
+
+def delayed(goal: Goal, now: int, seconds: float, reason: str, actor: str | None = None) -> Changes:
+    """Begin the next step later, never after the deadline; 0 means at once."""
+    if goal.status != "active":
+        raise Conflict(f"goal {goal.id} is {goal.status}; only an active one can be delayed.")
+    if goal.work == "wrap_up" and now >= goal.deadline_at:
+        raise Conflict(f"goal {goal.id} is past its deadline; this is its last step.")
+    if seconds and not SHORTEST_DELAY <= seconds <= LONGEST_DELAY:
+        raise InvalidInput("a delay is 0, or from 1 minute to 12 hours.", field="duration")
+    if not reason.strip():
+        raise InvalidInput("say what the goal waits for.", field="reason")
+    due = min(now + int(seconds * SECOND), goal.deadline_at) if seconds else None
+    fields: dict[str, Any] = {"next_run_at": due, "delay_reason": reason.strip() if seconds else None}
+    if goal.work != "verify":  # a claim that is being verified stays one
+        fields["proposal"] = "delay"
+    event_ = told(goal, GoalDelayed(goal_id=goal.id, until=iso(due), reason=reason.strip()), now, actor)
+    return Changes(updates=(changed(goal, now, **fields),), events=(event_,))

@@ -1,0 +1,527 @@
+"""Handoffs: work passed from one agent to another, with history, a deadline, retries and an answer that comes back.
+
+A handoff is a record; what runs is a task of its target. `delegate` lets the target work in a session of its own and
+brings the answer back to the source; `transfer` moves the conversation itself to the target. Terminal states absorb.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+from midwatch.base.clock import SECOND, iso
+from midwatch.base.errors import HandoffError, HandoffLimit, HandoffOverdue, HandoffRefused, InvalidInput
+from midwatch.base.text import cut
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.event import (
+    Event,
+    HandoffAccepted,
+    HandoffCancelled,
+    HandoffCompleted,
+    HandoffExpired,
+    HandoffFailed,
+    HandoffRejected,
+    HandoffRequested,
+    HandoffRetried,
+    HandoffStarted,
+    Payload,
+    TaskSubmitted,
+    event,
+)
+from midwatch.domain.handoff_history import HandoffContext
+from midwatch.domain.requests import PRIORITY, YEAR, is_plain
+from midwatch.domain.task import Task, conversation, meta
+
+Status = Literal[
+    "pending", "accepted", "in_progress", "completed", "failed", "rejected", "cancelled", "expired"
+]  # fmt: skip
+Form = Literal["delegate", "transfer"]
+
+TRANSITIONS: Mapping[Status, frozenset[Status]] = {
+    "pending": frozenset({"pending", "accepted", "rejected", "failed", "cancelled", "expired"}),
+    "accepted": frozenset({"in_progress", "failed", "cancelled", "expired"}),
+    "in_progress": frozenset({"in_progress", "completed", "failed", "cancelled", "expired"}),
+    "completed": frozenset(),
+    "failed": frozenset(),
+    "rejected": frozenset(),
+    "cancelled": frozenset(),
+    "expired": frozenset(),
+}
+"""A pending one stays so when another candidate is tried, one in progress when its task is tried again."""
+OPEN: frozenset[Status] = frozenset({"pending", "accepted", "in_progress"})
+TIMEOUT_SECONDS = 300.0
+MAX_INPUT = 1_000_000
+"""Characters of the work and its context together, as JSON."""
+MAX_RETRIES = 20
+NUL = r"\u0000"
+"""As JSON writes it."""
+LISTED_TEXT = 2000
+LENT = "\n"
+"""Between a directory and the task that lends it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffTask:
+    """The work that is handed over."""
+
+    type: str = ""
+    description: str = ""
+    input: Any = None
+    priority: int = 0
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def data(self) -> dict[str, Any]:
+        """As JSON keeps it."""
+        return {name: getattr(self, name) for name in ("type", "description", "input", "priority", "metadata")}
+
+    def words(self) -> str:
+        """The work as a prompt; what is no text as JSON."""
+        said = self.input if isinstance(self.input, str) else ""
+        if self.input is not None and not isinstance(self.input, str):
+            said = json.dumps(self.input, ensure_ascii=False, indent=2)
+        if said.strip() == self.description.strip():
+            said = ""
+        return "\n\n".join(part for part in (self.description.strip(), said) if part.strip())
+
+
+class Link(NamedTuple):
+    """One agent in a chain, and the handoff that brought the work to it; None for the first."""
+
+    agent: str
+    handoff: str | None = None
+
+
+class Limits(NamedTuple):
+    """How far work may be passed on."""
+
+    depth: int = 8
+    """Handoffs in a row, one out of the other."""
+    revisits: int = 0
+    """How often an agent may be chosen that is in the chain already. To hand back to the one it came from is free."""
+    total: int = 64
+    """Handoffs that come from one task in all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handoff:
+    """The record. `request`, `context` and `answer` are kept as JSON; in JSON they are called task, context, result."""
+
+    noun: ClassVar[str] = "handoff"
+
+    id: str
+    status: Status = "pending"
+    form: Form = "delegate"
+    from_agent: str = ""
+    to_agent: str = ""
+    tool_name: str = ""
+    tool_description: str = ""
+    transfer_message: str = ""
+    request: Mapping[str, Any] = field(default_factory=dict)
+    context: Mapping[str, Any] = field(default_factory=dict)
+    answer: Mapping[str, Any] | None = None
+    chain: tuple[tuple[str, str | None], ...] = ()
+    refusals: tuple[Mapping[str, Any], ...] = ()
+    """Agents that did not take it, and why."""
+    tries: tuple[Mapping[str, Any], ...] = ()
+    """The attempts of its task that have ended, in order."""
+    late: Mapping[str, Any] | None = None
+    """What its task brought after it had ended."""
+    reason: str | None = None
+    """Why it was rejected, cancelled or has failed."""
+    source_task: str | None = None
+    root_id: str | None = None
+    once: str | None = None
+    """What the source calls it by: the same handoff asked for again is this one."""
+    task_id: str | None = None
+    session_key: str | None = None
+    creator: str | None = None
+    owner: str | None = None
+    """The process that prepares it; when that dies before the task is made, the handoff fails."""
+    retry_of: str | None = None
+    awaited: bool = False
+    """Whether its source waits for the answer: it is called off when that has ended first."""
+    timeout: float = TIMEOUT_SECONDS
+    deadline_at: int = 0
+    retry_count: int = 0
+    max_retries: int = 0
+    created_at: int = 0
+    accepted_at: int | None = None
+    completed_at: int | None = None
+    revision: int = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether it has not ended."""
+        return self.status in OPEN
+
+    @property
+    def output(self) -> Any:
+        """What the target answered; None when it did not."""
+        return (self.answer or {}).get("output")
+
+    @property
+    def work(self) -> HandoffTask:
+        """What is to be done."""
+        return HandoffTask(**self.request)
+
+    @property
+    def surroundings(self) -> HandoffContext:
+        """What goes along."""
+        return HandoffContext.from_data(self.context)
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it; times as text, the timeout in seconds."""
+        shown = {name: getattr(self, name) for name in SHOWN}
+        shown |= {"from_agent_id": self.from_agent, "to_agent_id": self.to_agent, "task": dict(self.request)}
+        shown |= {"result": self.answer, "chain": [Link(*link)._asdict() for link in self.chain]}
+        shown["attempts"] = list(self.tries)
+        for name in ("created_at", "accepted_at", "completed_at", "deadline_at"):
+            shown[name] = iso(getattr(self, name))
+        return shown
+
+    def brief(self) -> dict[str, Any]:
+        """As lists show it: without messages, and long texts are cut."""
+        shown = self.snapshot()
+        shown["context"] = {**shown["context"], "messages": []}
+        for name in ("task", "result", "late"):
+            if shown[name]:
+                shown[name] = {part: _short(value) for part, value in shown[name].items()}
+        return shown
+
+
+def _short(value: Any) -> Any:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if len(text) <= LISTED_TEXT:
+        return value
+    return {} if isinstance(value, Mapping) else cut(text, LISTED_TEXT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """A handoff whose target has taken it, and the task that begins in the step that ends the source's."""
+
+    handoff: Handoff
+    task: Task
+
+
+SHOWN = (
+    "id", "status", "form", "tool_name", "tool_description", "transfer_message", "context", "refusals", "late",
+    "reason", "source_task", "root_id", "task_id", "session_key", "creator", "retry_of", "timeout", "retry_count",
+    "max_retries", "revision",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffFilter:
+    """Which handoffs to list; empty means all. `before` is the id the last page ended with."""
+
+    statuses: tuple[Status, ...] = ()
+    agent: str | None = None
+    root_id: str | None = None
+    before: str | None = None
+    limit: int = 50
+
+
+class HandoffStore(Protocol):
+    """Port: handoffs. They are written through `Changes`."""
+
+    async def get_handoff(self, handoff_id: str) -> Handoff | None:
+        """The handoff, or None."""
+        ...
+
+    async def find_handoff(self, source_task: str | None, once: str) -> Handoff | None:
+        """What a task, or somebody without one, asked for under this name before, or None."""
+        ...
+
+    async def list_handoffs(self, which: HandoffFilter) -> list[Handoff]:
+        """Newest first."""
+        ...
+
+    async def open_handoffs(self) -> dict[str, int]:
+        """How many open handoffs each agent has been given."""
+        ...
+
+    async def count_handoffs(self, root_id: str) -> int:
+        """How many there are that come from one task."""
+        ...
+
+    async def due_handoffs(self, now: int, limit: int = 64) -> list[Handoff]:
+        """Open ones past their deadline, earliest first."""
+        ...
+
+    async def next_handoff_at(self) -> int | None:
+        """The earliest deadline of an open one."""
+        ...
+
+    async def left_handoffs(self, living: Sequence[str]) -> list[Handoff]:
+        """Those without a task whose process is none of `living`."""
+        ...
+
+    async def orphaned_handoffs(self) -> list[Handoff]:
+        """Open ones whose answer was waited for by a task that has ended."""
+        ...
+
+    async def prune_handoffs(self, before: int) -> int:
+        """Remove ended ones completed before `before`. Returns how many went."""
+        ...
+
+
+# -- names and texts ---------------------------------------------------------------------------------------------
+
+
+def tool_name(agent: str, override: str | None = None) -> str:
+    """What a model calls to hand over to `agent`."""
+    if override and override.strip():
+        return override.strip()
+    plain = re.sub(r"[^A-Za-z0-9_]", "_", agent.strip().lower())
+    return f"transfer_to_{plain or 'agent'}"
+
+
+def tool_description(agent: str, override: str | None = None, about: str = "") -> str:
+    """What a model is told about handing over to `agent`."""
+    if override and override.strip():
+        return override.strip()
+    whom = f"the {agent.strip()} agent" if agent.strip() else "another agent"
+    return f"Handoff to {whom} to handle the request. {about}".strip()
+
+
+def transfer_message(agent: str) -> str:
+    """What the source's call is answered with."""
+    return json.dumps({"assistant": agent}, separators=(",", ":"), ensure_ascii=False)
+
+
+# -- choice and limits -------------------------------------------------------------------------------------------
+
+
+def check_way(chain: Sequence[Link], to: str, total: int, limits: Limits) -> None:
+    """HandoffLimit when the work has been passed on too often; InvalidInput when it would go to its own source."""
+    source = chain[-1].agent if chain else None
+    if to == source:
+        raise InvalidInput(f"agent {to!r} cannot hand over to itself; choose another agent.", field="to")
+    way = " → ".join(link.agent for link in (*chain, Link(to)))
+    if len(chain) > limits.depth:
+        raise HandoffLimit(f"the work was passed on {limits.depth} times in a row already ({way}); finish it here.")
+    if total >= limits.total:
+        raise HandoffLimit(f"{limits.total} handoffs came from one task already; finish the work here.")
+    caller = chain[-2].agent if len(chain) > 1 else None
+    seen = sum(link.agent == to for link in chain)
+    if to != caller and seen > limits.revisits:
+        raise HandoffLimit(f"agent {to!r} had this work already ({way}); choose another agent or finish it here.")
+
+
+def brought_by(chain: Sequence[Link]) -> str | None:
+    """The handoff that brought the work to where it is now, if one did."""
+    return next((link.handoff for link in reversed(chain) if link.handoff), None)
+
+
+def visited(chain: Sequence[Link], limits: Limits) -> frozenset[str]:
+    """Agents that are not chosen by themselves."""
+    source = {chain[-1].agent} if chain else set()
+    names = [link.agent for link in chain]
+    return frozenset(source | {name for name in names if names.count(name) > limits.revisits})
+
+
+# -- pure steps --------------------------------------------------------------------------------------------------
+
+
+def taking_over(task: Task, source: Task) -> Task:
+    """The target's task of a transfer: it goes on where the source was, in its conversation, for the same people."""
+    same = {name: getattr(source, name) for name in TAKEN_OVER}
+    if conversation(source):
+        same |= {"session_key": source.session_key, "gate_key": source.gate_key}
+    return task._replace(parent_id=source.id, root_id=source.root_id or source.id, **same)
+
+
+TAKEN_OVER = (
+    "origin_channel", "origin_session", "route", "creator", "priority", "quiet", "workdir", "worktree", "budget",
+    "timeout_seconds",
+)  # fmt: skip
+
+
+def apart(wanted: str | None, source: Task | None) -> str | None:
+    """The directory a target has for itself. What its source has is lent to it, one of its targets at a time: the
+    source waits for it."""
+    held = source.dir_key if source is not None else None
+    if source is None or wanted is None or held is None or held.partition(LENT)[0] != wanted:
+        return wanted
+    return f"{wanted}{LENT}{source.id}"
+
+
+def check(request: HandoffTask, context: HandoffContext, timeout: float, max_retries: int) -> None:
+    """InvalidInput when it makes no sense."""
+    if not isinstance(timeout, int | float) or not 0 < timeout <= YEAR:
+        raise InvalidInput("the timeout of a handoff is a number of seconds above 0, a year at most.", field="timeout")
+    if not isinstance(max_retries, int) or not 0 <= max_retries <= MAX_RETRIES:
+        raise InvalidInput(f"a handoff is tried again 0 to {MAX_RETRIES} times.", field="max_retries")
+    if not isinstance(request, HandoffTask) or not isinstance(context, HandoffContext):
+        raise InvalidInput("the work is a HandoffTask, and what goes along a HandoffContext.", field="task")
+    if not isinstance(request.type, str) or not isinstance(request.description, str):
+        raise InvalidInput("type and description of the work are texts.", field="task")
+    if not isinstance(request.priority, int) or not -PRIORITY <= request.priority <= PRIORITY:
+        raise InvalidInput(f"the priority must be from -{PRIORITY} to {PRIORITY}.", field="task")
+    try:
+        said = json.dumps([request.data(), context.data()], ensure_ascii=False, allow_nan=False)
+        empty = not request.words().strip()
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise InvalidInput(f"the work and its context must be JSON: {problem}.", field="task") from None
+    if empty:
+        raise InvalidInput("a handoff needs a description or an input.", field="task")
+    if len(said) > MAX_INPUT:
+        raise InvalidInput(
+            f"a handoff carries up to {MAX_INPUT} characters, this one has {len(said)}; put the rest in a file.",
+            field="task",
+        )
+    if not is_plain(said) or NUL in said.replace(r"\\", ""):
+        raise InvalidInput("the work or its context holds a NUL or half a character; send plain text.", field="task")
+    if any(not isinstance(message.get("role"), str) for message in context.messages):
+        raise InvalidInput("each message that goes along has a role.", field="context")
+
+
+def check_texts(said: Mapping[str, Any]) -> None:
+    """InvalidInput when one of them is there and cannot be kept as text."""
+    for name, text in said.items():
+        if text is not None and not (isinstance(text, str) and is_plain(text)):
+            raise InvalidInput(
+                f"{name} is not plain text; leave out what is no text, a NUL, half a character.", field=name
+            )
+
+
+def asked(handoff: Handoff, now: int) -> Changes:
+    """The record, pending."""
+    told = HandoffRequested(
+        handoff_id=handoff.id, from_agent=handoff.from_agent, to_agent=handoff.to_agent, form=handoff.form,
+        task_type=handoff.work.type, description=handoff.work.description,
+        parent_handoff=handoff.surroundings.parent_handoff, depth=len(handoff.chain),
+    )  # fmt: skip
+    return Changes(records=(handoff,), events=(about(handoff, told, now),))
+
+
+def moved(handoff: Handoff, status: Status, told: Payload, now: int, **fields: Any) -> tuple[Handoff, Changes]:
+    """The handoff after a step, and the step. Refused when it changed meanwhile."""
+    fields |= {"status": status, "revision": handoff.revision + 1}
+    if status not in OPEN:
+        fields |= {"completed_at": now, "owner": None}
+    guard = {"status": handoff.status, "revision": handoff.revision}
+    after = replace(handoff, **fields)
+    return after, Changes(updates=(Update("handoff", handoff.id, fields, guard),), events=(about(after, told, now),))
+
+
+def accepted(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
+    """The target has taken it."""
+    told = HandoffAccepted(handoff_id=handoff.id, to_agent=handoff.to_agent)
+    return moved(handoff, "accepted", told, now, accepted_at=now)
+
+
+def refused(handoff: Handoff, why: str, now: int, following: str | None = None) -> tuple[Handoff, Changes]:
+    """The target did not take it; `following` is asked next, if there is one."""
+    told = HandoffRejected(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why, following=following)
+    refusals = (*handoff.refusals, {"agent": handoff.to_agent, "reason": why})
+    if following is None:
+        return moved(handoff, "rejected", told, now, refusals=refusals, reason=why)
+    named = {"to_agent": following, "tool_name": tool_name(following), "transfer_message": transfer_message(following)}
+    return moved(handoff, "pending", told, now, refusals=refusals, **named)
+
+
+def started(handoff: Handoff, task: Task, now: int) -> tuple[Handoff, Changes]:
+    """Its task is made."""
+    told = HandoffStarted(handoff_id=handoff.id, to_agent=handoff.to_agent, task_id=task.id)
+    fields = {"task_id": task.id, "session_key": task.session_key, "context": handoff.context, "owner": None}
+    after, step = moved(handoff, "in_progress", told, now, **fields)
+    handed_in = TaskSubmitted(prompt=task.prompt, agent=task.agent, cause=task.cause, priority=task.priority)
+    return after, step.plus(Changes(records=(task,), events=(event(handed_in, now, **meta(task)),)))
+
+
+def given_on(transfer: Transfer, step: Changes, now: int) -> Changes:
+    """A step of the source's task, with what it means for the work it was about to give to another."""
+    if step.updates[0].fields.get("transferred_to") == transfer.task.id:
+        return step.plus(started(transfer.handoff, transfer.task, now)[1])
+    return step.plus(cancelled(transfer.handoff, "its source was stopped before.", now)[1])
+
+
+def failed(handoff: Handoff, why: str, now: int, stage: str = "execute", **fields: Any) -> tuple[Handoff, Changes]:
+    """It could not be done; `stage` says where: choose, enable, accept, hook, filter, execute."""
+    told = HandoffFailed(handoff_id=handoff.id, to_agent=handoff.to_agent, error=why, stage=stage)
+    answer = {"output": None, "error": why, "duration_ms": (now - handoff.created_at) // 1000}
+    return moved(handoff, "failed", told, now, answer=answer, reason=why, **fields)
+
+
+def cancelled(handoff: Handoff, why: str, now: int, **fields: Any) -> tuple[Handoff, Changes]:
+    """Somebody does not want it any more."""
+    told = HandoffCancelled(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why)
+    return moved(handoff, "cancelled", told, now, reason=why, **fields)
+
+
+def expired(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
+    """Its deadline has passed."""
+    why = f"it was not done within its {handoff.timeout:g} s."
+    told = HandoffExpired(handoff_id=handoff.id, to_agent=handoff.to_agent, timeout=handoff.timeout)
+    answer = {"output": None, "error": why, "duration_ms": (now - handoff.created_at) // 1000}
+    return moved(handoff, "expired", told, now, answer=answer, reason=why)
+
+
+def folded(parts: Sequence[Changes]) -> Changes:
+    """Steps of one handoff as one: where the first makes its record, that is made as the last leaves it."""
+    first, *others = parts
+    record = first.records[0] if first.records else None
+    if not isinstance(record, Handoff):
+        return first
+    for step in others:
+        record = replace(record, **step.updates[0].fields)
+        first = first.plus(replace(step, updates=step.updates[1:]))
+    return replace(first, records=(record, *first.records[1:]))
+
+
+def forgotten(handoff: Handoff) -> Changes:
+    """What its source called it by is free again."""
+    fields = {"once": None, "revision": handoff.revision + 1}
+    return Changes(updates=(Update("handoff", handoff.id, fields, {"revision": handoff.revision}),))
+
+
+def settle(handoff: Handoff, task: Task, now: int, why: str | None = None) -> Changes:
+    """What the end of its task means, or that it is tried again; `why` this try has failed."""
+    if task.id != handoff.task_id:
+        return Changes()
+    times = {"started_at": iso(task.started_at), "ended_at": iso(now)}
+    tried = {"attempt": task.attempt, **times, "outcome": task.outcome or "error", "error": why or task.error}
+    tries = (*handoff.tries, tried)
+    if not handoff.open:
+        late = {"outcome": task.outcome, "output": task.result, "error": task.error, "time": iso(now)}
+        fields = {"late": late, "tries": tries, "revision": handoff.revision + 1}
+        return Changes(updates=(Update("handoff", handoff.id, fields, {"revision": handoff.revision}),))
+    if task.open:
+        told = HandoffRetried(
+            handoff_id=handoff.id, to_agent=handoff.to_agent, attempt=task.failures + 1, until=iso(task.due_at)
+        )
+        return moved(handoff, "in_progress", told, now, retry_count=task.failures, tries=tries)[1]
+    spent = (now - (handoff.accepted_at or handoff.created_at)) // 1000
+    if task.status == "done":
+        done = HandoffCompleted(handoff_id=handoff.id, to_agent=handoff.to_agent, duration_ms=spent)
+        answer = {"output": task.result, "error": None, "duration_ms": spent}
+        return moved(handoff, "completed", done, now, answer=answer, retry_count=task.failures, tries=tries)[1]
+    if task.status == "cancelled":
+        return cancelled(handoff, "its task was cancelled.", now, tries=tries)[1]
+    error = task.error or task.outcome or "it failed"
+    return failed(handoff, error, now, retry_count=task.failures, tries=tries)[1]
+
+
+def about(handoff: Handoff, told: Payload, now: int) -> Event:
+    """An event of the handoff, told of the task that asked for it."""
+    return event(told, now, task_id=handoff.source_task, agent_id=handoff.from_agent or None, actor=handoff.creator)
+
+
+def answered(handoff: Handoff) -> Handoff:
+    """It, when it has an answer; the error that says why there is none otherwise."""
+    if handoff.status == "completed":
+        return handoff
+    why = f"handoff {handoff.id} to {handoff.to_agent!r} {handoff.status}: {handoff.reason or 'no reason was given'}"
+    if handoff.status == "expired":
+        raise HandoffOverdue(why, handoff.id)
+    raise (HandoffRefused if handoff.status == "rejected" else HandoffError)(why, handoff.id)
+
+
+def remaining(handoff: Handoff, now: int) -> float:
+    """Seconds until its deadline."""
+    return max(0.0, (handoff.deadline_at - now) / SECOND)

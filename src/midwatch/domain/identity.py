@@ -1,0 +1,197 @@
+"""Identity: who acts, what they may do, and the tokens that prove it.
+
+A token is a secret that only its holder knows; the store keeps its hash. The owner's own token is a file in the home
+directory and is not stored here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
+
+from midwatch.base.clock import SECOND, iso
+from midwatch.base.errors import Forbidden, InvalidInput
+from midwatch.base.ids import new_id
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.event import SignedIn, TokenCreated, TokenRevoked, event
+from midwatch.domain.task import Task
+
+Role = Literal["viewer", "operator", "owner"]
+Kind = Literal["api", "browser", "link"]
+Way = Literal["owner", "bearer", "cookie", "proxy", "attempt"]
+
+ROLES: tuple[Role, ...] = get_args(Role)
+LIVES_SECONDS: Mapping[Kind, float | None] = {"api": None, "browser": 30 * 86400.0, "link": 600.0}
+NOTED_SECONDS = 3600.0
+"""The last use of a token is written at most this often."""
+KEPT_SECONDS = 7 * 86400.0
+"""A token that was revoked or has expired is listed for this long."""
+MOST_OF_AN_ACTOR = 1000
+"""Links and browsers of one actor that may live at once."""
+LONGEST_ACTOR = 100
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """Proof of who somebody is. `api` ones are for programs, `browser` ones are cookies, a `link` works once.
+
+    `root` is the token it was made with, at the beginning of the chain: none outlives its root.
+    """
+
+    noun: ClassVar[str] = "token"
+
+    id: str
+    kind: Kind
+    name: str
+    actor: str
+    role: Role
+    hash: str
+    created_at: int
+    created_by: str
+    expires_at: int | None = None
+    last_used_at: int | None = None
+    revoked_at: int | None = None
+    root: str | None = None
+
+    def holds(self, now: int) -> bool:
+        """Whether it still proves anything."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it."""
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "name": self.name,
+            "actor": self.actor,
+            "role": self.role,
+            "created_at": iso(self.created_at),
+            "created_by": self.created_by,
+            "expires_at": iso(self.expires_at),
+            "last_used_at": iso(self.last_used_at),
+            "revoked_at": iso(self.revoked_at),
+        }
+
+
+class Actor(NamedTuple):
+    """Who acts. `name` goes into every record and event; `role` says what is allowed."""
+
+    name: str
+    role: Role
+    way: Way = "owner"
+    """How they came in."""
+    token: Token | None = None
+    """What proved it, unless it was the owner's file or a proxy."""
+    task: Task | None = None
+    """The running task of an agent that speaks for itself; it may look, and signal what belongs to that task."""
+
+    def must_manage(self, creator: str | None, manage_mode: str) -> None:
+        """Forbidden, unless it is an owner's, one's own, or everybody's to manage."""
+        if self.role != "owner" and manage_mode != "scope_all" and creator not in (None, self.name):
+            raise Forbidden(
+                f"this belongs to {creator}, who alone manages it; ask them to set manage_mode to scope_all."
+            )
+
+
+OWNER = Actor("owner", "owner")
+"""Whoever holds the token in the home directory."""
+
+
+class TokenStore(Protocol):
+    """Port: tokens. They are written through `Changes`."""
+
+    async def get_task(self, task_id: str) -> Task | None:
+        """The task, or None."""
+        ...
+
+    async def token_of(self, hashed: str, now: int) -> Token | None:
+        """The token with this hash whose root, if it has one, holds; or None."""
+        ...
+
+    async def get_token(self, key: str) -> Token | None:
+        """The token with this id, else the live api token with this name, or None."""
+        ...
+
+    async def list_tokens(self) -> list[Token]:
+        """All tokens, newest first."""
+        ...
+
+    async def count_tokens(self, actor: str, now: int) -> int:
+        """How many links and browsers of an actor live."""
+        ...
+
+    async def prune_tokens(self, before: int) -> int:
+        """Remove tokens that ended before a time. Returns how many went."""
+        ...
+
+    async def apply(self, changes: Changes) -> None:
+        """Write a step, whole or not at all; Conflict when a guard does not hold."""
+        ...
+
+
+# -- pure steps --------------------------------------------------------------------------------------------------
+
+
+def attempt_token(task_id: str, secret: str) -> str:
+    """What the agent of one attempt proves itself by; it names its task and dies with the attempt."""
+    return f"ma_{task_id}.{secret}"
+
+
+def hash_of(secret: str) -> str:
+    """What is stored of a secret."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def check_actor(name: str) -> str:
+    """The name of an actor, or InvalidInput."""
+    if not 1 <= len(name) <= LONGEST_ACTOR or not name.isprintable() or name != name.strip():
+        raise InvalidInput(f"an actor's name has 1 to {LONGEST_ACTOR} printable characters.", field="actor")
+    return name
+
+
+def make(kind: Kind, name: str, who: Actor, now: int, *, by: str, root: str | None = None) -> tuple[Token, str]:
+    """A new token for `who`, and its secret."""
+    secret, lives = f"mw_{secrets.token_urlsafe(32)}", LIVES_SECONDS[kind]
+    made = Token(
+        id=new_id("k", now), kind=kind, name=name, actor=who.name, role=who.role, hash=hash_of(secret), created_at=now,
+        created_by=by, expires_at=None if lives is None else now + int(lives * SECOND), root=root,
+    )  # fmt: skip
+    return made, secret
+
+
+def create(token: Token) -> Changes:
+    """Store a new token."""
+    told = TokenCreated(**_about(token), for_actor=token.actor)
+    return Changes(records=(token,), events=(event(told, token.created_at, actor=token.created_by),))
+
+
+def revoke(token: Token, now: int, actor: str) -> Changes:
+    """End a token; a second time fails the guard."""
+    return Changes(updates=(_end(token, now),), events=(event(TokenRevoked(**_about(token)), now, actor=actor),))
+
+
+def enter(made: Token, link: Token | None) -> Changes:
+    """A browser signs in. The link it came by ends in the same step, so it works once."""
+    told = event(SignedIn(**_about(made)), made.created_at, actor=made.actor)
+    ends = () if link is None else (_end(link, made.created_at),)
+    return Changes(updates=ends, records=(made,), events=(told,))
+
+
+def _end(token: Token, now: int) -> Update:
+    return Update("token", token.id, {"revoked_at": now}, {"revoked_at": None})
+
+
+def _about(token: Token) -> dict[str, Any]:
+    return {"token_id": token.id, "name": token.name, "role": token.role, "token_kind": token.kind}
+
+
+def _root(token: Token | None) -> str | None:
+    return None if token is None else token.root or token.id
+
+
+# -- the service -------------------------------------------------------------------------------------------------

@@ -1,0 +1,117 @@
+"""Instances: the processes that run tasks, how they prove that they live, and the sessions open in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+from midwatch.base.clock import iso
+from midwatch.domain.changes import Fence
+
+Role = Literal["up", "library", "run", "worker"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """A process that runs tasks."""
+
+    noun: ClassVar[str] = "instance"
+
+    id: str
+    role: Role
+    host: str
+    boot_id: str
+    pid: int
+    agents: tuple[str, ...]
+    slots: int
+    started_at: int
+    terms: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """The terms of its agents by name, for processes that hand in tasks for agents they do not have themselves."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it."""
+        return {
+            "id": self.id,
+            "role": self.role,
+            "host": self.host,
+            "pid": self.pid,
+            "agents": list(self.agents),
+            "slots": self.slots,
+            "started_at": iso(self.started_at),
+        }
+
+
+class InstanceStore(Protocol):
+    """Port: which processes there are. A row alone does not mean that its process lives: ask the engine."""
+
+    async def add_instance(self, instance: Instance) -> None:
+        """Make this process known."""
+        ...
+
+    async def remove_instances(self, ids: Iterable[str]) -> None:
+        """Forget processes that have ended."""
+        ...
+
+    async def list_instances(self) -> list[Instance]:
+        """All that are known, oldest first."""
+        ...
+
+
+DEAD_SECONDS = 8.0
+"""Where processes prove their lives by heartbeats, one that has not written its own for this long is dead."""
+
+
+class Beat(NamedTuple):
+    """What one heartbeat found out."""
+
+    known: bool
+    """Whether this process was still listed; if not, others have taken it for dead."""
+    leases: frozenset[Fence]
+    """The attempts this process owns."""
+    leads: bool
+    alive: frozenset[str]
+    """Every process whose heartbeat is young enough."""
+
+
+class Pulse(Protocol):
+    """Port: how a process on a shared database shows that it lives. Used from one thread of its own; blocks."""
+
+    def beat(self) -> Beat:
+        """Say that this process lives, renew or seek the lead, and learn what it owns. StoreError when the database
+        is away."""
+        ...
+
+    def resign(self) -> None:
+        """Leave the lead to others at once."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection; a later beat makes another."""
+        ...
+
+
+class LiveStore(Protocol):
+    """Port: sessions whose conversation is open in a process."""
+
+    async def hold_session(self, key: str, owner: str, fence: Fence | None) -> int:
+        """Its conversation was opened in process `owner`, for the attempt that `fence` names, or before there is one;
+        its new epoch. From now on only that process takes its tasks, until it lets go or is dead."""
+        ...
+
+    async def release_session(self, key: str, owner: str) -> None:
+        """Its conversation is not open in `owner` any more. Harmless when it was another's by then."""
+        ...
+
+    async def live_sessions(self, owner: str) -> dict[str, int]:
+        """The epochs of the sessions that are live in `owner` and not closed, by key."""
+        ...
+
+    async def restart_session(self, key: str) -> bool:
+        """Raise the epoch of a session that is live somewhere: whoever has it open with the old one closes it. False
+        when it is open nowhere."""
+        ...
+
+    async def live_work(self, owner: str, now: int) -> bool:
+        """Whether a due task waits in a session that is live in `owner`."""
+        ...

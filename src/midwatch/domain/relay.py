@@ -1,0 +1,67 @@
+"""Relay: the port that carries live events between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from midwatch.domain.event import Event
+
+
+class Relay(Protocol):
+    """Port: carries messages between processes. One arrives whole and in order, or not at all, and that is told.
+    Listeners are called on the event loop."""
+
+    def open(self) -> None:
+        """Begin to listen, in the background; it connects again by itself. Harmless twice."""
+        ...
+
+    def on_message(self, topic: str, listener: Callable[[str, Any], None]) -> None:
+        """Have `listener` called with the sender and the data of each message with this topic."""
+        ...
+
+    def on_connect(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called whenever this process can be reached, at first and again. Whatever it sent or should
+        have received before may be lost."""
+        ...
+
+    def on_loss(self, listener: Callable[[str], None]) -> None:
+        """Have `listener` called with the sender when some of its messages were lost."""
+        ...
+
+    def send(self, to: str, topic: str, data: Any) -> bool:
+        """Send plain data to the process with this id, or to EVERYBODY else. Never waits. False when it is lost
+        already, since this process is cut off or too much waits; True is no promise, only an answer is."""
+        ...
+
+    async def sent(self) -> None:
+        """Return once all that was sent has left this process, or is lost."""
+        ...
+
+    async def close(self) -> None:
+        """Send what waits, if that is possible, and let go."""
+        ...
+
+
+class Audience(Protocol):
+    """What the exchange needs of the bus: those who watch in this process."""
+
+    @property
+    def shown_seq(self) -> int:
+        """The last stored event that was shown here."""
+
+    @property
+    def known_seq(self) -> int:
+        """The last stored event this process has heard of."""
+
+    def seek(self, seq: int) -> None:
+        """Look for the stored events up to `seq`, if they were not shown yet."""
+
+    def show_from(self, source: str, live: Event) -> None:
+        """Show another process's live event."""
+
+    def lost_from(self, source: str, dropped: int) -> None:
+        """Tell those who watch that process that live events of it are missing."""
+
+
+EVERYBODY = "*"

@@ -1,0 +1,218 @@
+"""Rules: what is allowed or denied without asking anybody. Written in the settings and in automations, or made by the
+answer "always" to a question; those are records, which anybody sees and an operator revokes.
+
+A rule that allows errs to asking, a rule that denies errs to denying; `midwatch.services.rule_decision` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
+
+from midwatch.base.clock import iso
+from midwatch.base.durations import seconds
+from midwatch.base.errors import InvalidInput
+from midwatch.domain.agent import Question, QuestionKind
+from midwatch.domain.commandline import CommandPattern
+from midwatch.domain.task import Task
+
+Effect = Literal["allow", "deny"]
+Default = Literal["ask", "allow", "deny"]
+
+TOOLS = tuple(kind for kind in get_args(QuestionKind) if kind != "choice")
+TARGETED = frozenset({"read", "edit", "delete", "move"})
+"""Tools that are about files: without a path nobody knows what is asked for."""
+MOST_PATTERNS = 200
+MOST_PATHS = 200
+"""Files of one question that are looked at; more are a person's to look through."""
+LONGEST = 1000
+YEAR = 366 * 86400.0
+
+
+class Pattern(NamedTuple):
+    """What a rule is about. All that is said must fit."""
+
+    kind: str | None = None
+    """The kind of tool."""
+    command: str | None = None
+    """`git status`; `git log *` with further arguments that are no options, `git log **` with any."""
+    path: str | None = None
+    """A glob inside the working directory: `src/**/*.py`."""
+    root: str | None = None
+    """The working directory it holds in; everywhere when it says none."""
+
+    @classmethod
+    def from_data(cls, data: Any, effect: Effect) -> Pattern:
+        """As settings and automations write it, or InvalidInput."""
+        if not isinstance(data, Mapping) or not data or set(data) - {"kind", "command", "path"}:
+            raise _wrong('a rule is a table of kind, command and path, such as {command = "git log *"}.')
+        made = cls(**data)
+        if any(value is not None and not (isinstance(value, str) and 0 < len(value) <= LONGEST) for value in made):
+            raise _wrong(f"kind, command and path are texts of up to {LONGEST} characters.")
+        if made.kind is not None and made.kind not in TOOLS:
+            raise _wrong(f"{made.kind!r} is no kind of tool; the kinds are: {', '.join(TOOLS)}.")
+        if made.command is not None and CommandPattern.parse(made.command) is None:
+            raise _wrong(f"{made.command!r} is not one plain command, with * or ** at its end if more may follow.")
+        if made.path is not None:
+            _check_glob(made.path, effect)
+        if effect == "allow" and made.path is not None and made.kind is None:
+            raise _wrong(f"say for which kind of tool {made.path!r} is allowed.")
+        return made
+
+    def data(self) -> dict[str, str]:
+        """As JSON shows it, without what is not said."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+    def words(self) -> str:
+        """In words."""
+        what = f"`{self.command}`" if self.command else self.kind or "anything"
+        if self.command is None and self.path is not None:
+            what = f"{self.kind or 'any use'} of {self.path}"
+        return what
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A rule that an answer made."""
+
+    noun: ClassVar[str] = "rule"
+
+    id: str
+    agent: str
+    effect: Effect
+    kind: str | None = None
+    command: str | None = None
+    path: str | None = None
+    root: str | None = None
+    approval_id: str | None = None
+    created_at: int = 0
+    created_by: str | None = None
+    revoked_at: int | None = None
+    revoked_by: str | None = None
+
+    @property
+    def pattern(self) -> Pattern:
+        """What it is about."""
+        return Pattern(self.kind, self.command, self.path, self.root)
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return told(self.effect, self.pattern, self.agent)
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it."""
+        return {
+            "id": self.id,
+            "agent": self.agent,
+            "effect": self.effect,
+            **self.pattern._asdict(),
+            "text": self.text,
+            "approval_id": self.approval_id,
+            "created_at": iso(self.created_at),
+            "created_by": self.created_by,
+            "revoked_at": iso(self.revoked_at),
+            "revoked_by": self.revoked_by,
+        }
+
+
+class RuleStore(Protocol):
+    """Port: rules. They are written through `Changes`."""
+
+    async def get_rule(self, rule_id: str) -> Rule | None:
+        """The rule, revoked ones too, or None."""
+        ...
+
+    async def list_rules(self, agent: str | None = None, *, revoked: bool = False, limit: int = 500) -> list[Rule]:
+        """Newest first; those of one agent, and with `revoked` also those that hold no more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is written for an agent or an automation."""
+
+    default: Default | None = None
+    allow: tuple[Pattern, ...] = ()
+    deny: tuple[Pattern, ...] = ()
+    expires: float | None = None
+    """Seconds a question waits for its answer."""
+
+    @classmethod
+    def from_data(cls, data: Any) -> Policy:
+        """As settings and automations write it, or InvalidInput."""
+        if not isinstance(data, Mapping) or set(data) - {"default", "allow", "deny", "expires"}:
+            raise _wrong("approvals are a table of default, allow, deny and expires.")
+        default, expires = data.get("default"), data.get("expires")
+        if default not in (None, *get_args(Default)):
+            raise _wrong("the default is ask, deny or allow.")
+        if isinstance(expires, bool) or not isinstance(expires, str | int | float | None):
+            raise _wrong("a question waits for a duration, such as 90m.")
+        lasts = None if expires is None else seconds(expires)
+        if lasts is not None and not 0 < lasts <= YEAR:
+            raise _wrong("a question waits for more than 0 seconds and at most a year.")
+        return cls(default, _patterns(data, "allow"), _patterns(data, "deny"), lasts)
+
+    def data(self) -> dict[str, Any]:
+        """As JSON keeps it, without what is not said."""
+        rules = {"allow": [one.data() for one in self.allow], "deny": [one.data() for one in self.deny]}
+        said: dict[str, Any] = {"default": self.default, **rules, "expires": self.expires}
+        return {name: value for name, value in said.items() if value not in (None, [])}
+
+
+ASK = Policy()
+
+
+class Decision(NamedTuple):
+    """What the rules say to a question, by whom, and by which rule in words."""
+
+    verdict: Default
+    by: str | None = None
+    rule: str | None = None
+
+
+class Ruling(NamedTuple):
+    """What holds for one question: what the rules decide, and how long it may wait where they do not."""
+
+    decision: Decision = Decision("ask")
+    expires: float | None = None
+    """Seconds, where the policy says so."""
+    until: int | None = None
+    """A time it must not wait beyond."""
+
+
+Judge = Callable[[Task, Question], Awaitable[Ruling]]
+
+
+async def nobody(task: Task, asked: Question) -> Ruling:
+    """A judge who leaves everything to people."""
+    return Ruling()
+
+
+def told(effect: Effect, pattern: Pattern, agent: str) -> str:
+    """A rule in words, as the choice of an answer shows it."""
+    where = f" in {pattern.root}" if pattern.root else ""
+    return f"always {effect} {pattern.words()} for {agent}{where}"
+
+
+# -- inside --------------------------------------------------------------------------------------------------------
+
+
+def _check_glob(glob: str, effect: Effect) -> None:
+    steps = glob.split("/")
+    if ".." in steps or "." in steps or "\0" in glob:
+        raise _wrong(f"the path {glob!r} is to be written without . and .. steps.")
+    if effect == "allow" and (glob.startswith(("/", "~")) or "" in steps[:-1]):
+        raise _wrong(f"what is allowed is inside the working directory; write {glob!r} from there on.")
+
+
+def _patterns(data: Mapping[str, Any], effect: Effect) -> tuple[Pattern, ...]:
+    said = data.get(effect) or ()
+    if isinstance(said, str | Mapping) or not isinstance(said, Sequence) or len(said) > MOST_PATTERNS:
+        raise _wrong(f"{effect} is a list of up to {MOST_PATTERNS} rules.")
+    return tuple(Pattern.from_data(one, effect) for one in said)
+
+
+def _wrong(text: str) -> InvalidInput:
+    return InvalidInput(text, field="approvals")

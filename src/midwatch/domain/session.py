@@ -1,0 +1,195 @@
+"""Sessions: conversations, and the only lock.
+
+Tasks of one session run one at a time. Which sessions share a lock is decided by `gate_key`: the visible part of the
+session key and its thread. A key reads `<type>:<id>` followed by optional tokens, for example
+`chat:42|thread:7|message:9`. What a session does now is never stored: it follows from its tasks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+from midwatch.base.clock import iso
+from midwatch.base.errors import InvalidInput
+from midwatch.domain.event import Event, MessageUpdate, event
+
+Status = Literal["idle", "busy", "asking", "closed", "lost"]
+Role = Literal["user", "agent", "result", "notice"]
+
+PRIVATE = "bg:"
+MAX_KEY = 500
+MAX_TITLE = 200
+MAX_ERRORS = 100
+"""Troubles of a session that somebody who begins to watch it is shown."""
+
+
+def visibility_key(key: str) -> str:
+    """The part of a session key before its first token: the chat or user it belongs to."""
+    return key.partition("|")[0]
+
+
+def thread_scope(key: str) -> str:
+    """The thread a session key speaks of, or "". A work thread is the thread its first message seeded."""
+    tokens: dict[str, str] = {}
+    for token in key.split("|")[1:]:
+        name, _, value = token.partition(":")
+        tokens.setdefault(name, value)
+    for name, shown in (("seed", "seed"), ("thread", "thread"), ("work", "seed")):
+        if tokens.get(name):
+            return f"|{shown}:{tokens[name]}"
+    return ""
+
+
+def gate_key(key: str) -> str:
+    """What two sessions must share to be one conversation. Tasks with equal gate keys never run at once."""
+    return visibility_key(key) + thread_scope(key)
+
+
+def checked_key(key: str, field: str = "session_key") -> str:
+    """`key` without surrounding blanks, or InvalidInput; also for one that only midwatch itself may give."""
+    key = key.strip()
+    if not key or len(key) > MAX_KEY or not key.isprintable() or key in (".", ".."):  # no address can hold dots alone
+        raise InvalidInput(
+            f"a session key is 1 to {MAX_KEY} printable characters, such as chat:42; got {key[:40]!r}.",
+            field=field,
+        )
+    if key.startswith(PRIVATE):
+        raise InvalidInput(
+            f"keys that begin with {PRIVATE} are the private sessions of tasks; choose another.", field=field
+        )
+    return key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A conversation with an agent. Of its status only `closed` is stored."""
+
+    key: str
+    agent: str
+    gate_key: str
+    title: str = ""
+    creator: str | None = None
+    status: Status = "idle"
+    thread_id: str | None = None
+    workdir: str | None = None
+    worktree: str | None = None
+    """Id of its own git worktree, which its turns share."""
+    created_at: int = 0
+    updated_at: int = 0
+    revision: int = 0
+    live_owner: str | None = None
+    """The process in which its conversation is open; only that one takes its tasks."""
+    epoch: int = 0
+    """How often its conversation was opened by a process."""
+
+
+class View(NamedTuple):
+    """A session and what goes on in it: the running task, whether that waits for an answer, and how many wait."""
+
+    session: Session
+    running_task: str | None = None
+    asking: bool = False
+    queued: int = 0
+
+    @property
+    def status(self) -> Status:
+        """What it does now."""
+        if self.session.status == "closed":
+            return "closed"
+        if self.running_task is None:
+            return self.session.status
+        return "asking" if self.asking else "busy"
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it."""
+        session = self.session
+        return {
+            "key": session.key,
+            "agent": session.agent,
+            "title": session.title,
+            "status": self.status,
+            "thread_id": session.thread_id,
+            "live": session.live_owner is not None,
+            "epoch": session.epoch,
+            "workdir": session.workdir,
+            "worktree": session.worktree,
+            "creator": session.creator,
+            "created_at": iso(session.created_at),
+            "updated_at": iso(session.updated_at),
+            "queued": self.queued,
+            "running_task": self.running_task,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of a conversation. `number` counts within the session, from 1, and is given by the store; a message
+    with the `id` of an earlier one takes its place."""
+
+    session_key: str
+    role: Role
+    text: str
+    time: int
+    task_id: str | None = None
+    number: int = 0
+    id: str = ""
+    author: str | None = None
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it."""
+        return {
+            "number": self.number,
+            "id": self.id,
+            "role": self.role,
+            "author": self.author,
+            "text": self.text,
+            "time": iso(self.time),
+            "task_id": self.task_id,
+        }
+
+
+def said(message: Message, **meta: Any) -> Event:
+    """The event that goes with a stored message."""
+    update = MessageUpdate(message_id=message.id, role=message.role, message=message.text)
+    return event(update, message.time, **{**meta, "session_key": message.session_key, "task_id": message.task_id})
+
+
+class Fault(NamedTuple):
+    """A turn that failed, or is tried again."""
+
+    message: str
+    level: str
+    time: int
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it."""
+        return {"message": self.message, "level": self.level, "time": iso(self.time)}
+
+
+class SessionStore(Protocol):
+    """Port: sessions and their messages. Messages are written through `Changes`, with the step they belong to."""
+
+    async def open_session(self, session: Session, events: tuple[Event, ...]) -> bool:
+        """Make it, or open a closed one of the same agent again. False, and nothing written, where one is open."""
+        ...
+
+    async def close_session(self, key: str, now: int, events: tuple[Event, ...]) -> bool:
+        """Take no more messages. False, and nothing written, when it is closed already or unknown."""
+        ...
+
+    async def get_session(self, key: str) -> Session | None:
+        """The session, or None."""
+        ...
+
+    async def view_session(self, key: str) -> View | None:
+        """The session and what goes on in it, or None."""
+        ...
+
+    async def list_sessions(self, limit: int = 50, before: str | None = None) -> list[View]:
+        """The most recently used first. `before` is the key the last page ended with."""
+        ...
+
+    async def read_messages(self, key: str, after: int = 0, limit: int = 500) -> list[Message]:
+        """The session's messages with number > `after`, in order."""
+        ...

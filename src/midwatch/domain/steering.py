@@ -1,0 +1,167 @@
+"""Steering: messages that people send into a turn while it runs.
+
+A message is attached to the running task and taken by its turn once: at its next step (`interrupt`), or when the tool
+it uses has returned (`after_tool`). `stop` asks for no more tools and one closing answer. What a turn has not taken
+when its task ends becomes a task of the session, in the same transaction. `after_turn` is such a task from the start.
+
+A message, the task it may become and what the conversation shows of it have one id, so nothing is told twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+from midwatch.base.clock import iso
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.event import Event, InterruptReceived, TaskSubmitted, event
+from midwatch.domain.session import Message, said
+from midwatch.domain.task import Task, in_turn, meta, prompt_message
+
+Mode = Literal["interrupt", "after_tool", "stop"]
+SendMode = Literal["after_turn", "interrupt", "after_tool"]
+"""When a message of a person is to reach a busy agent."""
+SEND_MODES: tuple[SendMode, ...] = ("after_turn", "interrupt", "after_tool")
+Status = Literal["queued", "injected", "passed_on", "dropped"]
+TRANSITIONS: Mapping[Status, frozenset[Status]] = {
+    "queued": frozenset({"injected", "passed_on", "dropped"}),
+    "injected": frozenset({"queued"}),  # whoever took it had gone before it was there
+    "passed_on": frozenset(),
+    "dropped": frozenset(),
+}
+MOST_QUEUED = 10
+"""Messages a turn may leave untaken before the next sender is refused."""
+STOP = "Stop here: use no more tools, and close with one answer."
+"""What `stop` says to a turn that reads it as a message, when the person gave no hint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steer:
+    """One message for a running turn. `passed_on` ones became a task, `dropped` ones ended with their session."""
+
+    id: str
+    task_id: str
+    number: int
+    """Its place among the messages of its task, from 1."""
+    session_key: str
+    mode: Mode
+    text: str
+    created_at: int
+    status: Status = "queued"
+    actor: str | None = None
+    attempt: int | None = None
+    """Of the turn that took it."""
+    became: str | None = None
+    """The task it became; it has the same id."""
+    idempotency_key: str | None = None
+
+    @property
+    def noun(self) -> str:
+        """Its table."""
+        return "steer"
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it."""
+        return {
+            "id": self.id,
+            "task_id": self.task_id,
+            "session_key": self.session_key,
+            "mode": self.mode,
+            "text": self.text,
+            "status": self.status,
+            "actor": self.actor,
+            "became": self.became,
+            "created_at": iso(self.created_at),
+        }
+
+
+class Sent(NamedTuple):
+    """What became of a message: `steer` when it waits in the turn of `task`, else `task` is its own."""
+
+    task: Task
+    steer: Steer | None = None
+
+    @property
+    def mode(self) -> SendMode:
+        """When it reaches the agent; not as asked for where nothing ran, or where the agent takes none."""
+        if self.steer is None or self.steer.mode == "stop" or self.steer.status == "passed_on":
+            return "after_turn"
+        return self.steer.mode
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it: the task that will answer, and how the message gets there."""
+        return {**self.task.snapshot(), "mode": self.mode, "steer": self.steer.snapshot() if self.steer else None}
+
+
+class SteerStore(Protocol):
+    """Port: messages for running turns."""
+
+    async def send_steer(
+        self,
+        wanted: Steer,
+        otherwise: tuple[Task, Changes] | None,
+        max_open: int | None = None,
+        max_of_actor: int | None = None,
+    ) -> Sent | None:
+        """Attach `wanted` to the task that runs in its session; LimitReached when `MOST_QUEUED` wait there. When
+        nothing runs, submit the task of `otherwise`, as `TaskStore.submit` does; without one, None. With a key that its
+        actor used before, what became of the first message; KeyReused if that was another. Conflict when the session is
+        closed."""
+        ...
+
+    async def queued_steers(self, task_id: str) -> list[Steer]:
+        """Those its turn has not taken, oldest first."""
+        ...
+
+
+# -- pure steps --------------------------------------------------------------------------------------------------
+
+
+def attached(steer: Steer, task: Task, depth: int, now: int) -> Changes:
+    """What is written when a message waits for the running turn of `task`, with `depth` before it."""
+    about = in_turn(task, steer.actor)
+    came = InterruptReceived(
+        reason=steer.mode, content_len=len(steer.text), queue_depth=depth + 1, steer_id=steer.id
+    )  # fmt: skip
+    told: list[Event] = [event(came, now, **about)]
+    messages: tuple[Message, ...] = ()
+    if steer.text:
+        shown = Message(
+            session_key=steer.session_key, role="user", text=steer.text, time=now, task_id=task.id, id=steer.id,
+            author=steer.actor,
+        )  # fmt: skip
+        messages = (prompt_message(task, now), shown)  # a turn that has just begun may not have written its prompt yet
+        told.extend((said(messages[0], **{**about, "actor": task.creator}), said(shown, **about)))
+    return Changes(records=(steer,), messages=messages, events=tuple(told))
+
+
+def passed_on(task: Task, queued: Sequence[Steer], now: int, *, closed: bool) -> Changes:
+    """What becomes of the messages a task leaves untaken when it ends: a task each, in the order they were sent. A
+    request to stop has been met; a session that is closed takes nothing more."""
+    made = Changes()
+    for steer in queued:
+        kept = not closed and steer.mode != "stop"
+        after = {"status": "passed_on", "became": steer.id} if kept else {"status": "dropped"}
+        made = made.plus(Changes(updates=(Update("steer", steer.id, after, {"status": "queued"}),)))
+        if kept:
+            made = made.plus(_as_task(task, steer, now))
+    return made
+
+
+def _as_task(before: Task, steer: Steer, now: int) -> Changes:
+    """The message as a task like the one it was sent to."""
+    task = Task(
+        id=steer.id, status="pending", prompt=steer.text, created_at=now, due_at=steer.created_at, cause="message",
+        creator=steer.actor, root_id=steer.id, origin_session=steer.session_key,
+        worktree={"id": before.worktree["id"]} if before.worktree else None,
+        **{name: getattr(before, name) for name in KEPT},
+    )  # fmt: skip
+    told = TaskSubmitted(prompt=task.prompt, agent=task.agent, cause=task.cause, priority=task.priority)
+    return Changes(records=(task,), events=(event(told, now, **meta(task)),))
+
+
+KEPT = (
+    "agent", "session_key", "gate_key", "workdir", "dir_key", "timeout_seconds", "on_crash", "max_attempts",
+    "submitter",
+)  # fmt: skip

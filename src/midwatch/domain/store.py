@@ -1,0 +1,79 @@
+"""Store: the sum of the nouns' ports, and how a process hears of commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from midwatch.domain.alert import AlertStore
+from midwatch.domain.approval import ApprovalStore
+from midwatch.domain.automation import AutomationStore
+from midwatch.domain.channel import DeliveryStore
+from midwatch.domain.event import Event, EventLog
+from midwatch.domain.goal import GoalStore
+from midwatch.domain.handoff import HandoffStore
+from midwatch.domain.identity import TokenStore
+from midwatch.domain.instance import InstanceStore, LiveStore
+from midwatch.domain.rule import RuleStore
+from midwatch.domain.session import SessionStore
+from midwatch.domain.steering import SteerStore
+from midwatch.domain.task import TaskStore
+from midwatch.domain.turn_steps import StepStore
+from midwatch.domain.usage import UsageStore
+from midwatch.domain.watch_state import StateStore
+from midwatch.domain.worktree import WorktreeStore
+
+
+class Commit(NamedTuple):
+    """What a commit may have changed: topics out of task, stop, delivery, approval; and the events it appended.
+
+    A commit of another process is told with every topic and no events: read the log for those.
+    """
+
+    topics: frozenset[str]
+    events: tuple[Event, ...]
+    foreign: bool = False
+
+
+EVERY_TOPIC = frozenset({"task", "stop", "delivery", "approval", "automation", "goal", "session", "steer", "handoff"})
+
+
+class Store(
+    TaskStore,
+    SessionStore,
+    DeliveryStore,
+    ApprovalStore,
+    RuleStore,
+    TokenStore,
+    InstanceStore,
+    LiveStore,
+    EventLog,
+    StateStore,
+    UsageStore,
+    AutomationStore,
+    GoalStore,
+    AlertStore,
+    WorktreeStore,
+    StepStore,
+    SteerStore,
+    HandoffStore,
+    Protocol,
+):
+    """Port: durable state. Kinds of stores are in `midwatch.stores`; one suite of tests holds for all of them."""
+
+    async def close(self) -> None:
+        """Finish what was begun and let go of the database."""
+        ...
+
+    def on_commit(self, listener: Callable[[Commit], None]) -> None:
+        """Have `listener` called on the event loop after each commit. Of commits made at the same time one may be told
+        before another; their events' seqs say which came first."""
+        ...
+
+    async def describe(self) -> dict[str, object]:
+        """Facts for `midwatch doctor`: kind, place, schema, durability, size."""
+        ...
+
+    async def check(self) -> list[str]:
+        """Problems found by the database's own integrity check; empty when sound."""
+        ...

@@ -1,0 +1,489 @@
+"""Tasks: the only thing that runs.
+
+A task is one prompt for one agent in one session. It is pending, then running, then done, failed or cancelled; a
+running task may go back to pending (back-off, rescue, interruption). Terminal states absorb. Workers own a task by
+attempt number: a write that names another attempt than the current one is refused.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+from midwatch.base.clock import iso
+from midwatch.base.ids import new_id
+from midwatch.domain.budget import again
+from midwatch.domain.changes import Changes, Fence, Update
+from midwatch.domain.channel import Delivery, Route, end_text, shown_route, start_text
+from midwatch.domain.claiming import ClaimRequest
+from midwatch.domain.event import AgentFault, Event, StatusChange, TaskFinished, event
+from midwatch.domain.requests import PRIORITY, Cause, OnCrash
+from midwatch.domain.session import PRIVATE, Message, Session, said
+
+Status = Literal["pending", "running", "done", "failed", "cancelled"]
+Outcome = Literal["ok", "silent", "error", "timeout", "cancelled", "lost", "budget", "transferred"]
+Stop = Literal["cancel", "yield", "budget", "shutdown"]
+
+STATUSES: tuple[Status, ...] = ("pending", "running", "done", "failed", "cancelled")
+TRANSITIONS: Mapping[Status, frozenset[Status]] = {
+    "pending": frozenset({"running", "cancelled"}),
+    "running": frozenset({"pending", "done", "failed", "cancelled"}),
+    "done": frozenset(),
+    "failed": frozenset(),
+    "cancelled": frozenset(),
+}
+OPEN: frozenset[Status] = frozenset({"pending", "running"})
+STATUS_OF: Mapping[Outcome, Status] = {
+    "ok": "done",
+    "silent": "done",
+    "transferred": "done",
+    "error": "failed",
+    "timeout": "failed",
+    "lost": "failed",
+    "budget": "failed",
+    "cancelled": "cancelled",
+}
+OUTSIDE: frozenset[Cause] = frozenset({"submit", "message"})
+"""Causes that count against `max_open`; midwatch's own work is never refused."""
+
+AUTOMATION_PAUSES = (30.0, 60.0, 300.0, 900.0, 3600.0)
+"""Before a run of an automation that failed in a way that may pass is tried again; only then does it count."""
+MAX_RESCUES = 5
+TRIES = 5
+"""How often a service recomputes a change whose guard failed before it gives up."""
+
+
+class Task(NamedTuple):
+    """The record. Times are microseconds, `None` where nothing has happened yet."""
+
+    id: str
+    status: Status
+    prompt: str
+    agent: str
+    session_key: str
+    gate_key: str
+    created_at: int
+    due_at: int
+    cause: Cause = "submit"
+    cause_id: str | None = None
+    priority: int = 0
+    creator: str | None = None
+    origin_channel: str | None = None
+    origin_session: str | None = None
+    route: str | None = None
+    workdir: str | None = None
+    dir_key: str | None = None
+    """The directory it has for itself while it runs; tasks with equal ones do not run at once."""
+    quiet: str | None = None
+    """An answer that is just this text is not worth telling."""
+    timeout_seconds: float | None = None
+    on_crash: OnCrash = "fail"
+    max_attempts: int = 3
+    attempt: int = 0
+    failures: int = 0
+    rescues: int = 0
+    interruptions: int = 0
+    stop_requested: Stop | None = None
+    wait: str | None = None
+    lease_owner: str | None = None
+    host: str | None = None
+    pgid: int | None = None
+    pgid_mark: str | None = None
+    token_hash: str | None = None
+    submitter: str | None = None
+    started_at: int | None = None
+    completed_at: int | None = None
+    outcome: Outcome | None = None
+    result: str | None = None
+    error: str | None = None
+    root_id: str | None = None
+    parent_id: str | None = None
+    retry_of: str | None = None
+    idempotency_key: str | None = None
+    body_hash: str | None = None
+    internal_key: str | None = None
+    transferred_to: str | None = None
+    """The task that goes on with its work, when its agent has given it to another."""
+    steers: int = 0
+    """How many messages were ever sent into its turns; what ends it must have seen the last of them."""
+    progress: Any = None
+    budget: Mapping[str, Any] | None = None
+    usage: Mapping[str, Any] | None = None
+    trace: Mapping[str, Any] | None = None
+    worktree: Mapping[str, Any] | None = None
+    """Its own git worktree: `id` as soon as one is wanted, the rest later; see `midwatch.domain.worktree`."""
+
+    @property
+    def noun(self) -> str:
+        """Its table."""
+        return "task"
+
+    @property
+    def open(self) -> bool:
+        """Whether it has not ended."""
+        return self.status in OPEN
+
+    @property
+    def tokens_used(self) -> int | None:
+        """Tokens in and out, or None when the agent did not tell."""
+        known = [v for v in ((self.usage or {}).get(k) for k in ("input_tokens", "output_tokens")) if v is not None]
+        return sum(known) if known else None
+
+    @property
+    def again(self) -> str:
+        """The command that has it done again."""
+        return again(self.id, self.budget, self.usage)
+
+    @property
+    def actor(self) -> str:
+        """Who the slot it runs in is counted for."""
+        return self.creator or ""
+
+    @property
+    def rank(self) -> int:
+        """Claim order, lower first: a person's messages, then priority."""
+        return (-10 * PRIORITY if self.cause == "message" else 0) - self.priority
+
+    def waits_until(self, now: int) -> bool:
+        """Whether it waits for its time to come."""
+        return self.wait is not None and self.due_at > now
+
+    @property
+    def status_text(self) -> str:
+        """The status and, while the task is open, what it waits for."""
+        if self.status == "running" and self.stop_requested:
+            return f"running: stopping ({self.stop_requested})"
+        if self.open and self.wait:
+            until = f" until {iso(self.due_at)}" if self.status == "pending" and self.wait in TIMED_WAITS else ""
+            return f"{self.status}: {WAITS.get(self.wait, self.wait).format(agent=self.agent)}{until}"
+        return self.status
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it. The lease, the hashes and the target of the route stay inside."""
+        shown = {name: getattr(self, name) for name in SHOWN}
+        shown["route"] = shown_route(self.route)
+        shown["worktree"] = shown_worktree(self.worktree)
+        shown["status_text"] = self.status_text
+        shown["tokens_used"] = self.tokens_used
+        for name in ("created_at", "due_at", "started_at", "completed_at"):
+            shown[name] = iso(getattr(self, name))
+        return shown
+
+
+SHOWN = (
+    "id", "status", "outcome", "prompt", "result", "error", "agent", "session_key", "origin_channel", "origin_session",
+    "route", "workdir", "cause", "cause_id", "priority", "creator", "timeout_seconds", "on_crash", "attempt",
+    "failures", "rescues", "interruptions", "max_attempts", "stop_requested", "wait", "root_id", "parent_id",
+    "retry_of", "transferred_to", "budget", "usage",
+)  # fmt: skip
+WAITS = {
+    "delay": "waits for its time",
+    "backoff": "waits before the next try",
+    "limit": "waits for the end of a usage limit",
+    "session": "waits for its session's running task",
+    "directory": "waits for the task that works in its directory",
+    "slot": "waits for a free slot",
+    "agent": "no live process has agent {agent!r}",
+    "approval": "waits for an answer",
+    "handoff": "waits for work it handed over",
+}
+TIMED_WAITS = frozenset({"delay", "backoff", "limit"})
+WORKTREE_SHOWN = ("id", "path", "branch", "base", "files", "added", "removed", "dirty", "status")
+
+
+def shown_worktree(note: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """A task's worktree as JSON shows it; what is not known yet is null."""
+    if note is None:
+        return None
+    return {**dict.fromkeys(WORKTREE_SHOWN), "status": "planned", **{n: note[n] for n in WORKTREE_SHOWN if n in note}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter:
+    """Which tasks to list; empty means all. `before` is the id the last page ended with."""
+
+    statuses: tuple[Status, ...] = ()
+    agent: str | None = None
+    session_key: str | None = None
+    creator: str | None = None
+    before: str | None = None
+    limit: int = 50
+
+
+class Summary(NamedTuple):
+    """How many tasks there are, by status."""
+
+    total: int
+    pending: int
+    running: int
+    done: int
+    failed: int
+    cancelled: int
+
+    @property
+    def active(self) -> int:
+        """Pending and running together."""
+        return self.pending + self.running
+
+
+class Claim(NamedTuple):
+    """A task that now belongs to the claimer, and the secret its agent may speak with during this attempt."""
+
+    task: Task
+    token: str
+
+
+class Claims(NamedTuple):
+    """What was taken, and when the next task that is not due yet will be."""
+
+    taken: list[Claim]
+    next_due: int | None
+
+
+class Submitted(NamedTuple):
+    """The stored task, and whether this call created it (False: an earlier call with the same key did)."""
+
+    task: Task
+    created: bool
+
+
+class TaskStore(Protocol):
+    """Port: tasks. Every verb is one business step in one transaction; it is durable when the call returns."""
+
+    async def submit(
+        self, task: Task, changes: Changes, max_open: int | None, max_of_actor: int | None = None
+    ) -> Submitted:
+        """Insert `task` with `changes`. With a key that its creator used before, return the first record instead, or
+        raise KeyReused if the body differs. LimitReached when `max_open` outside tasks are open, or `max_of_actor` of
+        its creator's (a replay succeeds all the same). A person's message asks the holder of its gate to yield, where
+        the holder may."""
+        ...
+
+    async def claim(self, request: ClaimRequest, now: int) -> Claims:
+        """Take due tasks in claim order, one per gate and directory, within the request's slots: each becomes running
+        with a new attempt, owner and token, a `task_started` event and its start notice. A slot is kept for each actor
+        who waits and has none; see `midwatch.running.slots`."""
+        ...
+
+    async def apply(self, changes: Changes) -> None:
+        """Write a step as a whole. LeaseLost or Conflict when its fence or a guard no longer holds."""
+        ...
+
+    async def record_late(self, late: Event) -> bool:
+        """Append a `task_late` event unless this attempt has one. True if it was appended."""
+        ...
+
+    async def get_task(self, task_id: str) -> Task | None:
+        """The task, or None."""
+        ...
+
+    async def list_tasks(self, which: TaskFilter) -> list[Task]:
+        """Newest first."""
+        ...
+
+    async def count_tasks(self) -> Summary:
+        """Counts by status, from an index."""
+        ...
+
+    async def kin(self, root_id: str) -> list[Task]:
+        """The task `root_id` and those that came from it: tries, children. Oldest first, at most 100."""
+        ...
+
+    async def failed_since(self, since: int, limit: int = 10) -> list[Task]:
+        """Tasks that failed at or after `since` and were not tried again, newest first."""
+        ...
+
+    async def running_tasks(self, owner: str | None = None) -> list[Task]:
+        """Running tasks, of one owner or of all."""
+        ...
+
+    async def gate_holder(self, gate: str) -> str | None:
+        """Id of the task that runs in this gate, or None."""
+        ...
+
+    async def dir_holder(self, dir_key: str) -> str | None:
+        """Id of the task that has this directory for itself now, or None."""
+        ...
+
+    async def open_events(self, fence: Fence) -> list[Event]:
+        """The attempt's stored starts of turns, model and tool calls that have no end yet."""
+        ...
+
+    async def prune_tasks(self, before: int, keep: int) -> int:
+        """Remove ended tasks completed before `before`, and the oldest beyond `keep`, with their deliveries and
+        approvals. Returns how many went."""
+        ...
+
+
+# -- pure steps --------------------------------------------------------------------------------------------------
+
+
+def notices(task: Task, notice: str, text: str, now: int) -> tuple[Delivery, ...]:
+    """The delivery of one notice about `task` to its route, if it has one."""
+    if not task.route:
+        return ()
+    route = Route.parse(task.route)
+    made = Delivery(
+        id=new_id("d", now), task_id=task.id, channel=route.channel, target=route.target, notice=notice, text=text,
+        due_at=now, created_at=now,
+    )  # fmt: skip
+    return (made,)
+
+
+def start_notice(task: Task, now: int) -> tuple[Delivery, ...]:
+    """Tell the route that work has begun."""
+    told = task.route and task.cause != "handoff"  # of what another agent goes on with it knows
+    return notices(task, "started", start_text(task.id, task.prompt, task.agent), now) if told else ()
+
+
+def end_notice(task: Task, now: int) -> tuple[Delivery, ...]:
+    """Tell the route how it ended, and where the rest can be read."""
+    if not task.route or task.outcome == "silent" or task.transferred_to:
+        return ()
+    word = "timed_out" if task.outcome == "timeout" else task.status
+    text = end_text(word, task.id, task.prompt, task.result or task.error or "", task.again)
+    return notices(task, word, text, now)
+
+
+def conversation(task: Task) -> bool:
+    """Whether the task's session is kept as a conversation; a task's private session is its own record."""
+    return task.session_key != f"{PRIVATE}{task.retry_of or task.id}"
+
+
+def prompt_message(task: Task, now: int) -> Message:
+    """What its conversation shows of its prompt."""
+    return Message(
+        session_key=task.session_key, role="user", text=task.prompt, time=now, task_id=task.id, id=task.id,
+        author=task.creator,
+    )  # fmt: skip
+
+
+def end_messages(task: Task, now: int) -> tuple[Message, ...]:
+    """The answer for the task's conversation, and the result for the session it was asked from."""
+    how = task.status if task.status == task.outcome else f"{task.status}: {task.outcome}"
+    text = task.result if task.status == "done" else f"[{how}] {task.error or ''}".rstrip()
+    if text is None or task.outcome == "silent" or task.transferred_to:
+        return ()
+    made = []
+    about: dict[str, Any] = {"text": text, "time": now, "task_id": task.id, "author": task.agent}
+    if conversation(task) and task.attempt:
+        answer = f"{task.id}.{task.attempt}"
+        made.append(Message(session_key=task.session_key, role="agent", id=answer, **about))
+    if task.origin_session and task.origin_session != task.session_key:
+        made.append(Message(session_key=task.origin_session, role="result", id=f"{task.id}.result", **about))
+    return tuple(made)
+
+
+def used(task: Task, now: int, thread_id: str | None = None) -> Session:
+    """The task's session as its use leaves it."""
+    return Session(
+        key=task.session_key, agent=task.agent, gate_key=task.gate_key, creator=task.creator, thread_id=thread_id,
+        workdir=task.workdir, worktree=str(task.worktree["id"]) if task.worktree else None, created_at=now,
+        updated_at=now,
+    )  # fmt: skip
+
+
+def changed_status(task: Task, status: str, now: int) -> tuple[Event, ...]:
+    """What its conversation does from now on; nothing to tell of a task's private session."""
+    if not conversation(task):
+        return ()
+    return (event(StatusChange(status=status, agent_type=task.agent), now, **meta(task)),)
+
+
+def trouble(task: Task, message: str, level: str, now: int) -> tuple[Event, ...]:
+    """What went wrong, for those who watch its conversation."""
+    return (event(AgentFault(message=message, level=level), now, **meta(task)),) if conversation(task) else ()
+
+
+def end(
+    task: Task,
+    now: int,
+    *,
+    outcome: Outcome,
+    result: str | None = None,
+    error: str | None = None,
+    usage: Mapping[str, Any] | None = None,
+    actor: str | None = None,
+    transferred_to: str | None = None,
+) -> tuple[Task, Changes]:
+    """The task as it ends, and everything that is written with it. Guarded by what was known of a stop, and of messages
+    sent into its turn."""
+    ended = task._replace(
+        status=STATUS_OF[outcome], outcome=outcome, result=result, error=error, usage=usage or task.usage,
+        completed_at=now, transferred_to=transferred_to, wait=None, lease_owner=None, pgid=None, pgid_mark=None,
+        token_hash=None,
+    )  # fmt: skip
+    fields = {name: getattr(ended, name) for name in ENDED_FIELDS}
+    told = TaskFinished(
+        status=ended.status, outcome=outcome, result=result, error=error, usage=ended.usage,
+        worktree=shown_worktree(ended.worktree), transferred_to=transferred_to,
+    )  # fmt: skip
+    messages = end_messages(ended, now)
+    failed = trouble(task, error or outcome, "error", now) if ended.status == "failed" else ()
+    return ended, Changes(
+        updates=(Update("task", task.id, fields, {**owned(task), "steers": task.steers}),),
+        messages=messages,
+        deliveries=end_notice(ended, now),
+        events=(
+            *(said(message, **meta(task, actor)) for message in messages),
+            *failed,
+            event(told, now, **meta(task, actor)),
+            *(changed_status(task, "idle", now) if task.status == "running" and not transferred_to else ()),
+        ),
+    )
+
+
+ENDED_FIELDS = (
+    "status", "outcome", "result", "error", "usage", "completed_at", "wait", "lease_owner", "pgid",
+    "pgid_mark", "token_hash", "worktree", "transferred_to",
+)  # fmt: skip
+
+
+def owned(task: Task) -> dict[str, Any]:
+    """The guard of a step that assumes the task is just as it was read."""
+    return {"status": task.status, "attempt": task.attempt, "stop_requested": task.stop_requested}
+
+
+def meta(task: Task, actor: str | None = None) -> dict[str, Any]:
+    """Envelope fields of an event about `task`."""
+    return {
+        "task_id": task.id,
+        "session_key": task.session_key,
+        "agent_id": task.agent,
+        "attempt": task.attempt,
+        "actor": actor or task.creator,
+    }
+
+
+def turn_of(task_id: str, attempt: int) -> str:
+    """What the turn of an attempt is called in events."""
+    return f"{task_id}.{attempt}"
+
+
+def in_turn(task: Task, actor: str | None = None) -> dict[str, Any]:
+    """Envelope fields of an event of the task's running turn."""
+    return {**meta(task, actor), "turn_id": turn_of(task.id, task.attempt)}
+
+
+def pause_before(task: Task) -> float:
+    """Seconds to wait before a task that failed is tried again: an automation has more patience than a person."""
+    if task.cause == "automation":
+        return AUTOMATION_PAUSES[min(task.failures, len(AUTOMATION_PAUSES) - 1)]
+    return retry_delay(task.failures + 1)
+
+
+def retry_delay(failures: int, base_seconds: float = 2.0, cap_seconds: float = 300.0) -> float:
+    """Seconds to wait before the next try: doubling, jittered by half either way so that many do not come at once."""
+    plain: float = min(cap_seconds, base_seconds * 2.0 ** (failures - 1))
+    return plain * random.uniform(0.5, 1.5)  # noqa: S311 - spreading load, not a secret
+
+
+class Ended(NamedTuple):
+    """A step that has ended: its task, whether a tool was used in it, the thread it leaves, why it is tried again."""
+
+    task: Task
+    tools: int = 0
+    thread_id: str | None = None
+    why: str | None = None

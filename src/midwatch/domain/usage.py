@@ -1,0 +1,112 @@
+"""Usage: what ended work has cost, by actor, agent, session, model and day. Figures that no agent told stay unknown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+from zoneinfo import ZoneInfo
+
+from midwatch.base.clock import SECOND
+
+By = Literal["actor", "agent", "session", "model", "day"]
+PARTS: tuple[By, ...] = get_args(By)
+QUARTER = 900 * SECOND
+"""A quarter of an hour lies within one day, in whichever zone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which ended tasks to add up, and by what. `until` is not counted any more."""
+
+    since: int
+    until: int
+    by: tuple[By, ...] = ("actor", "agent")
+    session_key: str | None = None
+
+
+class Spent(NamedTuple):
+    """What some ended tasks have cost together. What they were not told apart by is None."""
+
+    actor: str | None = None
+    agent: str | None = None
+    session: str | None = None
+    model: str | None = None
+    quarter: int | None = None
+    """When they ended, in quarters of an hour since the epoch."""
+    tasks: int = 0
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    micros: int = 0
+    """How long they worked, by their last attempts."""
+    untold: int = 0
+    """How many worked and told nothing of what they used."""
+    unpriced: int = 0
+    """How many worked and told no cost."""
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+    cost_usd: float | None = None
+
+
+class UsageStore(Protocol):
+    """Port: what ended tasks have cost."""
+
+    async def spent(self, asked: Asked) -> list[Spent]:
+        """What the tasks have cost that ended in that time, added up by what is asked for, days in quarters of hours.
+        A task that is in no conversation has the session ''; one that told no model has the model ''."""
+        ...
+
+
+COUNTS = ("tasks", "done", "failed", "cancelled", "untold", "unpriced")
+FIGURES = ("input_tokens", "output_tokens", "cost_usd")
+
+
+def summed(rows: Iterable[Spent]) -> dict[str, Any]:
+    """The figures of all of them together."""
+    total: dict[str, Any] = dict.fromkeys(COUNTS, 0) | dict.fromkeys(FIGURES)
+    micros = 0
+    for row in rows:
+        micros += row.micros
+        for name in COUNTS:
+            total[name] += getattr(row, name)
+        for name in FIGURES:
+            figure = getattr(row, name)
+            if figure is not None and math.isfinite(figure):
+                total[name] = (total[name] or 0) + figure
+    for name in FIGURES:
+        if total[name] is not None:
+            total[name] = round(total[name], 6) if name == "cost_usd" else round(total[name])
+    return total | {"seconds": round(micros / SECOND, 3)}
+
+
+def grouped(rows: Iterable[Spent], by: Sequence[By], zone: ZoneInfo) -> list[dict[str, Any]]:
+    """The figures of each part: days in order, else those with most tasks first."""
+    parts: dict[tuple[str, ...], list[Spent]] = {}
+    for row in rows:
+        parts.setdefault(tuple(_name(row, part, zone) for part in by), []).append(row)
+    made = [{**dict(zip(by, key, strict=True)), **summed(part)} for key, part in parts.items()]
+    if "day" in by:
+        return sorted(made, key=lambda one: (one["day"], -one["tasks"], *(one[part] for part in by)))
+    return sorted(made, key=lambda one: (-one["tasks"], *(one[part] for part in by)))
+
+
+def _name(row: Spent, part: By, zone: ZoneInfo) -> str:
+    if part != "day":
+        return getattr(row, part) or ""
+    ended = (row.quarter or 0) * QUARTER // SECOND
+    return datetime.fromtimestamp(ended, zone).date().isoformat()
+
+
+def told(total: Mapping[str, Any]) -> str:
+    """What the figures leave out, in words; nothing when they are whole."""
+    if not total["tasks"]:
+        return ""
+    said = []
+    if total["untold"]:
+        said.append(f"{total['untold']} told nothing")
+    if total["unpriced"] > total["untold"]:
+        said.append(f"{total['unpriced'] - total['untold']} told no cost")
+    return f"of {total['tasks']} {'task' if total['tasks'] == 1 else 'tasks'} {' and '.join(said)}" if said else ""

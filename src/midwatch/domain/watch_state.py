@@ -1,0 +1,85 @@
+"""States: what somebody who begins to watch is shown first. Each is one moment of the store and says which: every event
+up to `as_of_seq` is in it, none after."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from midwatch.domain.event import Event
+from midwatch.domain.session import Fault, Message, View
+from midwatch.domain.steering import Steer
+from midwatch.domain.task import Summary, Task
+
+MESSAGES_SHOWN = 200
+
+
+class TaskState(NamedTuple):
+    """A task, and the last thing that happened to it."""
+
+    as_of_seq: int
+    task: Task
+    last: Event | None
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it."""
+        return {"as_of_seq": self.as_of_seq, "task": self.task.snapshot()}
+
+
+class SessionState(NamedTuple):
+    """A conversation: its last messages in order, what runs, what waits, and its recent troubles."""
+
+    as_of_seq: int
+    view: View
+    messages: list[Message]
+    running: Task | None
+    queue: list[Task]
+    errors: list[Fault]
+    steers: list[Steer]
+    """Messages the running turn has not taken."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it."""
+        return {
+            "as_of_seq": self.as_of_seq,
+            "session": self.view.snapshot(),
+            "messages": [message.snapshot() for message in self.messages],
+            "running": self.running.snapshot() if self.running else None,
+            "queue": [task.snapshot() for task in self.queue],
+            "errors": [fault.snapshot() for fault in self.errors],
+            "steers": [steer.snapshot() for steer in self.steers],
+        }
+
+
+class DeskState(NamedTuple):
+    """Everything, in short: how many tasks there are, and those that run, each with the last thing that happened."""
+
+    as_of_seq: int
+    summary: Summary
+    running: list[tuple[Task, Event | None]]
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it."""
+        return {
+            "as_of_seq": self.as_of_seq,
+            "summary": self.summary._asdict(),
+            "running": [task.snapshot() for task, _ in self.running],
+        }
+
+
+State = TaskState | SessionState | DeskState
+
+
+class StateStore(Protocol):
+    """Port: whole moments of the store."""
+
+    async def state_of_task(self, task_id: str) -> TaskState | None:
+        """The task now, or None."""
+        ...
+
+    async def state_of_session(self, key: str) -> SessionState | None:
+        """The conversation now, or None."""
+        ...
+
+    async def state_of_desk(self) -> DeskState:
+        """Everything now."""
+        ...

@@ -1,0 +1,254 @@
+"""Worktrees: a directory and a branch of its own for a task or a conversation, beside the user's checkout.
+
+A worktree is made from the repository's HEAD when the work starts, on the machine that runs it. It is kept until a
+person merges or removes it. Attempts, retries and the turns of one conversation share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+from midwatch.base.clock import iso
+from midwatch.domain.changes import Changes, Fence, Update
+from midwatch.domain.event import Event, WorktreeChanged, event
+from midwatch.domain.task import WORKTREE_SHOWN, Task, conversation
+
+Status = Literal["making", "kept", "merged", "removed"]
+How = Literal["fast-forward", "merge", "nothing"]
+
+STATUSES: tuple[Status, ...] = ("making", "kept", "merged", "removed")
+TRANSITIONS: Mapping[Status, frozenset[Status]] = {
+    "making": frozenset({"kept", "removed"}),
+    "kept": frozenset({"merged", "removed"}),
+    "merged": frozenset({"kept", "removed"}),
+    "removed": frozenset({"making"}),
+}
+PRESENT: tuple[Status, ...] = ("making", "kept", "merged")
+BRANCHES = "midwatch/"
+MAX_DIFF = 10_000_000
+"""Bytes of a diff that are read at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worktree:
+    """The record. `files`, `added` and `removed` are against `base`, with what is not committed; None: not known."""
+
+    id: str
+    status: Status
+    host: str
+    repository: str
+    """The checkout it was made from."""
+    path: str
+    branch: str
+    base: str
+    """The commit it began from."""
+    target: str | None
+    """The branch that was checked out then, and that it is merged into; None when there was none."""
+    subdir: str
+    """The working directory, inside of it."""
+    task_id: str
+    """The latest task that worked in it."""
+    session_key: str | None = None
+    creator: str | None = None
+    files: int | None = None
+    added: int | None = None
+    removed: int | None = None
+    dirty: bool | None = None
+    note: str | None = None
+    created_at: int = 0
+    updated_at: int = 0
+    revision: int = 0
+
+    @property
+    def noun(self) -> str:
+        """Its table."""
+        return "worktree"
+
+    @property
+    def workdir(self) -> str:
+        """Where a turn works."""
+        return str(Path(self.path, self.subdir))
+
+    def note_of_task(self) -> dict[str, Any]:
+        """What a task tells of it."""
+        return {name: getattr(self, name) for name in WORKTREE_SHOWN}
+
+    def snapshot(self) -> dict[str, Any]:
+        """As JSON shows it."""
+        shown = {name: getattr(self, name) for name in SHOWN}
+        return {**shown, "created_at": iso(self.created_at), "updated_at": iso(self.updated_at)}
+
+
+SHOWN = (
+    "id", "status", "branch", "path", "repository", "target", "base", "host", "task_id", "session_key", "creator",
+    "files", "added", "removed", "dirty", "note",
+)  # fmt: skip
+
+
+class Place(NamedTuple):
+    """Where in which repository a directory lies, and what is checked out there."""
+
+    repository: str
+    subdir: str
+    head: str
+    branch: str | None
+    note: str | None = None
+    """What of the checkout will not be in a worktree."""
+
+
+class Stat(NamedTuple):
+    """How a worktree differs from its base."""
+
+    files: int
+    added: int
+    removed: int
+    dirty: bool
+
+
+class Diff(NamedTuple):
+    """The text of a difference, and whether there is more of it than was asked for."""
+
+    text: str
+    truncated: bool
+
+
+class Merged(NamedTuple):
+    """What a merge did: the commit the target has now."""
+
+    commit: str
+    how: How
+
+
+class Git(Protocol):
+    """Port: what is asked of git. Each method raises Conflict with one line and its remedy when it cannot be done, and
+    leaves the user's checkout, index and branches as they were."""
+
+    async def locate(self, workdir: str) -> Place:
+        """The repository that holds a directory."""
+        ...
+
+    async def make(self, tree: Worktree) -> None:
+        """Make its directory and branch anew from its base, over whatever an interrupted making has left."""
+        ...
+
+    async def mend(self, tree: Worktree) -> None:
+        """Have its directory again, from its branch, when somebody took it away; nothing is done when it is there."""
+        ...
+
+    async def tip(self, tree: Worktree) -> str:
+        """The commit that is checked out in it."""
+        ...
+
+    async def stat(self, tree: Worktree) -> Stat:
+        """How it differs from its base, with what is not committed and new files."""
+        ...
+
+    async def diff(self, tree: Worktree, limit: int) -> Diff:
+        """The same as text, up to `limit` bytes."""
+        ...
+
+    async def merge(self, tree: Worktree, message: str) -> Merged:
+        """Commit what is not committed in it, and bring its branch into its target."""
+        ...
+
+    async def losses(self, tree: Worktree) -> list[str]:
+        """What is nowhere else and would be lost with it, in words; empty when nothing is."""
+        ...
+
+    async def remove(self, tree: Worktree) -> None:
+        """Remove its directory and its branch, whatever is in them."""
+        ...
+
+
+class Mutex(Protocol):
+    """A lock among processes of one machine."""
+
+    def acquire(self) -> bool:
+        """Take it; False when somebody else holds it."""
+        ...
+
+    def release(self) -> None:
+        """Let go."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorktreeFilter:
+    """Which to list; without statuses those that are there. `before` is the id the last page ended with."""
+
+    statuses: tuple[Status, ...] = PRESENT
+    before: str | None = None
+    limit: int = 50
+
+
+class WorktreeStore(Protocol):
+    """Port: records of worktrees. They are written through `Changes`."""
+
+    async def get_worktree(self, worktree_id: str) -> Worktree | None:
+        """The worktree, or None."""
+        ...
+
+    async def list_worktrees(self, which: WorktreeFilter) -> list[Worktree]:
+        """Newest first."""
+        ...
+
+    async def prune_worktrees(self, before: int) -> int:
+        """Forget those that were removed before `before`. Returns how many."""
+        ...
+
+
+# -- pure steps --------------------------------------------------------------------------------------------------
+
+
+def short_id(worktree_id: str) -> str:
+    """The part of an id that names directory and branch."""
+    return worktree_id[-12:]
+
+
+def wanted_id(task: Task) -> str | None:
+    """The id of the worktree a task wants, or None."""
+    return None if task.worktree is None else str(task.worktree["id"])
+
+
+def planned(task: Task, place: Place, home: str, host: str, now: int) -> Worktree:
+    """The worktree of a task, before it is made."""
+    made = wanted_id(task)
+    assert made is not None
+    return Worktree(
+        id=made, status="making", host=host, repository=place.repository, path=str(Path(home, short_id(made))),
+        branch=BRANCHES + short_id(made), base=place.head, target=place.branch, subdir=place.subdir, task_id=task.id,
+        session_key=task.session_key if conversation(task) else None, creator=task.creator, note=place.note,
+        created_at=now, updated_at=now,
+    )  # fmt: skip
+
+
+def changed(tree: Worktree, now: int, **fields: Any) -> tuple[Worktree, Update]:
+    """The worktree with some fields changed; refused when somebody else changed it meanwhile."""
+    guard: dict[str, Any] = {"revision": tree.revision}
+    if "status" in fields:
+        guard["status"] = tree.status
+    fields |= {"updated_at": now, "revision": tree.revision + 1}
+    return replace(tree, **fields), Update("worktree", tree.id, fields, guard)
+
+
+def noted(tree: Worktree, task: Task) -> Update:
+    """What its latest task tells of it from now on."""
+    return Update("task", task.id, {"worktree": tree.note_of_task()})
+
+
+def used(tree: Worktree, task: Task, now: int, **fields: Any) -> tuple[Worktree, Changes]:
+    """A task works in it from now on."""
+    after, update = changed(tree, now, task_id=task.id, **fields)
+    told = () if after.status == tree.status else (told_of(after, now),)
+    return after, Changes(fence=Fence(task.id, task.attempt), updates=(update, noted(after, task)), events=told)
+
+
+def told_of(tree: Worktree, now: int, actor: str | None = None, into: str | None = None) -> Event:
+    """The event of a change of its state."""
+    payload = WorktreeChanged(
+        worktree_id=tree.id, status=tree.status, branch=tree.branch, path=tree.path, files=tree.files, into=into
+    )
+    return event(payload, now, task_id=tree.task_id, session_key=tree.session_key, actor=actor or tree.creator)

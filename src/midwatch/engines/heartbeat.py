@@ -1,0 +1,136 @@
+"""The heart of a process on a shared database: it beats in a thread of its own until the last agent has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+
+from midwatch.base.clock import Clock
+from midwatch.base.errors import Conflict, StoreError
+from midwatch.domain.changes import Fence
+from midwatch.domain.instance import DEAD_SECONDS, Beat, Pulse
+from midwatch.running.worker import Worker
+
+log = logging.getLogger("midwatch.engine")
+
+BEAT_SECONDS = 2.0
+SOUND_SECONDS = 2 * BEAT_SECONDS
+"""A process whose last beat is older than this takes no tasks; nor does one, for as long, that was taken for dead."""
+
+
+class Heartbeat:
+    """Beats, and tells the event loop what each beat found out."""
+
+    def __init__(
+        self,
+        pulse: Pulse,
+        clock: Clock,
+        worker: Worker,
+        on_lead: Callable[[], None],
+        introduce: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._pulse = pulse
+        self._clock = clock
+        self._worker = worker
+        self._on_lead = on_lead
+        self._introduce = introduce
+        self._beat: Beat | None = None
+        self._beaten_at = self._sound_from = clock.monotonic()
+        self._connected_since: float | None = None
+        self._begun = self._number = 0
+        self._asked: dict[str, int] = {}
+        self._bell = threading.Event()
+        self._ended = False
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="midwatch-heart", daemon=True)
+
+    def start(self) -> None:
+        """Begin. The process has just made itself known."""
+        self._beaten_at = self._clock.monotonic()
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End, and leave the lead to others."""
+        self._ended = True
+        self._bell.set()
+        if self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join)
+        if self._beat is not None:
+            with suppress(StoreError):
+                await asyncio.to_thread(self._pulse.resign)
+        self._pulse.close()
+
+    def leads(self) -> bool:
+        """Whether the last beat found this process in the lead."""
+        return self._beat is not None and self._beat.leads
+
+    def connected(self) -> bool:
+        """Whether the last beat reached the database."""
+        return self._beat is not None
+
+    def sound(self) -> bool:
+        """Whether others certainly hold this process for alive, so that what it takes now is not taken from it."""
+        now = self._clock.monotonic()
+        return now - self._beaten_at < SOUND_SECONDS and now >= self._sound_from
+
+    def dead(self, owners: Iterable[str]) -> set[str]:
+        """Those whose heartbeat was too old in a beat that began after they were first asked about; before that they
+        may be new. Who was cut off itself cannot tell, and says nobody."""
+        asked, self._asked = self._asked, {}
+        alive = self._beat.alive if self._beat is not None else frozenset()
+        for owner in owners:
+            self._asked[owner] = asked.get(owner, self._begun)
+            if owner not in alive and owner not in asked:
+                self._bell.set()  # find out now
+        now, since = self._clock.monotonic(), self._connected_since
+        if self._beat is None or since is None or now - since < DEAD_SECONDS or now - self._beaten_at > SOUND_SECONDS:
+            return set()
+        return {owner for owner, before in self._asked.items() if owner not in alive and before < self._number}
+
+    def _run(self) -> None:
+        while not self._ended:
+            self._bell.clear()
+            self._begun += 1
+            began = self._clock.monotonic()
+            owned = {run.turn.fence for run in list(self._worker.running.values()) if run.turn is not None}
+            try:
+                beat: Beat | None = self._pulse.beat()
+            except StoreError as problem:
+                log.warning("no heartbeat: %s", problem)
+                beat = None
+            with suppress(RuntimeError):  # the loop is gone
+                self._loop.call_soon_threadsafe(self._beaten, beat, owned, self._begun, began)
+            self._bell.wait(BEAT_SECONDS)
+
+    def _beaten(self, beat: Beat | None, owned: set[Fence], number: int, began: float) -> None:
+        """`owned` is what ran here before the beat: what is not leased any more is somebody else's."""
+        before = self._beat
+        self._beat, self._number = beat, number
+        if beat is None:
+            self._connected_since = None
+            return
+        if self._connected_since is None or began - self._beaten_at > DEAD_SECONDS:
+            self._connected_since = began
+        self._beaten_at = began
+        if beat.leads and (before is None or not before.leads or before.alive - beat.alive):
+            self._on_lead()
+        if not beat.known and not self._ended:
+            log.warning("this process was taken for dead; it makes itself known again")
+            self._sound_from = self._clock.monotonic() + SOUND_SECONDS
+            asyncio.ensure_future(self._known_again()).add_done_callback(_heard_of)
+        for fence in owned - beat.leases:
+            run = self._worker.running.get(fence.task_id)
+            if run is not None and run.task.attempt == fence.attempt and not run.ended.done():
+                run.interrupt("lost")
+
+    async def _known_again(self) -> None:
+        with suppress(StoreError, Conflict):  # the next beat tries again; or it is listed, and was only late
+            await self._introduce()
+
+
+def _heard_of(done: asyncio.Future[None]) -> None:
+    if not done.cancelled() and (problem := done.exception()):
+        log.error("this process could not make itself known", exc_info=problem)

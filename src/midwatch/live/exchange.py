@@ -1,0 +1,301 @@
+"""The relay: small messages between the processes of one desk, and live events for those who watch from another one.
+
+A process with watchers says what they want, says it again now and then, and says when nobody wants it any more; what a
+dead process wanted runs out. A live event leaves the process it is made in only while somebody elsewhere wants it.
+Whoever begins to want something is sent what is written so far, so that the pieces that follow fit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, fields
+from typing import Any, NamedTuple
+
+from midwatch.base.clock import Clock
+from midwatch.domain.event import KINDS, Event, EventFilter, wanted
+from midwatch.domain.relay import EVERYBODY, Audience, Relay
+from midwatch.live.drafts import Drafts, ends, joined
+
+log = logging.getLogger("midwatch.relay")
+
+WISH, LIVE = "wish", "live"
+RENEW_SECONDS = 10.0
+WISH_SECONDS = 35.0
+"""A wish that was not renewed for this long is over."""
+MOST_PENDING = 1_000_000
+"""Characters that wait for one process because the wire is slow; beyond that they are dropped."""
+MOST_SO_FAR = 4_000_000
+LARGE = 250_000
+MOST_HELD = 1000
+
+
+class _Peer:
+    """A process that wants live events of this one."""
+
+    def __init__(self) -> None:
+        self.wants: frozenset[EventFilter] = frozenset()
+        self.until = 0.0
+        self.fresh = True
+        """Whether what is sent next begins anew."""
+        self.pending: list[Event] = []
+        self.dropped = 0
+        self._size = 0
+
+    def wanted(self, live: Event) -> bool:
+        return any(which.matches(live) for which in self.wants)
+
+    def add(self, live: Event) -> None:
+        """Have it sent. A screen replaces the one before it; too much is not sent at all."""
+        if live.kind == "screen_update":
+            self.pending = [e for e in self.pending if e.kind != live.kind or e.session_key != live.session_key]
+        self._size += _length(live)
+        if self.dropped or self._size > MOST_PENDING:
+            self.dropped += len(self.pending) + 1
+            self.pending.clear()
+        else:
+            self.pending.append(live)
+
+    def take(self) -> list[Event]:
+        taken = joined(self.pending)
+        self.pending, self.dropped, self._size = [], 0, 0
+        return taken
+
+
+class _Told(NamedTuple):
+    """Some live events of another process, told when `seq` was the last stored event it knew."""
+
+    seq: int
+    dropped: int
+    events: list[Event]
+
+
+class Exchange:
+    """Gives live events to the buses of other processes and takes theirs, for as long as somebody wants them."""
+
+    def __init__(self, relay: Relay, clock: Clock, live: Drafts, audience: Audience) -> None:
+        self._relay = relay
+        self._clock = clock
+        self._live = live
+        self._audience = audience
+        self._wants: Counter[EventFilter] = Counter()
+        self._changed = asyncio.Event()
+        self._peers: dict[str, _Peer] = {}
+        self._sources: dict[str, deque[_Told]] = {}
+        """Processes whose live events fit what is known here, and those of them that come too early."""
+        self._online = self._stopped = False
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        relay.on_connect(self._connected)
+        relay.on_loss(self._lost)
+        relay.on_message(WISH, self._wished)
+        relay.on_message(LIVE, self._told)
+
+    async def stop(self) -> None:
+        """Want nothing more."""
+        self._stopped = True
+        for task in list(self._tasks.values()):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        if self._wants:
+            self._wants.clear()
+            self._wish(EVERYBODY)
+
+    # -- what is wanted here -------------------------------------------------------------------------------------
+
+    def want(self, which: EventFilter) -> None:
+        """Somebody here begins to watch."""
+        in_vain = which.kinds and not any(kind.live and wanted(which.kinds).has(name) for name, kind in KINDS.items())
+        if in_vain or self._stopped:
+            return
+        self._wants[which] += 1
+        if self._wants[which] == 1:
+            self._relay.open()
+            self._announce_soon()
+
+    def unwant(self, which: EventFilter) -> None:
+        """Somebody here has ended watching."""
+        if which in self._wants:
+            self._wants[which] -= 1
+            if not self._wants[which]:
+                del self._wants[which]
+                self._announce_soon()
+
+    def _announce_soon(self) -> None:
+        self._changed.set()
+        self._run("announce", self._announce)
+
+    async def _announce(self) -> None:
+        while self._wants:
+            self._changed.clear()
+            self._wish(EVERYBODY)
+            await self._relay.sent()
+            renewal = self._clock.call_later(RENEW_SECONDS, self._changed.set)
+            try:
+                await self._changed.wait()
+            finally:
+                renewal.cancel()
+        self._sources.clear()
+        self._wish(EVERYBODY)
+
+    def _wish(self, to: str, *, fresh: bool = False, ask: bool = False) -> None:
+        """Say what is wanted here; `fresh` when it is to be told anew; `ask` what others want."""
+        if self._online:
+            wants = [{k: v for k, v in asdict(which).items() if v} for which in self._wants]
+            self._relay.send(to, WISH, {"wants": wants, "fresh": fresh, "ask": ask})
+
+    def _told(self, sender: str, data: Mapping[str, Any]) -> None:
+        """Another process tells live events."""
+        if data["fresh"]:
+            self._sources[sender] = deque()
+        held = self._sources.get(sender)
+        if held is None:
+            return  # something before it was lost, and it was asked to begin anew
+        held.append(_Told(data["seq"], data["dropped"], [_event(plain) for plain in data["events"]]))
+        if len(held) > MOST_HELD:
+            self._lost(sender)
+        else:
+            self._audience.seek(data["seq"])
+            self._release(sender, held)
+
+    def reached(self) -> None:
+        """Stored events were shown here: what other processes told after them may be shown now."""
+        for sender, held in list(self._sources.items()):
+            self._release(sender, held)
+
+    def _release(self, sender: str, held: deque[_Told]) -> None:
+        while held and held[0].seq <= self._audience.shown_seq:
+            told = held.popleft()
+            if told.dropped:
+                self._audience.lost_from(sender, told.dropped)
+            for live in told.events:
+                if not self._live.over(live, told.seq):
+                    self._audience.show_from(sender, live)
+
+    def _lost(self, sender: str) -> None:
+        self._sources.pop(sender, None)
+        self._audience.lost_from(sender, 1)
+        if self._wants:
+            self._wish(sender, fresh=True)
+
+    def _connected(self) -> None:
+        """Nothing is known for certain: everybody says again what they want, and is told it from the beginning."""
+        self._online = True
+        self._peers.clear()
+        for sender in list(self._sources):
+            del self._sources[sender]
+            self._audience.lost_from(sender, 1)
+        self._wish(EVERYBODY, fresh=True, ask=True)
+
+    # -- what is wanted elsewhere --------------------------------------------------------------------------------
+
+    def share(self, live: Event) -> None:
+        """Send a live event of this process to those who want it."""
+        for name, peer in list(self._peers.items()):
+            if peer.until < self._clock.monotonic():
+                del self._peers[name]
+            elif peer.wanted(live):
+                peer.add(live)
+                self._run("send", self._send)
+
+    def ended(self, made: Event) -> None:
+        """What a stored event ends need not be sent bit by bit any more."""
+        for peer in self._peers.values():
+            if peer.pending:
+                peer.pending = [live for live in peer.pending if not ends(made, live)]
+
+    def _wished(self, sender: str, data: Mapping[str, Any]) -> None:
+        """Another process says what it wants, and perhaps that it was away."""
+        if data["ask"]:
+            if sender in self._sources:
+                self._lost(sender)
+            elif self._wants:
+                self._wish(sender, fresh=True)
+        wants = frozenset(_filter(plain) for plain in data["wants"])
+        peer = self._peers.pop(sender, None)
+        if not wants:
+            return
+        if peer is None or data["fresh"] or peer.until < self._clock.monotonic():
+            peer = _Peer()
+        before = peer.wants
+        self._peers[sender] = peer
+        peer.until = self._clock.monotonic() + WISH_SECONDS
+        peer.wants = wants
+        if wants - before:
+            peer.pending.extend(self._so_far(wants - before, before))
+            self._run("send", self._send)
+
+    def _so_far(self, wants: Iterable[EventFilter], known: Iterable[EventFilter] = ()) -> Iterator[Event]:
+        left = MOST_SO_FAR
+        for live in self._live.so_far():
+            if any(one.matches(live) for one in wants) and not any(one.matches(live) for one in known):
+                left -= _length(live)
+                if left >= 0:
+                    yield live
+
+    async def _send(self) -> None:
+        """Send what is pending. What comes while it is under way is joined and sent then: a slow wire gets less."""
+        while due := [(name, peer) for name, peer in self._peers.items() if peer.pending or peer.dropped]:
+            for name, peer in due:
+                dropped = peer.dropped
+                events = peer.take()
+                if dropped:
+                    events, peer.fresh = list(self._so_far(peer.wants)), True
+                if not self._send_to(name, peer, dropped, events):
+                    self._peers.pop(name, None)  # it says again what it wants when it is heard again
+            await self._relay.sent()
+
+    def _send_to(self, name: str, peer: _Peer, dropped: int, events: list[Event]) -> bool:
+        for group in _groups(events):
+            said = {"seq": self._audience.known_seq, "dropped": dropped, "fresh": peer.fresh}
+            if not self._relay.send(name, LIVE, {**said, "events": [_plain(live) for live in group]}):
+                return False
+            dropped, peer.fresh = 0, False
+        return True
+
+    def _run(self, name: str, work: Callable[[], Any]) -> None:
+        if name not in self._tasks or self._tasks[name].done():
+            self._tasks[name] = asyncio.get_running_loop().create_task(work())
+            self._tasks[name].add_done_callback(_ended)
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("live events are not exchanged: %r", task.exception())
+
+
+def _groups(events: list[Event]) -> Iterator[list[Event]]:
+    """All of them in order, in messages that are not too large; one at least."""
+    group: list[Event] = []
+    size = 0
+    for live in events:
+        if group and size + _length(live) > LARGE:
+            yield group
+            group, size = [], 0
+        group.append(live)
+        size += _length(live)
+    yield group
+
+
+def _length(live: Event) -> int:
+    return sum(len(value) for value in live.payload.values() if isinstance(value, str))
+
+
+def _plain(live: Event) -> dict[str, Any]:
+    return {name: value for name, value in live._asdict().items() if value is not None}
+
+
+def _event(plain: Mapping[str, Any]) -> Event:
+    """Fields that only a newer version knows are left out."""
+    return Event(**{name: plain[name] for name in Event._fields if name in plain})
+
+
+FILTERS = tuple(field.name for field in fields(EventFilter))
+
+
+def _filter(plain: Mapping[str, Any]) -> EventFilter:
+    known = {name: plain[name] for name in FILTERS if name in plain}
+    return EventFilter(**{**known, "kinds": tuple(known.get("kinds", ()))})

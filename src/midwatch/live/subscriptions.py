@@ -1,0 +1,326 @@
+"""Subscriptions: functions of this process that are told of events, each under a name, in a task of its own.
+
+One that follows the log loses nothing: the log is its queue, and a durable one goes on where it was after a restart. A
+live one has a bounded queue; what does not fit is dropped and counted. One that is slow, fails or hangs harms nobody
+but itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing, suppress
+from typing import Any, Protocol
+
+from midwatch.base.clock import Clock
+from midwatch.base.errors import InvalidInput, StoreError, StoreUnavailable
+from midwatch.domain.event import EVERYTHING, Event, EventFilter, EventLog, Gap, event
+
+log = logging.getLogger("midwatch.subscriptions")
+
+Handler = Callable[[Event], Awaitable[object]]
+
+HANDLER_SECONDS = 60.0
+MOST_WAITING = 1000
+PAUSE_SECONDS = 1.0
+SAVE_SECONDS = 0.05
+"""How much of a durable one's work may be done again after a crash, if the handler is quick."""
+STOP_SECONDS = 5.0
+
+
+class Source(Protocol):
+    """What a subscription needs of the bus."""
+
+    @property
+    def shown_seq(self) -> int: ...
+    def batches(
+        self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False
+    ) -> AsyncGenerator[Sequence[Event], None]: ...
+
+
+class _Limit:
+    """How long a handler may take. One timer serves many calls: one for each costs more than most handlers."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._over = False
+
+    async def call(self, handler: Handler, told: Event) -> None:
+        """Have it handled; TimeoutError when that took too long."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        self._until = loop.time() + self._seconds
+        if self._timer is None and task is not None:
+            self._timer = loop.call_at(self._until, self._look, task, loop)
+        try:
+            await handler(told)
+        except asyncio.CancelledError:
+            if not self._expired():
+                raise
+        else:
+            if not self._expired():
+                return
+        finally:
+            self._until = None
+        raise TimeoutError(f"it took longer than {self._seconds:g} s")
+
+    def _look(self, task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        if self._until is None:
+            return
+        if loop.time() >= self._until:
+            self._over = True
+            task.cancel()
+        else:
+            self._timer = loop.call_at(self._until, self._look, task, loop)
+
+    def _expired(self) -> bool:
+        """Whether the time was up, and nobody else wants the task to end."""
+        over, self._over = self._over, False
+        task = asyncio.current_task()
+        return over and task is not None and task.uncancel() == 0
+
+
+class Subscription:
+    """One of them, and what became of the events so far. A `gap` event tells the handler that some are missing."""
+
+    def __init__(self, name: str, handler: Handler, which: EventFilter, clock: Clock, seconds: float) -> None:
+        self.name = name
+        self.which = which
+        self.received = 0
+        self.handled = 0
+        self.failed = 0
+        """The handler raised, or took too long; it is not told again."""
+        self.dropped = 0
+        """They did not fit into the queue of a live one, or were pruned before a slow one came to them."""
+        self._handler = handler
+        self._clock = clock
+        self._limit = _Limit(seconds)
+        self._logged = -PAUSE_SECONDS
+
+    @property
+    def lag(self) -> int:
+        """How many events it is behind."""
+        return 0
+
+    async def tell(self, told: Event) -> None:
+        """Have the handler do its work. What it does wrong is its own affair."""
+        try:
+            await self._limit.call(self._handler, told)
+            self.handled += 1
+        except StoreUnavailable:
+            raise
+        except Exception as problem:
+            self.failed += 1
+            now = self._clock.monotonic()
+            if now - self._logged >= PAUSE_SECONDS:  # not one line for each of ten thousand events
+                self._logged = now
+                log.warning(
+                    "subscription %s failed over %s, %d times so far", self.name, told.kind, self.failed,
+                    exc_info=problem,
+                )  # fmt: skip
+
+    async def stopped(self) -> None:
+        """It is told no more."""
+
+
+class _Following(Subscription):
+    """Follows the log from `position` on."""
+
+    def __init__(self, *args: Any, source: Source, store: EventLog, position: int, durable: bool) -> None:
+        super().__init__(*args)
+        self._source = source
+        self._store = store
+        self._position = self._saved = position
+        self._durable = durable
+        self._busy = False
+        self._saved_at = 0.0
+
+    @property
+    def lag(self) -> int:
+        return max(0, self._source.shown_seq - self._position) if self._busy else 0
+
+    async def run(self, leads: Callable[[], bool]) -> None:
+        """Until the desk is closed."""
+        while True:
+            try:
+                if self._durable:  # another process may have gone on with it meanwhile
+                    self._position = max(self._position, await self._store.get_cursor(self.name) or 0)
+                async with aclosing(self._source.batches(self._position, self.which)) as batches:
+                    if await self._each(batches, leads):
+                        return
+            except StoreError as problem:
+                log.warning("subscription %s waits for the store: %s", self.name, problem)
+            except Exception:
+                log.exception("subscription %s begins again", self.name)
+            self._busy = False
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _each(self, batches: AsyncGenerator[Sequence[Event], None], leads: Callable[[], bool]) -> bool:
+        """Whether there will never be more."""
+        async for batch in batches:
+            self._busy = True
+            for told in batch:
+                if not leads():
+                    return False
+                self.received += 1
+                await self.tell(told)
+                self._passed(told)
+                if self._durable and self._clock.monotonic() - self._saved_at >= SAVE_SECONDS:
+                    await self.save()
+            await self.save()
+            self._busy = False
+        return True
+
+    def _passed(self, told: Event) -> None:
+        if told.kind == "gap":
+            gone = (told.payload["oldest_seq"] or 0) - 1 - self._position
+            self.dropped += max(0, gone)
+            self._position += max(0, gone)
+        else:
+            self._position = told.seq
+
+    async def save(self) -> None:
+        """Note how far it has come."""
+        if self._durable and self._position != self._saved:
+            position = self._position
+            await self._store.set_cursor(self.name, position)
+            self._saved, self._saved_at = position, self._clock.monotonic()
+
+    async def stopped(self) -> None:
+        with suppress(StoreError):  # then some are told again
+            await self.save()
+
+
+class _Tapping(Subscription):
+    """Takes what happens now, live events too, for as long as there is room."""
+
+    def __init__(self, *args: Any, source: Source, most: int) -> None:
+        super().__init__(*args)
+        self._source = source
+        self._most = most
+        self._queue: deque[Event] = deque()
+        self._missing = 0
+        self._news = asyncio.Event()
+
+    @property
+    def lag(self) -> int:
+        return len(self._queue)
+
+    async def take(self, position: int) -> None:
+        """Never waits for the handler."""
+        while True:
+            try:
+                async with aclosing(self._source.batches(position, self.which, live=True)) as batches:
+                    async for batch in batches:
+                        for told in batch:
+                            position = told.seq or position
+                            self._offer(told)
+                        self._news.set()
+                    return
+            except StoreError as problem:
+                log.warning("subscription %s waits for the store: %s", self.name, problem)
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    def _offer(self, told: Event) -> None:
+        if told.kind == "gap":  # told below, with what is missing here
+            self._missing += told.payload["dropped"] or 1
+            return
+        self.received += 1
+        if len(self._queue) >= self._most:
+            self._missing += 1
+            return
+        self._mark()
+        self._queue.append(told)
+
+    def _mark(self) -> None:
+        if self._missing:
+            self._queue.append(event(Gap(dropped=self._missing), self._clock.now()))
+            self.dropped, self._missing = self.dropped + self._missing, 0
+
+    async def run(self) -> None:
+        """Give the handler what waits."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._queue or self._missing:
+                if not self._queue:
+                    self._mark()
+                with suppress(StoreUnavailable):
+                    await self.tell(self._queue.popleft())
+
+
+class Subscriptions:
+    """All of this process."""
+
+    def __init__(self, store: EventLog, source: Source, clock: Clock) -> None:
+        self._store = store
+        self._source = source
+        self._clock = clock
+        self._known: dict[str, Subscription] = {}
+        self._tasks: dict[str, list[asyncio.Task[None]]] = {}
+
+    def list(self) -> list[Subscription]:
+        """By name."""
+        return [self._known[name] for name in sorted(self._known)]
+
+    async def add(
+        self,
+        name: str,
+        handler: Handler,
+        which: EventFilter = EVERYTHING,
+        *,
+        durable: bool = False,
+        live: bool = False,
+        most: int = MOST_WAITING,
+        seconds: float = HANDLER_SECONDS,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> Subscription:
+        """Tell `handler` of the events that happen from now on; with `durable` from where one of this name was told
+        last, at least once each. With `live` also of those that are never stored; if it is slow, `most` wait for it and
+        others are dropped. The handler has `seconds` for each event."""
+        if not name or name in self._known:
+            raise InvalidInput(f"there is a subscription {name!r} already; choose another name.", field="name")
+        if durable and live:
+            raise InvalidInput("what is live cannot be told later; choose durable or live.", field="live")
+        position = (await self._store.log_bounds()).last_seq
+        about = (name, handler, which, self._clock, seconds)
+        if live:
+            tap = self._known[name] = _Tapping(*about, source=self._source, most=most)
+            self._spawn(name, tap.take(position), tap.run())
+            return tap
+        if durable:
+            position = await self._cursor(name, position)
+        follower = self._known[name] = _Following(
+            *about, source=self._source, store=self._store, position=position, durable=durable
+        )
+        self._spawn(name, follower.run(leads))
+        return follower
+
+    async def _cursor(self, name: str, position: int) -> int:
+        found = await self._store.get_cursor(name)
+        if found is None:
+            await self._store.set_cursor(name, position)
+        return position if found is None else found
+
+    def _spawn(self, name: str, *loops: Coroutine[Any, Any, None]) -> None:
+        self._tasks[name] = [asyncio.get_running_loop().create_task(loop) for loop in loops]
+
+    async def remove(self, name: str) -> None:
+        """Tell it no more. A durable one of this name can be added again and goes on."""
+        if name not in self._known:
+            return
+        tasks = self._tasks.pop(name)
+        for task in tasks:
+            task.cancel()
+        _, left = await asyncio.wait(tasks, timeout=STOP_SECONDS)
+        if left:
+            log.warning("subscription %s does not end; its handler ignores that it is cancelled", name)
+        await self._known.pop(name).stopped()
+
+    async def stop(self) -> None:
+        """Tell no more. Safe twice."""
+        await asyncio.gather(*(self.remove(name) for name in list(self._known)))

@@ -1,0 +1,439 @@
+"""Telemetry: spans and metrics of turns for OpenTelemetry, made from the events of a turn, whatever its agent is.
+
+Everything is set by the standard OTEL_* variables. Unless they ask for it nothing here is used, and the library is not
+even imported. The names are those of the GenAI conventions, all of them below; what these do not have is `midwatch.*`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import random
+import time
+from collections.abc import Mapping
+from importlib.metadata import entry_points, version
+from threading import Thread
+from typing import Any, Protocol
+
+from midwatch.base.trace import Trace, read
+from midwatch.domain.event import Event, EventFilter, call_of
+from midwatch.domain.goal import GoalStore
+from midwatch.domain.task import Task, TaskStore
+
+log = logging.getLogger("midwatch.telemetry")
+
+WANTED = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+    "OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER",
+)  # fmt: skip
+"""Any of these asks for telemetry."""
+CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+NAMES = {
+    "operation": "gen_ai.operation.name",
+    "provider": "gen_ai.provider.name",
+    "agent_id": "gen_ai.agent.id",
+    "agent": "gen_ai.agent.name",
+    "session": "gen_ai.conversation.id",
+    "workflow": "gen_ai.workflow.name",
+    "model": "gen_ai.request.model",
+    "max_tokens": "gen_ai.request.max_tokens",
+    "temperature": "gen_ai.request.temperature",
+    "answered_by": "gen_ai.response.model",
+    "finish": "gen_ai.response.finish_reasons",
+    "first_chunk": "gen_ai.response.time_to_first_chunk",
+    "input_tokens": "gen_ai.usage.input_tokens",
+    "output_tokens": "gen_ai.usage.output_tokens",
+    "cache_read_tokens": "gen_ai.usage.cache_read.input_tokens",
+    "cache_write_tokens": "gen_ai.usage.cache_creation.input_tokens",
+    "tool": "gen_ai.tool.name",
+    "tool_call_id": "gen_ai.tool.call.id",
+    "tool_type": "gen_ai.tool.type",
+    "arguments": "gen_ai.tool.call.arguments",
+    "result": "gen_ai.tool.call.result",
+    "said": "gen_ai.input.messages",
+    "answered": "gen_ai.output.messages",
+    "error": "error.type",
+    "token_type": "gen_ai.token.type",
+    "tokens_metric": "gen_ai.client.token.usage",
+    "duration_metric": "gen_ai.client.operation.duration",
+    "first_chunk_metric": "gen_ai.client.operation.time_to_first_chunk",
+    "task": "midwatch.task.id",
+    "turn": "midwatch.turn.id",
+    "attempt": "midwatch.attempt",
+    "cause": "midwatch.cause",
+    "actor": "midwatch.actor",
+    "goal": "midwatch.goal.id",
+    "status": "midwatch.status",
+    "cost": "midwatch.usage.cost_usd",
+    "try": "midwatch.llm.attempt",
+    "reason": "midwatch.reason",
+}  # fmt: skip
+"""All names of attributes and metrics."""
+MOMENTS = frozenset({"tool_exec_skipped", "context_trimmed", "steering_injected", "budget_reached", "error"})
+"""Events that are moments of a turn's span, as `midwatch.<kind>`."""
+UNANSWERED = frozenset({"error", "interrupted", "cut_off"})
+TOKEN_BUCKETS = [1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864]
+SECOND_BUCKETS = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92]
+FLUSH_SECONDS = 5.0
+ENDS = EventFilter(kinds=("goal_completed", "goal_timed_out", "task_finished"))
+"""What may end a workflow."""
+
+
+class Store(TaskStore, GoalStore, Protocol):
+    """What telemetry needs of the store."""
+
+
+def telemetry() -> Telemetry | None:
+    """What the environment asks for, or None."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return None
+    if not any(os.environ.get(name, "").strip() not in ("", "none") for name in WANTED):
+        return None
+    try:
+        import opentelemetry.exporter.otlp.proto.http
+        import opentelemetry.sdk.trace  # noqa: F401
+    except ImportError as missing:
+        log.warning(
+            "OTEL_* variables ask for telemetry, but %s is missing; install it with `pip install 'midwatch[otel]'`.",
+            missing.name,
+        )
+        return None
+    return Telemetry()
+
+
+def named(**values: Any) -> dict[str, Any]:
+    """Attributes by our short names; what is not known is left out."""
+    return {NAMES[name]: value for name, value in values.items() if value is not None}
+
+
+class Telemetry:
+    """Tracer and meters of this process."""
+
+    def __init__(self) -> None:
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        service = os.environ.get("OTEL_SERVICE_NAME") or "midwatch"
+        resource = Resource.create({"service.name": service, "service.version": version("midwatch")})
+        self.content = os.environ.get(CONTENT, "").strip().lower() == "true"
+        self.ids = _ids()
+        self._tracers = TracerProvider(resource=resource, id_generator=self.ids, shutdown_on_exit=False)
+        for made in _exporters("traces"):
+            self._tracers.add_span_processor(BatchSpanProcessor(made))
+        readers = [PeriodicExportingMetricReader(made) for made in _exporters("metrics")]
+        self._meters = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
+        self.tracer = self._tracers.get_tracer("midwatch", version("midwatch"))
+        meter = self._meters.get_meter("midwatch", version("midwatch"))
+        buckets = {"explicit_bucket_boundaries_advisory": SECOND_BUCKETS}
+        self.duration = meter.create_histogram(NAMES["duration_metric"], "s", "How long a call took.", **buckets)
+        self.first_chunk = meter.create_histogram(NAMES["first_chunk_metric"], "s", "Until it began.", **buckets)
+        self.tokens = meter.create_histogram(
+            NAMES["tokens_metric"], "{token}", "Tokens of a call.", explicit_bucket_boundaries_advisory=TOKEN_BUCKETS
+        )
+
+    def observe(self, task: Task) -> TurnSpans:
+        """Watch a turn of this task."""
+        return TurnSpans(self, task)
+
+    def close(self) -> None:
+        """Send what is not sent, for a few seconds at most: exporters try for long. To be called in a thread."""
+        senders = [Thread(target=one.shutdown, daemon=True) for one in (self._tracers, self._meters)]
+        until = time.monotonic() + FLUSH_SECONDS
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join(max(0.0, until - time.monotonic()))
+        if any(sender.is_alive() for sender in senders):
+            log.warning("not all telemetry was sent; is the collector there?")
+
+    def workflow(self, root: str, name: str, began: int, ended: int, inside: Any = None, **about: Any) -> None:
+        """The span over all turns of a goal, or of a task with children; `root` is the id of either."""
+        from opentelemetry.trace import SpanKind
+
+        told = named(operation="invoke_workflow", workflow=name, **about)
+        self.ids.next_trace, self.ids.next_span = trace_number(root), span_number(root)
+        span = self.tracer.start_span(
+            f"invoke_workflow {name}", inside or _nothing(), SpanKind.INTERNAL, told, start_time=began * 1000
+        )
+        if about.get("error"):
+            span.set_status(_failed(), str(about["error"]))
+        span.end(ended * 1000)
+
+
+class Workflows:
+    """Tells telemetry of goals and of tasks with children when they have ended."""
+
+    def __init__(self, telemetry: Telemetry, store: Store) -> None:
+        self._telemetry = telemetry
+        self._store = store
+
+    async def told(self, ended: Event) -> None:
+        """An event of `ENDS`."""
+        if ended.kind != "task_finished":
+            goal = await self._store.get_goal(str(ended.payload.get("goal_id")))
+            if goal is not None:
+                error = None if ended.kind == "goal_completed" else "timeout"
+                self._telemetry.workflow(goal.id, "goal", goal.created_at, ended.time, goal=goal.id, error=error)
+            return
+        kin = await self._store.kin(ended.task_id or "")
+        root = next((task for task in kin if task.id == ended.task_id), None)
+        if root is not None and any(task.parent_id is not None for task in kin):
+            error = None if root.status == "done" else root.outcome
+            began, inside = root.created_at, parent_of(root)
+            self._telemetry.workflow(root.id, root.agent, began, ended.time, inside, task=root.id, error=error)
+
+
+class TurnSpans:
+    """The spans of one turn: `invoke_agent`, and in it `chat` and `execute_tool`."""
+
+    def __init__(self, telemetry: Telemetry, task: Task) -> None:
+        from opentelemetry.trace import SpanKind
+
+        self._telemetry = telemetry
+        self._task = task
+        self._open: dict[str, _Call] = {}
+        self._model: str | None = None
+        self._used: dict[str, float] = {}
+        told = named(
+            operation="invoke_agent", provider="midwatch", agent=task.agent, agent_id=task.agent,
+            session=task.session_key, task=task.id, turn=f"{task.id}.{task.attempt}", attempt=task.attempt,
+            cause=task.cause, actor=task.creator, goal=task.cause_id if task.cause == "goal" else None,
+        )  # fmt: skip
+        telemetry.ids.next_trace = trace_number(task.root_id or task.id)
+        self._span = telemetry.tracer.start_span(f"invoke_agent {task.agent}", parent_of(task), SpanKind.INTERNAL, told)
+        place = self._span.get_span_context()
+        state = place.trace_state.to_header() or None
+        self.trace = Trace(f"{place.trace_id:032x}", f"{place.span_id:016x}", f"{int(place.trace_flags):02x}", state)
+
+    def told(self, made: Event) -> None:
+        """An event of the turn. Whatever goes wrong here does not concern the turn."""
+        try:
+            note = getattr(self, f"_{made.kind}", None)
+            if note is not None:
+                note(made, made.payload)
+            elif made.kind in MOMENTS:
+                told = {f"midwatch.{k}": v for k, v in made.payload.items() if isinstance(v, str | int | float)}
+                self._span.add_event(f"midwatch.{made.kind}", told, made.time * 1000)
+        except Exception:
+            log.exception("an event %s could not be told to telemetry", made.kind)
+
+    def lost(self, now: int) -> None:
+        """Another process has the task now."""
+        self._end(now, "lease_lost")
+
+    def _start(self, key: str, name: str, kind: str, at: int, told: Mapping[str, Any], number: int = 1) -> _Call:
+        from opentelemetry.trace import SpanKind, set_span_in_context
+
+        inside = set_span_in_context(self._span, _nothing())
+        span = self._telemetry.tracer.start_span(name, inside, SpanKind[kind], dict(told), start_time=at * 1000)
+        call = self._open[key] = _Call(span, at, dict(told), number)
+        return call
+
+    def _turn_start(self, made: Event, told: Mapping[str, Any]) -> None:
+        if self._telemetry.content:
+            self._span.set_attribute(NAMES["said"], message("user", told["user_message"]))
+
+    def _message_update(self, made: Event, told: Mapping[str, Any]) -> None:
+        if self._telemetry.content:
+            self._span.set_attribute(NAMES["answered"], message("assistant", told["message"]))
+
+    def _llm_request(self, made: Event, told: Mapping[str, Any]) -> None:
+        self._asked(call_of(made), made.time, told["model"], told.get("max_tokens"), told.get("temperature"))
+
+    def _asked(
+        self, key: str, at: int, model: str | None, most: Any = None, warm: Any = None, number: int = 1
+    ) -> _Call:
+        """A call of a model begins, for the `number`th time."""
+        provider, _, name = (model or "").rpartition(":")
+        if model and self._model is None:
+            self._model = model
+            self._span.set_attributes(named(provider=provider or None, model=name))
+        about = named(
+            operation="chat", provider=provider or "midwatch", model=name or None, max_tokens=most, temperature=warm,
+            agent=self._task.agent, session=self._task.session_key, task=self._task.id,
+        )  # fmt: skip
+        call = self._start(key, f"chat {name}".strip(), "CLIENT", at, {**about, NAMES["try"]: number}, number)
+        call.asked = (model, most, warm)
+        return call
+
+    def _llm_delta(self, made: Event, told: Mapping[str, Any]) -> None:
+        call = self._open.get(call_of(made))
+        if call is not None and not call.began:
+            call.began = True
+            waited = max(0, made.time - call.at) / 1e6
+            call.span.set_attribute(NAMES["first_chunk"], waited)
+            self._telemetry.first_chunk.record(waited, call.measured())
+
+    def _llm_retry(self, made: Event, told: Mapping[str, Any]) -> None:
+        """The attempt that failed ends; the next one begins after a pause."""
+        key = call_of(made)
+        call = self._open.pop(key, None)
+        if call is not None:
+            call.span.set_status(_failed(), told["error"])
+            self._close(call, made.time, told["reason"])
+            self._asked(key, made.time + int(told["backoff"] * 1e6), *call.asked, call.number + 1)
+
+    def _llm_response(self, made: Event, told: Mapping[str, Any]) -> None:
+        key = call_of(made)
+        if key not in self._open:  # of most agents' models nothing is heard before they have answered
+            self._asked(key, made.time - int((told.get("latency") or 0) * 1e6), told.get("model"))
+        call, usage, how = self._open.pop(key), told.get("usage") or {}, told.get("finish_reason")
+        about = named(
+            answered_by=(told.get("model") or "").rpartition(":")[2] or None, finish=[how] if how else None,
+            cost=usage.get("cost_usd"), cache_read_tokens=usage.get("cache_read_tokens"),
+            cache_write_tokens=usage.get("cache_write_tokens"),
+        )  # fmt: skip
+        call.span.set_attributes(about)
+        for kind in ("input", "output"):
+            count = usage.get(f"{kind}_tokens")
+            if isinstance(count, int | float):
+                self._used[kind] = self._used.get(kind, 0) + count
+                call.span.set_attribute(NAMES[f"{kind}_tokens"], count)
+                self._telemetry.tokens.record(count, {**call.measured(), NAMES["token_type"]: kind})
+        self._close(call, max(made.time, call.at), how if how in UNANSWERED else None)
+
+    def _tool_exec_start(self, made: Event, told: Mapping[str, Any]) -> None:
+        about = named(
+            operation="execute_tool", tool=told["tool"], tool_call_id=told.get("tool_call_id"), tool_type="function",
+            agent=self._task.agent, session=self._task.session_key, task=self._task.id,
+            arguments=text(told.get("arguments")) if self._telemetry.content else None,
+        )  # fmt: skip
+        self._start(call_of(made), f"execute_tool {told['tool']}", "INTERNAL", made.time, about)
+
+    def _tool_exec_end(self, made: Event, told: Mapping[str, Any]) -> None:
+        key = call_of(made)
+        if key not in self._open:
+            self._tool_exec_start(made._replace(time=made.time - int((told.get("duration") or 0) * 1e6)), told)
+        call = self._open.pop(key)
+        if self._telemetry.content and told.get("result") is not None:
+            call.span.set_attribute(NAMES["result"], text(told["result"]))
+        self._close(call, max(made.time, call.at), "tool_error" if told.get("is_error") else None)
+
+    def _turn_end(self, made: Event, told: Mapping[str, Any]) -> None:
+        self._span.set_attributes(named(status=told["status"]))
+        self._end(made.time, None if told["status"] == "completed" else told["status"])
+
+    def _close(self, call: _Call, at: int, error: str | None) -> None:
+        if error is not None:
+            call.span.set_attribute(NAMES["error"], error)
+            call.span.set_status(_failed(), error)
+        call.span.end(at * 1000)
+        measured = {**call.measured(), **named(error=error)}
+        self._telemetry.duration.record(max(0, at - call.at) / 1e6, measured)
+
+    def _end(self, at: int, error: str | None) -> None:
+        if not self._span.is_recording():
+            return
+        for call in self._open.values():
+            self._close(call, max(at, call.at), error or "cut_off")
+        self._open.clear()
+        self._span.set_attributes(named(input_tokens=self._used.get("input"), output_tokens=self._used.get("output")))
+        if error is not None:
+            self._span.set_attribute(NAMES["error"], error)
+            self._span.set_status(_failed(), error)
+        self._span.end(at * 1000)
+
+
+class _Call:
+    """A call of a model or a tool that has not ended."""
+
+    MEASURED = tuple(NAMES[name] for name in ("operation", "provider", "model", "tool"))
+
+    def __init__(self, span: Any, at: int, told: Mapping[str, Any], number: int) -> None:
+        self.span = span
+        self.at = at
+        self.number = number
+        self.began = False
+        self.asked: tuple[str | None, Any, Any] = (None, None, None)
+        self._told = told
+
+    def measured(self) -> dict[str, Any]:
+        """The attributes of its metrics: few values each."""
+        return {name: self._told[name] for name in self.MEASURED if name in self._told}
+
+
+def parent_of(task: Task) -> Any:
+    """What the turn's span lies in: what its request said, its goal, or the task it comes from."""
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, set_span_in_context
+
+    place, root = read(task.trace), None
+    if place is not None:
+        numbers = (int(place.trace_id, 16), int(place.span_id, 16))
+        flags, state = int(place.flags, 16), TraceState.from_header([place.state]) if place.state else None
+    else:
+        root = task.cause_id if task.cause == "goal" else task.root_id if task.parent_id else None
+        if root is None:
+            return _nothing()
+        numbers, flags, state = (trace_number(root), span_number(root)), TraceFlags.SAMPLED, None
+    context = SpanContext(*numbers, is_remote=True, trace_flags=TraceFlags(flags), trace_state=state)
+    return set_span_in_context(NonRecordingSpan(context), _nothing())
+
+
+def trace_number(root: str) -> int:
+    """The trace of a goal or a tree of tasks: every process finds the same."""
+    return int.from_bytes(hashlib.sha256(f"trace {root}".encode()).digest()[:16])
+
+
+def span_number(root: str) -> int:
+    """The span over a goal or a tree of tasks."""
+    return int.from_bytes(hashlib.sha256(f"span {root}".encode()).digest()[:8])
+
+
+def message(role: str, said: str) -> str:
+    """One message as the conventions write a list of them."""
+    return json.dumps([{"role": role, "parts": [{"type": "text", "content": said}]}], ensure_ascii=False)
+
+
+def text(value: Any) -> str:
+    """Anything as an attribute."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _nothing() -> Any:
+    from opentelemetry.context import Context
+
+    return Context()
+
+
+def _failed() -> Any:
+    from opentelemetry.trace import StatusCode
+
+    return StatusCode.ERROR
+
+
+def _ids() -> Any:
+    """Numbers for spans: random, unless the next one is to be a certain one."""
+    from opentelemetry.sdk.trace.id_generator import IdGenerator
+
+    class Ids(IdGenerator):
+        next_trace: int | None = None
+        next_span: int | None = None
+
+        def generate_trace_id(self) -> int:
+            found, self.next_trace = self.next_trace, None
+            return found or random.getrandbits(128) or 1
+
+        def generate_span_id(self) -> int:
+            found, self.next_span = self.next_span, None
+            return found or random.getrandbits(64) or 1
+
+    return Ids()
+
+
+def _exporters(signal: str) -> list[Any]:
+    """The exporters that OTEL_TRACES_EXPORTER or OTEL_METRICS_EXPORTER names, by default OTLP over HTTP."""
+    wanted = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER") or "otlp"
+    made = []
+    for name in (one.strip() for one in wanted.split(",")):
+        known = "otlp_proto_http" if name == "otlp" else name
+        found = [one for one in entry_points(group=f"opentelemetry_{signal}_exporter") if one.name == known]
+        if found:
+            made.append(found[0].load()())
+        elif name != "none":
+            log.warning("no exporter of %s is called %r; install it, or use otlp.", signal, name)
+    return made

@@ -1,0 +1,282 @@
+"""Courier: sends pending deliveries, each until it arrived or was refused.
+
+Every channel has a lane of its own, so a slow one holds up nobody else. A delivery is sent at least once: its result is
+recorded after the send, and whoever dies in between leaves it pending under the same id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from midwatch.base.clock import LONGEST_NAP, SECOND, Clock, Timer
+from midwatch.base.errors import Conflict, DeliveryError, MidwatchError
+from midwatch.base.text import cut
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.channel import MAX_ATTEMPTS, Channel, Delivery, DeliveryStore, backoff
+from midwatch.domain.event import DeliveryFailed, DeliverySent, Payload, event
+
+log = logging.getLogger("midwatch.courier")
+
+LANE_WIDTH = 8
+"""Sends of one channel at once."""
+SEND_SECONDS = 15.0
+STOP_SECONDS = 2.0
+PAUSE_SECONDS, LONGEST_PAUSE = 1.0, 60.0
+"""Before the store is tried again after an error, and at most."""
+BATCH, MOST_HELD = 50, 20_000
+CROWDED, CROWDED_SECONDS = 500, 0.25
+"""With so many in hand the store is read no more often than this: each look reads them all again."""
+ERROR_SHOWN = 500
+
+
+class Store(DeliveryStore, Protocol):
+    """What this loop needs of the store."""
+
+    async def apply(self, changes: Changes) -> None:
+        """Write a step as a whole. Conflict when a guard no longer holds."""
+        ...
+
+
+class _Lane:
+    """What one channel has to send, by id: in the order of the store, and on its way."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, Delivery] = {}
+        self.sending: dict[str, Delivery] = {}
+
+    def take(self) -> Delivery | None:
+        """The next to send. Notices of one task go one after the other, so that they arrive in order."""
+        if len(self.sending) >= LANE_WIDTH:
+            return None
+        busy = {delivery.task_id for delivery in self.sending.values()}
+        found = next((delivery for delivery in self.waiting.values() if delivery.task_id not in busy), None)
+        if found is not None:
+            self.sending[found.id] = self.waiting.pop(found.id)
+        return found
+
+
+class Courier:
+    """Loop: sends what is due while this process leads. It sleeps until it is woken or something becomes due."""
+
+    def __init__(self, store: Store, clock: Clock, channels: Mapping[str, Channel], leads: Callable[[], bool]) -> None:
+        self._store = store
+        self._clock = clock
+        self._channels = channels
+        self._leads = leads
+        self._awake = asyncio.Event()
+        self._lanes: dict[str, _Lane] = {}
+        self._ended: set[str] = set()
+        self._sends: set[asyncio.Task[None]] = set()
+        self._taking = False
+        self._loop: asyncio.Task[None] | None = None
+        self._timer: Timer | None = None
+
+    async def start(self) -> None:
+        """Begin. Harmless when it runs."""
+        if self._loop is None:
+            self._taking = True
+            self._loop = asyncio.create_task(self._run(), name="courier")
+            self.wake()
+
+    async def stop(self) -> None:
+        """Send what is due for a moment longer, so that a process about to end still tells how its last task went.
+        What is cut off then stays pending. Safe twice."""
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        loop.cancel()
+        await asyncio.wait({loop})
+        self._set_timer(None)
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._drain()
+        except TimeoutError:
+            log.info("%d deliveries stay for the next start", self._held())
+        finally:
+            self._taking = False
+            self._forget_waiting()
+            left = set(self._sends)
+            for send in left:
+                send.cancel()
+            if left:
+                await asyncio.wait(left, timeout=STOP_SECONDS)
+
+    def wake(self) -> None:
+        """Look for something to send: a delivery was written, or this process may lead now."""
+        self._awake.set()
+
+    # -- what is due ---------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        pause = PAUSE_SECONDS
+        while True:
+            await self._awake.wait()
+            self._awake.clear()
+            try:
+                self._set_timer(await self._look())
+                pause = PAUSE_SECONDS
+            except Exception as problem:
+                log.warning("what is due cannot be read (%s); trying again in %g s", _told(problem), pause)
+                await self._pause(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+                self.wake()
+            if self._held() > CROWDED:
+                await self._pause(CROWDED_SECONDS)
+
+    async def _look(self) -> float | None:
+        """Begin what is due. Returns the seconds until the next look, or None when only a wake can bring news."""
+        if not self._leads():
+            self._forget_waiting()
+            return None
+        now = self._clock.now()
+        limit = min(BATCH + 2 * self._held(), MOST_HELD)
+        self._ended.clear()
+        found = await self._store.due_deliveries(now, limit)
+        fresh = [delivery for delivery in found if self._queue(delivery)]
+        for lane in self._lanes.values():
+            self._begin(lane)
+        if fresh and len(found) == limit:
+            self.wake()  # there may be more
+        due_at = await self._store.next_delivery_at()
+        if due_at is None:
+            return None
+        if due_at <= now:  # one in our hands; it hides when the next one is due
+            return PAUSE_SECONDS
+        return (due_at - self._clock.now()) / SECOND
+
+    def _queue(self, delivery: Delivery) -> bool:
+        """Put it into its lane, unless it is in our hands, or left them after the store was read."""
+        lane = self._lanes.setdefault(delivery.channel, _Lane())
+        if delivery.id in lane.waiting or delivery.id in lane.sending or delivery.id in self._ended:
+            return False
+        lane.waiting[delivery.id] = delivery
+        return True
+
+    def _held(self) -> int:
+        return sum(len(lane.waiting) + len(lane.sending) for lane in self._lanes.values())
+
+    def _forget_waiting(self) -> None:
+        for lane in self._lanes.values():
+            lane.waiting.clear()
+
+    def _set_timer(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        if seconds is not None:
+            self._timer = self._clock.call_later(min(max(seconds, 0.0), LONGEST_NAP), self.wake)
+
+    async def _pause(self, seconds: float) -> None:
+        over = asyncio.Event()
+        timer = self._clock.call_later(seconds, over.set)
+        try:
+            await over.wait()
+        finally:
+            timer.cancel()
+
+    async def _drain(self) -> None:
+        try:
+            await self._look()
+        except Exception as problem:
+            log.warning("what is due cannot be read (%s); it stays for the next start", _told(problem))
+        while self._sends:
+            await asyncio.wait(self._sends)
+
+    # -- one send ------------------------------------------------------------------------------------------------
+
+    def _begin(self, lane: _Lane) -> None:
+        while self._leads() and (delivery := lane.take()) is not None:
+            send = asyncio.create_task(self._send(lane, delivery), name=f"send {delivery.id}")
+            self._sends.add(send)
+            send.add_done_callback(self._sends.discard)
+
+    async def _send(self, lane: _Lane, delivery: Delivery) -> None:
+        try:
+            problem = await self._try(delivery)
+            if problem is None:
+                log.info("delivery %s to %s: sent", delivery.id, delivery.channel)
+            else:
+                log.warning("delivery %s, try %d: %s", delivery.id, delivery.attempts + 1, problem)
+            await self._record(delivery, problem)
+        finally:
+            del lane.sending[delivery.id]
+            self._ended.add(delivery.id)
+            if self._taking:
+                self.wake()
+                self._begin(lane)
+
+    async def _try(self, delivery: Delivery) -> DeliveryError | None:
+        """Send it once; returns why that failed. Whatever a channel raises ends here."""
+        name = delivery.channel
+        channel = self._channels.get(name)
+        if channel is None:
+            return DeliveryError(f"no channel is called {name!r}; add [channels.{name}].", permanent=True)
+        try:
+            async with asyncio.timeout(SEND_SECONDS) as limit:
+                await channel.deliver(delivery)
+        except DeliveryError as problem:
+            return problem
+        except asyncio.CancelledError as problem:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return DeliveryError(f"channel {name}: {_told(problem)}.")
+        except Exception as problem:
+            why = f"not sent within {SEND_SECONDS:g} s" if limit.expired() else _told(problem)
+            return DeliveryError(f"channel {name}: {why}.")
+        return None
+
+    async def _record(self, delivery: Delivery, problem: DeliveryError | None) -> None:
+        """Write down how it went, however long the store takes: meanwhile the delivery must not be sent again."""
+        changes = outcome(delivery, problem, self._clock.now())
+        pause = PAUSE_SECONDS
+        while True:
+            try:
+                await self._store.apply(changes)
+            except Conflict:
+                log.info("delivery %s was recorded by another process", delivery.id)
+            except Exception as trouble:
+                log.warning("delivery %s cannot be recorded (%s); trying again", delivery.id, _told(trouble))
+                await self._pause(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+                continue
+            return
+
+
+def outcome(delivery: Delivery, problem: DeliveryError | None, now: int) -> Changes:
+    """What is written after a send: it is sent, it has failed for good, or it is due again later."""
+    attempts = delivery.attempts + 1
+    fields: dict[str, Any] = {"attempts": attempts}
+    told: Payload | None = None
+    about = {"delivery_id": delivery.id, "channel": delivery.channel, "notice": delivery.notice}
+    if problem is None:
+        fields |= {"status": "sent", "sent_at": now, "error": None}
+        told = DeliverySent(**about)
+    else:
+        error = cut(" ".join(str(problem).split()), ERROR_SHOWN)
+        fields["error"] = error
+        if problem.permanent or attempts >= MAX_ATTEMPTS:
+            fields["status"] = "failed"
+            told = DeliveryFailed(**about, error=error)
+        else:
+            pause = backoff(attempts) * random.uniform(0.8, 1.2)  # noqa: S311 - spreading load, not a secret
+            fields["due_at"] = now + int(pause * SECOND)
+    return Changes(
+        updates=(Update("delivery", delivery.id, fields, {"status": "pending", "attempts": delivery.attempts}),),
+        events=(event(told, now, task_id=delivery.task_id),) if told else (),
+    )
+
+
+def _told(problem: BaseException) -> str:
+    """What may be said of an error: our own texts, of others only kind and place, for they may quote a secret."""
+    if isinstance(problem, MidwatchError):
+        return str(problem)
+    place = traceback.extract_tb(problem.__traceback__)[-1:]
+    return type(problem).__name__ + "".join(
+        f" at {frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in place
+    )

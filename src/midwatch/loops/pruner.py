@@ -1,0 +1,75 @@
+"""The pruner: removes ended tasks, events and automations beyond what is kept, once an hour."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from midwatch.base.clock import SECOND, Clock
+from midwatch.domain.automation import AutomationStore
+from midwatch.domain.event import EventLog
+from midwatch.domain.task import TaskStore
+from midwatch.loops.leader_loop import LeaderLoop
+from midwatch.services.automations import kept_since
+
+log = logging.getLogger("midwatch.watchdog")
+
+PRUNE_SECONDS = 3600.0
+FIRST_PRUNE_SECONDS = 60.0
+
+
+class Store(TaskStore, EventLog, AutomationStore, Protocol):
+    """What the pruner needs of the store."""
+
+
+class Retention(NamedTuple):
+    """How many ended tasks and events are kept, and for how many seconds."""
+
+    tasks: int
+    task_age: float
+    events: int
+    event_age: float
+
+
+class Pruner:
+    """One per process; works while its process leads."""
+
+    def __init__(self, store: Store, clock: Clock, leads: Callable[[], bool], retention: Retention) -> None:
+        self._store = store
+        self._clock = clock
+        self._retention = retention
+        self._prune_at = clock.now() + int(FIRST_PRUNE_SECONDS * SECOND)
+        self._leader_loop = LeaderLoop(clock, leads, self._look, log)
+
+    async def start(self) -> None:
+        """Begin. The first look is a minute later, so that a start is quick."""
+        self._leader_loop.start()
+
+    async def stop(self) -> None:
+        """Stop. Safe twice."""
+        await self._leader_loop.stop()
+
+    def wake(self) -> None:
+        """This process may lead now."""
+        self._leader_loop.ring()
+
+    async def _look(self) -> int:
+        now = self._clock.now()
+        if now >= self._prune_at:
+            await self.prune()
+            self._prune_at = now + int(PRUNE_SECONDS * SECOND)
+        return self._prune_at
+
+    async def prune(self) -> tuple[int, int]:
+        """Remove ended tasks and events beyond what is kept. Return how many of each went."""
+        kept, now = self._retention, self._clock.now()
+        await self._store.prune_automations(kept_since(now))
+        tasks = events = 0
+        while gone := await self._store.prune_tasks(now - int(kept.task_age * SECOND), kept.tasks):
+            tasks += gone
+        begins = -1
+        while (oldest := (await self._store.log_bounds()).oldest_seq) != begins:  # a step may meet only what is kept
+            begins = oldest
+            events += await self._store.prune_events(now - int(kept.event_age * SECOND), kept.events)
+        return tasks, events

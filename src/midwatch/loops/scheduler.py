@@ -1,0 +1,147 @@
+"""The scheduler: fires due automations, wakes due goals, ends handoffs past their deadline.
+
+It runs on the leader and sleeps until the next time.
+
+It keeps nothing in memory: what is due is asked of the store, and what it writes is guarded, so that two schedulers for
+a moment do no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from midwatch.base.clock import SECOND, Clock
+from midwatch.base.errors import Conflict, StoreError
+from midwatch.domain import automation as automations
+from midwatch.domain import goal as goals
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.automation import Automation, AutomationStore
+from midwatch.domain.goal import Goal, GoalStore, Templates
+from midwatch.domain.handoff import Handoff, HandoffStore
+from midwatch.domain.session import SessionStore
+from midwatch.domain.task import TaskStore
+from midwatch.loops.leader_loop import LeaderLoop
+
+log = logging.getLogger("midwatch.scheduler")
+
+BATCH = 128
+PAUSE_SECONDS = 1.0
+
+
+class Store(AutomationStore, GoalStore, HandoffStore, TaskStore, SessionStore, Protocol):
+    """What the scheduler needs of the store."""
+
+
+class Scheduler:
+    """One per process; works while its process leads."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        leads: Callable[[], bool],
+        terms: Callable[[str], Awaitable[AgentTerms]],
+        stop: Callable[[str], Awaitable[object]],
+        templates: Templates | None = None,
+        expire: Callable[[Handoff], Awaitable[None]] | None = None,
+        submitter: str | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._terms = terms
+        self._stop = stop
+        self._templates = templates or Templates()
+        self._expire = expire
+        self._submitter = submitter
+        self._leader_loop = LeaderLoop(clock, leads, self.look, log)
+
+    async def start(self) -> None:
+        """Begin. Harmless when it runs."""
+        self._leader_loop.start()
+
+    async def stop(self) -> None:
+        """Fire no more. Safe twice."""
+        await self._leader_loop.stop()
+
+    def wake(self) -> None:
+        """Something changed that may matter here."""
+        self._leader_loop.ring()
+
+    async def look(self) -> int | None:
+        """Do what is due; when to look again. Nothing is written while nothing is due. What could not be moved on is
+        left for a moment, so that it holds up nothing else."""
+        tried: set[tuple[str, int]] = set()
+        while True:
+            now = self._clock.now()
+            due = await self._store.due_automations(now, BATCH)
+            woken = await self._store.due_goals(now, BATCH)
+            over = await self._store.due_handoffs(now, BATCH) if self._expire else []
+            if not (due or woken or over):
+                break
+            work: list[tuple[Any, Callable[[Any], Awaitable[None]]]] = [
+                *((one, self._fire) for one in due),
+                *((one, self._wake_goal) for one in woken),
+                *((one, self._end) for one in over),
+            ]
+            fresh = [(one, step) for one, step in work if (one.id, one.revision) not in tried]
+            if not fresh:
+                return now + int(PAUSE_SECONDS * SECOND)
+            tried |= {(one.id, one.revision) for one, _ in fresh}
+            await asyncio.gather(*(step(one) for one, step in fresh))
+        times = [await self._store.next_automation_at(), await self._store.next_goal_at()]
+        times += [await self._store.next_handoff_at()] if self._expire else []
+        return min((at for at in times if at is not None), default=None)
+
+    async def _fire(self, automation: Automation) -> None:
+        try:
+            session = await self._store.get_session(automation.session_key)
+            if session is not None and session.status == "closed":
+                await self._store.apply(automations.shut(automation, self._clock.now()))
+                return
+            runs = await self._store.open_run(automation.id) is not None
+            terms = await self._terms(automation.agent)
+            try:
+                await self._store.apply(
+                    automations.fire(automation, self._clock.now(), terms, runs=runs, submitter=self._submitter)
+                )
+            except Conflict:
+                if await self._store.get_automation(automation.id) != automation:
+                    return  # somebody else fired or changed it
+                # It was retried just now, or a clock was set back and that time had its run: on to the next.
+                await self._store.apply(automations.fire(automation, self._clock.now(), terms, runs=True))
+        except Conflict:
+            log.debug("automation %s was fired or changed by somebody else", automation.id)
+        except StoreError as problem:
+            log.warning("automation %s could not be fired yet: %s", automation.id, problem)
+        except Exception:
+            log.exception("automation %s could not be fired", automation.id)
+
+    async def _wake_goal(self, goal: Goal) -> None:
+        try:
+            late = goal.status == "active" and goal.deadline_at <= self._clock.now()
+            if late and (step := await self._store.open_step(goal.id)) is not None:
+                if await self._store.get_goal(goal.id) == goal:  # how it goes on is settled when the step has ended
+                    await self._stop(step.id)
+                return
+            means = await goals.means_of(goal, self._terms, self._templates)
+            session = await self._store.get_session(goal.session_key)
+            thread = session.thread_id if session else None
+            await self._store.apply(goals.wake(goal, self._clock.now(), means, thread))
+        except Conflict:
+            log.debug("goal %s was woken or changed by somebody else", goal.id)
+        except StoreError as problem:
+            log.warning("goal %s could not be woken yet: %s", goal.id, problem)
+        except Exception:
+            log.exception("goal %s could not be woken", goal.id)
+
+    async def _end(self, handoff: Handoff) -> None:
+        assert self._expire is not None
+        try:
+            await self._expire(handoff)
+        except Conflict:
+            log.debug("handoff %s ended just now", handoff.id)
+        except StoreError as problem:
+            log.warning("handoff %s could not be ended yet: %s", handoff.id, problem)

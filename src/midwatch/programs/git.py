@@ -1,0 +1,429 @@
+"""Git: makes, looks at, merges and removes worktrees, through the git program.
+
+Hooks of the repository are not run by these calls, nor a file monitor: what an agent may have written there is not
+started outside of its sandbox. For the same reason a worktree is always named together with the repository it belongs
+to, whatever the `.git` file in it says. The user's index is never written, except by a merge into a clean checkout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from midwatch.base.errors import Conflict
+from midwatch.domain.worktree import Diff, Merged, Place, Stat, Worktree
+
+QUICK, LONG = 60.0, 900.0
+"""Seconds for a look, and for what writes many files."""
+NAMES_LIMIT = 5_000_000
+SAID_LIMIT = 20_000
+SHOWN_NAMES = 3
+OPTIONS = (
+    "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.quotePath=false", "color.ui=false", "gc.auto=0",
+    "maintenance.auto=false", "commit.gpgSign=false", "merge.autoStash=false", "diff.ignoreSubmodules=dirty",
+    "submodule.recurse=false", "advice.addEmbeddedRepo=false",
+)  # fmt: skip
+PLAIN_DIFF = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--ignore-submodules=dirty")
+STATUS = ("status", "--porcelain", "--ignore-submodules=dirty")
+KEPT = re.compile(r"GIT_(AUTHOR|COMMITTER)_|GIT_SSH|GIT_CONFIG_(GLOBAL|SYSTEM|NOSYSTEM)$")
+"""What of git's own variables says who the user is; the others would point these calls at another repository."""
+NEW_LINK = re.compile(rb"^:000000 160000 \S+ \S+ A\t(.+)$", re.M)
+
+
+class Said(NamedTuple):
+    """What git answered. `cut` when there was more than was asked for."""
+
+    code: int
+    out: bytes
+    err: str
+    cut: bool = False
+
+    @property
+    def text(self) -> str:
+        return self.out.decode("utf-8", "surrogateescape").rstrip("\n")
+
+    @property
+    def why(self) -> str:
+        """Its complaint, in one line."""
+        lines = [line.strip() for line in self.err.splitlines() if line.strip()]
+        first = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[0] if lines else "")
+        return re.sub(r"^(fatal|error): ", "", first).rstrip(".") or f"exit code {self.code}"
+
+
+class GitProgram:
+    """Implements `midwatch.domain.worktree.Git`."""
+
+    def __init__(self, program: str = "git") -> None:
+        self._program = program
+
+    async def locate(self, workdir: str) -> Place:
+        inside = await self._run(workdir, "rev-parse", "--is-inside-work-tree")
+        if inside.code and "not a git repository" in inside.err:
+            raise Conflict(
+                f"{workdir} is in no git repository, so no worktree can be made from it; leave the worktree out, "
+                "or make one with `git init` and a first commit."
+            )
+        _must(inside, f"no worktree can be made from {workdir}")
+        if inside.text != "true":
+            raise Conflict(f"{workdir} has no checkout (a bare repository); name the directory of a checkout.")
+        if await self._text(workdir, "rev-parse", "--show-superproject-working-tree"):
+            raise Conflict(
+                f"{workdir} is in a submodule, which has no worktrees of its own; name the directory of the whole "
+                "repository, or leave the worktree out."
+            )
+        head = await self._run(workdir, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+        if head.code:
+            raise Conflict(f"the repository of {workdir} has no commit yet; make a first one with `git commit`.")
+        top = await self._text(workdir, "rev-parse", "--show-toplevel")
+        prefix = await self._text(workdir, "rev-parse", "--show-prefix")
+        branch = await self._branch(workdir)
+        return Place(top, prefix.rstrip("/"), head.text, branch, await self._left_out(top))
+
+    async def make(self, tree: Worktree) -> None:
+        await self._take_away(tree)
+        await asyncio.to_thread(Path(tree.path).parent.mkdir, 0o700, True, True)
+        made = ("worktree", "add", "--no-track", "-B", tree.branch, "--", tree.path, tree.base)
+        _must(await self._run(tree.repository, *made, seconds=LONG), f"no worktree could be made in {tree.path}")
+        await asyncio.to_thread(_inner, tree)
+
+    async def mend(self, tree: Worktree) -> None:
+        if not await asyncio.to_thread(Path(tree.path).exists):
+            known = await self._commit_of(tree.repository, f"refs/heads/{tree.branch}")
+            start = (tree.branch,) if known else (tree.base,)
+            anew = () if known else ("--no-track", "-B", tree.branch)
+            made = ("worktree", "add", "--force", *anew, "--", tree.path, *start)
+            _must(await self._run(tree.repository, *made, seconds=LONG), f"{tree.path} could not be made again")
+        admin = (await self._env(tree))["GIT_DIR"]
+        await asyncio.to_thread(_point, tree, admin)
+        await asyncio.to_thread(_inner, tree)
+
+    async def tip(self, tree: Worktree) -> str:
+        return await self._text(tree.path, "rev-parse", "HEAD", env=await self._env(tree))
+
+    async def stat(self, tree: Worktree) -> Stat:
+        env = await self._env(tree)
+        dirty = _must(await self._run(tree.path, *STATUS, env=env, limit=1), "git status").out
+        async with self._all_files(tree, env) as seen:
+            said = await self._text(tree.path, *PLAIN_DIFF, "--shortstat", tree.base, "--", env=seen, seconds=LONG)
+        counts = [re.search(rf"(\d+) {word}", said) for word in ("file", "insertion", "deletion")]
+        files, added, removed = (int(found[1]) if found else 0 for found in counts)
+        return Stat(files, added, removed, bool(dirty))
+
+    async def diff(self, tree: Worktree, limit: int) -> Diff:
+        async with self._all_files(tree, await self._env(tree)) as seen:
+            said = await self._run(tree.path, *PLAIN_DIFF, tree.base, "--", env=seen, limit=limit)
+        if not said.cut:
+            _must(said, f"the diff of {tree.branch} could not be made")
+        return Diff(said.out.decode("utf-8", "replace"), said.cut)
+
+    async def merge(self, tree: Worktree, message: str) -> Merged:
+        if tree.target is None:
+            raise Conflict(f"no branch was checked out when {tree.branch} was made; merge it by hand with `git merge`.")
+        env = await self._env(tree)
+        here = await self._branch(tree.path, env)
+        if here != tree.branch:
+            raise Conflict(
+                f"{tree.path} is not on {tree.branch} any more but on {here or 'no branch'}; merge that by hand."
+            )
+        await self._commit(tree, env, message)
+        tip = await self._text(tree.path, "rev-parse", "HEAD", env=env)
+        old = await self._commit_of(tree.repository, f"refs/heads/{tree.target}")
+        if old is None:
+            raise Conflict(f"branch {tree.target} is gone from {tree.repository}; merge {tree.branch} by hand.")
+        if await self._contains(tree.repository, old, tip):
+            return Merged(old, "nothing")
+        forward = await self._contains(tree.repository, tip, old)
+        if await self._branch(tree.repository) == tree.target:
+            await self._merge_here(tree, message)
+        else:
+            await self._move_branch(tree, tip, old, forward)
+        now = await self._commit_of(tree.repository, f"refs/heads/{tree.target}")
+        return Merged(now or tip, "fast-forward" if forward else "merge")
+
+    async def losses(self, tree: Worktree) -> list[str]:
+        found, tips = [], []
+        if await asyncio.to_thread(Path(tree.path).exists):
+            env = await self._env(tree)
+            status = (*STATUS, "-z", "--untracked-files=all", "--no-renames")
+            said = _must(await self._run(tree.path, *status, env=env, limit=NAMES_LIMIT), "git status")
+            if count := said.out.count(b"\0"):
+                found.append(f"{count} uncommitted file{'s'[: count > 1]}")
+            tips = [await self._text(tree.path, "rev-parse", "HEAD", env=env)]
+        if branch := await self._commit_of(tree.repository, f"refs/heads/{tree.branch}"):
+            tips.append(branch)
+        if tips:
+            others = ("--not", f"--exclude={tree.branch}", "--branches", "--remotes", "--tags")
+            count = int(await self._text(tree.repository, "rev-list", "--count", *tips, *others, "--"))
+            if count:
+                found.append(f"{count} commit{'s'[: count > 1]} that no other branch has")
+        return found
+
+    async def remove(self, tree: Worktree) -> None:
+        if not await asyncio.to_thread(Path(tree.repository).exists):
+            await asyncio.to_thread(_rmtree, tree.path)
+            return
+        await self._take_away(tree)
+        gone = await self._run(tree.repository, "branch", "-D", "--quiet", "--", tree.branch)
+        if await self._commit_of(tree.repository, f"refs/heads/{tree.branch}"):
+            raise Conflict(f"branch {tree.branch} could not be removed: {gone.why}.")
+
+    # -- parts ---------------------------------------------------------------------------------------------------
+
+    async def _left_out(self, top: str) -> str | None:
+        """What of a checkout will not be in a worktree."""
+        status = await self._run(top, *STATUS, limit=1)
+        modules = await self._run(top, "cat-file", "-e", "HEAD:.gitmodules")
+        parts = ["uncommitted changes of the checkout are not in it"] if status.out else []
+        return "; ".join([*parts, *([] if modules.code else ["its submodules are empty"])]) or None
+
+    async def _take_away(self, tree: Worktree) -> None:
+        """Its directory and what git knows of it, whatever state they are in."""
+        forget = ("worktree", "remove", "--force", "--force", "--", tree.path)
+        if (await self._run(tree.repository, *forget, seconds=LONG)).code == 0:
+            return
+        await asyncio.to_thread(_rmtree, tree.path)
+        await self._run(tree.repository, *forget)
+
+    async def _commit(self, tree: Worktree, env: Mapping[str, str], message: str) -> None:
+        """What is not committed in a worktree, on its branch."""
+        added = await self._run(tree.path, "add", "--all", "--", ".", env=env, seconds=LONG)
+        _must(added, f"what is new in {tree.path} could not be committed")
+        changed = (*PLAIN_DIFF, "--cached", "--raw", "HEAD", "--")
+        raw = _must(await self._run(tree.path, *changed, env=env, limit=NAMES_LIMIT), "git diff").out
+        if inner := NEW_LINK.search(raw):
+            raise Conflict(
+                f"{tree.path} holds a repository of its own, {inner[1].decode(errors='replace')}; "
+                "move it out of there, then merge again."
+            )
+        if raw:
+            said = await self._run(tree.path, "commit", "--quiet", "--no-verify", "-m", message, env=env, seconds=LONG)
+            _must(said, f"what is new in {tree.path} could not be committed")
+
+    async def _merge_here(self, tree: Worktree, message: str) -> None:
+        """Into the checkout, which is on the target; it is left as it was when that does not go through."""
+        place = tree.repository
+        if _must(await self._run(place, *STATUS, "--untracked-files=no", limit=1), "git status").out:
+            raise Conflict(f"the checkout {place} has uncommitted changes; commit or stash them, then merge again.")
+        merge = ("merge", "--ff", "--no-edit", "--no-stat", "-m", message, f"refs/heads/{tree.branch}")
+        try:
+            said = await self._run(place, *merge, seconds=LONG)
+        except BaseException:
+            await self._abort(place)
+            raise
+        if said.code == 0:
+            return
+        names = await self._run(place, "diff", "--name-only", "--diff-filter=U", "-z", limit=NAMES_LIMIT)
+        await self._abort(place)
+        files = [name.decode(errors="replace") for name in names.out.split(b"\0") if name]
+        if not files:
+            raise Conflict(f"{tree.branch} was not merged into {tree.target}: {said.why}. Nothing was changed.")
+        more = f" and {len(files) - SHOWN_NAMES} more" if len(files) > SHOWN_NAMES else ""
+        raise Conflict(
+            f"{tree.branch} conflicts with {tree.target} in {', '.join(files[:SHOWN_NAMES])}{more}; nothing was "
+            f"changed. Merge it by hand in {place} with `git merge {tree.branch}`."
+        )
+
+    async def _abort(self, place: str) -> None:
+        if (await self._run(place, "rev-parse", "--verify", "--quiet", "MERGE_HEAD")).code == 0:
+            await self._run(place, "merge", "--abort", seconds=LONG)
+
+    async def _move_branch(self, tree: Worktree, tip: str, old: str, forward: bool) -> None:
+        """The target is not checked out where the worktree came from: only its name moves, and only forward."""
+        listed = await self._text(tree.repository, "worktree", "list", "--porcelain")
+        if f"branch refs/heads/{tree.target}" in listed.splitlines():
+            raise Conflict(f"{tree.target} is checked out in another worktree; merge {tree.branch} there by hand.")
+        if not forward:
+            raise Conflict(
+                f"{tree.target} has gone on meanwhile and is not checked out in {tree.repository}; check it out there, "
+                "then merge again."
+            )
+        moved = ("update-ref", "-m", f"merge {tree.branch}: Fast-forward", f"refs/heads/{tree.target}", tip, old)
+        _must(await self._run(tree.repository, *moved), f"{tree.target} could not be moved")
+
+    async def _branch(self, place: str, env: Mapping[str, str] | None = None) -> str | None:
+        said = await self._run(place, "symbolic-ref", "--quiet", "HEAD", env=env)
+        return said.text.removeprefix("refs/heads/") if said.code == 0 else None
+
+    async def _commit_of(self, place: str, ref: str) -> str | None:
+        said = await self._run(place, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+        return said.text if said.code == 0 else None
+
+    async def _contains(self, place: str, commit: str, other: str) -> bool:
+        return (await self._run(place, "merge-base", "--is-ancestor", other, commit)).code == 0
+
+    async def _env(self, tree: Worktree) -> dict[str, str]:
+        """What makes git work in a worktree, by its repository's word and not by the worktree's own."""
+        said = await self._run(tree.repository, "rev-parse", "--git-common-dir")
+        _must(said, f"the repository {tree.repository} of {tree.branch} cannot be used")
+        common = Path(tree.repository, said.text)
+        admin = await asyncio.to_thread(_admin, common, tree.path)
+        if admin is None:
+            raise Conflict(f"{tree.path} is gone, or {tree.repository} does not know it as a worktree any more.")
+        return {"GIT_DIR": str(admin), "GIT_COMMON_DIR": str(admin.parent.parent), "GIT_WORK_TREE": tree.path}
+
+    @asynccontextmanager
+    async def _all_files(self, tree: Worktree, env: Mapping[str, str]) -> AsyncIterator[dict[str, str]]:
+        """With an index of its own that names new files, too; the worktree's stays as it is."""
+        scratch = await asyncio.to_thread(tempfile.mkdtemp, prefix="midwatch-git-")
+        try:
+            index = Path(scratch, "index")
+            with suppress(FileNotFoundError):
+                await asyncio.to_thread(shutil.copyfile, Path(env["GIT_DIR"], "index"), index)
+            seen = {**env, "GIT_INDEX_FILE": str(index)}
+            new = ("ls-files", "--others", "--exclude-standard", "-z")
+            listed = await self._run(tree.path, *new, env=seen, limit=NAMES_LIMIT, seconds=LONG)
+            names = [name for name in listed.out.split(b"\0")[:-1] if not name.endswith(b"/")]
+            if names:
+                add = ("add", "--intent-to-add", "--ignore-errors", "--pathspec-from-file=-", "--pathspec-file-nul")
+                literal = {**seen, "GIT_LITERAL_PATHSPECS": "1"}
+                await self._run(tree.path, *add, env=literal, said=b"\0".join(names), seconds=LONG)
+            yield seen
+        finally:
+            await asyncio.to_thread(shutil.rmtree, scratch, True)
+
+    async def _text(self, place: str, *words: str, env: Mapping[str, str] | None = None, seconds: float = QUICK) -> str:
+        return _must(await self._run(place, *words, env=env, seconds=seconds), f"git {words[0]} in {place}").text
+
+    async def _run(
+        self,
+        place: str,
+        *words: str,
+        env: Mapping[str, str] | None = None,
+        seconds: float = QUICK,
+        limit: int = NAMES_LIMIT,
+        said: bytes = b"",
+    ) -> Said:
+        """Run git in a directory. What it writes is read up to `limit` bytes; then, or after `seconds`, it is ended."""
+        options = [word for option in OPTIONS for word in ("-c", option)]
+        argv = (self._program, "--no-pager", "--no-optional-locks", *options, "-C", place, *words)
+        if env is None:
+            await asyncio.to_thread(_check_own, place)
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *argv, stdin=asyncio.subprocess.PIPE if said else asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd="/",
+                env={**environment(), **(env or {})}, start_new_session=True,
+            )  # fmt: skip
+        except OSError as problem:
+            raise Conflict(
+                f"git cannot be started ({problem.strerror}); install it, or work without a worktree."
+            ) from None
+        assert child.stdout and child.stderr
+        try:
+            async with asyncio.timeout(seconds):
+                feed = asyncio.create_task(_feed(child.stdin, said))
+                (out, cut), (err, _), _ = await asyncio.gather(
+                    _read(child.stdout, limit, child.pid), _read(child.stderr, SAID_LIMIT), feed
+                )
+                code = await child.wait()
+        except TimeoutError:
+            raise Conflict(f"git {words[0]} in {place} took longer than {seconds:g} s and was ended.") from None
+        finally:
+            if child.returncode is None:
+                _kill(child.pid)
+                await child.wait()
+        return Said(code, out, err.decode("utf-8", "replace"), cut)
+
+
+def _check_own(place: str) -> None:
+    """A checkout's repository has its own config, whatever an agent wrote there: another one names other programs."""
+    for folder in (Path(place), *Path(place).parents):
+        if os.path.lexists(folder / ".git"):
+            if os.path.lexists(folder / ".git" / "commondir"):
+                raise Conflict(
+                    f"{folder}/.git/commondir has git use other settings than the repository's; git makes no such file "
+                    "there: look at it, then remove it."
+                )
+            return
+
+
+def environment() -> dict[str, str]:
+    """Ours, without what would point git elsewhere or make it ask somebody."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or KEPT.match(name)}
+    return {**kept, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": ":", "GIT_MERGE_AUTOEDIT": "no"}
+
+
+async def _feed(pipe: asyncio.StreamWriter | None, said: bytes) -> None:
+    if pipe is not None:
+        with suppress(ConnectionError, RuntimeError):  # one loop says the one, another the other of a closed pipe
+            pipe.write(said)
+            await pipe.drain()
+        pipe.close()
+
+
+async def _read(stream: asyncio.StreamReader, limit: int, pid: int | None = None) -> tuple[bytes, bool]:
+    """Up to `limit` bytes, and whether there was more; of a process that is named nothing more is wanted then."""
+    kept, cut = bytearray(), False
+    while piece := await stream.read(65536):
+        room = limit - len(kept)
+        kept += piece[:room]
+        if len(piece) > room and not cut:
+            cut = True
+            if pid is not None:
+                _kill(pid)
+    return bytes(kept), cut
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _must(said: Said, what: str) -> Said:
+    if said.code and not said.cut:
+        if "tell me who you are" in said.err or "empty ident name" in said.err:
+            raise Conflict(
+                "git does not know who you are; set it with `git config --global user.name NAME` and user.email."
+            )
+        raise Conflict(f"{what}: {said.why}.")
+    return said
+
+
+def _admin(common: Path, path: str) -> Path | None:
+    """Where a repository keeps what it knows of a worktree that is there."""
+    wanted = Path(path).resolve()
+    for found in sorted(common.resolve().glob("worktrees/*/gitdir")) if wanted.is_dir() else ():
+        with suppress(OSError):
+            if Path(found.read_text().strip()).parent.resolve() == wanted:
+                return found.parent
+    return None
+
+
+def _point(tree: Worktree, admin: str) -> None:
+    """Have the worktree say which repository it belongs to, should somebody have changed that."""
+    link, said = Path(tree.path, ".git"), f"gitdir: {admin}\n"
+    if link.is_symlink() or (link.exists() and not link.is_file()):
+        raise Conflict(f"{link} was replaced by something else; look at it, then remove it and try again.")
+    if not link.exists() or link.read_text(errors="replace").strip() != said.strip():
+        link.write_text(said)
+
+
+def _inner(tree: Worktree) -> None:
+    """Have the working directory, which may hold nothing that is committed; it lies inside, whatever links say."""
+    top, place = Path(tree.path).resolve(), Path(tree.workdir)
+    if not place.resolve().is_relative_to(top):
+        raise Conflict(f"{tree.subdir} leads out of the worktree {tree.path}; name another working directory.")
+    place.mkdir(parents=True, exist_ok=True)
+
+
+def _rmtree(path: str) -> None:
+    """A directory with all that is in it, also what an agent made unwritable."""
+    if not Path(path).exists():
+        return
+    for folder, names, _ in os.walk(path):
+        for name in names:
+            inner = Path(folder, name)
+            if not inner.is_symlink():
+                inner.chmod(0o700)
+    try:
+        shutil.rmtree(path)
+    except OSError as problem:
+        raise Conflict(f"{problem.filename or path} could not be removed: {problem.strerror}.") from None

@@ -1,0 +1,39 @@
+"""A program as a hook: started for each task that has ended, with the task as JSON on its standard input."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import orjson
+
+from midwatch.base.errors import AgentError
+from midwatch.domain.task import Task
+
+ERROR_SHOWN = 500
+
+
+def program(command: Sequence[str], env: Callable[[], Mapping[str, str]]) -> Callable[[Task], Awaitable[None]]:
+    """The hook that runs `command`. A program that fails is an error; one that is no longer waited for is ended."""
+
+    async def tell(task: Task) -> None:
+        about = {"MIDWATCH_TASK": task.id, "MIDWATCH_SESSION": task.session_key, "MIDWATCH_STATUS": task.status}
+        if task.cause_id is not None:
+            about[f"MIDWATCH_{task.cause.upper()}"] = task.cause_id
+        child = await asyncio.create_subprocess_exec(
+            *command, env={**os.environ, **env(), **about}, stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        try:
+            _, said = await child.communicate(orjson.dumps(task.snapshot(), default=str))
+        except asyncio.CancelledError:
+            child.kill()
+            await child.wait()
+            raise
+        if child.returncode:
+            raise AgentError(
+                f"{command[0]} ended with {child.returncode}: {said.decode(errors='replace')[-ERROR_SHOWN:]}"
+            )
+
+    return tell

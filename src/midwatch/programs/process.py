@@ -1,0 +1,408 @@
+"""Child processes: started behind a gate, kept in one process group, ended to the last of them.
+
+A child is a shell that waits for one line and then becomes the program. The line is sent when the store knows the
+group. If this process dies before, the shell reads the end of its pipe and exits: the program never ran. If this
+process dies later, the guard ends the group, and whoever rescues the task makes sure with `reap`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from midwatch.base.errors import AgentError, TransientError
+from midwatch.domain.agent import Interrupt, Turn, TurnResult
+from midwatch.programs.guard import guard
+from midwatch.programs.reaper import BORN, PATIENCE, end_group, end_members, end_strays, identify, reap, signal_group
+from midwatch.programs.sandbox import Sandbox
+
+__all__ = [
+    "Child",
+    "Output",
+    "Pipe",
+    "ProcessConversation",
+    "Program",
+    "end_group",
+    "end_strays",
+    "identify",
+    "reap",
+    "within",
+]
+
+GATE = 'read -r _ || exit 125; exec "$@"'
+SIGNALS: Mapping[Interrupt, signal.Signals] = {
+    "stop": signal.SIGINT,
+    "terminate": signal.SIGTERM,
+    "kill": signal.SIGKILL,
+}
+OUTPUT_LIMIT = 10_000_000
+GRACE = 0.5
+"""Seconds between SIGTERM and SIGKILL for what is left of a group."""
+DRAIN = 0.2
+"""Seconds to wait for the end of output when a process that left the group holds the pipe."""
+PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What to start, where, for which agent."""
+
+    agent: str
+    argv: tuple[str, ...]
+    workdir: str
+    sandbox: Sandbox | None
+    """What keeps it in. Named by whoever starts something, so that nothing is started without it by mistake."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    enter: tuple[str, ...] = ()
+    """What is run before it, outside of the sandbox, and becomes it."""
+
+    def environment(self, turn_env: Mapping[str, str]) -> dict[str, str]:
+        """The child's environment: ours, the agent's, the turn's; later ones win."""
+        own = os.environ if self.sandbox is None else self.sandbox.environment(os.environ)
+        return {**own, **self.env, **turn_env}
+
+    def problem(self) -> str | None:
+        """Why it cannot be started here, or None."""
+        if not Path(self.workdir).is_dir():
+            return f"working directory {self.workdir!r} does not exist; create it or change agents.{self.agent}.workdir"
+        name = self.argv[0]
+        if "/" in name:
+            place = os.path.join(self.workdir, name)  # noqa: PTH118 - an absolute name must win, as in exec
+            found = os.path.isfile(place) and os.access(place, os.X_OK)  # noqa: PTH113
+        else:
+            found = shutil.which(name, path=self.environment({}).get("PATH", os.defpath)) is not None
+        if not found:
+            return f"program {name!r} is not installed or not executable; install it or change agents.{self.agent}.argv"
+        return self.sandbox.problem(self.workdir) if self.sandbox is not None else None
+
+    def spawn(self, turn_env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """Start the shell that waits at the gate."""
+        if why := self.problem():
+            raise AgentError(why)
+        _hear_interrupts()
+        argv, env = self.argv, self.environment(turn_env)
+        if self.sandbox is not None:
+            argv, env = self.sandbox.command(argv, self.workdir, env)
+        try:
+            return subprocess.Popen(
+                ("/bin/sh", "-c", GATE, "midwatch-child", *self.enter, *argv),
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                cwd=self.workdir, env=env, start_new_session=True,
+            )  # fmt: skip
+        except OSError as problem:
+            raise self._refused(problem) from problem
+
+    def _refused(self, problem: OSError) -> AgentError:
+        if problem.errno == errno.E2BIG:
+            return AgentError(
+                "the prompt is too long for a command line; leave {prompt} out of "
+                f"agents.{self.agent}.argv to pass it on standard input"
+            )
+        text = f"program {self.argv[0]!r} could not be started: {problem.strerror}"
+        return TransientError(text) if problem.errno in PASSING else AgentError(text)
+
+
+def _hear_interrupts() -> None:
+    """A process that a script started in the background ignores SIGINT, and so would its children. To ignore it in a
+    handler is the same for us, and handlers are not inherited."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, lambda *_: None)
+
+
+class Pipe(asyncio.Protocol):
+    """Receives what one of the child's pipes carries; `closed` is set when nobody can write to it any more."""
+
+    def __init__(self) -> None:
+        self.closed = asyncio.Event()
+        self.transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
+
+    def cut(self) -> None:
+        """Read no more."""
+        if self.transport is not None:
+            self.transport.close()
+
+
+class Inlet(Pipe):
+    """The pipe into a child; `ready` is set while it takes more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready = asyncio.Event()
+        self.ready.set()
+
+    def pause_writing(self) -> None:
+        self.ready.clear()
+
+    def resume_writing(self) -> None:
+        self.ready.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.ready.set()
+
+
+class Output(Pipe):
+    """Keeps the text of one pipe, of more than `limit` bytes the head and the tail. `tell` hears it as it comes."""
+
+    def __init__(self, limit: int = OUTPUT_LIMIT, tell: Callable[[str], None] | None = None) -> None:
+        super().__init__()
+        self.total = 0
+        self._limit = limit
+        self._head_room = limit // 2
+        self._tail_room = limit - self._head_room
+        self._head, self._tail = bytearray(), bytearray()
+        self._tell = tell
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def data_received(self, data: bytes) -> None:
+        if self._tell is not None and self.total < self._limit:
+            told = data[: self._limit - self.total]
+            if text := self._decoder.decode(told).replace("\0", ""):
+                self._tell(text)
+        self.total += len(data)
+        room = self._head_room - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        if len(self._tail) > 2 * self._tail_room:
+            del self._tail[: -self._tail_room]
+
+    def text(self) -> str:
+        """What was written, decoded, without NUL characters."""
+        if self.total <= self._limit:
+            return _text(self._head + self._tail)
+        head, tail = self._head, self._tail[-self._tail_room :] if self._tail_room else bytearray()
+        head, tail = head[: _whole(head)], tail[_torn(tail) :]
+        left_out = self.total - len(head) - len(tail)
+        return f"{_text(head)}\n… {left_out} bytes left out …\n{_text(tail)}"
+
+
+def _text(data: bytearray) -> str:
+    return data.decode("utf-8", "replace").replace("\0", "")
+
+
+def _whole(data: bytearray) -> int:
+    """How many bytes remain when a character cut at the end is left out."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(bytes(data[-4:]))
+    return len(data) - len(decoder.getstate()[0])
+
+
+def _torn(data: bytearray) -> int:
+    """How many bytes at the start belong to a character whose beginning is missing."""
+    return next((n for n, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
+
+
+class Child:
+    """A program in its own process group. Of a `helper` only the group is ended: beside it the turn has another child,
+    whose processes carry the same mark."""
+
+    def __init__(
+        self, popen: subprocess.Popen[bytes], turn: Turn, pipes: tuple[Pipe, Pipe], *, helper: bool = False
+    ) -> None:
+        self.pgid = popen.pid
+        self.exited = asyncio.Event()
+        self.interrupted = False
+        self._popen = popen
+        self._task = (turn.task_id, turn.attempt)
+        BORN[self.pgid] = f"{turn.task_id}/{turn.attempt}"
+        self._pipes = pipes
+        self._helper = helper
+        self._input = Inlet()
+        self._stdin: asyncio.WriteTransport | None = None
+        self._gone = False
+        self._ending: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def spawn(cls, program: Program, turn: Turn, out: Pipe, err: Pipe, *, helper: bool = False) -> Child:
+        """Start the child; it waits until `admit`."""
+        child = cls(program.spawn(turn.env), turn, (out, err), helper=helper)
+        try:
+            guard.watch(child.pgid)
+            child._watch_exit()
+            await child._connect()
+        except OSError as problem:
+            await child.end()
+            raise TransientError(f"program {program.argv[0]!r} cannot be watched: {problem.strerror}") from problem
+        except BaseException:
+            await child.end()
+            raise
+        return child
+
+    async def admit(self, turn: Turn, stdin: bytes = b"", *, more: bool = False) -> None:
+        """Let it become the program once the store knows its group. With `more`, `write` can follow."""
+        await turn.own_group(self.pgid)
+        self.write(b"go\n" + stdin)
+        if not more:
+            self.end_input()
+
+    def write(self, data: bytes) -> None:
+        """Send to its standard input. What it does not read is lost with it."""
+        if self._stdin is not None and not self._stdin.is_closing():
+            self._stdin.write(data)
+
+    def admit_helper(self) -> None:
+        """Let a helper become its program. The turn owns one group, its child's: this one is found by its mark."""
+        self.write(b"go\n")
+        self.end_input()
+
+    async def drained(self) -> None:
+        """Return when its standard input takes more, or nobody reads it any more."""
+        await self._input.ready.wait()
+
+    def end_input(self) -> None:
+        """Nothing more will be written."""
+        if self._stdin is not None:
+            self._stdin.close()
+
+    def interrupt(self, mode: Interrupt) -> None:
+        """Signal the whole group."""
+        self.interrupted = True
+        self._signal(SIGNALS[mode])
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code, or minus the signal that ended it; known once it has exited. Until `end` it is only looked at:
+        a leader that is collected gives its number away while its group may still have to be signalled."""
+        if self._popen.returncode is None and hasattr(os, "waitid"):
+            with suppress(ChildProcessError):
+                found = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if found is not None:
+                    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        return self._popen.returncode
+
+    async def end(self) -> None:
+        """Return when nothing of the group runs any more. What still runs gets SIGTERM, then SIGKILL; what left the
+        group by itself is ended only if the child was interrupted or had not finished."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end())
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        finished = self.exited.is_set()
+        self._signal(signal.SIGTERM)  # before the leader is reaped: until then its number cannot be another's
+        if not await within(GRACE, self.exited):
+            self._signal(signal.SIGKILL)
+            await within(PATIENCE, self.exited)
+        self._popen.poll()
+        self._gone = await end_members(self.pgid, grace=GRACE, patience=PATIENCE)
+        if not self._helper and (self.interrupted or not finished):
+            await end_strays(*self._task)
+        for pipe in self._pipes:
+            if pipe.transport is not None:
+                await within(0.01 if self.interrupted else DRAIN, pipe.closed)
+        self._close_pipes()
+        if self._gone:
+            guard.forget(self.pgid)
+            BORN.pop(self.pgid, None)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self._gone:
+            signal_group(self.pgid, number)
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._stdin, _ = await loop.connect_write_pipe(lambda: self._input, self._popen.stdin)
+        await loop.connect_read_pipe(lambda: self._pipes[0], self._popen.stdout)
+        await loop.connect_read_pipe(lambda: self._pipes[1], self._popen.stderr)
+
+    def _close_pipes(self) -> None:
+        if self._stdin is not None and not self._input.closed.is_set():
+            self._stdin.abort()
+        for pipe in self._pipes:
+            pipe.cut()
+        owned = (self._stdin, *(pipe.transport for pipe in self._pipes))
+        for transport, file in zip(owned, (self._popen.stdin, self._popen.stdout, self._popen.stderr), strict=True):
+            if transport is None and file is not None:
+                file.close()
+
+    def _watch_exit(self) -> None:
+        """Set `exited` when the leader ends, without reaping it where the system allows."""
+        loop = asyncio.get_running_loop()
+        try:
+            descriptor = os.pidfd_open(self.pgid)
+        except (AttributeError, OSError):
+            self._look(loop)
+        else:
+            loop.add_reader(descriptor, self._left, loop, descriptor)
+
+    def _left(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+        self.exited.set()
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._popen.poll() is None:
+            loop.call_later(0.02, self._look, loop)
+        else:
+            self.exited.set()
+
+
+class ProcessConversation:
+    """A conversation whose turns are child processes, one at a time, interrupted by signals."""
+
+    def __init__(self) -> None:
+        self._child: Child | None = None
+        self._working = False
+        self._interrupted: Interrupt | None = None
+
+    async def work(self, turn: Turn) -> TurnResult:
+        """One turn; children are started with `child`."""
+        raise NotImplementedError
+
+    async def turn(self, turn: Turn) -> TurnResult:
+        """Work on one prompt."""
+        self._working, self._interrupted = True, None
+        try:
+            return await self.work(turn)
+        finally:
+            self._working = False
+
+    async def interrupt(self, mode: Interrupt) -> None:
+        """Signal the running child's group."""
+        if self._working:
+            self._interrupted = mode
+            if self._child is not None:
+                self._child.interrupt(mode)
+
+    async def close(self) -> None:
+        """Return when no process of it is left."""
+        if self._child is not None:
+            self._child.interrupt("kill")
+            await self._child.end()
+
+    @asynccontextmanager
+    async def child(self, program: Program, turn: Turn, out: Pipe, err: Pipe) -> AsyncIterator[Child]:
+        """A child that waits for `admit`; when the block ends, so does everything of its group."""
+        child = self._child = await Child.spawn(program, turn, out, err)
+        try:
+            if self._interrupted is not None:
+                child.interrupt(self._interrupted)
+            yield child
+        finally:
+            await child.end()
+
+
+async def within(seconds: float, event: asyncio.Event) -> bool:
+    """Whether `event` was set in time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()

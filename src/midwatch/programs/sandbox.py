@@ -1,0 +1,245 @@
+"""Sandboxes: what a child may see and write, by bubblewrap, or by a program of one's own that starts it.
+
+With bubblewrap the system is read-only, the user's home, midwatch's own home, /tmp and /run are empty, and other
+processes cannot be seen. What the agent needs is put back: its working directory, its own state, the program itself,
+and the repository of the working directory, whose configuration and hooks stay read-only, as they name programs that
+are run outside of the sandbox. The network is as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from midwatch.base.errors import BadConfig
+
+DEAF = 'trap "" INT TERM HUP; exec "$@"'
+HEARING = ("env", "--default-signal=INT,TERM,HUP")
+"""Signals are for the program, which is to end in its own way; bubblewrap, which would die of them, ends with it."""
+APART = (
+    "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL",
+    "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc",
+)  # fmt: skip
+EMPTY = ("/tmp", "/var/tmp", "/run")  # noqa: S108 - as mount points
+RESOLVERS = ("/run/systemd/resolve", "/run/NetworkManager", "/run/resolvconf")
+"""Where names of hosts are looked up, on systems that keep it in /run."""
+IDENTITY = (".gitconfig", ".config/git/config", ".config/git/ignore", ".config/git/attributes")
+"""Of the home, for commits; read-only."""
+STATE: Mapping[str, tuple[str, ...]] = {
+    "claude": (".claude", ".claude.json", ".config/claude", ".cache/claude"),
+    "codex": (".codex",),
+    "copilot": (".copilot",),
+    "gemini": (".gemini",),
+    "goose": (".config/goose", ".local/share/goose", ".local/state/goose"),
+    "opencode": (".config/opencode", ".local/share/opencode", ".local/state/opencode", ".cache/opencode"),
+    "qwen": (".qwen",),
+}
+"""Where known programs keep their sign-in and their conversations, in the home."""
+OURS = "MIDWATCH_"
+OBEYED = re.compile(r"PATH$|LD_|GLIBC_|GCONV_|MALLOC_|LOCPATH$|NLSPATH$|BASH|SHELLOPTS$|PS4$|ENV$|IFS$|.*\W")
+"""Variables by which a loader or a shell runs other code than it was told to."""
+TRY_SECONDS = 20.0
+WORKING: set[str] = set()
+"""Those of bubblewrap that were tried."""
+
+
+class Repository(NamedTuple):
+    """The directories of a repository, which commits write."""
+
+    top: Path
+    common: Path
+    admin: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandbox:
+    """How one agent's programs are kept in. With a `prefix` that is all there is to it."""
+
+    agent: str
+    home: str
+    """Midwatch's own."""
+    prefix: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    root: str | None = None
+    """The directory that can be written; the working directory otherwise."""
+
+    def hosting(self, program: str, search: str, root: str, *more: str) -> Sandbox:
+        """The same for this program of the agent: it can be read with what belongs to it and with `more` where they
+        would be hidden, its state can be written, and what it starts itself in `root` is kept in alike."""
+        home = _home()
+        hidden = (home, *map(Path, EMPTY))
+        needed = (*_program(program, search), *(Path(path).resolve() for path in more))
+        read = (str(path) for path in needed if any(path.is_relative_to(one) for one in hidden))
+        state = (str(home / name) for name in _state(program))
+        return replace(self, read=(*self.read, *read), write=(*self.write, *state), root=root)
+
+    def command(
+        self, argv: tuple[str, ...], workdir: str, env: Mapping[str, str]
+    ) -> tuple[tuple[str, ...], dict[str, str]]:
+        """What starts `argv` inside, and its environment. What an agent may have chosen and a loader or a shell obeys
+        is given to the program alone: those that build the sandbox are outside of it."""
+        inner = {name: value for name, value in env.items() if OBEYED.match(name) and os.environ.get(name) != value}
+        outer = {name: value for name, value in env.items() if name not in inner}
+        if "PATH" in inner:  # by an agent's, another program could be found for what builds the sandbox
+            outer["PATH"] = os.environ.get("PATH", os.defpath)
+        told = tuple(f"{name}={value}" for name, value in inner.items())
+        if self.prefix:
+            begin = tuple(part.replace("{workdir}", workdir) for part in self.prefix)
+            return (*begin, *(("env", *told) if told else ()), *argv), outer
+        place = str(Path(workdir).resolve())
+        mounts = [word for mount in self._mounts(self.root or place) for word in mount]
+        bwrap = (_bwrap() or "bwrap", *APART, *mounts, "--chdir", place, "--", *HEARING, *told, *argv)
+        return ("/bin/sh", "-c", DEAF, "midwatch-sandbox", *bwrap), outer
+
+    def environment(self, given: Mapping[str, str]) -> dict[str, str]:
+        """The environment without our own settings, which may hold a password."""
+        kept = {name: value for name, value in given.items() if not name.startswith(OURS) and name != "XDG_RUNTIME_DIR"}
+        return kept if self.prefix else {**kept, "TMPDIR": "/tmp"}  # noqa: S108 - the sandbox's own
+
+    def problem(self, workdir: str) -> str | None:
+        """Why nothing can be started in it, or None."""
+        setting = f"agents.{self.agent}.sandbox"
+        if self.prefix:
+            missing = shutil.which(self.prefix[0]) is None
+            return f"program {self.prefix[0]!r} of {setting} is missing; install it or change that" if missing else None
+        if _bwrap() is None:
+            return f'bubblewrap is missing; install it (package bubblewrap), or write {setting} = "none"'
+        place, home = Path(self.root or workdir).resolve(), _home()
+        for hidden, whose in ((home, "your home"), (Path(self.home).resolve(), "midwatch's home")):
+            if hidden == place or (hidden == home and place in home.parents):
+                return f"{place} holds {whose}, which a sandbox hides; choose a working directory inside of it"
+        if why := _refused():
+            return f'no sandbox can be made here ({why}); allow user namespaces, or write {setting} = "none"'
+        return None
+
+    def _mounts(self, root: str) -> Iterator[tuple[str, ...]]:
+        """From the outermost to the innermost, so that each covers only what it should."""
+        home, own = _home(), Path(self.home).resolve()
+        made: dict[Path, tuple[str, ...]] = {Path(path): ("--tmpfs", path) for path in EMPTY if Path(path).is_dir()}
+        made |= {path: ("--tmpfs", str(path)) for path in (home, own)}
+        for path in (*map(Path, RESOLVERS), *(home / name for name in IDENTITY), *map(_absolute, self.read)):
+            made.setdefault(path, ("--ro-bind-try", str(path), str(path)))
+        for path in map(_absolute, self.write):
+            if path not in (home, own):
+                made[path] = ("--bind-try", str(path), str(path))
+        place = Path(root).resolve()
+        repository = repository_of(place)
+        if repository is not None and (repository.top == home or repository.top in home.parents):
+            repository = None  # one of the home itself stays hidden with it
+        if repository is not None and repository.top.is_relative_to(own):
+            place = repository.top  # a worktree is the agent's as a whole
+        if repository is not None:  # all of it is seen: what is not there would be committed as deleted
+            made[repository.top] = ("--ro-bind", str(repository.top), str(repository.top))
+            made |= _git(repository)
+        made[place] = ("--bind", str(place), str(place))
+        for path in sorted(made, key=lambda path: len(path.parts)):
+            yield made[path]
+
+
+def repository_of(place: Path) -> Repository | None:
+    """The repository a directory lies in. What stands in the directory may be an agent's own, so that a worktree is
+    believed only where its repository says the same."""
+    top = next((one for one in (place, *place.parents) if os.path.lexists(one / ".git")), None)
+    if top is None:
+        return None
+    link = top / ".git"
+    if link.is_dir():
+        return Repository(top, link, link) if link.resolve() == link else None
+    try:
+        admin = (top / link.read_text().removeprefix("gitdir:").strip()).resolve(strict=True)
+        back = Path((admin / "gitdir").read_text().strip())
+    except (OSError, ValueError):
+        return None
+    common = admin.parent.parent
+    believed = admin.parent.name == "worktrees" and back.parent.resolve() == top and (common / "objects").is_dir()
+    return Repository(top, common, admin) if believed else None
+
+
+def _git(repository: Repository) -> dict[Path, tuple[str, ...]]:
+    """What commits write; what names programs stays as it is, also where it is not there yet."""
+    common, hooks = repository.common, repository.common / "hooks"
+    made: dict[Path, tuple[str, ...]] = {common: ("--bind", str(common), str(common))}
+    files = [common / "config", common / "config.worktree", repository.admin / "config.worktree"]
+    if repository.admin != common:  # these lead git to another config
+        files += [repository.admin / "commondir", repository.admin / "gitdir"]
+        for folder in (repository.admin.parent, repository.admin):  # mounts of their own, they cannot be moved away
+            made[folder] = ("--bind", str(folder), str(folder))
+    for file in files:
+        made[file] = ("--ro-bind-try", str(file), str(file))
+    empty = ("--tmpfs", str(hooks), "--remount-ro", str(hooks))
+    made[hooks] = ("--ro-bind", str(hooks), str(hooks)) if hooks.is_dir() else empty
+    return made
+
+
+def _state(program: str) -> tuple[str, ...]:
+    name = Path(program).name
+    return next((paths for known, paths in STATE.items() if name == known or name.startswith(f"{known}-")), ())
+
+
+def _program(program: str, search: str) -> Iterator[Path]:
+    """Where a program lives, and what belongs to it: all of a prefix with a `bin`, such as one of a version manager."""
+    found = shutil.which(program, path=search)
+    if found is None:
+        return
+    for path in (Path(found).absolute(), Path(found).resolve()):
+        yield path.parent
+        prefix = next((one.parent for one in path.parents if one.name in ("bin", "node_modules")), None)
+        if prefix is not None and prefix.name != ".local" and prefix != _home():
+            yield prefix
+
+
+def _home() -> Path:
+    return Path.home().resolve()
+
+
+def _absolute(path: str) -> Path:
+    return Path(path).expanduser().resolve()
+
+
+def _bwrap() -> str | None:
+    """By our own search path: an agent's would let it choose what is run outside."""
+    return shutil.which("bwrap")
+
+
+def _refused() -> str | None:
+    """Why the system makes no sandbox, or None. What works once works always; what does not may be put right."""
+    program = _bwrap()
+    if program in WORKING:
+        return None
+    why = _complaint(program or "bwrap")
+    if why is None and program is not None:
+        WORKING.add(program)
+    return why
+
+
+def _complaint(program: str) -> str | None:
+    tried = (program, *APART, "--", *HEARING, "true")
+    try:
+        done = subprocess.run(tried, capture_output=True, text=True, timeout=TRY_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return type(problem).__name__
+    lines = done.stderr.strip().splitlines()
+    return None if done.returncode == 0 else (lines[0] if lines else f"exit code {done.returncode}")
+
+
+def sandbox_of(agent: str, wanted: str | list[str], home: str, *, write: list[str], read: list[str]) -> Sandbox | None:
+    """The sandbox `[agents.NAME]` asks for, or None; BadConfig for one that makes no sense."""
+    if wanted != "bwrap" and (write or read):
+        raise BadConfig(f'agents.{agent}: sandbox_paths and sandbox_read need sandbox = "bwrap".')
+    if wanted == "none":
+        return None
+    if isinstance(wanted, list):
+        return Sandbox(agent=agent, home=home, prefix=tuple(wanted))
+    own = Path(home).resolve()
+    for name, paths in (("sandbox_paths", write), ("sandbox_read", read)):
+        for path in paths:
+            if _absolute(path) in (own, own / "worktrees", _home()) or own in _absolute(path).parents:
+                raise BadConfig(f"agents.{agent}.{name}: {path!r} is what a sandbox hides; name what is inside of it.")
+    return Sandbox(agent=agent, home=home, write=tuple(write), read=tuple(read))

@@ -1,0 +1,277 @@
+"""Backups, and moving to another database.
+
+A backup is a SQLite file with the tables of the store, whichever store it was made from, so it can be restored to
+either. Everything is copied in one transaction and compared row by row before it counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from midwatch.base.clock import SystemClock
+from midwatch.base.errors import AlreadyRunning, Conflict, HomeUnusable, NotFound, StoreCorrupt, StoreUnavailable
+from midwatch.base.home import Home
+from midwatch.desk.build import open_store
+from midwatch.desk.config import Settings
+from midwatch.desk.desk import living_processes
+from midwatch.domain.instance import DEAD_SECONDS
+from midwatch.domain.store import Store
+from midwatch.loops.rescuer import Rescuer
+from midwatch.runtime.runtime import reap_left
+from midwatch.services.approvals import Approvals
+from midwatch.stores import transfer
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.stores.transfer import Side, SqliteSide, Tally, Told
+
+
+class Copied(NamedTuple):
+    """What was copied: rows by table, and where the log ends."""
+
+    rows: dict[str, int]
+    last_seq: int
+    aside: Path | None = None
+    """Where the database went that was replaced."""
+
+
+class Stopped(Exception):
+    """Nobody waits for the copy any more."""
+
+
+async def backup(settings: Settings, file: Path, told: Told, *, force: bool = False) -> Copied:
+    """Write everything as it is in this moment to `file`. Work goes on meanwhile."""
+    home = Home(settings.home)
+    if _looked(file.exists) and not force:
+        raise Conflict(f"{file} exists already; choose another name, or replace it with --force.")
+    if settings.db:
+        await (await open_store(settings, home)).close()  # tells what is wrong with it, and makes missing tables
+    else:
+        _need_database(home)
+    return await _in_thread(partial(_back_up, settings, home, file), told)
+
+
+async def restore(settings: Settings, file: Path, told: Told, *, force: bool = False) -> Copied:
+    """Fill the store from a backup. `force` replaces what it holds, but never beneath a live process."""
+    home = Home(settings.home)
+    if not _looked(file.is_file):
+        raise NotFound("backup", str(file))
+    with transfer.sealed_side(file):
+        home.prepare()
+    with _alone(home):
+        if settings.db:
+            await _look_at_target(settings, home, used_is_fine=force)
+        return await _in_thread(partial(_restore, settings, home, file, force), told)
+
+
+async def migrate(settings: Settings, url: str, told: Told) -> Copied:
+    """Copy the SQLite store of a home to an empty PostgreSQL. The file stays where it is."""
+    home = Home(settings.home)
+    _need_database(home)
+    home.prepare()
+    wanted = Settings.load(home.path, db=url)
+    with _alone(home):
+        await _look_at_target(wanted, home)
+        await _rescue(home)
+        return await _in_thread(partial(_migrate, home, url), told)
+
+
+# -- before anything is copied -----------------------------------------------------------------------------------------
+
+
+def _looked(look: Callable[[], bool]) -> bool:
+    try:
+        return look()
+    except OSError as problem:
+        raise StoreUnavailable(f"{problem.filename} cannot be used: {problem.strerror}; choose another file.") from None
+
+
+def _need_database(home: Home) -> None:
+    if not home.database.exists():
+        raise HomeUnusable(f"there is no midwatch database in {home.path}; choose the home with MIDWATCH_HOME.")
+
+
+@contextmanager
+def _alone(home: Home) -> Iterator[None]:
+    """Keep servers of this home from starting; AlreadyRunning when a process still works in it."""
+    up = home.claim_up()
+    try:
+        if any(home.lock(path.stem).taken() for path in home.run.glob("*.lock") if path != up.path):
+            raise AlreadyRunning(f"a process still works in {home.path}; `midwatch cluster` lists it. End it first.")
+        yield
+    finally:
+        up.release()
+
+
+async def _look_at_target(settings: Settings, home: Home, *, used_is_fine: bool = False) -> None:
+    """Make the tables where they are missing; refuse a database on which processes live, or that is used."""
+    store = await open_store(settings, home)
+    try:
+        for one in await living_processes(settings, home, store)():
+            raise AlreadyRunning(
+                f"{one.role} {one.id} (pid {one.pid} on {one.host}) works on that database; stop every process first. "
+                f"One that was killed counts as ended after {DEAD_SECONDS:.0f} s."
+            )
+        if not used_is_fine and await _used(store):
+            raise _in_use("that database")
+    finally:
+        await store.close()
+
+
+async def _used(store: Store) -> bool:
+    return (await store.count_tasks()).total > 0 or (await store.log_bounds()).last_seq > 0
+
+
+def _in_use(where: str) -> Conflict:
+    return Conflict(f"{where} holds data of midwatch already; use an empty one (only `restore --force` replaces data).")
+
+
+async def _rescue(home: Home) -> None:
+    """Tasks left by dead processes become what the next start would make of them."""
+
+    class Nobody:
+        """As much of an engine as a rescue needs: here no process lives."""
+
+        dead = staticmethod(set[str])
+        leads = staticmethod(lambda: True)
+
+    store, clock = await SqliteStore.open(home.database), SystemClock()
+    engine: Any = Nobody()
+    try:
+        await Rescuer(store, clock, engine, Approvals(store, clock), owner="", reap=reap_left).rescue()
+    finally:
+        await store.close()
+
+
+# -- in a thread -------------------------------------------------------------------------------------------------------
+
+
+async def _in_thread(work: Callable[[Told], Copied], told: Told) -> Copied:
+    """Run the copy beside the event loop. When nobody waits for it any more it ends at its next step."""
+    left = threading.Event()
+
+    def tell(table: str, rows: int) -> None:
+        if left.is_set():
+            raise Stopped
+        told(table, rows)
+
+    try:
+        return await asyncio.to_thread(work, tell)
+    finally:
+        left.set()
+
+
+def _back_up(settings: Settings, home: Home, file: Path, told: Told) -> Copied:
+    with _scratch(file.absolute().parent) as folder:
+        made = folder / "backup.db"
+        with _source(settings, home) as source, transfer.sqlite_side(str(made), alone=True) as target:
+            tables = target.tables()
+            tallies = transfer.copy(source, target, tables, told)
+        transfer.seal(str(made))
+        with transfer.sealed_side(made) as reopened:
+            transfer.compare(reopened, tables, tallies)
+            copied = _copied(tallies, reopened)
+        _put(made, file)
+    return copied
+
+
+@contextmanager
+def _source(settings: Settings, home: Home) -> Iterator[Side]:
+    if settings.db:
+        with transfer.postgres_side(settings.db, writes=False) as shared:
+            yield shared
+    else:
+        with transfer.sqlite_side(str(home.database), alone=False) as own:
+            yield own
+
+
+def _restore(settings: Settings, home: Home, file: Path, force: bool, told: Told) -> Copied:
+    with _scratch(home.path) as folder:
+        unpacked = str(folder / "backup.db")
+        transfer.unseal(file, unpacked)
+        with transfer.sqlite_side(unpacked, alone=False) as source:
+            if settings.db:
+                return _into_postgres(source, settings.db, told, force=force)
+            return _into_home(source, home.database, folder / "before.db", told, force=force)
+
+
+def _into_home(source: SqliteSide, database: Path, before: Path, told: Told, *, force: bool) -> Copied:
+    """Into the SQLite file of a home. What it held is kept in another file beside it."""
+    tables = source.tables()
+    aside = database.with_name(f"{database.name}.{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    if not transfer.is_sound(str(database)):
+        if not force:
+            raise StoreCorrupt(f"{database} is damaged; `midwatch restore FILE --force` moves it away.")
+        for end in ("-wal", "-shm", ""):
+            with suppress(FileNotFoundError):
+                Path(f"{database}{end}").rename(f"{aside}{end}")
+    with transfer.sqlite_side(str(database), alone=True) as target:
+        if not target.empty(tables):
+            if not force:
+                raise _in_use(str(database))
+            with transfer.sqlite_side(str(before), alone=True) as kept:
+                transfer.copy(target, kept, tables, told)
+            transfer.seal(str(before))
+        copied = _refill(source, target, told)
+    if before.exists():
+        _put(before, aside)
+    return copied._replace(aside=aside if aside.exists() else None)
+
+
+def _migrate(home: Home, url: str, told: Told) -> Copied:
+    with transfer.sqlite_side(str(home.database), alone=True) as source:
+        return _into_postgres(source, url, told, force=False)
+
+
+def _into_postgres(source: SqliteSide, url: str, told: Told, *, force: bool) -> Copied:
+    tables = source.tables()
+    with transfer.postgres_side(url, writes=True) as target:
+        target.lock(tables)
+        if not force and not target.empty(tables):
+            raise _in_use("that database")
+        return _refill(source, target, told)
+
+
+def _refill(source: SqliteSide, target: Side, told: Told) -> Copied:
+    copied = _copied(transfer.copy(source, target, source.tables(), told), target)
+    target.forget_processes()
+    return copied
+
+
+def _copied(tallies: Mapping[str, Tally], side: Side) -> Copied:
+    return Copied({table: tally.rows for table, tally in tallies.items()}, side.last_seq())
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _scratch(parent: Path) -> Iterator[Path]:
+    """A directory for a while, on the disk where the result belongs."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".midwatch-", dir=parent) as folder:
+            yield Path(folder)
+    except OSError as problem:
+        raise StoreUnavailable(f"{parent} cannot be written: {problem.strerror}; choose another place.") from None
+
+
+def _put(made: Path, file: Path) -> None:
+    """Give a finished file its name, on disk before anybody hears of it."""
+    _sync(made)
+    made.replace(file)
+    _sync(file.absolute().parent)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

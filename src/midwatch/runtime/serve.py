@@ -1,0 +1,120 @@
+"""The server: one listening socket, one runtime, one clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import socket
+from collections.abc import Callable
+
+import uvloop
+
+from midwatch.api.app import create_app
+from midwatch.api.protocol import Limits
+from midwatch.api.server import EVERYWHERE, Server, listen, url, url_of
+from midwatch.base.home import Home, ServerInfo
+from midwatch.base.version import __version__
+from midwatch.desk.config import Settings
+from midwatch.runtime.runtime import Runtime
+
+FILES = 256
+FILES_OF_A_TASK = 8
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+logger = logging.getLogger(__name__)
+TALKATIVE = ("procrastinate", "httpx", "httpx2", "mcp", "google_genai")
+
+
+def serve(settings: Settings, started: Callable[[ServerInfo, Runtime], None]) -> None:
+    """Serve a home until SIGTERM, SIGINT or SIGHUP. `started` is called once requests are answered."""
+    write_log(settings)
+    home = Home(settings.home)
+    home.prepare()
+    if home.lock("up").taken():
+        home.claim_up().release()  # tells who serves this home, which is more helpful than a port in use
+    with (
+        listen(address_of(settings), settings.port, expose=settings.expose) as listener,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(_serve(settings, home, listener, started))
+
+
+def write_log(settings: Settings) -> None:
+    """Log to standard error. What the job queue and clients of models do for themselves is told only to those who look
+    for a mistake: it is much, and addresses may have secrets in them."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=settings.log_level.upper())
+    if settings.log_level == "info":
+        for name in TALKATIVE:
+            logging.getLogger(name).setLevel(logging.WARNING)
+
+
+async def _serve(
+    settings: Settings, home: Home, listener: socket.socket, started: Callable[[ServerInfo, Runtime], None]
+) -> None:
+    stopping = asyncio.Event()
+    on_signals(stopping)
+    async with Runtime.open(settings.home, settings=settings, role="up") as runtime:
+        app = create_app(runtime)
+        info = ServerInfo(os.getpid(), url_of(address_of(settings), listener), __version__)
+        runtime.url = info.url
+
+        def listening() -> None:
+            home.announce(info)
+            started(info, runtime)
+
+        server = Server(app, stopping, listening, Limits(connections=room_for(settings)))
+        await server.serve([listener])
+        logger.info("no longer listening; running tasks are being stopped")
+
+
+def on_signals(stopping: asyncio.Event) -> None:
+    """Stop at the first signal; a further one changes nothing, so that nothing is lost."""
+
+    def stop(number: int) -> None:
+        name = signal.Signals(number).name
+        logger.warning("%s: %s", name, "still stopping, please wait" if stopping.is_set() else "stopping")
+        stopping.set()
+
+    for number in SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+
+
+def address_of(settings: Settings) -> str:
+    """Where to listen: exposed on all addresses, unless one was chosen."""
+    return EVERYWHERE[0] if settings.expose and "host" not in settings.model_fields_set else settings.host
+
+
+def reached_at(settings: Settings, port: int) -> list[str]:
+    """Where others find an exposed server, as far as this machine knows."""
+    host = address_of(settings)
+    if host not in EVERYWHERE:
+        return [url(host, port)]
+    found = [socket.gethostname()]
+    for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        if family == socket.AF_INET or host == EVERYWHERE[1]:
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((far, 9))  # sends nothing; the system chooses the address it would speak from
+                found.append(probe.getsockname()[0])
+    return [url(name, port) for name in dict.fromkeys(found)]
+
+
+def room_for(settings: Settings) -> int:
+    """How many connections can be held: every one is an open file, and tasks and the database need some, too."""
+    others = FILES + FILES_OF_A_TASK * settings.slots
+    wanted = settings.max_connections + others
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(OSError, ValueError):  # macOS has limits it does not tell
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+            soft = more
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return settings.max_connections
+    room = min(settings.max_connections, max(soft - others, soft // 4))
+    if room < settings.max_connections:
+        logger.warning("holds %d connections at most, as it may open only %d files; see `ulimit -n`", room, soft)
+    return room

@@ -1,0 +1,117 @@
+"""The roster: which agents there are. Configured or registered here, which may change while work goes on, and live
+anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import ChainMap
+from collections.abc import Awaitable, Callable, Mapping
+
+from midwatch.base.errors import BadConfig, Conflict, InvalidInput, UnknownAgent
+from midwatch.domain.agent import Agent, AgentCapability, AgentTerms, check_name
+from midwatch.domain.instance import Instance
+
+Living = Callable[[], Awaitable[list[Instance]]]
+"""The processes that live now."""
+PARTS = ("name", "kind", "terms", "description", "capabilities", "open", "describe")
+"""What makes an agent."""
+
+
+class AgentRegistry:
+    """Which agents there are."""
+
+    def __init__(
+        self,
+        agents: dict[str, Agent],
+        default: str,
+        living: Living,
+        advice: Callable[[str], str | None] = lambda agent: None,
+    ) -> None:
+        self.default = default
+        self.agents = agents
+        self._left: dict[str, Agent] = {}
+        self.serving: Mapping[str, Agent] = ChainMap(agents, self._left)
+        """Also those that were unregistered: what was begun with them goes on."""
+        self.announce: Callable[[Mapping[str, Agent]], Awaitable[None]] = _idle
+        """Tells other processes which agents work here."""
+        self.changed: Callable[[], None] = lambda: None
+        self.advice = advice
+        self._living = living
+        self._changing = asyncio.Lock()
+
+    def terms(self, agent: str) -> AgentTerms | None:
+        found = self.agents.get(agent)
+        return found.terms if found else None
+
+    async def terms_of(self, agent: str) -> AgentTerms:
+        """The terms of an agent, wherever it is; plain ones when nobody offers it now."""
+        return await self.terms_or_none(agent) or AgentTerms()
+
+    async def terms_or_none(self, agent: str) -> AgentTerms | None:
+        """The terms of an agent, wherever it is; None when nobody offers it."""
+        return self.terms(agent) or await self.advertised(agent)
+
+    def known(self) -> frozenset[str]:
+        return frozenset(self.agents)
+
+    async def advertised(self, agent: str) -> AgentTerms | None:
+        for one in await self._living():
+            if agent in one.agents:
+                return AgentTerms(*one.terms.get(agent, ()))
+        return None
+
+    async def live(self) -> frozenset[str]:
+        return frozenset(name for one in await self._living() for name in one.agents)
+
+    # -- agents that come and go ---------------------------------------------------------------------------------
+
+    async def register(self, agent: Agent) -> None:
+        """Have one more agent work here, from now on. Conflict when there is one of that name here."""
+        if missing := [part for part in PARTS if not hasattr(agent, part)]:
+            raise InvalidInput(f"that is no agent, it has no {missing[0]!r}; see midwatch.Agent.", field="agent")
+        check_name(agent.name)
+        if not all(isinstance(one, AgentCapability) for one in agent.capabilities):
+            raise InvalidInput("the capabilities of an agent are AgentCapability objects.", field="capabilities")
+        async with self._changing:
+            if agent.name in self.agents:
+                raise Conflict(f"there is an agent {agent.name!r} here already; unregister it, or choose another name.")
+            for to in hands_to(agent):
+                if await self.terms_or_none(to) is None:
+                    raise UnknownAgent(to, sorted(self.agents), "Register it first.")
+            await self.announce({**self.agents, agent.name: agent})
+            self.agents[agent.name] = agent
+            self._left.pop(agent.name, None)
+            self.changed()
+
+    async def unregister(self, name: str) -> None:
+        """Give an agent no new work here. What runs of it ends as ever; what waits, waits until somebody offers it."""
+        async with self._changing:
+            if name not in self.agents:
+                raise UnknownAgent(name, sorted(self.agents), "Only what works in this process can be unregistered.")
+            await self.announce({other: agent for other, agent in self.agents.items() if other != name})
+            self._left[name] = self.agents.pop(name)
+            self.changed()
+
+
+def hands_to(agent: Agent) -> Mapping[str, str]:
+    """The agents it is set to hand work to, each with the option that says so."""
+    found: Mapping[str, str] = getattr(agent, "hands_to", {})
+    return found
+
+
+def check_targets(agents: Mapping[str, Agent]) -> None:
+    """BadConfig when one is set to hand work to itself, or to an agent that is not there."""
+    for name, agent in agents.items():
+        for to, option in hands_to(agent).items():
+            if to == name:
+                raise BadConfig(f"agents.{name}.{option}: it cannot hand over to itself; name another agent.")
+            if to not in agents:
+                known = ", ".join(sorted(agents.keys() - {name})) or "none"
+                raise BadConfig(
+                    f"agents.{name}.{option}: there is no agent {to!r}; correct it, or add [agents.{to}]. "
+                    f"Others are: {known}."
+                )
+
+
+async def _idle(agents: Mapping[str, Agent]) -> None:
+    raise Conflict("nothing is run in this process; register agents on a desk that is opened to work.")

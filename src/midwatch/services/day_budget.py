@@ -1,0 +1,153 @@
+"""Spending: what turns cost here while they run, and what the day may still cost.
+
+The day's figures are those of tasks that ended since midnight, read anew every few seconds, and of what runs here now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import datetime, time, timedelta
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+from midwatch.base.clock import SECOND, Clock
+from midwatch.base.errors import StoreUnavailable
+from midwatch.domain.budget import Budget, Meter, Over, Prices, Scope, Spending
+from midwatch.domain.task import Task
+from midwatch.domain.usage import Asked, UsageStore
+
+FRESH_SECONDS = 5.0
+"""How long what the store told of the day is good for."""
+SCOPES: Mapping[str, Scope] = {"goal": "goal", "automation": "automation"}
+
+Known = Callable[[str, str, Mapping[str, Any]], float | None]
+"""What an agent's usage of a model costs, if somebody knows it."""
+
+
+class Rest(NamedTuple):
+    """Nothing is left of the day: what is spent, and when the next day begins."""
+
+    over: Over
+    until: int
+
+
+class Purse:
+    """What the turns of this process spend: their meters, the prices, the day."""
+
+    def __init__(self, prices: Prices | None = None, day: Day | None = None, known: Known | None = None) -> None:
+        """`known` is asked for prices that are not set."""
+        self._prices = prices or Prices()
+        self._day = day
+        self._known = known
+
+    def open(self, task: Task, worked: Callable[[], float]) -> Meter:
+        """The meter of a turn that begins."""
+        meter = Meter(task.budget, task.usage, SCOPES.get(task.cause, "task"), worked)
+        if self._day is not None:
+            self._day.running[meter] = task.agent
+        return meter
+
+    def close(self, meter: Meter, usage: Mapping[str, Any] | None) -> None:
+        """What became of the turn is written, and with it what its task has used."""
+        if self._day is not None:
+            self._day.ended(meter, Spending.of(usage))
+
+    def cost(self, agent: str, model: str, usage: Mapping[str, Any]) -> float | None:
+        """What a usage of an agent costs, or None when no price is known."""
+        price = self._prices.of(model)
+        if price is not None:
+            return price.cost(usage)
+        return self._known(agent, model, usage) if self._known is not None else None
+
+    def counts_money(self, agent: str, meter: Meter) -> bool:
+        """Whether a budget of money holds for a turn."""
+        return meter.budget.usd is not None or (self._day is not None and self._day.counts_money(agent))
+
+    def over(self, agent: str, meter: Meter) -> Over | None:
+        """The budget that is spent, if one is; of the day as it was known last."""
+        return meter.over() or (self._day.over(agent) if self._day is not None else None)
+
+    async def look(self) -> None:
+        """Know the day's figures well enough."""
+        if self._day is not None:
+            await self._day.look()
+
+    async def rest(self, agent: str) -> Rest | None:
+        """Until when work must wait because nothing is left of the day."""
+        if self._day is None:
+            return None
+        await self._day.look()
+        over = self._day.over(agent)
+        return Rest(over, self._day.ends()) if over else None
+
+
+class Day:
+    """What the desk, and agents of it, may spend in a day of the host's zone."""
+
+    def __init__(self, store: UsageStore, clock: Clock, zone: str, desk: Budget, agents: Mapping[str, Budget]) -> None:
+        self._store = store
+        self._clock = clock
+        self._zone = ZoneInfo(zone)
+        self._budgets: dict[str | None, Budget] = {None: desk} | dict(agents)
+        self._until = 0
+        self._looking = asyncio.Lock()
+        self._known_at: float | None = None
+        self._spent: dict[str, Spending] = {}
+        self._since: list[tuple[float, str, Spending]] = []
+        """Turns that ended here, and when; those the store may not have told of are added to what it told."""
+        self.running: dict[Meter, str] = {}
+
+    def over(self, agent: str) -> Over | None:
+        """The day's budget that is spent, of the desk or of the agent."""
+        for whose in (None, agent):
+            budget = self._budgets.get(whose)
+            if budget is not None and (found := budget.over(self.spent(whose), "day")):
+                return found
+        return None
+
+    def counts_money(self, agent: str) -> bool:
+        """Whether it limits what the agent's tasks cost."""
+        return any(self._budgets[whose].usd is not None for whose in (None, agent) if whose in self._budgets)
+
+    def spent(self, whose: str | None) -> Spending:
+        """What an agent, or the whole desk, has spent today as far as it is known."""
+        total = Spending()
+        figures = [*self._spent.items(), *((agent, one) for _, agent, one in self._since)]
+        figures += [(agent, meter.task) for meter, agent in self.running.items()]
+        for agent, one in figures:
+            if whose in (None, agent):
+                total = total.plus(one)
+        return total
+
+    def ends(self) -> int:
+        """When the next day begins."""
+        return day_of(self._clock.now(), self._zone)[1]
+
+    def ended(self, meter: Meter, spent: Spending) -> None:
+        """A turn is over and written."""
+        agent = self.running.pop(meter, None)
+        if agent is not None:
+            self._since.append((self._clock.monotonic(), agent, spent))
+
+    async def look(self) -> None:
+        """Ask the store, unless it was asked a moment ago on the same day. Whoever comes meanwhile waits for it."""
+        async with self._looking:
+            asked, now = self._clock.monotonic(), self._clock.now()
+            if self._known_at is not None and asked - self._known_at < FRESH_SECONDS and now < self._until:
+                return
+            since, until = day_of(now, self._zone)
+            try:
+                rows = await self._store.spent(Asked(since=since, until=until, by=("agent",)))
+            except StoreUnavailable:
+                return  # what was known is good enough for a moment
+            self._known_at, self._until = asked, until
+            self._spent = {row.agent or "": Spending.of(row._asdict()) for row in rows}
+            self._since = [one for one in self._since if one[0] >= asked]
+
+
+def day_of(now: int, zone: ZoneInfo) -> tuple[int, int]:
+    """When the day of a moment begins and ends."""
+    date = datetime.fromtimestamp(now / SECOND, zone).date()
+    begins, ends = (datetime.combine(date + timedelta(days=n), time.min, zone) for n in (0, 1))
+    return int(begins.timestamp()) * SECOND, int(ends.timestamp()) * SECOND

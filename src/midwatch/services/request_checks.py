@@ -1,0 +1,62 @@
+"""Check requests: refuse what makes no sense, with the field and the remedy. It looks at directories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from midwatch.base.directories import directory_of, is_directory
+from midwatch.base.errors import InvalidInput
+from midwatch.domain.budget import Budget
+from midwatch.domain.requests import CAUSES, PRIORITY, YEAR, Submission, is_plain
+
+
+def check(prompt: str, wish: Submission, max_prompt: int) -> None:
+    """InvalidInput, with the field and the remedy, for what makes no sense."""
+    for field, said in (("prompt", prompt), *wish.items()):
+        if isinstance(said, str) and not is_plain(said):
+            raise InvalidInput(f"{field} holds a NUL or half a character; send plain UTF-8 text.", field=field)
+    if not prompt.strip():
+        raise InvalidInput("the prompt is empty; say what the agent should do.", field="prompt")
+    if len(prompt) > max_prompt:
+        raise InvalidInput(f"the prompt has {len(prompt)} characters; at most {max_prompt} are taken.", field="prompt")
+    check_workdir(wish.get("workdir"))
+    timeout = wish.get("timeout")
+    if timeout is not None and not 0 < timeout <= YEAR:
+        raise InvalidInput("the timeout must be more than 0 seconds and at most a year.", field="timeout")
+    if not -PRIORITY <= (wish.get("priority") or 0) <= PRIORITY:
+        raise InvalidInput(f"the priority must be from -{PRIORITY} to {PRIORITY}.", field="priority")
+    if not 0 <= (wish.get("delay") or 0) <= YEAR:
+        raise InvalidInput("the delay must be from 0 seconds to a year.", field="delay")
+    attempts = wish.get("max_attempts")
+    if attempts is not None and not 1 <= attempts <= 100:
+        raise InvalidInput("max_attempts must be from 1 to 100.", field="max_attempts")
+    if wish.get("on_crash") not in (None, "resume", "rerun", "fail"):
+        raise InvalidInput("on_crash is resume, rerun or fail.", field="on_crash")
+    if wish.get("cause") not in (None, *CAUSES):
+        raise InvalidInput(f"the cause is one of: {', '.join(CAUSES)}.", field="cause")
+    Budget.from_data(wish.get("budget"))
+    key = wish.get("idempotency_key")
+    if key is not None and not (0 < len(key) <= 200 and key.isprintable()):
+        raise InvalidInput("an idempotency key is 1 to 200 printable characters.", field="idempotency_key")
+
+
+def check_workdir(workdir: str | None) -> None:
+    """InvalidInput for a directory that nobody could work in."""
+    if workdir is not None and not Path(workdir).is_absolute():
+        raise InvalidInput(f"the working directory {workdir!r} must be an absolute path.", field="workdir")
+    if workdir is not None and not is_directory(workdir):
+        raise InvalidInput(
+            f"the working directory {workdir!r} does not exist; create it or name another.", field="workdir"
+        )
+
+
+def check_repository(workdir: str | None) -> None:
+    """InvalidInput for a directory that no worktree can be made from. Whether one can is seen when the work starts."""
+    if workdir is None:
+        raise InvalidInput("a worktree is made from a repository; name a working directory in one.", field="workdir")
+    if not (Path(directory_of(workdir)) / ".git").exists():
+        raise InvalidInput(
+            f"{workdir!r} is in no git repository, so no worktree can be made from it; leave the worktree out, "
+            "or make one with `git init` and a first commit.",
+            field="worktree",
+        )

@@ -1,0 +1,259 @@
+"""The session service: open a conversation, speak in it, interrupt it, close it. What one is stands in
+`midwatch.domain.session`; a message is a task like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any, Literal, Protocol
+
+from midwatch.base.clock import Clock
+from midwatch.base.errors import AlreadyFinished, Conflict, InvalidInput, KeyReused, NotFound
+from midwatch.base.ids import new_id
+from midwatch.domain.changes import Changes
+from midwatch.domain.event import SessionClosed, SessionOpened, StatusChange, event
+from midwatch.domain.requests import MAX_PROMPT, Submission
+from midwatch.domain.session import MAX_TITLE, Message, Role, Session, SessionStore, View, checked_key, gate_key, said
+from midwatch.domain.steering import SEND_MODES, SendMode, Sent
+from midwatch.domain.task import Status, Task, TaskFilter, TaskStore
+from midwatch.services.request_checks import check, check_repository
+from midwatch.services.tasks import Tasks
+
+PAGE = 200
+InterruptMode = Literal["abort", "stop"]
+"""How a running turn is ended: at once, or with one closing answer and no more tools."""
+
+
+class Store(SessionStore, TaskStore, Protocol):
+    """What this service needs of the store."""
+
+    async def restart_session(self, key: str) -> bool:
+        """See `midwatch.domain.engine.LiveStore`."""
+        ...
+
+
+class Sessions:
+    """Service: conversations."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        tasks: Tasks,
+        pause: Callable[[str, str | None], Awaitable[object]] | None = None,
+    ) -> None:
+        """`pause` stops an automation from coming back after a person has interrupted its run."""
+        self._pause = pause
+        self._store = store
+        self._clock = clock
+        self._tasks = tasks
+
+    async def create(
+        self,
+        *,
+        agent: str | None = None,
+        workdir: str | None = None,
+        worktree: bool = False,
+        title: str = "",
+        key: str | None = None,
+        idempotency_key: str | None = None,
+        actor: str | None = None,
+    ) -> tuple[View, bool]:
+        """Open a conversation with an agent; whether it is new. One that is open with the same agent and directory is
+        returned as it is, a closed one is opened again. With `worktree` its turns share a git worktree of its own. With
+        an idempotency key, in place of a key, what it opened the first time is returned as it is, also when it is
+        closed; KeyReused when other things were said then."""
+        now = self._clock.now()
+        name = await self._tasks.known_agent(agent)
+        check("-", {"workdir": workdir, "idempotency_key": idempotency_key}, 1)
+        if idempotency_key is not None and key:
+            raise InvalidInput("a session is named by a key or by an idempotency key, not by both.", field="key")
+        if idempotency_key is not None:
+            key = repeatable_key(actor, idempotency_key)
+        key = checked_key(key, "key") if key else f"chat:{new_id('s', now)}"
+        if len(title) > MAX_TITLE or not (title.isprintable() or not title):
+            raise InvalidInput(f"a title is up to {MAX_TITLE} printable characters.", field="title")
+        if worktree:
+            check_repository(workdir)
+        made = Session(
+            key=key, agent=name, gate_key=gate_key(key), title=title, creator=actor, workdir=workdir,
+            worktree=new_id("w", now) if worktree else None, created_at=now, updated_at=now,
+        )  # fmt: skip
+        about = {"session_key": key, "agent_id": name, "actor": actor}
+        opened = event(SessionOpened(agent=name, workdir=workdir, title=title or None), now, **about)
+        idle = event(StatusChange(status="idle", agent_type=name), now, **about)
+        known = await self._store.get_session(key)
+        fits = known is None or (idempotency_key is None and _alike(known, made))
+        created = fits and await self._store.open_session(made, (opened, idle))
+        view = await self.get(key)
+        if idempotency_key is not None and _said_of(view.session) != _said_of(made):
+            raise KeyReused(idempotency_key, f"session {key}")
+        if not _alike(view.session, made):
+            raise Conflict(
+                f"session {key} exists with agent {view.session.agent} in {view.session.workdir or 'no directory'}; "
+                "use another key."
+            )
+        return view, created
+
+    async def begin(self, prompt: str | None, *, idempotency_key: str | None = None, **wish: Any) -> tuple[View, bool]:
+        """Open a conversation as `create` does and, when it is new, say the first thing in it: once, also when the
+        request is sent again."""
+        if prompt is not None:
+            check(prompt, {}, MAX_PROMPT)
+        view, created = await self.create(idempotency_key=idempotency_key, **wish)
+        if prompt is None or not (created or idempotency_key):
+            return view, created
+        once = sha256(idempotency_key.encode()).hexdigest() if idempotency_key else None
+        await self.send(view.session.key, prompt, idempotency_key=once, actor=wish.get("actor"))
+        return await self.get(view.session.key), created
+
+    async def recall(self, key: str, earlier: Iterable[tuple[Role, str, int]]) -> None:
+        """Begin a conversation with what was said in an earlier one: by whom, what and when."""
+        made = tuple(
+            Message(session_key=key, role=role, text=text, time=time, id=f"{key}.{at}")
+            for at, (role, text, time) in enumerate(earlier)
+        )
+        now = self._clock.now()
+        await self._store.apply(Changes(messages=made, events=tuple(said(one)._replace(time=now) for one in made)))
+
+    async def get(self, key: str) -> View:
+        """The session and what goes on in it, or NotFound."""
+        found = await self._store.view_session(key)
+        if found is None:
+            raise NotFound("session", key)
+        return found
+
+    async def messages(self, key: str, after: int = 0, limit: int = 500) -> list[Message]:
+        """The conversation so far, in order."""
+        return await self._store.read_messages(key, after, limit)
+
+    async def send(
+        self,
+        key: str,
+        text: str,
+        *,
+        mode: SendMode = "after_turn",
+        priority: int = 0,
+        idempotency_key: str | None = None,
+        actor: str | None = None,
+    ) -> Task:
+        """Say something in a conversation; the task that will answer it. While it is busy the message waits for its
+        turn; with another `mode` it goes into the turn that runs, see `say`. It is durable when this returns."""
+        return (await self.say(key, text, mode, priority=priority, idempotency_key=idempotency_key, actor=actor)).task
+
+    async def say(
+        self,
+        key: str,
+        text: str,
+        mode: SendMode = "after_turn",
+        *,
+        priority: int = 0,
+        idempotency_key: str | None = None,
+        actor: str | None = None,
+    ) -> Sent:
+        """Say something in a conversation, and when the agent is to hear it while it is busy: `after_turn`, at its next
+        step (`interrupt`), or when the tool it uses has returned (`after_tool`). When nothing runs, or the agent takes
+        nothing while it works, it is a task as ever; the reply's `mode` tells. LimitReached when too many wait for the
+        running turn."""
+        if mode not in SEND_MODES:
+            raise InvalidInput(f"mode is one of: {', '.join(SEND_MODES)}.", field="mode")
+        session = (await self.get(key)).session
+        wish: Submission = {
+            "agent": session.agent, "session_key": key, "workdir": session.workdir, "cause": "message",
+            "priority": priority, "idempotency_key": idempotency_key, "origin_session": key,
+        }  # fmt: skip
+        try:
+            if mode == "after_turn":
+                return Sent(await self._tasks.submit(text, actor=actor, **wish))
+            return await self._tasks.steer(text, mode, actor=actor, **wish)
+        except InvalidInput as problem:
+            if problem.field != "prompt":
+                raise
+            raise InvalidInput(str(problem).replace("prompt", "text"), field="text") from None
+
+    async def interrupt(
+        self, key: str, mode: InterruptMode = "abort", *, hint: str | None = None, actor: str | None = None
+    ) -> str | None:
+        """End the turn that runs in it now; what waits goes on. `abort` cancels its task; `stop` lets it close with one
+        answer, for which `hint` may say something; Conflict when the agent cannot. Returns the task, or None when
+        nothing ran."""
+        if mode not in ("abort", "stop"):
+            raise InvalidInput("mode is abort or stop.", field="mode")
+        if mode == "abort" and hint:
+            raise InvalidInput("a hint goes with mode stop; an abort asks the agent nothing.", field="hint")
+        view = await self.get(key)
+        running = view.running_task
+        if running is None:
+            return None
+        if mode == "stop":
+            return await self._close_turn(view.session, hint or "", actor)
+        with suppress(AlreadyFinished):
+            stopped = await self._tasks.cancel(running, actor=actor)
+            if stopped.cause == "automation" and stopped.cause_id and self._pause is not None:
+                await self._pause(stopped.cause_id, actor)
+            return running
+        return None
+
+    async def _close_turn(self, session: Session, hint: str, actor: str | None) -> str | None:
+        if not await self._tasks.steerable(session.agent):
+            raise Conflict(
+                f"{session.agent} takes nothing while it works, so it cannot be asked to close its turn; "
+                f"end it now with `midwatch session interrupt {session.key}`."
+            )
+        try:
+            sent = await self._tasks.stop(session.key, hint.strip(), actor=actor)
+        except InvalidInput as problem:
+            raise InvalidInput(str(problem).replace("prompt", "hint"), field="hint") from None
+        return sent.task.id if sent else None
+
+    async def restart(self, key: str, *, actor: str | None = None) -> View:
+        """Stop what runs in it and end its agent's process; the next message begins a new one, which takes up the
+        conversation. Harmless when there is none."""
+        await self.interrupt(key, actor=actor)
+        await self._store.restart_session(key)
+        return await self.get(key)
+
+    async def close(self, key: str, *, reason: str = "closed by a person", actor: str | None = None) -> View:
+        """Take no more messages and cancel what is open in it. Closing it again changes nothing."""
+        session = (await self.get(key)).session
+        now = self._clock.now()
+        about = {"session_key": key, "agent_id": session.agent, "actor": actor}
+        closed = event(SessionClosed(reason=reason), now, **about)
+        status = event(StatusChange(status="closed", agent_type=session.agent), now, **about)
+        await self._store.close_session(key, now, (closed, status))
+        await self._cancel_all(key, "pending", actor)  # first, so that none of them begins when the running one ends
+        await self._cancel_all(key, "running", actor)
+        await self._cancel_all(key, "pending", actor)  # what a turn that ended meanwhile left untaken
+        return await self.get(key)
+
+    async def _cancel_all(self, key: str, status: Status, actor: str | None) -> None:
+        which = TaskFilter(statuses=(status,), session_key=key, limit=PAGE)
+        while found := await self._store.list_tasks(which):
+            for task in found:
+                with suppress(AlreadyFinished):
+                    await self._tasks.cancel(task.id, actor=actor)
+            if status == "running":
+                return  # there is one at most, and it ends in its own time
+            which = replace(which, before=found[-1].id)
+
+    async def list(self, limit: int = 50, before: str | None = None) -> list[View]:
+        """The most recently used sessions first."""
+        return await self._store.list_sessions(limit, before)
+
+
+def repeatable_key(actor: str | None, idempotency_key: str) -> str:
+    """The session key of a request that may be sent again: the same actor's same request means the same session."""
+    said = f"{actor or ''}\0{idempotency_key}"  # neither holds a NUL, so no two pairs are alike
+    return f"chat:k_{sha256(said.encode()).hexdigest()[:32]}"
+
+
+def _said_of(session: Session) -> tuple[object, ...]:
+    """What was said when it was opened, and who said it."""
+    return (session.creator, session.agent, session.workdir, session.worktree is None, session.title)
+
+
+def _alike(one: Session, other: Session) -> bool:
+    """Whether they are with the same agent in the same directory, or both in a worktree from there."""
+    return (one.agent, one.workdir, one.worktree is None) == (other.agent, other.workdir, other.worktree is None)

@@ -1,0 +1,349 @@
+"""The task service: hand in work, look at it, stop it, have it again. The record is `midwatch.domain.task`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, Unpack
+
+from midwatch.base.clock import SECOND, Clock, iso
+from midwatch.base.errors import AlreadyFinished, Conflict, InvalidInput, NotFinished, NotFound, UnknownAgent
+from midwatch.base.ids import new_id
+from midwatch.base.trace import incoming
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.budget import BEFORE, Budget, again, spent_of
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.event import InterruptReceived, TaskSubmitted, event
+from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
+from midwatch.domain.session import PRIVATE, SessionStore, checked_key, gate_key
+from midwatch.domain.steering import Mode, Sent, Steer, SteerStore
+from midwatch.domain.task import OUTSIDE, TRIES, Summary, Task, TaskFilter, TaskStore, end, meta, owned
+from midwatch.services.request_checks import check, check_repository
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of the task service."""
+
+    max_open: int = 1000
+    max_open_per_actor: int | None = None
+    max_prompt: int = MAX_PROMPT
+
+
+class Store(TaskStore, SessionStore, SteerStore, Protocol):
+    """What this service needs of the store."""
+
+
+class Agents(Protocol):
+    """What the task service asks about agents."""
+
+    default: str
+
+    def terms(self, agent: str) -> AgentTerms | None:
+        """The configured terms of `agent`, or None when this process does not know it."""
+        ...
+
+    def known(self) -> frozenset[str]:
+        """Names of the agents configured in this process."""
+        ...
+
+    async def advertised(self, agent: str) -> AgentTerms | None:
+        """The terms of an agent that only another live process has, or None."""
+        ...
+
+    def advice(self, agent: str) -> str | None:
+        """How to get an agent that is not here, if that is known."""
+        ...
+
+    async def live(self) -> frozenset[str]:
+        """Names of the agents that some live process can run now."""
+        ...
+
+
+class Tasks:
+    """Service: hand in work, look at it, stop it, have it again."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        agents: Agents,
+        check_route: Callable[[str], str],
+        limits: Limits | None = None,
+        submitter: str | None = None,
+        wait_finished: Callable[[str], Awaitable[None]] | None = None,
+        default_route: str | None = None,
+        settle: Callable[[Task], Awaitable[Changes]] | None = None,
+    ) -> None:
+        """`settle` says what is written with the end of a task that belongs to something."""
+        self._store = store
+        self._clock = clock
+        self._agents = agents
+        self._check_route = check_route
+        self._limits = limits or Limits()
+        self._submitter = submitter
+        self._wait_finished = wait_finished
+        self._default_route = default_route
+        self._settle = settle or _nothing
+
+    async def submit(self, prompt: str, *, actor: str | None = None, **wish: Unpack[Submission]) -> Task:
+        """Accept a prompt for an agent; `Submission` lists what else can be said. When this returns the task is
+        durable and will run. The same `idempotency_key` with the same wishes returns the first task."""
+        return await self._insert(await self._made(prompt, actor, wish), self._limits)
+
+    async def steer(self, prompt: str, mode: Mode, *, actor: str | None = None, **wish: Unpack[Submission]) -> Sent:
+        """Send a prompt into the turn that runs in `session_key`, or accept it as a task when none does, or when the
+        agent takes nothing while it works."""
+        task = await self._made(prompt, actor, wish)
+        if not await self.steerable(task.agent):
+            return Sent(await self._insert(task, self._limits))
+        steer = Steer(
+            id=task.id, task_id="", number=0, session_key=task.session_key, mode=mode, text=prompt,
+            created_at=task.created_at, actor=actor, idempotency_key=task.idempotency_key,
+        )  # fmt: skip
+        changes, *most = _written(task, self._limits)
+        sent = await self._store.send_steer(steer, (task, changes), *most)
+        assert sent is not None
+        return sent
+
+    async def stop(self, key: str, hint: str = "", *, actor: str | None = None) -> Sent | None:
+        """Ask the turn that runs in a session to use no more tools and close with one answer; None when none runs."""
+        if hint:
+            check(hint, {}, self._limits.max_prompt)
+        now = self._clock.now()
+        steer = Steer(
+            id=new_id("t", now), task_id="", number=0, session_key=key, mode="stop", text=hint, created_at=now,
+            actor=actor,
+        )  # fmt: skip
+        return await self._store.send_steer(steer, None)
+
+    async def _made(self, prompt: str, actor: str | None, wish: Submission) -> Task:
+        check(prompt, wish, self._limits.max_prompt)
+        name = wish.get("agent") or self._agents.default
+        terms = await self._terms(name)
+        route = wish.get("route") or self._default_route
+        delay = wish.get("delay") or 0
+        key = wish.get("idempotency_key")
+        now = self._clock.now()
+        task_id = new_id("t", now)
+        origin = wish.get("origin_session")
+        origin = checked_key(origin, "origin_session") if origin else None
+        session = wish.get("session_key")
+        session = checked_key(session) if session else f"{PRIVATE}{task_id}"
+        worktree = await self._worktree(wish, session, terms, now)
+        return Task(
+            id=task_id, status="pending", prompt=prompt, agent=name, session_key=session, gate_key=gate_key(session),
+            created_at=now, due_at=now + int(delay * SECOND), wait="delay" if delay else None,
+            cause=wish.get("cause") or "submit", priority=wish.get("priority") or 0, creator=actor,
+            origin_channel=wish.get("origin_channel"), origin_session=origin,
+            route=self._check_route(route) if route else None, workdir=wish.get("workdir"),
+            dir_key=None if worktree or wish.get("share_workdir") else terms.dir_key(wish.get("workdir")),
+            timeout_seconds=wish.get("timeout") or terms.timeout_seconds,
+            on_crash=wish.get("on_crash") or terms.on_crash,
+            max_attempts=wish.get("max_attempts") or terms.max_attempts, submitter=self._submitter,
+            root_id=task_id, idempotency_key=key,
+            body_hash=body_hash(prompt, wish) if key else None,
+            budget=terms.budget_of(Budget.from_data(wish.get("budget"))), worktree=worktree, trace=incoming.get(),
+        )  # fmt: skip
+
+    async def _worktree(self, wish: Submission, session: str, terms: AgentTerms, now: int) -> dict[str, Any] | None:
+        """The worktree the task is to work in: its conversation's, one of its own if it wishes so, or none."""
+        wanted = bool(wish.get("worktree"))
+        known = None if session.startswith(PRIVATE) else await self._store.get_session(session)
+        if known is not None and known.worktree is None and wanted:
+            raise InvalidInput(f"session {session} has no worktree; open another one with it.", field="worktree")
+        if known is not None and known.worktree is not None:
+            return {"id": known.worktree}
+        if wanted:
+            check_repository(wish.get("workdir") or terms.workdir)
+        return {"id": new_id("w", now)} if wanted else None
+
+    async def get(self, task_id: str) -> Task:
+        """The task, with what it waits for worked out, or NotFound."""
+        task = await self._get(task_id)
+        if task.status != "pending" or task.waits_until(self._clock.now()):
+            return task
+        if task.agent not in await self._agents.live():
+            return task._replace(wait="agent")
+        if await self._store.gate_holder(task.gate_key):
+            return task._replace(wait="session")
+        if task.dir_key is not None and await self._store.dir_holder(task.dir_key):
+            return task._replace(wait="directory")
+        return task._replace(wait="slot")
+
+    status = get
+    """Another name for `get`."""
+
+    async def list(self, which: TaskFilter | None = None) -> list[Task]:
+        """Tasks that match, newest first, at most 500 at a time."""
+        which = which or TaskFilter()
+        if not 1 <= which.limit <= 500:
+            raise InvalidInput("limit is 1 to 500.", field="limit")
+        found = await self._store.list_tasks(which)
+        waiting = {task.agent for task in found if task.status == "pending"}
+        missing = waiting - await self._agents.live() if waiting else set()
+        now = self._clock.now()
+        return [
+            t._replace(wait="agent") if t.status == "pending" and t.agent in missing and not t.waits_until(now) else t
+            for t in found
+        ]
+
+    async def result(self, task_id: str) -> str:
+        """The whole text of a task that is done."""
+        task = await self._last(task_id)
+        if task.status == "done":
+            return task.result or ""
+        if task.open:
+            raise NotFinished(task.id, task.status, f"look at it with `midwatch show {task.id}` and try again later.")
+        raise NotFinished(task.id, task.status, f"{task.error or task.outcome}. Try again with `{task.again}`.")
+
+    async def wait(self, task_id: str) -> Task:
+        """Return the task once it has ended; when another agent went on with its work, that one's."""
+        if self._wait_finished is None:
+            raise InvalidInput("this process does not follow the log, so it cannot wait.")
+        while True:
+            await self._wait_finished(task_id)
+            task = await self._get(task_id)
+            if task.transferred_to is None:
+                return task
+            task_id = task.transferred_to
+
+    async def cancel(self, task_id: str, *, actor: str | None = None) -> Task:
+        """Stop it. A pending task ends now; a running one when its agent has been stopped."""
+        for _ in range(TRIES):
+            task = await self._last(task_id)
+            if not task.open:
+                raise AlreadyFinished(task.id, task.status)
+            if task.stop_requested == "cancel":
+                return task
+            after, changes = stopping(task, self._clock.now(), actor)
+            if not after.open:
+                changes = changes.plus(await self._settle(after))
+            try:
+                await self._store.apply(changes)
+            except Conflict:
+                continue
+            return after
+        raise Conflict(f"task {task_id} keeps changing; try again.")
+
+    async def retry(
+        self, task_id: str, *, actor: str | None = None, idempotency_key: str | None = None,
+        budget: Mapping[str, Any] | None = None,
+    ) -> Task:  # fmt: skip
+        """Submit a failed or cancelled task again, as a new task that continues from the old one's progress. What the
+        old one has spent counts; `budget` raises its limits, or sets some."""
+        check("-", {"idempotency_key": idempotency_key, "budget": budget}, 1)
+        old = await self._get(task_id)
+        if old.open:
+            raise Conflict(f"task {old.id} is still {old.status}; cancel it first with `midwatch cancel {old.id}`.")
+        if old.status == "done":
+            raise Conflict(f"task {old.id} is done; submit the prompt again instead.")
+        if old.cause == "goal":
+            raise Conflict(f"task {old.id} was a step of a goal; go on with `midwatch goal resume {old.cause_id}`.")
+        await self._terms(old.agent)
+        now = self._clock.now()
+        fresh = Task(
+            id=new_id("t", now), status="pending", prompt=old.prompt, agent=old.agent, session_key=old.session_key,
+            gate_key=old.gate_key, created_at=now, due_at=now, submitter=self._submitter,
+            retry_of=old.retry_of or old.id, creator=actor or old.creator, internal_key=f"retry:{old.id}",
+            idempotency_key=idempotency_key,
+            body_hash=body_hash(f"retry:{old.id}", {"budget": budget}) if idempotency_key else None,
+            budget=larger(old, budget), **{name: getattr(old, name) for name in KEPT_BY_RETRY},
+        )  # fmt: skip
+        try:
+            return await self._insert(fresh, None)
+        except Conflict:
+            raise Conflict(
+                f"task {old.id} was retried already, or what it belongs to runs now; see `midwatch tasks`."
+            ) from None
+
+    async def summary(self) -> Summary:
+        """Counts by status."""
+        return await self._store.count_tasks()
+
+    async def active_count(self) -> int:
+        """How many are pending or running."""
+        return (await self._store.count_tasks()).active
+
+    async def _insert(self, task: Task, limits: Limits | None) -> Task:
+        return (await self._store.submit(task, *_written(task, limits))).task
+
+    async def known_agent(self, agent: str | None) -> str:
+        """The agent of that name, or the default one; UnknownAgent when nobody offers it."""
+        name = agent or self._agents.default
+        await self._terms(name)
+        return name
+
+    async def steerable(self, agent: str) -> bool:
+        """Whether its turns take what people send into them."""
+        return (await self._terms(agent)).steerable
+
+    async def _get(self, task_id: str) -> Task:
+        found = await self._store.get_task(task_id)
+        if found is None:
+            raise NotFound("task", task_id)
+        return found
+
+    async def _last(self, task_id: str) -> Task:
+        """The task, or the one that goes on with its work."""
+        task = await self._get(task_id)
+        while task.transferred_to is not None:
+            task = await self._get(task.transferred_to)
+        return task
+
+    async def _terms(self, agent: str) -> AgentTerms:
+        terms = self._agents.terms(agent)
+        if terms is not None:
+            return terms
+        terms = await self._agents.advertised(agent)
+        if terms is None:
+            raise UnknownAgent(
+                agent, sorted(await self._agents.live() | self._agents.known()), self._agents.advice(agent)
+            )
+        return terms
+
+
+def stopping(task: Task, now: int, actor: str | None = None) -> tuple[Task, Changes]:
+    """What stops an open task: a pending one ends, of a running one the worker is asked to end it."""
+    if task.status == "pending":
+        return end(task, now, outcome="cancelled", actor=actor)
+    if task.stop_requested == "cancel":
+        return task, Changes()
+    told = event(InterruptReceived(reason="cancel"), now, **meta(task, actor))
+    stop = Update("task", task.id, {"stop_requested": "cancel"}, owned(task))
+    return task._replace(stop_requested="cancel"), Changes(updates=(stop,), events=(told,))
+
+
+def _written(task: Task, limits: Limits | None) -> tuple[Changes, int | None, int | None]:
+    """What is written with a task that is handed in, and how much may be open."""
+    told = TaskSubmitted(
+        prompt=task.prompt, agent=task.agent, cause=task.cause, priority=task.priority,
+        due_at=iso(task.due_at) if task.wait else None, retry_of=task.retry_of,
+    )  # fmt: skip
+    changes = Changes(events=(event(told, task.created_at, **meta(task)),))
+    if limits is None or task.cause not in OUTSIDE:
+        return changes, None, None
+    return changes, limits.max_open, limits.max_open_per_actor
+
+
+def larger(old: Task, said: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The budget of a task that goes on with `old`; Conflict when nothing would be left of it."""
+    limits, spent = Budget.kept(old.budget).with_(Budget.from_data(said)), spent_of(old.budget, old.usage)
+    most = limits.data()
+    if most is None:
+        return None
+    before = {name: figure for name, figure in spent._asdict().items() if figure}
+    budget = {**most, **({BEFORE: before} if before else {})}
+    if over := limits.over(spent, "task"):
+        raise Conflict(f"task {old.id} cannot go on: {over.words}. Give it more: `{again(old.id, budget, None)}`.")
+    return budget
+
+
+async def _nothing(ended: Task) -> Changes:
+    return Changes()
+
+
+KEPT_BY_RETRY = (
+    "cause", "cause_id", "priority", "quiet", "origin_channel", "origin_session", "route", "workdir", "dir_key",
+    "timeout_seconds", "on_crash", "max_attempts", "root_id", "parent_id", "progress", "trace", "worktree",
+)  # fmt: skip

@@ -1,0 +1,252 @@
+"""The terminals of sessions: looked at and typed into, whichever process they are open in.
+
+A request to another process is a message with an answer. It is sent again until it is answered, and carried out once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, Unpack
+
+from midwatch.base.errors import AgentError, Conflict, InvalidInput, MidwatchError, NotFound, NotRunning
+from midwatch.domain.agent import Agent, Answer, Conversation, Delegation, Question, Screenshot, has_terminal
+from midwatch.domain.event import Payload
+from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
+from midwatch.domain.relay import Relay
+from midwatch.domain.session import Session, SessionStore
+from midwatch.domain.steering import Mode, Steer
+
+ASK, ANSWER = "terminal", "terminal_answer"
+PATIENCE = 5.0
+AGAIN_SECONDS = 0.5
+MOST_ANSWERED = 1000
+MOST_KEYS = 1_000_000
+LEAST, MOST = (20, 10), (1000, 1000)
+"""Columns and rows."""
+ERRORS: Mapping[str, type[MidwatchError]] = {kind.code: kind for kind in (Conflict, AgentError)}
+
+
+class Opened(Protocol):
+    """What this service needs of the conversations of this process."""
+
+    def find(self, key: str) -> Conversation | None: ...
+    async def begin(self, agent: Agent, session: Session, turn: Opening) -> Conversation: ...
+
+
+class Opening:
+    """What a program is started for before there is a prompt. Its group has no task to be found by; the guard ends
+    it."""
+
+    attempt = 0
+    prompt = ""
+    deadline: float | None = None
+    resumed = False
+
+    def __init__(self, session: Session, env: Mapping[str, str]) -> None:
+        self.task_id = f"open-{uuid.uuid4().hex[:12]}"
+        self.session_key = session.key
+        self.thread_id: str | None = session.thread_id
+        self.workdir: str | None = session.workdir
+        self.env: Mapping[str, str] = {
+            **env, "MIDWATCH_TASK": f"{self.task_id}/0", "MIDWATCH_SESSION": session.key
+        }  # fmt: skip
+
+    async def emit(self, payload: Payload) -> None:
+        """There is nobody to tell."""
+
+    async def load_progress(self) -> Any:
+        """There is none."""
+
+    async def save_progress(self, progress: Any) -> None:
+        """There is none."""
+
+    async def load_steps(self) -> list[Any]:
+        """There are none."""
+        return []
+
+    async def save_step(self, data: Any, took: Sequence[str] = ()) -> None:
+        """There is none."""
+
+    async def history(self) -> list[Any]:
+        """There is none."""
+        return []
+
+    def steers(self, *modes: Mode) -> tuple[Steer, ...]:
+        """Nobody speaks."""
+        return ()
+
+    async def steered(self) -> None:
+        """Nobody speaks."""
+        await asyncio.get_running_loop().create_future()
+
+    def over_budget(self) -> str | None:
+        """Nothing is spent."""
+        return None
+
+    async def receive(self) -> str:
+        """Nobody speaks."""
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]  # it never ends
+
+    async def ask(
+        self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
+    ) -> Answer:
+        """Nobody is asked."""
+        raise AgentError("nobody can be asked before there is a prompt.")
+
+    async def handoff(self) -> Handoff | None:
+        """Nothing was handed over."""
+        return None
+
+    async def delegate(
+        self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
+    ) -> Handoff:
+        """There is nothing to hand over."""
+        raise AgentError("nothing can be handed over before there is a prompt.")
+
+    async def transfer(
+        self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
+    ) -> Transfer:
+        """There is nothing to hand over."""
+        raise AgentError("nothing can be handed over before there is a prompt.")
+
+    def receivers(self, names: Sequence[str]) -> Mapping[str, str]:
+        """Nobody."""
+        return {}
+
+    async def keep_thread(self, thread_id: str) -> None:
+        """The first turn keeps it."""
+
+    async def own_group(self, pgid: int) -> None:
+        """The guard has it."""
+
+
+class Terminals:
+    """Service: terminals of sessions."""
+
+    def __init__(
+        self,
+        store: SessionStore,
+        agents: Mapping[str, Agent],
+        relay: Relay | None,
+        env: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self._store = store
+        self._agents = agents
+        self._relay = relay
+        self._env = env
+        self._opened: Opened | None = None
+        self._waiting: dict[str, asyncio.Future[Any]] = {}
+        self._known: dict[str, dict[str, Any]] = {}
+        """Answers that were given to other processes."""
+        if relay is not None:
+            relay.on_message(ASK, self._asked)
+            relay.on_message(ANSWER, self._told)
+
+    def serve(self, opened: Opened) -> None:
+        """This process has conversations of its own."""
+        self._opened = opened
+
+    async def screenshot(self, key: str, *, styled: bool = False) -> Screenshot:
+        """What the terminal of a session shows. Conflict when none is open."""
+        found = await self._do(key, "screenshot", {"styled": styled})
+        return Screenshot(**{**found, "cursor": tuple(found["cursor"])})
+
+    async def send_keys(self, key: str, data: bytes) -> None:
+        """Type into it, whatever goes on there. Conflict when none is open."""
+        if len(data) > MOST_KEYS:
+            raise InvalidInput(f"up to {MOST_KEYS} bytes can be typed at once.", field="data")
+        await self._do(key, "send_keys", {"data": base64.b64encode(data).decode()})
+
+    async def resize(self, key: str, columns: int, rows: int) -> None:
+        """Give it another size. Conflict when none is open."""
+        if not (LEAST[0] <= columns <= MOST[0] and LEAST[1] <= rows <= MOST[1]):
+            raise InvalidInput(
+                f"a terminal has {LEAST[0]} to {MOST[0]} columns and {LEAST[1]} to {MOST[1]} rows.", field="columns"
+            )
+        await self._do(key, "resize", {"columns": columns, "rows": rows})
+
+    async def open(self, key: str) -> None:
+        """Have a session's program running before it is spoken to. Harmless when it is."""
+        session = await self._session(key)
+        agent = self._agents.get(session.agent)
+        if self._opened is None or agent is None:
+            raise Conflict(f"agent {session.agent} does not work in this process; send the session a message.")
+        if session.status == "closed":
+            raise Conflict(f"session {key} is closed.")
+        await self._opened.begin(agent, session, Opening(session, self._env()))
+
+    # -- here or elsewhere ---------------------------------------------------------------------------------------
+
+    async def _session(self, key: str) -> Session:
+        found = await self._store.get_session(key)
+        if found is None:
+            raise NotFound("session", key)
+        return found
+
+    async def _do(self, key: str, verb: str, wishes: Mapping[str, Any]) -> Any:
+        if self._opened is not None and self._opened.find(key) is not None:
+            return self._here(key, verb, wishes)
+        session = await self._session(key)
+        if session.live_owner is None or self._relay is None:
+            raise _closed(key)
+        return await self._elsewhere(session.live_owner, {"key": key, "verb": verb, "wishes": dict(wishes)})
+
+    def _here(self, key: str, verb: str, wishes: Mapping[str, Any]) -> Any:
+        talk = self._opened.find(key) if self._opened is not None else None
+        if not has_terminal(talk):
+            raise _closed(key)
+        if verb == "screenshot":
+            return talk.screenshot(styled=bool(wishes["styled"]))._asdict()
+        if verb == "send_keys":
+            return talk.send_keys(base64.b64decode(wishes["data"]))
+        return talk.resize(int(wishes["columns"]), int(wishes["rows"]))
+
+    async def _elsewhere(self, owner: str, request: dict[str, Any]) -> Any:
+        assert self._relay is not None
+        id_ = uuid.uuid4().hex
+        answer = self._waiting[id_] = asyncio.get_running_loop().create_future()
+        self._relay.open()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not answer.done():
+                    self._relay.send(owner, ASK, {"id": id_, **request})
+                    await asyncio.wait({answer}, timeout=AGAIN_SECONDS)
+        except TimeoutError:
+            raise NotRunning(
+                f"the process that has session {request['key']} open does not answer; try again."
+            ) from None
+        finally:
+            del self._waiting[id_]
+        told = answer.result()
+        if "code" in told:
+            raise ERRORS.get(told["code"], MidwatchError)(told["error"])
+        return told["result"]
+
+    # -- for others ----------------------------------------------------------------------------------------------
+
+    def _asked(self, sender: str, data: Mapping[str, Any]) -> None:
+        """Another process wants something. What comes again is answered again, and not done again."""
+        assert self._relay is not None
+        if data["id"] not in self._known:
+            if len(self._known) >= MOST_ANSWERED:
+                del self._known[next(iter(self._known))]
+            self._known[data["id"]] = self._carried_out(data)
+        self._relay.send(sender, ANSWER, self._known[data["id"]])
+
+    def _carried_out(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return {"id": data["id"], "result": self._here(data["key"], data["verb"], data["wishes"])}
+        except MidwatchError as problem:
+            return {"id": data["id"], "code": problem.code, "error": str(problem)}
+
+    def _told(self, sender: str, data: Mapping[str, Any]) -> None:
+        waiting = self._waiting.get(data["id"])
+        if waiting is not None and not waiting.done():
+            waiting.set_result(data)
+
+
+def _closed(key: str) -> Conflict:
+    return Conflict(f"session {key} has no open terminal; send it a message to open one.")

@@ -1,0 +1,277 @@
+"""The worktree service: have one ready for a task, tell what was done in it, look at it, merge it, remove it. What one
+is stands in `midwatch.domain.worktree`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Protocol
+from zlib import crc32
+
+from midwatch.base.clock import Clock
+from midwatch.base.errors import Conflict, InvalidInput, MidwatchError, NotFound
+from midwatch.base.text import cut
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.session import SessionStore
+from midwatch.domain.task import Task, TaskStore
+from midwatch.domain.worktree import (
+    MAX_DIFF,
+    Diff,
+    Git,
+    Merged,
+    Mutex,
+    Worktree,
+    WorktreeFilter,
+    WorktreeStore,
+    changed,
+    noted,
+    planned,
+    short_id,
+    told_of,
+    used,
+    wanted_id,
+)
+
+log = logging.getLogger("midwatch.worktrees")
+
+LOCKS = 16
+"""Locks that all worktrees of a home share."""
+PAUSE_SECONDS = 0.05
+MESSAGE_SHOWN = 60
+
+
+class Store(TaskStore, SessionStore, WorktreeStore, Protocol):
+    """What this service needs of the store."""
+
+
+class Worktrees:
+    """Service: worktrees on this machine."""
+
+    def __init__(
+        self, store: Store, clock: Clock, git: Git, *, home: str, host: str, lock: Callable[[str], Mutex]
+    ) -> None:
+        """`home` is the directory they are made in; `lock` is shared with the other processes of this machine."""
+        self._store = store
+        self._clock = clock
+        self._git = git
+        self._home = home
+        self._host = host
+        self._lock = lock
+
+    # -- for the worker ------------------------------------------------------------------------------------------
+
+    async def ready(self, task: Task, workdir: str | None) -> Worktree:
+        """The worktree of a running task, made or mended if need be, so that a turn can work in it."""
+        worktree_id = wanted_id(task)
+        assert worktree_id is not None
+        async with self._held(worktree_id):
+            tree = await self._store.get_worktree(worktree_id)
+            if tree is None:
+                tree = await self._plan(task, workdir)
+            elif tree.status == "removed":
+                fresh = await self._located(task, tree.repository, tree.subdir)
+                begin = {"base": fresh.base, "target": fresh.target, "note": fresh.note, "host": self._host}
+                tree = await self._write(tree, task, status="making", path=fresh.path, **begin)
+            self._check_here(tree)
+            if tree.status == "making":
+                await self._git.make(tree)
+                return await self._write(tree, task, status="kept")
+            await self._git.mend(tree)
+            if tree.status == "merged":
+                return await self._write(tree, task, status="kept", base=await self._git.tip(tree))
+            return await self._write(tree, task)
+
+    async def done(self, task: Task) -> Task:
+        """A task whose turn has ended, with what was done in its worktree. A look that fails does not hold it up."""
+        worktree_id = wanted_id(task)
+        if worktree_id is None:
+            return task
+        try:
+            tree = await self.find(worktree_id)
+            if tree.status != "making":
+                tree = await self._write(tree, task, **await self._look(tree))
+            return task._replace(worktree=tree.note_of_task())
+        except MidwatchError as problem:
+            log.warning("what task %s did in its worktree is not known: %s", task.id, problem)
+            return task
+
+    # -- for people ----------------------------------------------------------------------------------------------
+
+    async def find(self, key: str) -> Worktree:
+        """The worktree of that id, or of the task with that id, as it was last seen; or NotFound."""
+        worktree_id: str | None = key
+        if key.startswith("t_"):
+            task = await self._store.get_task(key)
+            worktree_id = wanted_id(task) if task is not None else None
+        found = await self._store.get_worktree(worktree_id) if worktree_id else None
+        if found is None:
+            raise NotFound("worktree", key)
+        return found
+
+    async def get(self, key: str) -> Worktree:
+        """The same; where it is on this machine and nothing runs in it, what has changed in it is looked at afresh."""
+        tree = await self.find(key)
+        if tree.status not in ("kept", "merged") or tree.host != self._host or await self._runner(tree):
+            return tree
+        try:
+            return replace(tree, **await self._look(tree))
+        except MidwatchError as problem:
+            return replace(tree, note=str(problem))
+
+    async def list(self, which: WorktreeFilter | None = None) -> list[Worktree]:
+        """Newest first, at most 500 at a time."""
+        which = which or WorktreeFilter()
+        if not 1 <= which.limit <= 500:
+            raise InvalidInput("limit is 1 to 500.", field="limit")
+        return await self._store.list_worktrees(which)
+
+    async def diff(self, key: str, limit: int = 1_000_000) -> Diff:
+        """What has changed in it since it was made, as text, with what is not committed and new files."""
+        if not 1 <= limit <= MAX_DIFF:
+            raise InvalidInput(f"limit is 1 to {MAX_DIFF}.", field="limit")
+        tree = await self._present(key)
+        return await self._git.diff(tree, limit)
+
+    async def merge(self, key: str, *, actor: str | None = None) -> tuple[Worktree, Merged]:
+        """Commit what is not committed in it and bring its branch into the one it came from."""
+        tree = await self._present(key)
+        async with self._held(tree.id):
+            tree = await self._present(tree.id)
+            await self._check_idle(tree)
+            task = await self._store.get_task(tree.task_id)
+            async with self._locked(f"repositories-{crc32(os.fsencode(tree.repository)) % LOCKS}"):
+                merged = await self._git.merge(tree, _message(tree, task))  # one by one: they share a checkout
+            now = self._clock.now()
+            stat = await self._look(tree)
+            fields = stat if tree.status == "merged" else {"status": "merged", **stat}
+            after, update = changed(tree, now, **fields)
+            updates = (update,) if task is None else (update, noted(after, task))
+            told = told_of(after, now, actor, into=after.target)
+            await self._store.apply(Changes(updates=updates, events=(told,)))
+            return after, merged
+
+    async def remove(self, key: str, *, force: bool = False, actor: str | None = None) -> Worktree:
+        """Remove its directory and branch. Conflict, with what would be lost, unless that is nothing or forced."""
+        tree = await self.find(key)
+        async with self._held(tree.id):
+            tree = await self.find(tree.id)
+            if tree.status == "removed":
+                return tree
+            self._check_here(tree)
+            await self._check_idle(tree)
+            await self._check_closed(tree)
+            if not force and (lost := await self._git.losses(tree)):
+                raise Conflict(
+                    f"{tree.branch} has {' and '.join(lost)}, which would be lost; merge it with "
+                    f"`midwatch worktree merge {tree.id}`, or remove it with --force."
+                )
+            return await self._removed(tree, actor)
+
+    async def prune(self, before: int) -> int:
+        """Remove those that nobody has used since `before` and that hold nothing of their own; never other work."""
+        gone = 0
+        async for tree in self._old(before):
+            async with self._held(tree.id):
+                try:
+                    await self._check_idle(tree)
+                    await self._check_closed(tree)
+                    if not await self._git.losses(tree):
+                        await self._removed(tree, None)
+                        gone += 1
+                except MidwatchError as problem:
+                    log.warning("worktree %s is left as it is: %s", tree.id, problem)
+        return gone + await self._store.prune_worktrees(before)
+
+    # -- parts ---------------------------------------------------------------------------------------------------
+
+    async def _old(self, before: int) -> AsyncIterator[Worktree]:
+        which = WorktreeFilter(statuses=("kept", "merged"), limit=500)
+        while page := await self._store.list_worktrees(which):
+            for tree in page:
+                if tree.updated_at < before and tree.host == self._host:
+                    yield tree
+            which = replace(which, before=page[-1].id)
+
+    async def _located(self, task: Task, repository: str, subdir: str = "") -> Worktree:
+        place = await self._git.locate(repository)
+        made = planned(task, place, self._home, self._host, self._clock.now())
+        return replace(made, subdir=subdir or made.subdir)
+
+    async def _plan(self, task: Task, workdir: str | None) -> Worktree:
+        """Written before anything is made, so that a making that is interrupted can be told from work."""
+        if workdir is None:
+            raise Conflict("a worktree is made from a repository; name a working directory in one.")
+        tree = await self._located(task, workdir)
+        fence = used(tree, task, tree.created_at)[1].fence
+        await self._store.apply(Changes(fence=fence, records=(tree,), updates=(noted(tree, task),)))
+        return tree
+
+    async def _write(self, tree: Worktree, task: Task, **fields: Any) -> Worktree:
+        after, step = used(tree, task, self._clock.now(), **fields)
+        await self._store.apply(step)
+        return after
+
+    async def _look(self, tree: Worktree) -> dict[str, Any]:
+        return (await self._git.stat(tree))._asdict()
+
+    async def _present(self, key: str) -> Worktree:
+        """One whose files can be looked at here."""
+        tree = await self.find(key)
+        if tree.status in ("making", "removed"):
+            raise Conflict(f"worktree {tree.id} is {'being made' if tree.status == 'making' else 'removed'}.")
+        self._check_here(tree)
+        return tree
+
+    def _check_here(self, tree: Worktree) -> None:
+        if tree.host != self._host:
+            raise Conflict(f"worktree {tree.id} is on {tree.host}, not on this machine; do it there.")
+
+    async def _check_idle(self, tree: Worktree) -> None:
+        if runner := await self._runner(tree):
+            raise Conflict(f"task {runner} works in {tree.branch}; wait for it, or stop it with `midwatch cancel`.")
+
+    async def _check_closed(self, tree: Worktree) -> None:
+        """An agent that waits for the next turn of its conversation would be left without its directory."""
+        found = await self._store.get_session(tree.session_key) if tree.session_key else None
+        if found is not None and found.live_owner is not None and found.status != "closed":
+            raise Conflict(f"session {found.key} is open in {tree.branch}; close it with `midwatch session close`.")
+
+    async def _runner(self, tree: Worktree) -> str | None:
+        running = await self._store.running_tasks()
+        return next((task.id for task in running if wanted_id(task) == tree.id), None)
+
+    async def _removed(self, tree: Worktree, actor: str | None) -> Worktree:
+        await self._git.remove(tree)
+        now = self._clock.now()
+        after, update = changed(tree, now, status="removed")
+        updates: tuple[Update, ...] = (update,)
+        if task := await self._store.get_task(tree.task_id):
+            updates += (noted(after, task),)
+        await self._store.apply(Changes(updates=updates, events=(told_of(after, now, actor),)))
+        return after
+
+    @asynccontextmanager
+    async def _held(self, worktree_id: str) -> AsyncIterator[None]:
+        """Nobody else makes, merges or removes it meanwhile."""
+        async with self._locked(f"worktrees-{int(short_id(worktree_id), 16) % LOCKS}"):
+            yield
+
+    @asynccontextmanager
+    async def _locked(self, name: str) -> AsyncIterator[None]:
+        lock = self._lock(name)
+        while not lock.acquire():  # noqa: ASYNC110 - a file lock tells nobody that it is free
+            await asyncio.sleep(PAUSE_SECONDS)
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def _message(tree: Worktree, task: Task | None) -> str:
+    """What the commit says: the prompt's beginning, and which task it was."""
+    about = cut(" ".join(task.prompt.split()), MESSAGE_SHOWN) if task is not None else f"Work of {tree.branch}"
+    return f"{about}\n\nmidwatch task {tree.task_id}"

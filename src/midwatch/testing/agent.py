@@ -1,0 +1,228 @@
+"""Fakes for tests: a clock that is moved by hand, agents that follow a script, a turn and a channel that remember.
+
+agent = ScriptedAgent(delta("Working"), ask("Deploy?"), result("done"))
+turn = RecordingTurn("Ship it", answers=["yes"])
+conversation = await agent.open(turn.session())
+assert (await conversation.turn(turn)).text == "done"
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from midwatch.agents.base import message_id
+from midwatch.agents.function import OnLoop
+from midwatch.domain.agent import (
+    AgentCapability,
+    AgentTerms,
+    Conversation,
+    Interrupt,
+    Turn,
+    TurnResult,
+    Usage,
+)
+from midwatch.domain.event import MessageDelta, MessageUpdate, Payload, ToolExecEnd, ToolExecStart
+from midwatch.domain.session import Session
+from midwatch.domain.task import Outcome
+
+# -- time --------------------------------------------------------------------------------------------------------
+
+
+# -- agents ------------------------------------------------------------------------------------------------------
+
+Step = Callable[[Turn], Awaitable[Any]]
+"""One thing a scripted agent does. What the last step returns is the result: a text, a TurnResult, or nothing."""
+
+
+def say(text: str) -> Step:
+    """Emit a whole message; it is the result if nothing follows."""
+
+    async def step(turn: Turn) -> str:
+        await turn.emit(MessageUpdate(message_id=message_id(turn), role="agent", message=text))
+        return text
+
+    return step
+
+
+def delta(text: str, offset: int = 0) -> Step:
+    """Emit a live piece of text."""
+
+    async def step(turn: Turn) -> None:
+        await turn.emit(MessageDelta(message_id=message_id(turn), offset=offset, text=text))
+
+    return step
+
+
+def emit(payload: Payload) -> Step:
+    """Emit any event."""
+
+    async def step(turn: Turn) -> None:
+        await turn.emit(payload)
+
+    return step
+
+
+def tool(name: str, arguments: Any = None, result: str = "", *, is_error: bool = False) -> Step:
+    """Emit the start and the end of a tool's use."""
+
+    async def step(turn: Turn) -> None:
+        await turn.emit(ToolExecStart(tool=name, arguments=arguments, tool_call_id=name))
+        await turn.emit(ToolExecEnd(tool=name, tool_call_id=name, duration=0.0, result=result, is_error=is_error))
+
+    return step
+
+
+def ask(question: str, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None) -> Step:
+    """Ask, wait, and return the choice (or what became of the question)."""
+
+    async def step(turn: Turn) -> str:
+        answer = await turn.ask(question, choices, expires=expires)
+        return answer.choice or answer.status
+
+    return step
+
+
+def save(progress: Any) -> Step:
+    """Save progress."""
+
+    async def step(turn: Turn) -> None:
+        await turn.save_progress(progress)
+
+    return step
+
+
+def load() -> Step:
+    """Return the saved progress as text."""
+
+    async def step(turn: Turn) -> str:
+        return str(await turn.load_progress())
+
+    return step
+
+
+def receive() -> Step:
+    """Wait for a message and return it."""
+
+    async def step(turn: Turn) -> str:
+        return await turn.receive()
+
+    return step
+
+
+def own_group(pgid: int) -> Step:
+    """Say that a process group belongs to this attempt."""
+
+    async def step(turn: Turn) -> None:
+        await turn.own_group(pgid)
+
+    return step
+
+
+def wait_for(event: asyncio.Event) -> Step:
+    """Wait until the test sets the event."""
+
+    async def step(turn: Turn) -> None:
+        await event.wait()
+
+    return step
+
+
+def raise_(problem: BaseException) -> Step:
+    """Fail."""
+
+    async def step(turn: Turn) -> None:
+        raise problem
+
+    return step
+
+
+def result(
+    text: str = "",
+    *,
+    outcome: Outcome = "ok",
+    error: str | None = None,
+    thread_id: str | None = None,
+    usage: Usage | None = None,
+) -> Step:
+    """End the turn with this."""
+    made = TurnResult(text=text, outcome=outcome, error=error, thread_id=thread_id, usage=usage or Usage())
+
+    async def step(turn: Turn) -> TurnResult:
+        return made
+
+    return step
+
+
+class ScriptedAgent:
+    """Does the steps it is given, one after the other, in every turn; remembers what it was asked.
+
+    A step is any `async def step(turn)`. An interrupt cancels the step it is in, unless its mode is in `deaf_to`. With
+    `lasting` its conversations stay open between turns.
+    """
+
+    kind = "scripted"
+
+    def __init__(
+        self,
+        *steps: Step,
+        name: str = "scripted",
+        terms: AgentTerms | None = None,
+        deaf_to: Iterable[Interrupt] = (),
+        lasting: bool = False,
+    ) -> None:
+        self.name = name
+        self.lasting = lasting
+        self.terms = (terms or AgentTerms(timeout_seconds=60.0, on_crash="rerun"))._replace(steerable=True)
+        self.description = ""
+        self.capabilities: tuple[AgentCapability, ...] = ()
+        self.opened: list[Session] = []
+        self.turns: list[Turn] = []
+        self.interrupts: list[Interrupt] = []
+        self.closed = 0
+        self.deaf_to = frozenset(deaf_to)
+        self._steps = steps
+
+    async def open(self, session: Session) -> Conversation:
+        """Begin a conversation."""
+        self.opened.append(session)
+        return _LastingConversation(self) if self.lasting else _ScriptedConversation(self)
+
+    def describe(self) -> Mapping[str, Any]:
+        """It has a script."""
+        return {"target": f"a script of {len(self._steps)} steps"}
+
+    async def perform(self, prompt: str, turn: Turn) -> Any:
+        """The whole script."""
+        self.turns.append(turn)
+        value: Any = None
+        for step in self._steps:
+            value = await step(turn)
+        return value
+
+
+class _ScriptedConversation(OnLoop):
+    def __init__(self, agent: ScriptedAgent) -> None:
+        super().__init__(agent.perform)
+        self._agent = agent
+
+    async def interrupt(self, mode: Interrupt) -> None:
+        self._agent.interrupts.append(mode)
+        if mode not in self._agent.deaf_to:
+            await super().interrupt(mode)
+
+    async def close(self) -> None:
+        self._agent.closed += 1
+        await super().close()
+
+
+class _LastingConversation(_ScriptedConversation):
+    alive = True
+
+    async def close(self) -> None:
+        self.alive = False
+        await super().close()
+
+
+# -- channels ----------------------------------------------------------------------------------------------------

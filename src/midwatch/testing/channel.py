@@ -1,0 +1,73 @@
+"""A channel that remembers what it was given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from midwatch.base.errors import DeliveryError
+from midwatch.domain.channel import Delivery
+
+
+class RecordingChannel:
+    """A channel that remembers what it was given, and can be told to fail or to hang."""
+
+    def __init__(self, name: str = "recording", *, fail: int = 0, permanent: bool = False, hang: bool = False) -> None:
+        self.name = name
+        self.fail = fail
+        """How many of the next deliveries fail."""
+        self.permanent = permanent
+        self.hang = hang
+        """While set, deliveries do not return."""
+        self.tried: list[Delivery] = []
+        self.delivered: list[Delivery] = []
+        self.typing_now = 0
+        self.typed: list[tuple[str, str | None]] = []
+        """(start or stop, target), in order."""
+        self.closed = False
+        self._news = asyncio.Condition()
+
+    async def deliver(self, delivery: Delivery) -> None:
+        """Remember it, or do as told."""
+        self.tried.append(delivery)
+        await self._tell()
+        if self.hang:
+            await asyncio.Event().wait()
+        if self.fail > 0:
+            self.fail -= 1
+            raise DeliveryError(f"channel {self.name} was told to fail", permanent=self.permanent)
+        self.delivered.append(delivery)
+        await self._tell()
+
+    def typing(self, target: str | None) -> AbstractAsyncContextManager[None]:
+        """Remember when it starts and stops."""
+        return self._typing(target)
+
+    def listen(self) -> AsyncIterator[Mapping[str, Any]] | None:
+        """Nothing arrives here."""
+        return None
+
+    async def close(self) -> None:
+        """Remember that it was closed."""
+        self.closed = True
+
+    async def until(self, seen: Callable[[RecordingChannel], bool]) -> None:
+        """Return once `seen` is true of what was tried and delivered."""
+        async with self._news:
+            await self._news.wait_for(lambda: seen(self))
+
+    @asynccontextmanager
+    async def _typing(self, target: str | None) -> AsyncIterator[None]:
+        self.typing_now += 1
+        self.typed.append(("start", target))
+        try:
+            yield
+        finally:
+            self.typing_now -= 1
+            self.typed.append(("stop", target))
+
+    async def _tell(self) -> None:
+        async with self._news:
+            self._news.notify_all()

@@ -1,0 +1,222 @@
+"""A turn that remembers what an agent did with it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Unpack
+
+from midwatch.base.clock import SystemClock
+from midwatch.base.errors import AgentError, HandoffError
+from midwatch.base.ids import new_id
+from midwatch.domain.agent import Answer, Delegation, Question
+from midwatch.domain.event import MessageDelta, Payload
+from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
+from midwatch.domain.session import Session, gate_key
+from midwatch.domain.steering import Mode, Steer
+from midwatch.domain.task import Task
+
+
+class RecordingTurn:
+    """A turn without a worker: gives an agent its prompt and remembers what it does. A question beyond `answers`
+    fails the turn."""
+
+    def __init__(
+        self,
+        prompt: str = "Say hello",
+        *,
+        answers: Iterable[str | Answer] = (),
+        replies: Iterable[Any] = (),
+        handoff: Handoff | None = None,
+        messages: Iterable[str] = (),
+        progress: Any = None,
+        steps: Iterable[Any] = (),
+        earlier: Iterable[Any] = (),
+        thread_id: str | None = None,
+        workdir: str | None = None,
+        env: Mapping[str, str] | None = None,
+        task_id: str | None = None,
+        attempt: int = 1,
+        resumed: bool = False,
+    ) -> None:
+        # Its own id: processes are found by it, and other tests may run beside this one.
+        task_id = self.task_id = task_id or new_id("t", SystemClock().now())
+        self.attempt = attempt
+        self.session_key = f"bg:{task_id}"
+        self.prompt = prompt
+        self.thread_id = thread_id
+        self.workdir = workdir
+        self.env: Mapping[str, str] = {"MIDWATCH_TASK": f"{task_id}/{attempt}", **(env or {})}
+        self.deadline: float | None = None
+        self.resumed = resumed
+        self.events: list[Payload] = []
+        self.groups: list[int] = []
+        self.asked: list[Question] = []
+        self.questions: list[tuple[str, tuple[str, ...]]] = []
+        self.progress = progress
+        self.steps = list(steps)
+        self.earlier = list(earlier)
+        self.spent: str | None = None
+        """What `over_budget` tells."""
+        self._numbers = itertools.count(1)
+        self._steers = [self._steer(text, "after_tool") for text in messages]
+        self._steered = asyncio.Event()
+        self._answers = list(answers)
+        self._replies = list(replies)
+        self.brought = handoff
+        self.hidden: set[str] = set()
+        self.transferred: list[tuple[str | None, HandoffTask, dict[str, Any]]] = []
+        self.delegated: list[tuple[str | None, HandoffTask, dict[str, Any]]] = []
+        self._news = asyncio.Condition()
+
+    def session(self, agent: str = "scripted") -> Session:
+        """A session this turn could be of."""
+        key = self.session_key
+        return Session(key=key, agent=agent, gate_key=gate_key(key), thread_id=self.thread_id, workdir=self.workdir)
+
+    def text(self) -> str:
+        """The live text so far."""
+        return "".join(seen.text for seen in self.events if isinstance(seen, MessageDelta))
+
+    def kinds(self) -> list[str]:
+        """Names of the events so far."""
+        return [seen.kind for seen in self.events]
+
+    async def until(self, seen: Callable[[RecordingTurn], bool]) -> None:
+        """Return once the agent has done what `seen` looks for."""
+        async with self._news:
+            await self._news.wait_for(lambda: seen(self))
+
+    async def emit(self, payload: Payload) -> None:
+        """Remember an event; one that is not an agent's to tell is refused, as a real turn does."""
+        if not payload.agents:
+            raise AgentError(f"an agent cannot tell {payload.kind}, which is midwatch's own to tell.")
+        self.events.append(payload)
+        await self._tell()
+
+    async def load_progress(self) -> Any:
+        """The progress given or saved."""
+        return self.progress
+
+    async def save_progress(self, progress: Any) -> None:
+        """Remember progress."""
+        self.progress = progress
+        await self._tell()
+
+    async def load_steps(self) -> list[Any]:
+        """The steps given or saved."""
+        return list(self.steps)
+
+    async def save_step(self, data: Any, took: Sequence[str] = ()) -> None:
+        """Remember a step, as JSON would."""
+        self.steps.append(json.loads(json.dumps(data)))
+        self._steers = [steer for steer in self._steers if steer.id not in took]
+        await self._tell()
+
+    async def history(self) -> list[Any]:
+        """The earlier steps given."""
+        return list(self.earlier)
+
+    async def steer(self, text: str, mode: Mode = "after_tool") -> None:
+        """Send a message into the turn."""
+        self._steers.append(self._steer(text, mode))
+        self._steered.set()
+        await self._tell()
+
+    def _steer(self, text: str, mode: Mode) -> Steer:
+        number = next(self._numbers)
+        return Steer(
+            id=f"m_{number}", task_id=self.task_id, number=number, session_key=self.session_key, mode=mode, text=text,
+            created_at=0,
+        )  # fmt: skip
+
+    def steers(self, *modes: Mode) -> tuple[Steer, ...]:
+        """The messages no step took."""
+        return tuple(steer for steer in self._steers if not modes or steer.mode in modes)
+
+    async def steered(self) -> None:
+        """Wait for one."""
+        self._steered.clear()
+        await self._steered.wait()
+
+    async def receive(self) -> str:
+        """The next message."""
+        while not self._steers:
+            await self.steered()
+        return self._steers.pop(0).text
+
+    def over_budget(self) -> str | None:
+        """What `spent` says."""
+        return self.spent
+
+    async def ask(
+        self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
+    ) -> Answer:
+        """The next of `answers`: a choice's name, or an Answer."""
+        asked = Question.plain(question, choices) if isinstance(question, str) else question
+        names = tuple(choice.name for choice in asked.choices)
+        self.questions.append((asked.text, names))
+        self.asked.append(asked)
+        await self._tell()
+        if not self._answers:
+            raise AgentError("the test gave no answer to this question; pass answers=[...]")
+        answer = self._answers.pop(0)
+        if isinstance(answer, Answer):
+            return answer
+        return Answer("granted" if asked.choices[names.index(answer)].allows else "denied", answer)
+
+    async def handoff(self) -> Handoff | None:
+        """The handoff given."""
+        return self.brought
+
+    async def delegate(
+        self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
+    ) -> Handoff:
+        """Remember what was handed over; the answer is the next of `replies`."""
+        work = HandoffTask(description=task) if isinstance(task, str) else task
+        self.delegated.append((to, work, dict(wish)))
+        await self._tell()
+        if not self._replies:
+            raise HandoffError("the test gave no answer to this handoff; pass replies=[...]")
+        reply = self._replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        answer = {"output": reply, "error": None, "duration_ms": 0}
+        return Handoff(id=f"h_{len(self.delegated)}", to_agent=to or "", status="completed", answer=answer)
+
+    async def transfer(
+        self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
+    ) -> Transfer:
+        """Remember what was handed over; the next of `replies` may refuse it with an error."""
+        work = HandoffTask(description=task or self.prompt) if isinstance(task, str) else task
+        self.transferred.append((to, work, dict(wish)))
+        await self._tell()
+        if self._replies and isinstance(reply := self._replies.pop(0), Exception):
+            raise reply
+        made = Handoff(id=f"h_{len(self.transferred)}", form="transfer", to_agent=to or "", status="accepted")
+        key = self.session_key
+        begins = Task(
+            id=f"{self.task_id}x", status="pending", prompt=work.words(), agent=to or "", session_key=key,
+            gate_key=gate_key(key), created_at=0, due_at=0, cause="handoff", cause_id=made.id,
+        )  # fmt: skip
+        return Transfer(handoff=made, task=begins)
+
+    def receivers(self, names: Sequence[str]) -> Mapping[str, str]:
+        """All but those in `hidden`."""
+        return {name: "" for name in names if name not in self.hidden}
+
+    async def keep_thread(self, thread_id: str) -> None:
+        """Remember it."""
+        self.thread_id = thread_id
+        await self._tell()
+
+    async def own_group(self, pgid: int) -> None:
+        """Remember a process group."""
+        self.groups.append(pgid)
+        await self._tell()
+
+    async def _tell(self) -> None:
+        async with self._news:
+            self._news.notify_all()

@@ -1,0 +1,41 @@
+"""Agents as the HTTP interface shows them."""
+
+from __future__ import annotations
+
+from typing_extensions import TypedDict
+
+
+class Capability(TypedDict):
+    """What an agent is given handed-over work for."""
+
+    name: str
+    description: str
+    task_types: list[str]
+    priority: int
+
+
+class AgentInfo(TypedDict, total=False):
+    """An agent as JSON; of one that only another process knows just `name` and `live`."""
+
+    name: str
+    live: bool
+    kind: str
+    why: str | None
+    version: str
+    description: str
+    capabilities: list[Capability]
+    handoffs: bool
+    slots: int
+    timeout: float | None
+    on_crash: str
+    steerable: bool
+    problem: str | None
+    command: str
+    target: str
+
+
+class AgentPage(TypedDict):
+    """All agents by name, and which one works when nobody says."""
+
+    agents: list[AgentInfo]
+    default: str

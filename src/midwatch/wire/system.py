@@ -1,0 +1,102 @@
+"""The desk at a glance, its processes, settings and health as the HTTP interface shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from midwatch.wire.approvals import ApprovalInfo
+from midwatch.wire.tasks import Counts, TaskInfo
+from midwatch.wire.usage import UsageInfo
+
+
+class ProcessInfo(TypedDict):
+    """A process that runs tasks, as JSON. Where processes live by file locks they have no heartbeat."""
+
+    id: str
+    role: str
+    host: str
+    pid: int
+    agents: list[str]
+    slots: int
+    started_at: str
+    running: int
+    live: bool
+    heartbeat_age: float | None
+    leader: bool
+
+
+class ClusterInfo(TypedDict):
+    """The processes on a store, oldest first, and facts about the store."""
+
+    store: dict[str, Any]
+    processes: list[ProcessInfo]
+
+
+class Activity(TypedDict):
+    """The last thing that happened to a task."""
+
+    at: str
+    text: str
+
+
+class RunningTask(TaskInfo):
+    """A task that runs."""
+
+    activity: Activity | None
+
+
+class Now(TypedDict):
+    """The desk at a glance."""
+
+    as_of_seq: int
+    summary: Counts
+    running: list[RunningTask]
+    approvals: list[ApprovalInfo]
+    failed: list[TaskInfo]
+    recent: list[TaskInfo]
+    usage: UsageInfo
+
+
+class Directories(TypedDict):
+    """The directories in a directory of the server's machine."""
+
+    path: str
+    parent: str | None
+    directories: list[str]
+
+
+class SettingsInfo(TypedDict):
+    """What is set, without anything secret."""
+
+    default_agent: str
+    notify: str | None
+    channels: list[str]
+    limits: dict[str, Any]
+    retention: dict[str, Any]
+    store: dict[str, Any]
+
+
+class Ready(TypedDict):
+    """Whether tasks are taken and the database answers."""
+
+    status: str
+
+
+class ProblemInfo(TypedDict):
+    """An error. Programs look at `code`; people read `detail`."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    field: str | None
+
+
+class Health(TypedDict):
+    """What the server says about itself."""
+
+    status: str
+    version: str

@@ -1,0 +1,276 @@
+"""Agents that come and go while a desk works: registered ones are given work at once, others keep what they have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midwatch import Runtime, Settings, Turn
+from midwatch.agents.function import FunctionAgent
+from midwatch.agents.handoff_agent import HandoffAgent
+from midwatch.agents.llm.kind import LlmAgent
+from midwatch.base.errors import BadConfig, Conflict, InvalidInput, StoreUnavailable, UnknownAgent
+from midwatch.desk.build import build_agents
+from midwatch.domain.agent import AgentCapability, AgentTerms
+from midwatch.domain.handoff import Handoff, HandoffTask
+from midwatch.services.handoffs import HandoffOptions
+from midwatch.testing import ScriptedAgent, result, wait_for
+
+STORES = ("sqlite", "postgres")
+
+
+class Coder(HandoffAgent):
+    capabilities = (AgentCapability(name="code", task_types=("code",)),)
+
+    async def execute(self, handoff: Handoff) -> str:
+        return f"{self.id} did {handoff.work.description}"
+
+
+async def echo(prompt: str) -> str:
+    return f"<{prompt}>"
+
+
+def settings(folder: Path, db: str | None = None) -> Settings:
+    return Settings.load(folder, db=db, detect_agents=False, shutdown_grace=0)
+
+
+def asked(to: str | None, words: str = "it", **wish: Any) -> HandoffOptions:
+    return HandoffOptions(task=HandoffTask(type="code", description=words), to=to, from_agent="lead", **wish)
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Runtime]:
+    async with Runtime.open(settings=settings(tmp_path), agents={"echo": echo}) as desk:
+        yield desk
+
+
+class Puzzled(Coder):
+    def can_handle(self, work: HandoffTask) -> bool:
+        raise RuntimeError("what is this?")
+
+
+async def test_one_who_cannot_tell_what_it_can_do_is_in_nobodys_way(desk: Runtime) -> None:
+    await desk.handoffs.register(Puzzled("puzzled"))
+    await desk.handoffs.register(Coder("coder"))
+    assert (await desk.handoffs.handoff(asked(None))).to_agent == "coder"
+    odd = Coder("odd")
+    odd.capabilities = ("code",)  # type: ignore[assignment]
+    with pytest.raises(InvalidInput, match="AgentCapability"):
+        await desk.handoffs.register(odd)
+
+
+async def test_who_leaves_while_it_is_chosen_is_passed_over(desk: Runtime) -> None:
+    await desk.handoffs.register(Coder("first"))
+    await desk.handoffs.register(Coder("second"))
+
+    async def leaves(options: HandoffOptions, agent: str) -> bool:
+        if agent == "first":
+            await desk.handoffs.unregister("first")
+        return True
+
+    async with asyncio.timeout(20):
+        done = await desk.handoffs.handoff(asked(None, enable_func=leaves))
+    assert (done.to_agent, [one["agent"] for one in done.refusals]) == ("second", ["first"])
+    await desk.handoffs.register(Coder("first"))
+    named, _ = await asyncio.gather(
+        desk.handoffs.handoff(asked("first", wait=False)), desk.handoffs.unregister("first")
+    )
+    assert named.status == "in_progress"  # it waits until it is there again
+    await desk.handoffs.register(Coder("first"))
+    assert (await desk.handoffs.wait(named.id)).output == "first did it"
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_who_comes_is_given_work_at_once_and_who_goes_gets_no_more(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    db = request.getfixturevalue("database") if kind == "postgres" else None
+    role: Any = "worker" if db else "library"
+    async with (
+        Runtime.open(settings=settings(tmp_path, db), role=role) as desk,
+        Runtime.open(settings=settings(tmp_path, db), work=False) as other,
+        asyncio.timeout(60),
+    ):
+        with pytest.raises(UnknownAgent):
+            await other.tasks.submit("x", agent="late")
+        with pytest.raises(Conflict, match="nothing is run in this process"):
+            await other.handoffs.register(FunctionAgent("late", echo))
+        await desk.handoffs.register(FunctionAgent("late", echo, terms=AgentTerms(timeout_seconds=777.0)))
+        first = await other.tasks.submit("from another process", agent="late")
+        assert first.timeout_seconds == 777.0
+        assert (await desk.tasks.wait(first.id)).result == "<from another process>"
+        assert (await desk.handoffs.handoff(asked("late"))).output == "<it>"
+        assert {one.id: one.agents for one in await desk.living()}[desk._id] == ("demo", "late")
+        waiting = await other.tasks.submit("later", agent="late", delay=3600)
+        await desk.handoffs.unregister("late")
+        assert {one.id: one.agents for one in await desk.living()}[desk._id] == ("demo",)
+        for one in (desk, other):
+            with pytest.raises(UnknownAgent):
+                await one.tasks.submit("x", agent="late")
+        with pytest.raises(UnknownAgent):
+            await desk.handoffs.handoff(asked("late"))
+        assert (await desk.tasks.get(waiting.id)).status == "pending"
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_what_runs_ends_as_ever_though_its_agent_has_gone(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    db = request.getfixturevalue("database") if kind == "postgres" else None
+    go = asyncio.Event()
+
+    async def lead(prompt: str, turn: Turn) -> str:
+        """It has no slot while it waits for what it handed over, and must get one back afterwards."""
+        return f"heard {(await turn.delegate('slow', prompt)).output}"
+
+    slow = ScriptedAgent(wait_for(go), result("done"), name="slow")
+    role: Any = "worker" if db else "library"
+    opening = Runtime.open(settings=settings(tmp_path, db), agents={"slow": slow}, role=role)
+    async with opening as desk, asyncio.timeout(60):
+        await desk.handoffs.register(FunctionAgent("lead", lead, terms=AgentTerms(slots=1), on_loop=True))
+        running = await desk.tasks.submit("one", agent="lead")
+        while not slow.opened:
+            await asyncio.sleep(0.01)
+        await desk.handoffs.unregister("lead")
+        await desk.handoffs.unregister("slow")
+        assert list(desk.agents) == ["demo"]
+        go.set()
+        ended = await desk.tasks.wait(running.id)
+        assert (ended.outcome, ended.result) == ("ok", "heard done"), ended.error
+
+
+async def test_a_task_of_an_agent_that_has_gone_waits_until_it_is_back(desk: Runtime) -> None:
+    go = asyncio.Event()
+    await desk.handoffs.register(ScriptedAgent(wait_for(go), result("done"), name="it", terms=AgentTerms(slots=1)))
+    running = await desk.tasks.submit("one", agent="it")
+    queued = await desk.tasks.submit("two", agent="it")
+    handed = await desk.handoffs.handoff(asked("it", wait=False))
+    async with asyncio.timeout(30):
+        while not desk.running:
+            await asyncio.sleep(0.01)
+        await desk.handoffs.unregister("it")
+        go.set()
+        assert (await desk.tasks.wait(running.id)).result == "done"
+        await desk.tasks.wait((await desk.tasks.submit("between", agent="echo")).id)  # the engine has claimed since
+        assert (await desk.tasks.get(queued.id)).status == "pending"
+        assert (await desk.handoffs.get(handed.id)).status == "in_progress"
+        await desk.handoffs.register(ScriptedAgent(result("another"), name="it"))
+        assert (await desk.tasks.wait(queued.id)).result == "another"
+        assert (await desk.handoffs.wait(handed.id)).output == "another"
+
+
+async def test_the_best_is_chosen_among_those_that_are_there(desk: Runtime) -> None:
+    for name in ("one", "two"):
+        await desk.handoffs.register(Coder(name))
+    assert list(desk.handoffs.receivers()) == ["demo", "echo", "one", "two"]
+    assert (await desk.handoffs.handoff(asked(None))).output == "one did it"
+    await desk.handoffs.unregister("one")
+    assert (await desk.handoffs.handoff(asked(None))).output == "two did it"
+    await desk.handoffs.register(Coder("one"))  # who comes back comes last
+    assert await desk.handoffs.find_agent(HandoffTask(type="code")) == ["two", "one"]
+    desk.handoffs.enable("two", False)
+    assert list(desk.handoffs.receivers()) == ["demo", "echo", "one"]
+
+
+async def test_what_cannot_be_registered_is_told_and_changes_nothing(
+    desk: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Conflict, match="an agent 'echo' here already; unregister it"):
+        await desk.handoffs.register(FunctionAgent("echo", echo))
+    for name in ("", "a b", "-a", "a" * 64, "a\n", 7):
+        with pytest.raises(InvalidInput, match="letters, digits"):
+            await desk.handoffs.register(FunctionAgent(name, echo))  # type: ignore[arg-type]
+    for thing in (echo, "package:function", None):
+        with pytest.raises(InvalidInput, match="that is no agent"):
+            await desk.handoffs.register(thing)  # type: ignore[arg-type]
+    with pytest.raises(UnknownAgent, match=r"'nobody'.*Register it first"):
+        await desk.handoffs.register(LlmAgent("model", "openai:fake", delegates=["nobody"]))
+    with pytest.raises(UnknownAgent, match=r"'nobody'.*in this process"):
+        await desk.handoffs.unregister("nobody")
+
+    async def broken(*_: object) -> None:
+        raise StoreUnavailable("no")
+
+    with monkeypatch.context() as away:
+        away.setattr(desk.store, "apply", broken)
+        for change in (desk.handoffs.register(Coder("it")), desk.handoffs.unregister("echo")):
+            with pytest.raises(StoreUnavailable):
+                await change
+    assert list(desk.agents) == ["demo", "echo"]
+    assert (await desk.living())[0].agents == ("demo", "echo")
+    await desk.handoffs.register(LlmAgent("model", "openai:fake", delegates=["echo"]))
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_many_at_once_are_all_known_and_one_of_each_name(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    db = request.getfixturevalue("database") if kind == "postgres" else None
+    wanted = [f"a{number % 20}" for number in range(40)]
+    names = list(dict.fromkeys(wanted))
+    role: Any = "worker" if db else "library"
+    async with Runtime.open(settings=settings(tmp_path, db), role=role) as desk, asyncio.timeout(60):
+        ended = await asyncio.gather(*(desk.handoffs.register(Coder(n)) for n in wanted), return_exceptions=True)
+        assert [type(one) for one in ended if one is not None] == [Conflict] * 20
+        done = await asyncio.gather(*(desk.handoffs.handoff(asked(name, "x")) for name in names))
+        assert [one.output for one in done] == [f"{name} did x" for name in names]
+        await asyncio.gather(*(desk.handoffs.unregister(name) for name in names))
+        assert (await desk.living())[0].agents == ("demo",)
+    assert [one.getMessage() for one in caplog.records if one.levelname != "INFO"] == []
+
+
+async def test_an_open_conversation_ends_with_its_agent_and_is_not_anothers(desk: Runtime) -> None:
+    go = asyncio.Event()
+    old, new = (ScriptedAgent(wait_for(go), result(word), name="it", lasting=True) for word in ("old", "new"))
+    await desk.handoffs.register(old)
+    for key in ("chat:1", "chat:2"):
+        await desk.sessions.create(key=key, agent="it")
+    go.set()
+    async with asyncio.timeout(30):
+        await desk.tasks.wait((await desk.sessions.send("chat:1", "hello")).id)
+        assert old.closed == 0  # it waits for the next message
+        go.clear()
+        running = await desk.sessions.send("chat:2", "hello")
+        while not desk.running:
+            await asyncio.sleep(0.01)
+        await desk.handoffs.unregister("it")
+        await desk.handoffs.register(new)
+        go.set()
+        assert (await desk.tasks.wait(running.id)).result == "old"
+        for key in ("chat:1", "chat:2"):
+            assert (await desk.tasks.wait((await desk.sessions.send(key, "and now?")).id)).result == "new"
+        assert (len(old.opened), old.closed, len(new.opened), new.closed) == (2, 2, 2, 0)
+
+
+CONFIG = "[agents.it]\nkind = 'llm'\nmodel = 'openai:fake'\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("delegates = ['demo', 'nobody']", r"agents.it.delegates: there is no agent 'nobody'; correct it, or add"),
+        ("handoffs = ['nobody']", r"agents.it.handoffs: there is no agent 'nobody'; .* Others are: demo, echo\."),
+        ("handoffs = [{ agent = 'nobody', tool = 'ask' }]", "agents.it.handoffs: there is no agent 'nobody'"),
+        ("handoffs = ['it']", "agents.it.handoffs: it cannot hand over to itself"),
+        ("delegates = ['it']", "agents.it.delegates: it cannot hand over to itself"),
+    ],
+)
+async def test_a_target_that_is_not_there_is_an_error_at_the_start(tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / "midwatch.toml").write_text(CONFIG + line + "\n")
+    with pytest.raises(BadConfig, match=said) as caught:
+        async with Runtime.open(settings=settings(tmp_path), agents={"echo": echo}):
+            pass
+    assert "\n" not in str(caught.value)
+
+
+async def test_targets_of_the_configuration_and_of_code_are_found(tmp_path: Path) -> None:
+    (tmp_path / "midwatch.toml").write_text(CONFIG + "handoffs = ['demo', 'echo']\ndelegates = ['echo']\n")
+    async with Runtime.open(settings=settings(tmp_path), agents={"echo": echo}, only=["it"]) as desk:
+        assert list(desk.agents) == ["it"]  # the others may work in other processes
+        assert desk.handoffs.enabled("it")
+    with pytest.raises(BadConfig, match=r"agents.other.delegates: it cannot hand over to itself"):
+        build_agents(settings(tmp_path), {"echo": echo, "other": LlmAgent("me", "openai:fake", delegates=["other"])})

@@ -1,0 +1,186 @@
+"""Automations out of one home and into another, over real stores."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import Forbidden, InvalidInput, NotFound
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.automation import OVER, SPENT
+from midwatch.domain.changes import Changes
+from midwatch.domain.event import EVERYTHING
+from midwatch.domain.identity import OWNER, Actor
+from midwatch.services.automation_transfer import AutomationTransfer
+from midwatch.services.automations import Automations
+from midwatch.services.tasks import Tasks
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.testing import FakeClock
+
+HOUR = 3600 * SECOND
+ANN, BOB = Actor("ann", "operator"), Actor("bob", "operator")
+
+
+class One:
+    """The agent demo."""
+
+    default = "demo"
+
+    def advice(self, agent: str) -> str | None:
+        return None
+
+    def terms(self, agent: str) -> AgentTerms | None:
+        return AgentTerms() if agent == "demo" else None
+
+    def known(self) -> frozenset[str]:
+        return frozenset({"demo"})
+
+    async def advertised(self, agent: str) -> AgentTerms | None:
+        return None
+
+    async def live(self) -> frozenset[str]:
+        return self.known()
+
+
+class Meddled(SqliteStore):
+    """A store where somebody else can come between a look and a write, once."""
+
+    meddle: Callable[[], Awaitable[object]] | None = None
+
+    async def apply(self, changes: Changes) -> None:
+        meddle, self.meddle = self.meddle, None
+        if meddle is not None:
+            await meddle()
+        await super().apply(changes)
+
+
+class Desk:
+    """A home: its store and services."""
+
+    def __init__(self, store: Meddled, clock: FakeClock) -> None:
+        self.store, self.clock = store, clock
+        tasks = Tasks(store, clock, One(), lambda route: route)
+        self.automations = Automations(store, clock, tasks, terms, lambda route: route)
+        self.snapshots = AutomationTransfer(store, clock, tasks, lambda route: route)
+
+    async def take(self, *shots: Any, actor: Actor = OWNER) -> list[str]:
+        return [one.what for one in await self.snapshots.take(shots, actor=actor)]
+
+    async def seqs(self) -> int:
+        return len(await self.store.read_events(0, EVERYTHING, 1000))
+
+
+async def terms(agent: str) -> AgentTerms:
+    return AgentTerms()
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    store = await Meddled.open(":memory:")
+    yield Desk(store, FakeClock())
+    await store.close()
+
+
+@pytest.fixture
+async def other() -> AsyncIterator[Desk]:
+    store = await Meddled.open(":memory:")
+    yield Desk(store, FakeClock())
+    await store.close()
+
+
+async def test_what_was_exported_is_taken_in_elsewhere_once(desk: Desk, other: Desk) -> None:
+    made = await desk.automations.create("one", every="24h", zone="UTC", tags=("a",), actor="ann", quiet="OK")
+    await desk.clock.advance(1)
+    await desk.automations.create("two", cron="0 9 * * *", zone="Asia/Tokyo", enabled=False)
+    shots = [one.snapshot() for one in await desk.snapshots.export()]
+    await other.clock.advance(36 * 3600)
+    assert await other.take(*shots) == ["made", "made"]
+    before = await other.seqs()
+    assert await other.take(*shots) == ["same", "same"]
+    assert await other.seqs() == before == 2
+    taken = await other.automations.get(made.id)
+    assert (taken.schedule, taken.tags, taken.creator, taken.quiet) == (made.schedule, ("a",), "ann", "OK")
+    assert taken.next_run_at == made.created_at + 48 * HOUR  # the phase is kept, what was missed is not made up for
+    assert [one.id for one in await other.snapshots.export()] == [shot["id"] for shot in shots]
+    assert [one.status for one in await other.snapshots.export()] == ["paused", "active"]
+
+
+async def test_one_that_is_here_is_changed_back_and_its_status_and_history_stay(desk: Desk) -> None:
+    made = await desk.automations.create("one", every="24h", zone="UTC", max_runs=3, route="hook:secret")
+    shot = made.snapshot()
+    assert shot["route"] == "hook"
+    await desk.automations.run(made.id)
+    await desk.automations.patch(made.id, {"prompt": "other", "every": "2h", "title": "x"})
+    await desk.automations.pause(made.id)
+    assert await desk.take(shot) == ["changed"]
+    back = await desk.automations.get(made.id)
+    assert (back.prompt, back.title, back.schedule, back.route) == ("one", "", made.schedule, "hook:secret")
+    assert (back.status, back.run_count, back.next_run_at) == ("paused", 1, None)
+    assert await desk.take(shot) == ["same"]
+    await desk.automations.delete(made.id)
+    assert await desk.take({**shot, "prompt": "other"}) == ["deleted"]
+    assert (await desk.automations.get(made.id)).prompt == "one"
+
+
+async def test_all_or_nothing(desk: Desk) -> None:
+    made = await desk.automations.create("one", every="24h", zone="UTC")
+    shot, before = made.snapshot(), await desk.seqs()
+    for wrong in (
+        {"agent": "nobody"}, {"schedule": {"cron": "@daily", "zone": "Mars"}}, {"schedule": {"zone": "UTC"}},
+        {"prompt": " "}, {"workdir": "relative"}, {"timeout_seconds": -1.0}, {"session_key": "bg:t_1"},
+        {"tags": ["x" * 51]},
+    ):  # fmt: skip
+        with pytest.raises(InvalidInput, match=r"^am_2: "):
+            await desk.take({**shot, "title": "changed"}, {**shot, "id": "am_2", "session_key": "", **wrong})
+    with pytest.raises(InvalidInput, match="twice"):
+        await desk.take(shot, shot)
+    assert await desk.seqs() == before
+    assert [one.title for one in await desk.snapshots.export()] == [""]
+
+
+async def test_others_change_nothing_that_is_not_theirs(desk: Desk) -> None:
+    made = await desk.automations.create("one", every="24h", zone="UTC", actor="ann")
+    changed = {**made.snapshot(), "prompt": "other"}
+    with pytest.raises(Forbidden):
+        await desk.take({**changed, "id": "am_2", "session_key": ""}, changed, actor=BOB)
+    assert [one.prompt for one in await desk.snapshots.export()] == ["one"]
+    assert await desk.take(made.snapshot(), actor=BOB) == ["same"]
+    assert await desk.take(changed, actor=ANN) == ["changed"]
+    assert await desk.take({**changed, "id": "am_2", "session_key": ""}, actor=BOB) == ["made"]
+    assert (await desk.automations.get("am_2")).creator == "bob"  # whatever the file says
+    assert await desk.take({**changed, "id": "am_3", "session_key": ""}) == ["made"]
+    assert (await desk.automations.get("am_3")).creator == "ann"
+
+
+async def test_one_that_cannot_run_any_more_is_taken_in_paused(desk: Desk, other: Desk) -> None:
+    once = await desk.automations.create("once", at=desk.clock.now() + HOUR, zone="UTC")
+    few = await desk.automations.create("few", every="24h", zone="UTC", max_runs=1)
+    await desk.automations.run(few.id)
+    shots = [one.snapshot() for one in await desk.snapshots.export([once.id, few.id])]
+    await other.clock.advance(2 * 3600)
+    await other.take(*shots)
+    taken = [await other.automations.get(one.id) for one in (once, few)]
+    assert [(one.status, one.paused_why, one.next_run_at) for one in taken] == [
+        ("paused", OVER, None), ("paused", SPENT, None),
+    ]  # fmt: skip
+
+
+async def test_a_change_that_comes_between_is_not_undone_by_half(desk: Desk) -> None:
+    made = await desk.automations.create("one", every="24h", zone="UTC")
+    shot = {**made.snapshot(), "prompt": "imported"}
+    desk.store.meddle = lambda: desk.automations.patch(made.id, {"title": "meanwhile", "prompt": "meanwhile"})
+    assert await desk.take(shot) == ["changed"]
+    found = await desk.automations.get(made.id)
+    assert (found.prompt, found.title, found.revision) == ("imported", "", 2)
+
+
+async def test_what_is_not_there_cannot_be_exported(desk: Desk) -> None:
+    made = await desk.automations.create("one", every="24h", zone="UTC")
+    with pytest.raises(NotFound, match="am_no"):
+        await desk.snapshots.export([made.id, "am_no"])
+    await desk.automations.delete(made.id)
+    assert await desk.snapshots.export() == []
+    assert [one.id for one in await desk.snapshots.export([made.id, made.id])] == [made.id]

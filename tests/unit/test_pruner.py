@@ -1,0 +1,104 @@
+"""The pruner: what is too old, or too much, goes; what is open stays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from midwatch.domain.changes import Changes
+from midwatch.domain.store import Store
+from midwatch.domain.task import TaskFilter, end
+from midwatch.loops.pruner import FIRST_PRUNE_SECONDS, PRUNE_SECONDS, Pruner, Retention
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.testing import FakeClock, settle
+from records import fence, progress, put, running
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Any]:
+    """An empty store."""
+    opened = await SqliteStore.open(":memory:")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that is moved by hand."""
+    return FakeClock()
+
+
+def pruner(store: Any, clock: FakeClock, *, tasks: int = 100, events: int = 1000) -> Pruner:
+    """One that leads, and keeps things for very long."""
+    return Pruner(store, clock, lambda: True, Retention(tasks, 1e6, events, 1e6))
+
+
+async def end_tasks(store: Any, clock: FakeClock, count: int) -> None:
+    """Have tasks that ended well."""
+    for _ in range(count):
+        task = await running(store)
+        await store.apply(end(task, clock.now(), outcome="ok", result="")[1])
+
+
+async def pass_time(store: Store, clock: FakeClock, seconds: float) -> None:
+    """Move the clock; the store's thread answers before and after."""
+    for step in (0.0, seconds):
+        await clock.advance(step)
+        for _ in range(20):
+            await settle()
+            await store.count_tasks()
+
+
+async def test_pruning_ends_and_leaves_what_is_kept(store: Any, clock: FakeClock) -> None:
+    await end_tasks(store, clock, 30)
+    waiting = await put(store)
+    few = pruner(store, clock, tasks=10, events=40)
+    async with asyncio.timeout(60):
+        assert await few.prune() == (20, 91 - 40)
+        assert await few.prune() == (0, 0)
+    assert (await store.count_tasks()).total == 11
+    assert (await store.get_task(waiting.id)).status == "pending"
+    async with asyncio.timeout(60):
+        await pruner(store, clock, tasks=0, events=0).prune()
+    assert [task.id for task in await store.list_tasks(TaskFilter())] == [waiting.id]
+    assert {event.task_id for event in await store.read_events(0)} == {waiting.id}
+
+
+async def test_pruning_in_many_steps_ends_too(store: Any, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midwatch.stores.verbs.event.PRUNE_STEP", 3)
+    await end_tasks(store, clock, 20)
+    async with asyncio.timeout(60):
+        assert await pruner(store, clock, events=0).prune() == (0, 60)
+    assert (await store.log_bounds()).oldest_seq == 61
+
+
+async def test_the_events_of_an_open_task_do_not_end_the_pruning_of_others(
+    store: Any, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("midwatch.stores.verbs.event.PRUNE_STEP", 3)
+    long_one = await running(store)
+    for _ in range(5):
+        await store.apply(Changes(fence=fence(long_one), events=(progress(long_one),)))
+    await end_tasks(store, clock, 5)
+    await pruner(store, clock, events=0).prune()
+    assert {event.task_id for event in await store.read_events(0)} == {long_one.id}
+
+
+async def test_pruning_happens_soon_after_the_start_and_then_every_hour(store: Any, clock: FakeClock) -> None:
+    hourly = pruner(store, clock, tasks=0)
+    await end_tasks(store, clock, 1)
+    await hourly.start()
+    await pass_time(store, clock, FIRST_PRUNE_SECONDS - 1)
+    assert (await store.count_tasks()).total == 1
+    await pass_time(store, clock, 2)
+    assert (await store.count_tasks()).total == 0
+    await end_tasks(store, clock, 1)
+    await pass_time(store, clock, PRUNE_SECONDS - 60)
+    assert (await store.count_tasks()).total == 1
+    await pass_time(store, clock, 61)
+    assert (await store.count_tasks()).total == 0
+    await hourly.stop()
+    await hourly.stop()

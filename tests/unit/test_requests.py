@@ -1,0 +1,172 @@
+"""Submissions: what makes no sense is refused by name, and the same wishes are the same body."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midwatch.base.errors import InvalidInput
+from midwatch.domain.requests import MAX_PROMPT, PRIORITY, YEAR, Submission, body_hash
+from midwatch.services.request_checks import check
+
+NAN, INF = float("nan"), float("inf")
+
+
+def refused(prompt: str = "do it", *, most: int = MAX_PROMPT, **wish: Any) -> InvalidInput:
+    with pytest.raises(InvalidInput) as caught:
+        check(prompt, wish, most)  # type: ignore[arg-type]
+    return caught.value
+
+
+@pytest.mark.parametrize("prompt", ["", " ", "\n\t ", "\u3000"])
+def test_an_empty_prompt_is_refused(prompt: str) -> None:
+    assert refused(prompt).field == "prompt"
+
+
+def test_a_prompt_is_bounded_and_its_length_told() -> None:
+    check("x" * 10, {}, 10)
+    problem = refused("x" * 11, most=10)
+    assert problem.field == "prompt"
+    assert "11" in str(problem) and "10" in str(problem)
+
+
+BAD: list[tuple[str, Any]] = [
+    ("timeout", 0),
+    ("timeout", -1),
+    ("timeout", -0.0),
+    ("timeout", NAN),
+    ("timeout", INF),
+    ("timeout", YEAR + 1),
+    ("priority", PRIORITY + 1),
+    ("priority", -PRIORITY - 1),
+    ("priority", NAN),
+    ("delay", -1e-9),
+    ("delay", NAN),
+    ("delay", INF),
+    ("delay", YEAR + 1),
+    ("max_attempts", 0),
+    ("max_attempts", -3),
+    ("max_attempts", 101),
+    ("on_crash", "retry"),
+    ("on_crash", ""),
+    ("idempotency_key", ""),
+    ("idempotency_key", "x" * 201),
+    ("idempotency_key", "a\nb"),
+    ("workdir", "/no/such/place"),
+    ("workdir", "/etc/passwd"),
+    ("workdir", "a\x00b"),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD, ids=lambda v: str(v)[:20])
+def test_what_makes_no_sense_is_refused_by_name_in_one_line(field: str, value: Any) -> None:
+    problem = refused(**{field: value})
+    assert problem.field == field
+    assert len(str(problem).splitlines()) == 1
+
+
+GOOD: list[tuple[str, Any]] = [
+    ("timeout", None),
+    ("timeout", 0.001),
+    ("timeout", YEAR),
+    ("priority", PRIORITY),
+    ("priority", -PRIORITY),
+    ("delay", 0),
+    ("delay", YEAR),
+    ("max_attempts", 1),
+    ("max_attempts", 100),
+    ("on_crash", None),
+    ("on_crash", "resume"),
+    ("idempotency_key", "x" * 200),
+    ("idempotency_key", "größe 🎉"),
+    ("workdir", "/"),
+    ("agent", None),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), GOOD, ids=lambda v: str(v)[:20])
+def test_the_bounds_themselves_are_fine(field: str, value: Any) -> None:
+    check("do it", {field: value}, MAX_PROMPT)  # type: ignore[misc]
+
+
+def test_a_link_to_a_directory_is_one(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    check("x", {"workdir": str(link)}, 10)
+    link.unlink()
+    link.symlink_to(link)
+    assert refused(workdir=str(link)).field == "workdir"
+
+
+def test_a_path_the_system_cannot_take_is_refused_like_any_other() -> None:
+    assert refused(workdir="/" + "x" * 5000).field == "workdir"
+
+
+@pytest.mark.parametrize("workdir", [".", ""])
+def test_a_relative_path_is_refused_for_it_means_another_place_in_another_process(workdir: str) -> None:
+    assert refused(workdir=workdir).field == "workdir"
+
+
+def test_an_unknown_cause_is_refused() -> None:
+    assert refused(cause="whim").field == "cause"
+
+
+@pytest.mark.parametrize("text", ["half of a pair: \ud83d", "a\x00b"])
+@pytest.mark.parametrize("field", ["prompt", "session_key", "origin_session", "origin_channel", "route", "agent"])
+def test_what_is_no_text_is_refused(field: str, text: str) -> None:
+    said = {"prompt": "do it", field: text}
+    assert refused(**said).field == field
+
+
+# -- the body ----------------------------------------------------------------------------------------------------
+
+WISHES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {},
+    optional={
+        "agent": st.sampled_from([None, "demo", "other"]),
+        "timeout": st.sampled_from([None, 1.0, 2.0]),
+        "priority": st.integers(-2, 2),
+        "route": st.sampled_from([None, "console"]),
+        "budget": st.sampled_from([None, {"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2}]),
+    },
+)
+
+
+@given(WISHES, st.randoms())
+def test_the_order_of_wishes_and_what_is_not_wished_do_not_count(wish: dict[str, Any], shuffle: Any) -> None:
+    names = list(wish)
+    shuffle.shuffle(names)
+    mixed = {name: wish[name] for name in names}
+    said = {name: value for name, value in wish.items() if value is not None}
+    every: Submission = {**dict.fromkeys(["agent", "workdir", "timeout", "on_crash"]), **said}  # type: ignore[typeddict-item]
+    assert body_hash("x", mixed) == body_hash("x", wish) == body_hash("x", every)  # type: ignore[arg-type]
+
+
+@given(WISHES, WISHES)
+def test_other_wishes_are_another_body(one: dict[str, Any], other: dict[str, Any]) -> None:
+    said = [{k: v for k, v in wish.items() if v not in (None, 0)} for wish in (one, other)]
+    assert (body_hash("x", one) == body_hash("x", other)) == (said[0] == said[1])  # type: ignore[arg-type]
+
+
+def test_the_prompt_counts_and_the_key_does_not() -> None:
+    assert body_hash("x", {}) != body_hash("y", {})
+    assert body_hash("x", {"idempotency_key": "k"}) == body_hash("x", {"idempotency_key": "l"})
+
+
+def test_the_hash_is_the_same_in_every_process_and_version() -> None:
+    """It is stored: a change of it would turn replays into conflicts."""
+    expected = "1b0f8e85b97adaafc893e8ec1679be9db5e5701d2b1e7be8c6f02a75db2da8cd"
+    assert body_hash("grüße", {"agent": "demo", "timeout": 1.5}) == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [({"timeout": 600}, {"timeout": 600.0}), ({"priority": 0}, {}), ({"delay": 0}, {"delay": 0.0}), ({"delay": 0}, {})],
+)
+def test_wishes_that_mean_the_same_are_one_body(one: Submission, other: Submission) -> None:
+    """A client sends the number, the other leaves the default out: the same key is the same task."""
+    assert body_hash("x", one) == body_hash("x", other)

@@ -1,0 +1,356 @@
+"""The rescuer: what becomes of a dead process's tasks, and of questions nobody answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+from typing import Any, get_args
+
+import pytest
+
+from midwatch.base.clock import LONGEST_NAP, SECOND, SystemClock
+from midwatch.base.errors import StoreUnavailable
+from midwatch.domain.agent import Question
+from midwatch.domain.approval import ask
+from midwatch.domain.changes import Changes, Update
+from midwatch.domain.event import EventFilter, ToolExecStart, TurnStart, event
+from midwatch.domain.instance import Instance
+from midwatch.domain.requests import OnCrash
+from midwatch.domain.store import Store
+from midwatch.domain.task import MAX_RESCUES, TRANSITIONS, Stop, Task, meta, owned
+from midwatch.loops.rescuer import LIFE_CHECK_SECONDS, Rescuer, rescue
+from midwatch.services.approvals import Approvals
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.testing import FakeClock, settle
+from records import a_task, asking, fence, put
+
+NOW = 1_700_000_000 * SECOND
+HOUR = 3600.0
+ME, OTHER = "i_me", "i_other"
+
+
+class Engine:
+    """Knows who is dead, and whether this process leads."""
+
+    def __init__(self) -> None:
+        self.leading = True
+        self.buried: set[str] = set()
+
+    def leads(self) -> bool:
+        return self.leading
+
+    def dead(self, owners: Iterable[str]) -> set[str]:
+        return set(owners) & self.buried
+
+
+class Desk:
+    """A rescuer on an empty store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store: Any = store
+        self.clock = FakeClock()
+        self.engine = Engine()
+        self.reaped: list[str] = []
+        self.dog = self.make()
+
+    def make(self) -> Rescuer:
+        approvals = Approvals(self.store, self.clock)
+        return Rescuer(self.store, self.clock, self.engine, approvals, owner=ME, reap=self.reap)  # type: ignore[arg-type]
+
+    async def reap(self, task: Task) -> None:
+        self.reaped.append(task.id)
+
+    async def held(self, owner: str = OTHER, **fields: Any) -> Task:
+        """A task that runs in another process."""
+        task = await put(self.store, **fields)
+        ((made, _),) = (await self.store.claim(asking(1, owner=owner), task.due_at)).taken
+        return made  # type: ignore[no-any-return]
+
+    async def now(self, task: Task) -> Task:
+        found = await self.store.get_task(task.id)
+        assert found is not None
+        return found  # type: ignore[no-any-return]
+
+    async def kinds(self, task: Task) -> list[str]:
+        return [e.kind for e in await self.store.read_events(0, EventFilter(task_id=task.id))]
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    store = await SqliteStore.open(":memory:")
+    made = Desk(store)
+    yield made
+    await made.dog.stop()
+    await store.close()
+
+
+# -- the rule ----------------------------------------------------------------------------------------------------
+
+RULES = [
+    (on_crash, rescues, stop)
+    for on_crash in get_args(OnCrash)
+    for rescues in (0, 1, MAX_RESCUES - 1, MAX_RESCUES, MAX_RESCUES + 1)
+    for stop in (None, *get_args(Stop))
+]
+
+
+@pytest.mark.parametrize(("on_crash", "rescues", "stop"), RULES)
+def test_what_becomes_of_a_task_whose_process_died(on_crash: Any, rescues: int, stop: Any) -> None:
+    task = a_task(status="running", attempt=3, on_crash=on_crash, rescues=rescues, stop_requested=stop, lease_owner="i")
+    before = tuple(task)
+    changes, action = rescue(task, NOW)
+    (update,) = changes.updates
+    fields = dict(update.fields)
+    assert tuple(task) == before
+    ends = {} if fields["status"] == "pending" else {"steers": 0}  # the last message for it was seen
+    assert update.guard == {"status": "running", "attempt": 3, "stop_requested": stop, **ends}
+    assert fields["status"] in TRANSITIONS["running"]
+    assert (fields["lease_owner"], fields["pgid"], fields["token_hash"], fields["wait"]) == (None, None, None, None)
+    told = changes.events[0]
+    assert (told.kind, told.payload["owner"], told.payload["rescues"]) == ("task_rescued", "i", rescues + 1)
+    if stop == "cancel":
+        assert (fields["status"], fields["outcome"], action) == ("cancelled", "cancelled", "cancelled")
+    elif on_crash == "fail" or rescues >= MAX_RESCUES:
+        assert (fields["status"], fields["outcome"], action) == ("failed", "lost", "fail")
+        assert ("retry" in fields["error"]) == (rescues < MAX_RESCUES)
+        assert told.payload["action"] == "fail"
+    else:
+        assert (fields["status"], action, told.payload["action"]) == ("pending", on_crash, on_crash)
+        assert (fields["rescues"], fields["stop_requested"]) == (rescues + 1, None)
+    finished = [e.kind for e in changes.events[1:]]
+    assert finished == ([] if fields["status"] == "pending" else ["task_finished"])
+
+
+def test_the_event_says_what_became_of_a_cancelled_task() -> None:
+    changes, action = rescue(a_task(status="running", on_crash="rerun", stop_requested="cancel"), NOW)
+    assert changes.events[0].payload["action"] == action
+
+
+async def test_a_task_that_keeps_killing_its_process_is_given_up(desk: Desk) -> None:
+    task = await put(desk.store, on_crash="rerun", route="console")
+    for number in range(MAX_RESCUES + 1):
+        await desk.store.claim(asking(owner=f"i_{number}"), task.due_at)
+        desk.engine.buried.add(f"i_{number}")
+        assert not await desk.dog.rescue()
+    ended = await desk.now(task)
+    assert (ended.status, ended.outcome, ended.attempt) == ("failed", "lost", MAX_RESCUES + 1)
+    assert f"{MAX_RESCUES + 1} times" in (ended.error or "")
+    assert (await desk.kinds(task)).count("task_rescued") == MAX_RESCUES + 1
+    assert {d.notice for d in await desk.store.list_deliveries(task_id=task.id)} == {"failed", "started"}
+
+
+# -- rescue ------------------------------------------------------------------------------------------------------
+
+
+async def test_only_tasks_of_the_dead_are_rescued_after_their_processes_were_ended(desk: Desk) -> None:
+    dead, alive = await desk.held("i_dead", on_crash="rerun"), await desk.held("i_alive")
+    mine = await desk.held(ME)
+    desk.engine.buried |= {"i_dead", ME}  # this process knows better than to rescue its own
+    assert await desk.dog.rescue()
+    assert [(await desk.now(t)).status for t in (dead, alive, mine)] == ["pending", "running", "running"]
+    assert desk.reaped == [dead.id]
+    desk.engine.buried.add("i_alive")
+    assert not await desk.dog.rescue()
+    assert desk.reaped == [dead.id, alive.id]
+
+
+async def test_what_a_dead_attempt_left_open_is_closed(desk: Desk) -> None:
+    task = await desk.held(on_crash="rerun")
+    told = (TurnStart(user_message="x"), ToolExecStart(tool="dig", tool_call_id="1"))
+    about = {**meta(task), "turn_id": f"{task.id}.1"}
+    await desk.store.apply(Changes(fence=fence(task), events=tuple(event(p, NOW, **about) for p in told)))
+    question, changes = ask(task, Question(text="Go?"), 60, NOW)
+    await desk.store.apply(changes)
+    desk.engine.buried.add(OTHER)
+    await desk.dog.rescue()
+    found = await desk.kinds(task)
+    assert found[-4:] == ["tool_exec_end", "turn_end", "approval_resolved", "task_rescued"]
+    assert await desk.store.open_events(fence(task)) == []
+    resolved = await desk.store.get_approval(question.id)
+    assert resolved is not None and resolved.status == "expired"
+    ends = await desk.store.read_events(0, EventFilter(kinds=("tool_exec_end", "turn_end")))
+    assert {(e.turn_id, e.attempt) for e in ends} == {(f"{task.id}.1", 1)}
+    assert ends[0].payload["is_error"] and ends[1].payload["status"] == "aborted"
+
+
+async def test_a_task_that_somebody_else_rescued_is_left_alone(desk: Desk) -> None:
+    task = await desk.held(on_crash="rerun")
+    other = await desk.held(on_crash="rerun")
+
+    async def reap(dying: Task) -> None:
+        if dying.id == task.id:  # meanwhile another leader did all of it
+            await desk.store.apply(rescue(task, NOW)[0])
+
+    desk.dog._reap = reap
+    desk.engine.buried.add(OTHER)
+    await desk.dog.rescue()
+    assert [(await desk.now(t)).rescues for t in (task, other)] == [1, 1]
+    assert (await desk.kinds(task)).count("task_rescued") == 1
+
+
+async def test_a_cancel_that_came_last_is_kept(desk: Desk) -> None:
+    """A stop written after the dead process's tasks were read fails the guard; the next look sees it."""
+    task = await desk.held(on_crash="rerun")
+
+    async def reap(dying: Task) -> None:
+        if (await desk.now(task)).stop_requested is None:
+            update = Update("task", task.id, {"stop_requested": "cancel"}, owned(task))
+            await desk.store.apply(Changes(updates=(update,)))
+
+    desk.dog._reap = reap
+    desk.engine.buried.add(OTHER)
+    await desk.dog.rescue()
+    assert (await desk.now(task)).status == "running"
+    await desk.dog.rescue()
+    assert (await desk.now(task)).status == "cancelled"
+
+
+async def test_a_task_whose_processes_cannot_be_ended_does_not_hold_up_the_others(desk: Desk) -> None:
+    bad, good = await desk.held(on_crash="rerun"), await desk.held(on_crash="rerun")
+
+    async def reap(dying: Task) -> None:
+        if dying.id == bad.id:
+            raise PermissionError("not ours")
+
+    desk.dog._reap = reap
+    desk.engine.buried.add(OTHER)
+    with suppress(PermissionError):
+        await desk.dog.rescue()
+    assert (await desk.now(good)).status == "pending"
+
+
+async def test_dead_processes_are_forgotten_and_live_ones_are_not(desk: Desk) -> None:
+    for number, name in enumerate((ME, "i_dead", "i_alive")):
+        await desk.store.add_instance(
+            Instance(id=name, role="library", host="h", boot_id="b", pid=number, agents=(), slots=1, started_at=number)
+        )
+    desk.engine.buried |= {"i_dead", ME}
+    await desk.dog.rescue()
+    assert [i.id for i in await desk.store.list_instances()] == [ME, "i_alive"]
+
+
+# -- the loop ----------------------------------------------------------------------------------------------------
+
+
+async def later(desk: Desk, seconds: float) -> None:
+    """Let time pass in small steps; the store's thread answers in between."""
+    await _idle(desk)
+    await desk.clock.advance(seconds)
+    await _idle(desk)
+
+
+async def _idle(desk: Desk) -> None:
+    for _ in range(20):
+        await desk.store.describe()  # a whole turn of the store
+        await settle()
+
+
+async def test_it_begins_by_rescuing_what_an_earlier_process_left(desk: Desk) -> None:
+    task = await desk.held(on_crash="rerun")
+    desk.engine.buried.add(OTHER)
+    await desk.dog.start()
+    assert (await desk.now(task)).status == "pending"
+
+
+async def test_a_process_that_does_not_lead_touches_nothing_until_it_does(desk: Desk) -> None:
+    desk.engine.leading = False
+    task = await desk.held(on_crash="rerun")
+    desk.engine.buried.add(OTHER)
+    await desk.dog.start()
+    await later(desk, 3 * HOUR)
+    assert (await desk.now(task)).status == "running"
+    desk.engine.leading = True
+    desk.dog.wake()
+    await _idle(desk)
+    assert (await desk.now(task)).status == "pending"
+
+
+async def test_the_lives_of_others_are_looked_at_while_they_run_tasks(desk: Desk) -> None:
+    task = await desk.held(on_crash="rerun")
+    await desk.dog.start()
+    await later(desk, LIFE_CHECK_SECONDS)
+    assert (await desk.now(task)).status == "running"
+    desk.engine.buried.add(OTHER)
+    await later(desk, LIFE_CHECK_SECONDS)
+    assert (await desk.now(task)).status == "pending"
+
+
+async def test_a_question_expires_on_time(desk: Desk) -> None:
+    task = await desk.held(ME)
+    question, changes = ask(task, Question(text="Go?"), 30, desk.clock.now())
+    await desk.store.apply(changes)
+    await desk.dog.start()
+    await later(desk, 29.9)
+    assert len(await desk.store.list_approvals("pending")) == 1
+    await later(desk, 0.2)
+    (expired,) = await desk.store.list_approvals("expired")
+    assert expired.id == question.id
+
+
+async def test_a_question_expires_soon_after_the_clock_was_set_forward(desk: Desk) -> None:
+    """A laptop that was asleep for the night: wall time has passed, monotonic time has not."""
+    task = await desk.held(ME)
+    await desk.store.apply(ask(task, Question(text="Go?"), 1800, desk.clock.now())[1])
+    await desk.dog.start()
+    await _idle(desk)
+    desk.clock.set(desk.clock.now() + 7200 * SECOND)
+    await later(desk, LONGEST_NAP)
+    assert len(await desk.store.list_approvals("expired")) == 1
+
+
+async def test_it_goes_on_after_the_store_failed(desk: Desk) -> None:
+    failures: list[Exception] = [StoreUnavailable("full"), RuntimeError("odd")]
+    real = desk.store
+
+    class Failing:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+        async def next_expiry(self) -> int | None:
+            if failures:
+                raise failures.pop()
+            return await real.next_expiry()  # type: ignore[no-any-return]
+
+    desk.store = Failing()
+    desk.dog = desk.make()
+    task = await desk.held(ME)
+    await real.apply(ask(task, Question(text="Go?"), 5, desk.clock.now())[1])
+    await desk.dog.start()
+    for _ in range(4):
+        await later(desk, 2)
+    assert failures == []
+    assert len(await real.list_approvals("expired")) == 1
+
+
+async def test_stopping_is_safe_twice_and_leaves_nothing(desk: Desk) -> None:
+    before = asyncio.all_tasks()
+    await desk.dog.stop()
+    await desk.dog.start()
+    await _idle(desk)
+    await desk.dog.stop()
+    await desk.dog.stop()
+    assert asyncio.all_tasks() == before
+    await later(desk, 2 * HOUR)  # no timer is left that would wake it
+
+
+async def test_very_many_questions_do_not_make_it_spin(desk: Desk) -> None:
+    desk.clock = SystemClock()  # type: ignore[assignment]
+    desk.dog = desk.make()
+    task = await desk.held(ME)
+    await desk.store.apply(ask(task, Question(text="first"), 0, desk.clock.now())[1])
+    for _ in range(500):
+        await desk.store.apply(ask(task, Question(text="later"), 5000, desk.clock.now() + SECOND)[1])
+    looks = 0
+    real = desk.dog._look
+
+    async def counted() -> int:
+        nonlocal looks
+        looks += 1
+        return await real()
+
+    desk.dog._look = counted  # type: ignore[method-assign]
+    await desk.dog.start()
+    for _ in range(30):
+        await _idle(desk)
+    assert looks < 10
