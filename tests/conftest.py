@@ -47,8 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest, and has a limit of its own for it, begins first: the rest fits in beside it."""
-    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
+    """What takes longest begins first, and the rest fits in beside it: a test with a limit of its own takes longest."""
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("timeout", "slow")])
 
 
 def pytest_collection_finish() -> None:
