@@ -45,6 +45,10 @@ test-agents: install ## Real coding agents, pinned and kept in a cache, against 
 	$(BIN)/python tests/agents/install
 	$(BIN)/python tests/run agents
 
+.PHONY: coverage
+coverage: install ## Which lines the unit, contract and integration tests reach in their own process
+	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered $(or $(TESTS),tests/unit tests/contract tests/integration)
+
 .PHONY: jitter
 jitter: install ## Some tests while threads answer late and loops stall, at random: make jitter TESTS=tests/integration
 	PYTHONPATH=$(CURDIR)/tests/jitter $(BIN)/pytest -p moving -n 3 --dist worksteal --timeout 600 $(or $(TESTS),tests/unit tests/contract tests/integration)
@@ -63,5 +67,5 @@ docs: install ## Write the generated tables of the documentation
 
 .PHONY: clean
 clean: ## Remove what was built
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
