@@ -29,7 +29,8 @@ from midwatch.domain.event import MessageUpdate, ToolExecEnd, ToolExecStart
 from midwatch.domain.store import Commit
 from midwatch.engines import embedded
 from midwatch.loops import courier, leader_loop, pruner
-from midwatch.runtime.runtime import Runtime, runtime
+from midwatch.runtime import runtime
+from midwatch.runtime.runtime import Runtime
 from midwatch.stores.base import VerbStore
 from midwatch.stores.sql import SQLITE, load
 from midwatch.stores.sqlite import MEMORY, SqliteStore, SqliteTx, _Answer, _Op, open_database
