@@ -14,8 +14,10 @@ export function filesOf(patch) {
 }
 
 function nameOf(patch) {
-  const name = (found) => (found && found[1] !== "/dev/null" ? found[1].replace(/^"?[ab]\//, "").replace(/"$/, "") : null);
-  return name(/^\+\+\+ ([^\t\n]+)/m.exec(patch)) ?? name(/^--- ([^\t\n]+)/m.exec(patch)) ?? /^diff --git "?a\/(.+?)"? "?b\//m.exec(patch)?.[1] ?? "";
+  const name = (found) =>
+    (found && found[1] !== "/dev/null" ? found[1].replace(/^"?[ab]\//, "").replace(/"$/, "") : null);
+  return name(/^\+\+\+ ([^\t\n]+)/m.exec(patch)) ?? name(/^--- ([^\t\n]+)/m.exec(patch)) ??
+    /^diff --git "?a\/(.+?)"? "?b\//m.exec(patch)?.[1] ?? "";
 }
 
 function counted(patch) {
@@ -27,7 +29,10 @@ function counted(patch) {
   return { added, removed };
 }
 
-const CLASSES = [["@@", "hunk"], ["+++ ", "meta"], ["--- ", "meta"], ["diff --git ", "meta"], ["index ", "meta"], ["new file", "meta"], ["deleted file", "meta"], ["\\", "meta"], ["+", "added"], ["-", "removed"]];
+const CLASSES = [
+  ["@@", "hunk"], ["+++ ", "meta"], ["--- ", "meta"], ["diff --git ", "meta"], ["index ", "meta"],
+  ["new file", "meta"], ["deleted file", "meta"], ["\\", "meta"], ["+", "added"], ["-", "removed"],
+];
 
 function lineNode(line) {
   const kind = CLASSES.find(([sign]) => line.startsWith(sign))?.[1];
@@ -36,16 +41,25 @@ function lineNode(line) {
 
 /** One file: { path, patch, added, removed, cut }. It opens by itself when it is short. */
 export function fileDiff({ path, patch, added, removed, cut }, { open = null } = {}) {
-  const lines = (patch ?? "").replace(/\n$/, "").split("\n").filter((line) => !/^(diff --git |index |--- |\+\+\+ )/.test(line));
+  const lines = (patch ?? "")
+    .replace(/\n$/, "")
+    .split("\n")
+    .filter((line) => !/^(diff --git |index |--- |\+\+\+ )/.test(line));
   const body = h("pre.patch", { tabindex: "0", role: "region" });
   body.setAttribute("aria-label", `Changes of ${path || "a file"}`);
-  const left = [lines.length > MOST ? `${lines.length - MOST} more lines are not drawn` : null, cut ? "the patch is cut: its rest is left out" : null].filter(Boolean).join("; ");
+  const left = [
+    lines.length > MOST ? `${lines.length - MOST} more lines are not drawn` : null,
+    cut ? "the patch is cut: its rest is left out" : null,
+  ].filter(Boolean).join("; ");
   const node = h("details.diff",
-    h("summary", h("code.cut.diff-path", { title: path }, path || "(no name)"), h("span.spacer"), h("b.added.num", `+${added ?? 0}`), h("b.removed.num", `−${removed ?? 0}`), copyButton(() => patch ?? "", `Copy the patch of ${path || "the file"}`)),
+    h("summary", h("code.cut.diff-path", { title: path }, path || "(no name)"), h("span.spacer"),
+      h("b.added.num", `+${added ?? 0}`), h("b.removed.num", `−${removed ?? 0}`),
+      copyButton(() => patch ?? "", `Copy the patch of ${path || "the file"}`)),
     body, left ? h("p.faint.diff-left", left) : null);
   const draw = () => { if (!body.firstChild) body.append(...lines.slice(0, MOST).map(lineNode)); };
   node.addEventListener("toggle", () => node.open && draw());
-  node.querySelector(".copy").addEventListener("click", (clicked) => clicked.preventDefault()); // a click that copies does not unfold
+  // a click that copies does not unfold
+  node.querySelector(".copy").addEventListener("click", (clicked) => clicked.preventDefault());
   if (open ?? lines.length <= SHORT) { draw(); node.open = true; }
   return node;
 }
