@@ -4,19 +4,17 @@
 import { asking, get, part, post, query } from "../api.js";
 import { approvalList } from "../approval.js";
 import { composer } from "../compose.js";
-import { firstLine, h, insertSanitised, keyed, perFrame, say } from "../dom.js";
+import { firstLine, h, keyed, perFrame, say } from "../dom.js";
 import { untoldText, usageText } from "../figures.js";
-import {
-  actButton, agoOf, attribute, beginAt, confirmed, elapsed, empty, skeleton, taskLink, toast,
-} from "../parts.js";
-import { grow, Partial } from "../partial.js";
+import { actButton, agoOf, attribute, beginAt, confirmed, elapsed, skeleton, taskLink, toast } from "../parts.js";
+import { Partial } from "../partial.js";
 import { desk } from "../desk.js";
 import { after, taskFrom } from "../model.js";
 import { single, surface } from "../place.js";
-import { drawSteps } from "../steps.js";
 import { snapshot, stream } from "../stream.js";
+import { drawTalk } from "../talk.js";
 import { attachButton, terminalPanel } from "../terminal.js";
-import { timeOfDay, dateTime } from "../time.js";
+import { timeOfDay } from "../time.js";
 import { Work, WORK_KINDS } from "../work.js";
 
 const READ = 1000;
@@ -341,84 +339,6 @@ function drawAll(view, data, page) {
   view.button.disabled = closed;
   say(view.button.lastChild, running && view.modes.mode() === "after_turn" ? "Queue" : "Send");
   stick(view);
-}
-
-function drawTalk(view, data, closed) {
-  const messages = [...data.messages.values()].sort((a, b) => a.number - b.number);
-  keyed(view.talk, together(messages, data.events ? data.work.steps : []), (one) => one.key ?? one.number,
-    (one) => (one.steps ? h("li.work", h("ol.steps-list")) : message(one, data.session.agent)),
-    (node, one) => {
-      if (one.steps) return drawSteps(node.firstChild, one.steps);
-      say(node.when, UNHEARD[data.steers.get(one.id)?.mode] ?? "");
-      const html = data.html.get(one.number);
-      if (html != null && node.html !== html && !node.matches(".no-answer")) {
-        node.html = html;
-        node.text.className = "page-text";
-        insertSanitised(node.text, html);
-      }
-      return undefined;
-    });
-  view.earlier.hidden = !messages.length || messages[0].number <= 1;
-  view.talk.querySelector(".empty")?.remove();
-  if (!messages.length && !data.queue.size && !data.running && !closed)
-    view.talk.append(empty("Say something",
-      "The agent answers here; while it works you can write on, messages wait in the queue."));
-  const written = [...data.partials.values()].filter((one) => one.text);
-  const quiet = data.running && data.running.wait !== "approval" &&
-    !data.work.steps.some((one) => one.task === data.running.id);
-  // steps tell themselves that it works, and would push it down
-  const shown = written.length || !quiet ? written : [{ id: "thinking", text: "" }];
-  keyed(view.partials, shown, (one) => one.id, (one) => {
-    const text = h("div.said");
-    const node = h("li.message.agent.writing",
-      h("p.message-head", h("b", data.session.agent), h("span.faint", one.id === "thinking" ? "works" : "writes")),
-      text);
-    node.text = text;
-    return node;
-  }, (node, one) => grow(node.text, one.text));
-}
-
-/** Messages, and between them what was done, each run of steps as one. */
-function together(messages, steps) {
-  const whole = !messages.length || messages[0].number <= 1;
-  const shown = steps.filter((one) =>
-    (one.kind !== "turn" || one.tools || usageText(one.usage)) && (whole || one.time >= messages[0].time));
-  const found = [];
-  let at = 0;
-  const until = (time) => {
-    const run = [];
-    while (at < shown.length && (time === null || shown[at].time < time)) run.push(shown[at++]);
-    if (run.length) found.push({ key: `work ${run[0].key}`, steps: run });
-  };
-  for (const one of messages) {
-    until(one.time);
-    found.push(one);
-  }
-  until(null);
-  return found;
-}
-
-const NAMES = { result: "result", notice: "midwatch" };
-// several people may speak here
-const speaker = (one) => (one.author && one.author !== desk.me?.actor ? one.author : "you");
-const FAILED = /^\[(failed|cancelled)(: \w+)?\]/; // how the record tells that there is no answer
-
-const UNHEARD = {
-  interrupt: "waits for the next step", after_tool: "waits for the tool", stop: "waits for the next step",
-};
-
-function message(one, agent) {
-  const when = h("span.tag.unheard");
-  const text = h("div.said", one.text);
-  const node = h("li.message",
-    { class: `${one.role}${one.role === "agent" && FAILED.test(one.text) ? " no-answer" : ""}` },
-    h("p.message-head", h("b", one.role === "user" ? speaker(one) : NAMES[one.role] ?? agent),
-      h("span.faint.num", { title: dateTime(one.time) }, timeOfDay(one.time)), when,
-      one.task_id ? taskLink(one.task_id, "task") : null),
-    text);
-  node.text = text;
-  node.when = when;
-  return node;
 }
 
 function queued(task) {

@@ -4,11 +4,11 @@ import { asking, get, post } from "../api.js";
 import { onward } from "../app.js";
 import { approvalList } from "../approval.js";
 import { askMore, drawBudget, isSpent } from "../budget.js";
-import { desk } from "../desk.js";
 import { firstLine, h, insertSanitised, keyed, perFrame, say, set, wishKey } from "../dom.js";
 import { usageText } from "../figures.js";
+import { notice, relative, updateNotice, withWork } from "../kin.js";
 import { after, isOpen, line, tone, waitText } from "../model.js";
-import { handOver, handoffRow, updateHandoffRow, whatOf } from "../passing.js";
+import { handOver, handoffRow, updateHandoffRow } from "../passing.js";
 import {
   actButton, agoOf, attribute, confirmed, copyButton, elapsed, empty, pageHead, panel, promptText, sessionLink,
   skeleton, statusMark, toast, updateElapsed, updateStatus,
@@ -370,37 +370,3 @@ function eventRow(event) {
     h("td.num.faint", { title: dateTime(event.time) }, timeOfDay(event.time)), h("td", h("code", event.kind)),
     h("td", line(event)));
 }
-
-/** Its kin; of what was handed over the work, as the prompt may begin with all that was said before. */
-function withWork({ lineage, handoffs }) {
-  const works = new Map(handoffs.map((one) => [one.task_id, whatOf(one)]));
-  return lineage.map((one) => ({ ...one, prompt: works.get(one.id) ?? one.prompt }));
-}
-
-const RELATIONS = {
-  root: "root", parent: "parent", retry_of: "retry of", retry: "retried as", child: "child",
-  other: "of the same root",
-};
-
-function relative(one) {
-  return h("li",
-    h("a.row.relative", { href: `/tasks/${one.id}` }, h("span.faint", RELATIONS[one.relation] ?? one.relation),
-      h("span.cut", h("b", one.agent), " ", firstLine(one.prompt)), statusMark(one)));
-}
-
-function notice(one) {
-  const again = actButton("Send again",
-    () => post(`/deliveries/${one.id}/retry`).then(() => toast("It will be sent again.")), { kind: "small acts" });
-  return h("li",
-    h("div.row.notice", h("span.status"), h("span.cut", `${one.notice} → ${one.channel}`), h("span.dim.cut.why"),
-      again));
-}
-
-function updateNotice(node, one) {
-  const mark = node.querySelector(".status");
-  mark.dataset.status = one.status;
-  say(mark, one.status);
-  say(node.querySelector(".why"), one.error ?? "").title = one.error ?? "";
-  node.querySelector("button").hidden = one.status !== "failed" || !desk.may.act;
-}
-
