@@ -321,25 +321,6 @@ async def test_the_keys_lead_to_both(desk: Desk) -> None:
         await expect(page.get_by_role("heading", name=name, level=1)).to_be_visible()
 
 
-TWO_PAIRS = """async () => {
-  const press = (key) => document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
-  press("g");
-  const over = new Promise((go) => setTimeout(go, 1500));
-  press("a");
-  await new Promise((go) => setTimeout(go, 1300));
-  press("g");
-  await over;
-  press("o");
-}"""
-"""The second begins just before the time of the first is over."""
-
-
-async def test_keys_that_belong_together_are_not_parted_by_those_before_them(desk: Desk) -> None:
-    page = await desk.open("/")
-    await page.evaluate(TWO_PAIRS)
-    await expect(page.get_by_role("heading", name="Goals", level=1)).to_be_visible()
-
-
 async def test_the_day_of_automations_is_read_over_http(desk: Desk) -> None:
     tried = await desk.get("/schedules/preview?cron=0%209%20*%20*%20*&zone=Europe/Berlin&count=3")
     assert tried["when"] == "at 09:00 every day (Europe/Berlin)"

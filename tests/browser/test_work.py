@@ -156,28 +156,6 @@ async def test_a_thought_is_kept_that_came_before_the_page_was_read(desk: Desk) 
     await expect(page.locator(".step.thought[data-state=open]")).to_contain_text("Thinks")
 
 
-TWO_ATTEMPTS = """async () => {
-  const { Work } = await import("/web/work.js");
-  const work = new Work();
-  let seq = 0;
-  const tell = (kind, attempt, payload) =>
-    work.take({ kind, attempt, payload, seq: ++seq, time: String(seq), task_id: "t_1" });
-  for (const [attempt, spent] of [[1, 40], [2, 2]]) {
-    tell("llm_response", attempt, { usage: { input_tokens: spent }, model: "m" });
-    tell("tool_exec_start", attempt, { tool: "look", tool_call_id: `c${attempt}` });
-    tell("tool_exec_end", attempt, { tool: "look", tool_call_id: `c${attempt}` });
-    tell("turn_end", attempt, { status: "aborted", duration: 1 });
-  }
-  tell("task_finished", 2, { status: "done", usage: { input_tokens: 42 } });
-  return work.steps.filter((one) => one.kind === "turn").map((one) => [one.tools, one.usage.input_tokens]);
-}"""
-
-
-async def test_each_attempt_of_a_task_says_what_it_did_itself(desk: Desk) -> None:
-    page = await desk.open("/")
-    assert await page.evaluate(TWO_ATTEMPTS) == [[1, 40], [1, 2]]
-
-
 async def test_what_a_task_used_is_shown_and_what_it_did_not_tell_is_unknown(desk: Desk) -> None:
     for prompt, says in (("do it", "48.2K tokens in · 2904 out · $0.2113 · large-4"), ("untold", "unknown")):
         task = await desk.submit(prompt, "coder")
