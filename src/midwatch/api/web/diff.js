@@ -20,18 +20,25 @@ function nameOf(patch) {
     /^diff --git "?a\/(.+?)"? "?b\//m.exec(patch)?.[1] ?? "";
 }
 
+const NAMING = /^(diff --git |index |--- |\+\+\+ )/;
+const HEAD = /^(diff --git |index |--- |\+\+\+ |(new|deleted) file |(old|new) mode |(dis)?similarity |rename |copy )/;
+
+/** Lines of the head, and what follows it, where a line that looks like a head is none. */
+function linesOf(patch) {
+  const lines = patch.replace(/\n$/, "").split("\n");
+  const hunk = lines.findIndex((line) => line.startsWith("@@"));
+  const begin = hunk < 0 ? lines.findIndex((line) => !HEAD.test(line)) : hunk;
+  return begin < 0 ? [lines, []] : [lines.slice(0, begin), lines.slice(begin)];
+}
+
 function counted(patch) {
-  let [added, removed] = [0, 0];
-  for (const line of patch.split("\n")) {
-    if (line.startsWith("+") && !line.startsWith("+++ ")) added++;
-    else if (line.startsWith("-") && !line.startsWith("--- ")) removed++;
-  }
-  return { added, removed };
+  const [, lines] = linesOf(patch);
+  const begin = (sign) => lines.filter((line) => line.startsWith(sign)).length;
+  return { added: begin("+"), removed: begin("-") };
 }
 
 const CLASSES = [
-  ["@@", "hunk"], ["+++ ", "meta"], ["--- ", "meta"], ["diff --git ", "meta"], ["index ", "meta"],
-  ["new file", "meta"], ["deleted file", "meta"], ["\\", "meta"], ["+", "added"], ["-", "removed"],
+  ["@@", "hunk"], ["new file", "meta"], ["deleted file", "meta"], ["\\", "meta"], ["+", "added"], ["-", "removed"],
 ];
 
 function lineNode(line) {
@@ -41,10 +48,8 @@ function lineNode(line) {
 
 /** One file: { path, patch, added, removed, cut }. It opens by itself when it is short. */
 export function fileDiff({ path, patch, added, removed, cut }, { open = null } = {}) {
-  const lines = (patch ?? "")
-    .replace(/\n$/, "")
-    .split("\n")
-    .filter((line) => !/^(diff --git |index |--- |\+\+\+ )/.test(line));
+  const [head, changes] = linesOf(patch ?? "");
+  const lines = [...head.filter((line) => !NAMING.test(line)), ...changes];
   const body = h("pre.patch", { tabindex: "0", role: "region" });
   body.setAttribute("aria-label", `Changes of ${path || "a file"}`);
   const left = [
