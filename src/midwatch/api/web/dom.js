@@ -130,11 +130,12 @@ export function perFrame(draw) {
   };
 }
 
+/** A text that is not longer than `length`; no character of it is cut in two. */
+export const cut = (text, length) =>
+  (text.length > length ? `${text.slice(0, length - 1).replace(/[\ud800-\udbff]$/, "")}…` : text);
+
 /** The first line of a text, for lists and titles. */
-export function firstLine(text, length = 160) {
-  const line = (text ?? "").trim().split("\n", 1)[0];
-  return line.length > length ? `${line.slice(0, length - 1)}…` : line;
-}
+export const firstLine = (text, length = 160) => cut((text ?? "").trim().split("\n", 1)[0], length);
 
 /** A random name for a wish, so that sending it twice does it once. */
 export function wishKey() {

@@ -1,5 +1,7 @@
 // What events do to tasks, and how events read as a line of text. Pure: no elements, no requests.
 
+import { cut } from "./dom.js";
+
 const TERMINAL = new Set(["done", "failed", "cancelled"]);
 const WAITS = {
   delay: "waits for its time",
@@ -96,10 +98,8 @@ export function statusText(task) {
 /** Why an open task does not run, or null. */
 export const waitText = (task) => (isOpen(task) && task.wait ? (WAITS[task.wait] ?? task.wait) : null);
 
-const quoted = (value, length = 120) => {
-  const text = (typeof value === "string" ? value : (JSON.stringify(value) ?? "")).replace(/\s+/g, " ").trim();
-  return text.length > length ? `${text.slice(0, length - 1)}…` : text;
-};
+const quoted = (value, length = 120) =>
+  cut((typeof value === "string" ? value : (JSON.stringify(value) ?? "")).replace(/\s+/g, " ").trim(), length);
 
 const LINES = {
   turn_start: (p) => `turn began: ${quoted(p.user_message)}`,

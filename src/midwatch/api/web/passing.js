@@ -3,7 +3,7 @@
 
 import { post } from "./api.js";
 import { go, onward } from "./app.js";
-import { firstLine, h, keyed, say, set, svg, wishKey } from "./dom.js";
+import { cut, firstLine, h, keyed, say, set, svg, wishKey } from "./dom.js";
 import { isOpen } from "./model.js";
 import { ask, attribute, elapsed, field, toast } from "./parts.js";
 import { agentPicker } from "./picker.js";
@@ -157,7 +157,7 @@ class Passing extends HTMLElement {
     keyed(this.head, names, (name) => name, (name) => svg("g.lane", svg("title", name), svg("text", { y: 15 })),
       (node, name) => {
         set(node.lastChild, { x: place(name) });
-        say(node.lastChild, name.length > fits ? `${name.slice(0, fits - 1)}…` : name);
+        say(node.lastChild, cut(name, fits));
       });
     keyed(this.lanes, names, (name) => name, () => svg("line.lane-line", { y1: 0 }),
       (node, name) => set(node, { x1: place(name), x2: place(name), y2: y - 6 }));
@@ -201,7 +201,7 @@ class Passing extends HTMLElement {
     const fits = Math.floor(room / 7);
     const what = whatOf(one, 400);
     say(node.told, [`${sourceOf(one)} → ${targetOf(one)}: ${whatOf(one)}`, noteOf(one)].filter(Boolean).join("\n"));
-    say(label, what.length > fits ? `${what.slice(0, Math.max(fits - 1, 3))}…` : what);
+    say(label, cut(what, Math.max(fits, 4)));
     set(label, { x: Math.min(from, to) + (from === to ? 32 : 8), y: -7 });
     say(state, one.status.replace("_", " "));
     set(state, { x: 4, y: -7 });

@@ -1,6 +1,6 @@
 // The next 24 hours as a strip: a lane for each automation, a mark for each run, a line for now.
 
-import { h, keyed, say, set, svg } from "./dom.js";
+import { cut, h, keyed, say, set, svg } from "./dom.js";
 import { clockTime, dateTime, everySecond, moment, now } from "./time.js";
 
 const HOUR = 3600000;
@@ -92,7 +92,7 @@ class DayStrip extends HTMLElement {
   #update(node, lane, at, { from, place, label, width }) {
     set(node, { transform: `translate(0 ${AXIS + at * LANE})` });
     const letters = Math.floor((label - 12) / 6.2);
-    node.name.textContent = lane.name.length > letters ? `${lane.name.slice(0, letters - 1)}…` : lane.name;
+    node.name.textContent = cut(lane.name, letters);
     set(node.base, { x1: label, x2: width - 8 });
     const most = Math.max(1.5, Math.min(4, (0.6 * (width - label)) / (lane.ahead.length + 1)));
     const behind = lane.behind

@@ -1,7 +1,7 @@
 // A task's events as bars over time: attempts, turns, model calls with what they used, tools and waits. Plain SVG,
 // readable by keyboard.
 
-import { h, keyed, say, set, svg } from "./dom.js";
+import { cut, h, keyed, say, set, svg } from "./dom.js";
 import { dollars, tokens, usageText } from "./figures.js";
 import { line } from "./model.js";
 import { dateTime, duration, everySecond, length, now } from "./time.js";
@@ -119,7 +119,7 @@ class Waterfall extends HTMLElement {
       const took = duration((end - span.from) / 1000, { fine: true });
       say(node.took, took);
       const fits = Math.floor((lane.x - 8 - span.depth * 10) / 6.2);
-      say(node.label, span.label.length > fits ? `${span.label.slice(0, fits - 1)}…` : span.label);
+      say(node.label, cut(span.label, fits));
       node.setAttribute("aria-label",
         [span.label, span.to ? took : `${took} so far`, used(span)].filter(Boolean).join(", "));
       this.#note(node, span, place(span.from), place(end), lane);
