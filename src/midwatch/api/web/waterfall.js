@@ -15,6 +15,7 @@ export function spans(events) {
   const found = [];
   const open = new Map();
   const begin = (key, event, kind, label, depth) => {
+    end(key, event); // another of the same name: nobody tells of the first any more
     const span = {
       key: `${key}#${event.seq}`, kind, label, depth, from: Date.parse(event.time), to: null, bad: false, event,
       end: null,
