@@ -20,7 +20,7 @@ export function duration(seconds, { fine = false } = {}) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";
   if (seconds < 0) seconds = 0;
   if (fine && seconds < 0.0095) return `${Math.max(seconds * 1000, 0).toFixed(1)} ms`;
-  if (fine && seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (fine && seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 60) return fine && seconds < 10 ? `${seconds.toFixed(1)} s` : `${Math.floor(seconds)} s`;
   const whole = Math.floor(seconds);
   const pad = (number) => String(number).padStart(2, "0");
