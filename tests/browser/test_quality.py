@@ -163,6 +163,7 @@ async def test_a_task_is_handed_in_and_opened_without_a_mouse(desk: Desk) -> Non
     await expect(page.locator(".waterfall-detail")).to_contain_text("attempt 1")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_dialogs_keep_the_focus_and_give_it_back(desk: Desk) -> None:
     task = await desk.submit("demo:hang")
     page = await desk.open(f"/tasks/{task}")
@@ -187,6 +188,7 @@ async def test_dialogs_keep_the_focus_and_give_it_back(desk: Desk) -> None:
     await expect(page.locator(".task-line .status")).to_have_text("running")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_the_theme_is_changed_and_kept(desk: Desk) -> None:
     page = await desk.open("/", color_scheme="light")
     ground = "() => getComputedStyle(document.body).backgroundColor"
@@ -199,6 +201,7 @@ async def test_the_theme_is_changed_and_kept(desk: Desk) -> None:
     assert await page.evaluate(ground) == light
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_phone_reaches_every_page_and_can_hand_in_a_task(desk: Desk) -> None:
     page = await desk.open("/", viewport=PHONE, has_touch=True, is_mobile=True)
     pages = page.get_by_role("navigation", name="Pages")
