@@ -134,7 +134,7 @@ async def sharing(browser: Browser) -> AsyncIterator[Callable[[str], Awaitable[S
                 stack.push_async_callback(server.stop)
                 maker = Console(server, browser, folder)
                 stack.push_async_callback(maker.close)
-                context = await maker.context()
+                context = await maker.context(reduced_motion="reduce")
                 await maker.enter(context)
                 kept[settings] = Shared(server, context)
             return kept[settings]

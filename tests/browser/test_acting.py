@@ -12,6 +12,7 @@ from browsing import Desk, live, session_path
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_question_is_answered_from_now(desk: Desk) -> None:
     page = await desk.open("/")
     await expect(page.get_by_text("Nobody asks")).to_be_visible()
@@ -27,7 +28,7 @@ async def test_a_question_is_answered_from_now(desk: Desk) -> None:
     await expect(page.get_by_text("Nobody asks")).to_be_visible()
     await expect(page).to_have_title("Now · midwatch")
     assert (await desk.ended(task))["status"] == "done"
-    await expect(page.locator(".now-recent .row-title")).to_contain_text("clean the decks")
+    await expect(page.locator(".now-recent .row-title", has_text="clean the decks")).to_have_count(1)
 
 
 @pytest.mark.usefixtures("shared")

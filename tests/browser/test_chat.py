@@ -129,17 +129,21 @@ async def test_the_page_behind_a_proxy(browser: Browser, tmp_path: Path) -> None
         await expect(page.get_by_role("application")).to_contain_text("you said</b> from afar")
 
 
-@pytest.mark.parametrize("width", ["desktop", "phone"])
-async def test_it_looks_right(browser: Browser, tmp_path: Path, faults: Faults, width: str) -> None:
-    lights = {"light": "light", "dark": "dark"} if width == "desktop" else {"light": "phone", "dark": "phone-dark"}
-    async with chatting(browser, tmp_path, viewport=DESKTOP if width == "desktop" else PHONE) as (page, _):
+async def test_it_looks_right(browser: Browser, tmp_path: Path, faults: Faults) -> None:
+    async with chatting(browser, tmp_path) as (page, _):
         await talk(page, "hello " * 30 + "end")
-        if width == "phone":
-            await expect(page.get_by_role("application")).to_have_count(0)
-            assert await faults(page, **{light: f"chat-closed-{name}" for light, name in lights.items()}) == []
-            await page.get_by_role("button", name="Terminal", exact=True).click()
         await expect(page.get_by_role("application")).to_contain_text("Welcome")
-        assert await faults(page, **{light: f"chat-{name}" for light, name in lights.items()}) == []
+        assert await faults(page, light="chat-light", dark="chat-dark") == []
+        await page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+        await page.reload()
+        await live(page)
+        await expect(page.locator(".message.agent")).to_be_visible()
+        await expect(page.get_by_role("button", name="Terminal", exact=True)).to_be_visible()
+        await expect(page.get_by_role("application")).to_have_count(0)
+        assert await faults(page, light="chat-closed-phone", dark="chat-closed-phone-dark") == []
+        await page.get_by_role("button", name="Terminal", exact=True).click()
+        await expect(page.get_by_role("application")).to_contain_text("Welcome")
+        assert await faults(page, light="chat-phone", dark="chat-phone-dark") == []
 
 
 @pytest.mark.usefixtures("shared")

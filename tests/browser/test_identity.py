@@ -74,6 +74,7 @@ async def test_signing_out_ends_every_tab(desk: Desk) -> None:
     await expect(page.get_by_role("heading", name="Sign in to midwatch")).to_be_visible()
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_viewer_sees_everything_and_has_nothing_that_acts(desk: Desk) -> None:
     task = await desk.submit("demo:ask may a viewer answer")
     session = (await desk.post("/sessions", {"agent": "demo", "title": "Looked at"}))["key"]

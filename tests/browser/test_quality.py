@@ -61,13 +61,14 @@ async def test_an_idle_page_says_nothing(desk: Desk) -> None:
         await expect(page.locator("#link-state")).to_have_text("live")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_the_first_paint_comes_within_a_second(desk: Desk) -> None:
     await desk.ended(await desk.submit("something to show"))
     page = await desk.open("/")
     paints = []
     for _ in range(3):
         await page.goto("/")
-        await expect(page.locator(".now-recent .row-title")).to_have_text("something to show")
+        await expect(page.locator(".now-recent .row-title", has_text="something to show")).to_have_count(1)
         entries = "() => performance.getEntriesByName('first-contentful-paint').map((entry) => entry.startTime)"
         paints.append((await page.evaluate(entries))[0])
     BUILT.mkdir(exist_ok=True)
