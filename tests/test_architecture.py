@@ -105,3 +105,9 @@ def test_public_names_are_frozen() -> None:
     ]  # fmt: skip
     for name in midwatch.__all__:
         assert getattr(midwatch, name) is not None
+
+
+def test_javascript_lines_are_short() -> None:
+    for path in (path for folder in (SOURCE, ROOT / "tests") for path in folder.rglob("*.js")):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            assert len(line) <= 120, f"{path.relative_to(ROOT)}:{number} has {len(line)} characters"

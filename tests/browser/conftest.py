@@ -1,18 +1,37 @@
-"""One browser for each worker, a fresh profile and a fresh server for each test."""
+"""One browser for each worker. A test has a server of its own, or with `usefixtures("shared")` one that others used
+before it: then it looks only at what is its own, and need not wait for a server and for pages nobody has loaded yet."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
-from browsing import AGENTS, SCREEN_AGENT, Desk, launch, program
+from browsing import AGENTS, DESKTOP, PHONE, SCREEN_AGENT, Desk, launch, live, program
 from servers import Server
 
+HERE = Path(__file__).parent
+PICTURES = HERE.parents[1] / "build" / "screenshots"
+SANE, CONTRAST = (HERE / "sane.js").read_text(), (HERE / "contrast.js").read_text()
+WIDTHS: dict[str, dict[str, Any]] = {
+    "desktop": {"viewport": DESKTOP},
+    "phone": {"viewport": PHONE, "has_touch": True, "device_scale_factor": 2},
+}
+GO = """async (path) => {
+  const { go } = await import("/web/app.js");
+  for (const node of document.querySelector("main").children) node.classList.add("left");
+  go(path);
+}"""
 MISSING = "chromium is not installed: run tests/install-services as root, or set MIDWATCH_CHROMIUM to its path"
 
 
@@ -30,26 +49,173 @@ async def browser() -> AsyncIterator[Browser]:
         await started.close()
 
 
-@pytest.fixture
+@dataclass(frozen=True)
+class Shared:
+    """A server that is used by one test after the other, and a browser that is signed in to it."""
+
+    server: Server
+    context: BrowserContext
+
+
+class Console(Desk):
+    """A desk whose pages open at once: that people come in by a link is tested with those who come in."""
+
+    shared: Shared | None = None
+
+    async def open(self, path: str = "/", role: str = "owner", **options: Any) -> Page:
+        """A page of a browser that is signed in; of one of its own where there is something special about it."""
+        if self.shared and role == "owner" and not options:
+            return await self.tab(self.shared.context, path)
+        context = await self.context(**options)
+        await self.enter(context, role)
+        return await self.tab(context, path)
+
+    async def enter(self, context: BrowserContext, role: str = "owner") -> None:
+        """Sign a browser in."""
+        if role == "owner":
+            secret = (self.server.home / "token").read_text().strip()
+        else:
+            name = f"{role}-{time.monotonic_ns()}"
+            secret = (await self.post("/tokens", {"name": name, "role": role, "actor": role}))["secret"]
+        reply = await context.request.post("/api/v1/sign-in", data={"token": secret})
+        assert reply.ok, await reply.text()
+
+    def share(self, shared: Shared) -> None:
+        """Use a browser that others used before; what it asks for and complains of is this test's from now on."""
+        self.shared = shared
+        self._heard = {
+            "request": lambda request: self.requests.append(request),
+            "console": lambda said: said.type in ("error", "warning") and self._problems.append(said.text),
+            "weberror": lambda told: self._problems.append(f"not caught: {told.error}"),
+        }
+        for name, hear in self._heard.items():
+            shared.context.on(name, hear)  # type: ignore[call-overload]
+
+    async def leave(self) -> None:
+        """Close the pages and stop what runs, so that the next test finds nothing under way."""
+        assert self.shared is not None
+        for name, hear in self._heard.items():
+            self.shared.context.remove_listener(name, hear)
+        for page in self.shared.context.pages:
+            await page.close()
+        going = "/tasks?status=running&status=pending&limit=200"
+        while found := (await self.get(going))["tasks"]:
+            await asyncio.gather(*(self.post(f"/tasks/{one['id']}/cancel") for one in found))
+            await asyncio.gather(*(self.ended(one["id"]) for one in found))
+
+
+@pytest.fixture(scope="module")
 def settings() -> str:
     """What is set in `midwatch.toml`; modules may have their own."""
     return AGENTS
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def desk(browser: Browser, settings: str, tmp_path: Path) -> AsyncIterator[Desk]:
-    """A server and a browser; no test may leave a complaint on the browser's console."""
-    home = tmp_path / "home"
+@pytest.fixture
+def shared() -> None:
+    """Asked for by tests that do not mind what others did at their desk."""
+
+
+def server_at(folder: Path, settings: str) -> Server:
+    """A server that has not started, with its home in a folder."""
+    home = folder / "home"
     home.mkdir(mode=0o700)
     (home / "midwatch.toml").write_text(settings.replace("HOME", str(home)))
     (home / "screen_agent.py").write_text(SCREEN_AGENT)
     places = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    server = Server(home, PYTHONPATH=places)  # where the agents of coder.py are found
-    made = Desk(server, browser, tmp_path)
+    return Server(home, PYTHONPATH=places)  # where the agents of coder.py are found
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def sharing(browser: Browser) -> AsyncIterator[Callable[[str], Awaitable[Shared]]]:
+    """What is shared under each settings, made when it is wanted first."""
+    kept: dict[str, Shared] = {}
+    async with AsyncExitStack() as stack:
+
+        async def share(settings: str) -> Shared:
+            if settings not in kept:
+                folder = Path(stack.enter_context(TemporaryDirectory(prefix="shared-")))
+                server = server_at(folder, settings)
+                await server.start()
+                stack.push_async_callback(server.stop)
+                maker = Console(server, browser, folder)
+                stack.push_async_callback(maker.close)
+                context = await maker.context(reduced_motion="reduce")
+                await maker.enter(context)
+                kept[settings] = Shared(server, context)
+            return kept[settings]
+
+        yield share
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def desk(
+    request: pytest.FixtureRequest,
+    browser: Browser,
+    settings: str,
+    tmp_path: Path,
+    sharing: Callable[[str], Awaitable[Shared]],
+) -> AsyncIterator[Desk]:
+    """A server and a browser; no test may leave a complaint on the browser's console."""
+    common = await sharing(settings) if "shared" in request.fixturenames else None
+    server = common.server if common else server_at(tmp_path, settings)
+    made = Console(server, browser, tmp_path)
     try:
-        await server.start()
+        if common:
+            made.share(common)
+        else:
+            await server.start()
         yield made
         made.check()
     finally:
+        if common:
+            await made.leave()
         await made.close()
-        await server.stop()
+        if not common:
+            await server.stop()
+
+
+@pytest.fixture
+def faults() -> Callable[..., Awaitable[list[str]]]:
+    """What is wrong with the looks of a page; `light` and `dark` name the pictures that are taken in that light."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+
+    async def find(page: Page, full: bool = False, **pictures: str) -> list[str]:
+        wrong = []
+        for light, picture in pictures.items():
+            await page.emulate_media(color_scheme=light)  # type: ignore[arg-type]
+            await page.screenshot(path=PICTURES / f"{picture}.png", full_page=full, animations="disabled")
+            told = [*await page.evaluate(SANE), *await page.evaluate(CONTRAST)]
+            wrong += [f"{light}: {one}" for one in told]
+        return wrong
+
+    return find
+
+
+async def settled(page: Page, title: str) -> None:
+    """Wait until the page has its data."""
+    await live(page)
+    await expect(page.locator("main h1")).to_be_visible()
+    await expect(page.locator("main .skeleton")).to_have_count(0)
+
+
+@pytest.fixture
+def look(desk: Desk, faults: Callable[..., Awaitable[list[str]]]) -> Callable[..., Awaitable[None]]:
+    """Go through pages in light, in dark and at phone width: what must hold on each, and a picture of it."""
+
+    async def go(pages: dict[str, str], name: str, ready: Callable[[Page, str], Awaitable[None]] = settled) -> None:
+        wrong = {}
+        for width, options in WIDTHS.items():
+            page = None
+            for title, path in pages.items():
+                if page:
+                    await page.evaluate(GO, path)  # as people do, and far quicker than to load it all again
+                    await expect(page.locator("main > .left")).to_have_count(0)
+                else:
+                    page = await desk.open(path, **options)
+                await ready(page, title)
+                lights = {"light": "phone"} if width == "phone" else {"light": "light", "dark": "dark"}
+                pictures = {light: f"{title}-{name}-{kind}" for light, kind in lights.items()}
+                wrong[title, width] = await faults(page, full=width == "phone", **pictures)
+        assert not any(wrong.values()), wrong
+
+    return go

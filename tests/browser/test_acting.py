@@ -12,6 +12,7 @@ from browsing import Desk, live, session_path
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_question_is_answered_from_now(desk: Desk) -> None:
     page = await desk.open("/")
     await expect(page.get_by_text("Nobody asks")).to_be_visible()
@@ -27,19 +28,21 @@ async def test_a_question_is_answered_from_now(desk: Desk) -> None:
     await expect(page.get_by_text("Nobody asks")).to_be_visible()
     await expect(page).to_have_title("Now · midwatch")
     assert (await desk.ended(task))["status"] == "done"
-    await expect(page.locator(".now-recent .row-title")).to_contain_text("clean the decks")
+    await expect(page.locator(".now-recent .row-title", has_text="clean the decks")).to_have_count(1)
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_question_answered_elsewhere_goes_away_here(desk: Desk) -> None:
     task = await desk.submit("demo:ask sail on")
     page = await desk.open(f"/tasks/{task}")
     await expect(page.locator(".approval")).to_be_visible()
-    asked = (await desk.get("/approvals"))["approvals"][0]["id"]
+    asked = await page.locator(".approval").get_attribute("data-approval")
     await desk.post(f"/approvals/{asked}/deny")
     await expect(page.locator(".approval")).to_have_count(0)
     await expect(page.locator(".task-output .page-text")).to_contain_text("the answer was")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_task_is_cancelled_and_retried_from_its_page(desk: Desk) -> None:
     task = await desk.submit("demo:hang keep watch")
     page = await desk.open(f"/tasks/{task}")
@@ -59,19 +62,21 @@ async def test_a_task_is_cancelled_and_retried_from_its_page(desk: Desk) -> None
     await expect(page.locator(".task-line .status")).to_have_text("running")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_failure_says_why_and_can_be_tried_again(desk: Desk) -> None:
-    task = await desk.submit("demo:fail")
+    task = await desk.submit("demo:fail to count the gulls")
     await desk.ended(task)
     page = await desk.open("/")
-    await page.locator(".now-failed a.row").click()
+    await page.locator(".now-failed a.row", has_text="count the gulls").click()
     await expect(page.locator(".task-output .problem")).to_contain_text("told to fail")
     await page.get_by_role("link", name="Edit and submit").click()
-    await expect(page.get_by_label("Prompt", exact=True)).to_have_value("demo:fail")
+    await expect(page.get_by_label("Prompt", exact=True)).to_have_value("demo:fail to count the gulls")
     await page.get_by_label("Prompt", exact=True).fill("do it well")
     await page.get_by_role("button", name="Submit").click()
     await expect(page.locator(".task-line .status")).to_have_text("done")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_form_says_what_is_wrong_where_it_is_wrong(desk: Desk) -> None:
     desk.expect_problem(r"status of 422")
     page = await desk.open("/tasks/new")
@@ -119,6 +124,7 @@ async def test_a_session_takes_messages_while_it_works_and_can_be_interrupted_an
     await expect(page.locator(".session-row .status")).to_have_text("closed")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_messages_are_sent_in_order_and_none_is_lost_while_the_server_is_slow_or_refuses(desk: Desk) -> None:
     desk.expect_problem("status of 503")
     session = (await desk.post("/sessions", {"agent": "demo"}))["key"]
@@ -149,6 +155,7 @@ async def test_messages_are_sent_in_order_and_none_is_lost_while_the_server_is_s
     assert len(set(wishes)) == len(wishes) == 4, wishes
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_session_streams_and_keeps_its_text_over_a_reload(desk: Desk) -> None:
     pipe = desk.pipe()
     session = (await desk.post("/sessions", {"agent": "pipe", "key": "chat:a/b|c d"}))["key"]
@@ -169,6 +176,7 @@ async def test_a_session_streams_and_keeps_its_text_over_a_reload(desk: Desk) ->
     await expect(page.locator(".message.agent strong")).to_have_text("two")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_screens_warnings_and_questions_of_an_agent_are_shown_in_its_session(desk: Desk) -> None:
     session = (await desk.post("/sessions", {"agent": "screen"}))["key"]
     page = await desk.open(session_path(session))
@@ -187,6 +195,7 @@ async def test_screens_warnings_and_questions_of_an_agent_are_shown_in_its_sessi
     await expect(page.locator(".screen")).to_be_hidden()
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_picture_of_the_agent_is_shown_on_its_task(desk: Desk) -> None:
     task = await desk.submit("draw", "screen")
     page = await desk.open(f"/tasks/{task}")

@@ -9,7 +9,7 @@ from playwright.async_api import expect
 
 from browsing import Desk
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("shared")]
 
 
 async def test_a_spent_budget_is_shown_and_raised(desk: Desk) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,7 @@ from browsing import AGENTS, DESKTOP, PHONE, Desk, live, session_path, slowed
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-PICTURES = Path(__file__).parents[2] / "build" / "screenshots"
-SANE = (Path(__file__).parent / "sane.js").read_text()
-CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
+Faults = Callable[..., Awaitable[list[str]]]
 LISTENER = """
 import sys
 print("Welcome")
@@ -37,7 +35,7 @@ prompt = '^> $'
 AGENT = [sys.executable, "-c", LISTENER]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def settings() -> str:
     return AGENTS + TALKER.replace("PYTHON", sys.executable).replace("PROGRAM", LISTENER)
 
@@ -131,22 +129,24 @@ async def test_the_page_behind_a_proxy(browser: Browser, tmp_path: Path) -> None
         await expect(page.get_by_role("application")).to_contain_text("you said</b> from afar")
 
 
-@pytest.mark.parametrize("look", ["light", "dark", "phone", "phone-dark"])
-async def test_it_looks_right(browser: Browser, tmp_path: Path, look: str) -> None:
-    options = {"viewport": PHONE if "phone" in look else DESKTOP, "color_scheme": "dark" if "dark" in look else "light"}
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    async with chatting(browser, tmp_path, **options) as (page, _):
+async def test_it_looks_right(browser: Browser, tmp_path: Path, faults: Faults) -> None:
+    async with chatting(browser, tmp_path) as (page, _):
         await talk(page, "hello " * 30 + "end")
-        if "phone" in look:
-            await expect(page.get_by_role("application")).to_have_count(0)
-            await page.screenshot(path=PICTURES / f"chat-closed-{look}.png", animations="disabled")
-            assert [*await page.evaluate(SANE), *await page.evaluate(CONTRAST)] == []
-            await page.get_by_role("button", name="Terminal", exact=True).click()
         await expect(page.get_by_role("application")).to_contain_text("Welcome")
-        await page.screenshot(path=PICTURES / f"chat-{look}.png", animations="disabled")
-        assert [*await page.evaluate(SANE), *await page.evaluate(CONTRAST)] == []
+        assert await faults(page, light="chat-light", dark="chat-dark") == []
+        await page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+        await page.reload()
+        await live(page)
+        await expect(page.locator(".message.agent")).to_be_visible()
+        await expect(page.get_by_role("button", name="Terminal", exact=True)).to_be_visible()
+        await expect(page.get_by_role("application")).to_have_count(0)
+        assert await faults(page, light="chat-closed-phone", dark="chat-closed-phone-dark") == []
+        await page.get_by_role("button", name="Terminal", exact=True).click()
+        await expect(page.get_by_role("application")).to_contain_text("Welcome")
+        assert await faults(page, light="chat-phone", dark="chat-phone-dark") == []
 
 
+@pytest.mark.usefixtures("shared")
 async def test_the_same_page_below_a_desk(desk: Desk) -> None:
     key = (await desk.post("/sessions", {"agent": "talker"}))["key"]
     page = await desk.open()
@@ -157,6 +157,7 @@ async def test_the_same_page_below_a_desk(desk: Desk) -> None:
     assert await page.locator("#nav a").count() == 0
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_terminal_on_the_page_of_a_session(desk: Desk) -> None:
     key = (await desk.post("/sessions", {"agent": "talker"}))["key"]
     page = await desk.open(session_path(key))

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from playwright.async_api import Page, expect
 
-from browsing import AGENTS, DESKTOP, PATIENCE, PHONE, Desk
+from browsing import AGENTS, Desk, live
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-HERE = Path(__file__).parent
-PICTURES = HERE.parents[1] / "build" / "screenshots"
-SANE = (HERE / "sane.js").read_text()
-CONTRAST = (HERE / "contrast.js").read_text()
-LOOKS = {
-    "light": {"color_scheme": "light", "viewport": DESKTOP},
-    "dark": {"color_scheme": "dark", "viewport": DESKTOP},
-    "phone": {"color_scheme": "light", "viewport": PHONE, "has_touch": True, "device_scale_factor": 2},
-}
+Look = Callable[..., Awaitable[None]]
 TIDE = re.compile("owner to demo: demo:hang watch the tide; in progress")
 CAPABLE = """
 [[agents.echo.capabilities]]
@@ -41,7 +33,7 @@ handoffs = false
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def settings() -> str:
     return AGENTS + CAPABLE
 
@@ -51,6 +43,7 @@ async def hand(desk: Desk, to: str, text: str, **more: Any) -> Any:
     return await desk.post("/handoffs", {"to": to, "task": {"description": text}, "wait": 10, **more})
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_task_is_handed_over_from_its_page_and_shows_its_lineage(desk: Desk) -> None:
     task = await desk.submit("demo:hang count the gulls", agent="demo")
     page = await desk.open(f"/tasks/{task}")
@@ -76,6 +69,7 @@ async def test_a_task_is_handed_over_from_its_page_and_shows_its_lineage(desk: D
     await expect(page).to_have_url(re.compile(r"/handoffs/h_"))
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_refusal_is_told_in_the_form_and_another_agent_can_be_chosen(desk: Desk) -> None:
     desk.expect_problem("status of 409")
     task = await desk.submit("count the gulls", agent="echo")
@@ -95,6 +89,7 @@ async def test_a_refusal_is_told_in_the_form_and_another_agent_can_be_chosen(des
     await expect(page.locator(".task-line .way")).to_contain_text("demo")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_task_that_gave_its_work_away_leads_to_where_it_went(desk: Desk) -> None:
     task = await desk.submit("count the gulls", agent="giver")
     await desk.ended(task)
@@ -150,6 +145,7 @@ async def test_the_page_draws_and_lists_what_happens_elsewhere(desk: Desk) -> No
     await expect(page.get_by_text("No handoff is like that")).to_be_visible()
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_viewer_looks_and_changes_nothing(desk: Desk) -> None:
     made = await hand(desk, "demo", "demo:hang watch", wait=0)
     page = await desk.open(f"/handoffs/{made['id']}", "viewer")
@@ -178,22 +174,13 @@ async def a_busy_day(desk: Desk) -> dict[str, str]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("look", LOOKS)
-async def test_the_pages_look_right(desk: Desk, look: str) -> None:
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    pages = await a_busy_day(desk)
-    opened = await desk.open("/", **LOOKS[look])
-    for name, path in pages.items():
-        await opened.goto(path)
-        await settled(opened, name)
-        await opened.screenshot(path=PICTURES / f"{name}-{look}.png", full_page=True)
-        assert await opened.evaluate(SANE) == [], f"{name} {look}"
-        assert await opened.evaluate(CONTRAST) == [], f"{name} {look}"
+async def test_the_pages_look_right(desk: Desk, look: Look) -> None:
+    await look(await a_busy_day(desk), "busy", settled)
 
 
 async def settled(page: Page, name: str) -> None:
     """Until the page has what it shows."""
-    await expect(page.locator("#link-state")).to_have_attribute("data-state", "live", timeout=2 * PATIENCE)
+    await live(page)
     await expect(page.locator("main h1")).to_be_visible()
     await expect(page.locator(".skeleton")).to_have_count(0)
     if name == "handoffs":

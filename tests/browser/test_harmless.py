@@ -45,6 +45,7 @@ async def harmless(page: Page) -> None:
     assert await main.locator("[style*=position], [onerror], [onload], [onclick]").count() == 0
 
 
+@pytest.mark.usefixtures("shared")
 async def test_prompt_and_result_are_harmless_on_every_page(desk: Desk) -> None:
     task = await desk.submit(EVIL, "echo")
     failed = await desk.submit(EVIL + " demo:fail", "demo")
@@ -80,6 +81,7 @@ async def test_prompt_and_result_are_harmless_on_every_page(desk: Desk) -> None:
     await harmless(page)
 
 
+@pytest.mark.usefixtures("shared")
 async def test_text_is_harmless_while_it_streams(desk: Desk) -> None:
     pipe = desk.pipe()
     task = await desk.submit(str(pipe.path), "pipe")
@@ -123,6 +125,7 @@ async def test_whatever_an_agent_does_is_harmless(desk: Desk) -> None:
     await expect(page.locator(".usage-table tbody tr")).to_have_count(1)
 
 
+@pytest.mark.usefixtures("shared")
 async def test_the_policy_forbids_what_must_not_be(desk: Desk) -> None:
     desk.expect_problem(r"Content Security Policy|status of 404|net::ERR")
     page = await desk.open("/")

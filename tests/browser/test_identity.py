@@ -8,12 +8,13 @@ import subprocess
 import pytest
 from playwright.async_api import Page, expect
 
-from browsing import Desk, live, session_path
+from browsing import DESKTOP, Desk, live, session_path
 from servers import PROGRAM, environment
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_link_signs_in_once_and_its_code_does_not_stay_in_the_address(desk: Desk) -> None:
     desk.expect_problem(r"status of 401")
     made = await asyncio.to_thread(
@@ -34,6 +35,7 @@ async def test_a_link_signs_in_once_and_its_code_does_not_stay_in_the_address(de
     assert "#" not in late.url and await second.cookies() == []
 
 
+@pytest.mark.usefixtures("shared")
 async def test_who_is_not_signed_in_is_asked_for_a_token_and_comes_back_to_the_page(desk: Desk) -> None:
     desk.expect_problem(r"status of 401")
     page = await (await desk.context()).new_page()
@@ -50,6 +52,7 @@ async def test_who_is_not_signed_in_is_asked_for_a_token_and_comes_back_to_the_p
     assert page.url == f"{desk.server.url}/agents"
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_link_to_sign_in_leads_nowhere_else(desk: Desk) -> None:
     page = await (await desk.context()).new_page()
     for elsewhere in ("//evil.example/", "https://evil.example/", "/\\evil.example", "javascript:alert(1)"):
@@ -58,9 +61,10 @@ async def test_a_link_to_sign_in_leads_nowhere_else(desk: Desk) -> None:
         assert page.url == f"{desk.server.url}/"
 
 
+@pytest.mark.usefixtures("shared")
 async def test_signing_out_ends_every_tab(desk: Desk) -> None:
     desk.expect_problem(r"status of 401")
-    page = await desk.open("/settings")
+    page = await desk.open("/settings", viewport=DESKTOP)  # in a browser of its own
     other = await desk.tab(page.context, "/")
     await page.get_by_role("button", name="Sign out").click()
     await expect(page.get_by_role("heading", name="Sign in to midwatch")).to_be_visible()
@@ -70,6 +74,7 @@ async def test_signing_out_ends_every_tab(desk: Desk) -> None:
     await expect(page.get_by_role("heading", name="Sign in to midwatch")).to_be_visible()
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_viewer_sees_everything_and_has_nothing_that_acts(desk: Desk) -> None:
     task = await desk.submit("demo:ask may a viewer answer")
     session = (await desk.post("/sessions", {"agent": "demo", "title": "Looked at"}))["key"]
@@ -114,6 +119,7 @@ async def acting(page: Page) -> list[str]:
     return found + await page.locator("main textarea:visible").all_inner_texts()
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_viewer_who_asks_for_more_is_refused_with_a_reason(desk: Desk) -> None:
     desk.expect_problem(r"status of 403")
     task = await desk.submit("demo:hang")

@@ -54,6 +54,7 @@ async def drawn(page: Page) -> None:
     await page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_an_older_answer_that_comes_last_is_not_taken(desk: Desk) -> None:
     session = (await desk.post("/sessions", {"agent": "coder"}))["key"]
     page = await desk.open("/")
@@ -108,6 +109,7 @@ async def test_what_happens_while_a_list_is_on_its_way_is_seen(
     await expect(page.locator(".rows .status")).to_have_text(status)
 
 
+@pytest.mark.usefixtures("shared")
 async def test_words_that_come_before_the_page_is_read_stay(desk: Desk) -> None:
     pipe = desk.pipe()
     session = (await desk.post("/sessions", {"agent": "pipe"}))["key"]
@@ -127,6 +129,7 @@ async def test_words_that_come_before_the_page_is_read_stay(desk: Desk) -> None:
     await expect(page.locator(".message.writing .said")).to_have_text("first words")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_who_left_a_page_is_not_led_on_by_its_answer(desk: Desk) -> None:
     page = await desk.open("/tasks/new?prompt=hello")
     late = Late()
@@ -144,10 +147,11 @@ async def test_who_left_a_page_is_not_led_on_by_its_answer(desk: Desk) -> None:
     await expect(page).to_have_title("Agents · midwatch")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_dialog_goes_with_its_page(desk: Desk) -> None:
-    task = await desk.submit("demo:hang")
+    task = await desk.submit("demo:hang in the harbour")
     page = await desk.open("/tasks")
-    await page.locator(".task-list a").click()
+    await page.locator(".task-list a", has_text="in the harbour").click()
     await page.get_by_role("button", name="Cancel", exact=True).click()
     await expect(page.get_by_role("dialog")).to_be_visible()
     await page.go_back()
@@ -156,6 +160,7 @@ async def test_a_dialog_goes_with_its_page(desk: Desk) -> None:
     await desk.until(f"/tasks/{task}", lambda one: one["status"] == "running")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_task_goes_to_the_agent_that_was_chosen_though_the_others_are_not_known_yet(desk: Desk) -> None:
     page = await desk.open("/")
     late = Late()
@@ -167,10 +172,11 @@ async def test_a_task_goes_to_the_agent_that_was_chosen_though_the_others_are_no
     late.come()
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_new_token_stays_in_sight_when_the_others_cannot_be_read(desk: Desk) -> None:
     desk.expect_problem("status of 503")
     page = await desk.open("/settings")
-    await page.get_by_label("Name").fill("phone")
+    await page.get_by_label("Name").fill("tablet")
 
     async def refuse(route: Route) -> None:
         await (route.fulfill(status=503, json=REFUSAL) if route.request.method == "GET" else route.continue_())
@@ -187,6 +193,7 @@ SEEN = """(node) => {
 }"""
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_notice_is_seen_above_a_dialog_and_outlives_it(desk: Desk) -> None:
     desk.expect_problem("status of 503")
     task = await desk.submit("demo:hang")

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import expect
 
-from browsing import DESKTOP, PATIENT, PHONE, Desk, live, session_path
+from browsing import DESKTOP, PATIENT, PHONE, Desk, session_path
 from repositories import a_repository
+
+Look = Callable[..., Awaitable[Any]]
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-PICTURES = Path(__file__).parents[2] / "build" / "screenshots"
-LOOKS: dict[str, dict[str, Any]] = {
-    "light": {"color_scheme": "light", "viewport": DESKTOP},
-    "dark": {"color_scheme": "dark", "viewport": DESKTOP},
-    "phone": {"color_scheme": "light", "viewport": PHONE, "has_touch": True, "device_scale_factor": 2},
-}
 CREW = """
 detect_agents = false
 shutdown_grace = 0
@@ -51,45 +48,21 @@ description = "compares backups"
 """
 LONG = "\n".join(["averylongwordwithoutanyblanks" * 12, *("many lines of words that go on and on " * 5,) * 40])
 """What breaks a layout if anything does."""
-SANE = (Path(__file__).parent / "sane.js").read_text()
-CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def settings() -> str:
     return CREW.replace("HERE", str(Path(__file__).parent))
 
 
-async def settled(page: Page) -> None:
-    """Wait until the page has its data."""
-    await live(page)
-    await expect(page.locator("main h1")).to_be_visible()
-    await expect(page.locator("main .skeleton")).to_have_count(0)
-
-
-async def look(desk: Desk, name: str, pages: dict[str, str], kind: str) -> None:
-    """Go through all pages: what must hold, and a picture of each."""
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    page = await desk.open("/", **LOOKS[kind])
-    wrong = {}
-    for title, path in pages.items():
-        await page.goto(path)
-        await settled(page)
-        picture = PICTURES / f"{title}-{name}-{kind}.png"
-        await page.screenshot(path=picture, full_page=kind == "phone", animations="disabled")
-        wrong[title] = [*await page.evaluate(SANE), *await page.evaluate(CONTRAST)]
-    assert not any(wrong.values()), wrong
-
-
-async def test_an_empty_desk_looks_right(desk: Desk) -> None:
+async def test_an_empty_desk_looks_right(look: Look) -> None:
     pages = {"now": "/", "tasks": "/tasks", "new-task": "/tasks/new", "sessions": "/sessions", "events": "/events"}
     pages |= {"agents": "/agents", "settings": "/settings", "inbox": "/inbox", "usage": "/usage"}
-    for kind in LOOKS:
-        await look(desk, "empty", pages, kind)
+    await look(pages, "empty")
 
 
 @PATIENT
-async def test_a_busy_desk_looks_right(desk: Desk) -> None:
+async def test_a_busy_desk_looks_right(desk: Desk, look: Look) -> None:
     tasks, talk = await fill(desk)
     pages = {
         "now": "/",
@@ -103,20 +76,19 @@ async def test_a_busy_desk_looks_right(desk: Desk) -> None:
     pages |= {"session-long": session_path("chat:long")}
     pages |= {"event": "/events?at=20", "settings": "/settings", "no-task": "/tasks?status=cancelled&agent=nobody"}
     pages |= {f"task-{name}": f"/tasks/{id}" for name, id in tasks.items()}
-    for kind in LOOKS:
-        await look(desk, "busy", pages, kind)
+    await look(pages, "busy")
 
 
-async def test_signing_in_looks_right(desk: Desk) -> None:
+async def test_signing_in_looks_right(desk: Desk, faults: Look) -> None:
     desk.expect_problem("status of 401")
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    for kind in LOOKS:
-        page = await (await desk.context(**LOOKS[kind])).new_page()
+    for viewport, pictures in (
+        (DESKTOP, {"light": "sign-in-light", "dark": "sign-in-dark"}),
+        (PHONE, {"light": "sign-in-phone"}),
+    ):
+        page = await (await desk.context(viewport=viewport)).new_page()
         await page.goto("/sign-in#spent")
         await expect(page.get_by_label("Token")).to_be_focused()
-        await page.screenshot(path=PICTURES / f"sign-in-{kind}.png")
-        assert await page.evaluate(SANE) == []
-        assert await page.evaluate(CONTRAST) == []
+        assert await faults(page, **pictures) == []
 
 
 async def fill(desk: Desk) -> tuple[dict[str, str], str]:

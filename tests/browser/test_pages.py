@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 
 import pytest
 from playwright.async_api import Route, expect
@@ -96,6 +97,7 @@ async def test_many_tasks_are_loaded_page_by_page(desk: Desk) -> None:
     await expect(page.get_by_role("button", name="Load more")).to_be_hidden()
 
 
+@pytest.mark.usefixtures("shared")
 async def test_an_agent_is_tested(desk: Desk) -> None:
     page = await desk.open("/agents")
     card = page.locator("[data-agent=demo]")
@@ -105,6 +107,7 @@ async def test_an_agent_is_tested(desk: Desk) -> None:
     await expect(page.locator(".facts")).to_contain_text("demo")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_token_is_shown_once_works_and_is_revoked(desk: Desk) -> None:
     desk.expect_problem(r"status of (409|422)")
     page = await desk.open("/settings")
@@ -131,9 +134,10 @@ async def test_a_token_is_shown_once_works_and_is_revoked(desk: Desk) -> None:
     await expect(page.get_by_role("row", name="phone")).to_contain_text("revoked")
 
 
-async def test_a_directory_is_chosen_by_looking_around(desk: Desk) -> None:
+@pytest.mark.usefixtures("shared")
+async def test_a_directory_is_chosen_by_looking_around(desk: Desk, tmp_path: Path) -> None:
     desk.expect_problem(r"status of (404|422)")
-    place = desk.server.home.parent / "work"
+    place = tmp_path / "work"
     (place / "deep <b>er").mkdir(parents=True)
     page = await desk.open("/tasks/new")
     await page.get_by_label("Directory").fill(str(place.parent))
@@ -154,6 +158,7 @@ async def test_a_directory_is_chosen_by_looking_around(desk: Desk) -> None:
     await expect(page.get_by_label("Directory")).to_have_value(str(place))
 
 
+@pytest.mark.usefixtures("shared")
 async def test_an_answer_that_comes_late_leaves_alone_what_was_typed_meanwhile(desk: Desk) -> None:
     desk.expect_problem(r"status of (404|422)")
     page = await desk.open("/tasks/new")
@@ -186,6 +191,7 @@ async def test_an_answer_that_comes_late_leaves_alone_what_was_typed_meanwhile(d
     await expect(path).to_have_value("/no/such/place")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_addresses_that_lead_nowhere_say_so(desk: Desk) -> None:
     desk.expect_problem(r"status of 404")
     page = await desk.open("/tasks/t_0000000000000000000000000")

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 import pytest
 from playwright.async_api import Page, expect
 
-from browsing import AGENTS, DESKTOP, PATIENT, PHONE, Desk, live, press_together
+from browsing import AGENTS, PATIENT, Desk, live, press_together
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-HERE = Path(__file__).parent
-PICTURES = HERE.parents[1] / "build" / "screenshots"
-SANE = (HERE / "sane.js").read_text()
-CONTRAST = (HERE / "contrast.js").read_text()
+Look = Callable[..., Awaitable[None]]
 WATCH_SHIFTS = """
 window.shifted = 0;
 new PerformanceObserver((list) => {
@@ -23,14 +20,9 @@ new PerformanceObserver((list) => {
 }).observe({ type: "layout-shift", buffered: true });
 """
 ACTS = re.compile(r"^(Run|Pause|Resume|Delete|New|Edit|Clear|Complete|Step now|Delay)\b")
-LOOKS = {
-    "light": {"color_scheme": "light", "viewport": DESKTOP},
-    "dark": {"color_scheme": "dark", "viewport": DESKTOP},
-    "phone": {"color_scheme": "light", "viewport": PHONE, "has_touch": True, "device_scale_factor": 2},
-}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def settings() -> str:
     """The watchdog finds soon that a task is silent, once it is asked to look."""
     return f"silent_after = 0.2\n{AGENTS}"
@@ -97,6 +89,7 @@ async def test_an_automation_is_made_with_a_preview_run_paused_deleted_and_broug
     await expect(page.get_by_role("heading", name="Morning news", level=1)).to_be_visible()
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_schedule_says_what_is_wrong_with_it(desk: Desk) -> None:
     desk.expect_problem("status of 422")
     page = await desk.open("/automations/new")
@@ -117,6 +110,7 @@ async def test_a_schedule_says_what_is_wrong_with_it(desk: Desk) -> None:
     await expect(page.locator(".task-line")).to_contain_text("every 1h30m")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_an_edit_changes_what_was_changed_and_nothing_else(desk: Desk) -> None:
     key = await add(desk, "look around", cron="15 6 * * *", zone="UTC", quiet="NOTHING", max_runs=7)
     page = await desk.open(f"/automations/{key}")
@@ -296,6 +290,7 @@ async def test_a_button_that_is_pressed_while_a_step_or_a_run_ends_does_what_it_
     await expect(page.get_by_role("dialog")).to_contain_text("Delete this automation?")
 
 
+@pytest.mark.usefixtures("shared")
 async def test_a_viewer_sees_both_and_can_do_nothing(desk: Desk) -> None:
     key = await add(desk, "count the gulls", every=3600)
     goal = await pursue(desk, "every gull is counted", max_steps=1)
@@ -314,6 +309,7 @@ async def test_a_viewer_sees_both_and_can_do_nothing(desk: Desk) -> None:
         await expect(page.locator("form")).to_have_count(0)
 
 
+@pytest.mark.usefixtures("shared")
 async def test_the_keys_lead_to_both(desk: Desk) -> None:
     page = await desk.open("/")
     for keys, name in (("ga", "Automations"), ("go", "Goals"), ("gw", "Agents")):
@@ -321,25 +317,7 @@ async def test_the_keys_lead_to_both(desk: Desk) -> None:
         await expect(page.get_by_role("heading", name=name, level=1)).to_be_visible()
 
 
-TWO_PAIRS = """async () => {
-  const press = (key) => document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
-  press("g");
-  const over = new Promise((go) => setTimeout(go, 1500));
-  press("a");
-  await new Promise((go) => setTimeout(go, 1300));
-  press("g");
-  await over;
-  press("o");
-}"""
-"""The second begins just before the time of the first is over."""
-
-
-async def test_keys_that_belong_together_are_not_parted_by_those_before_them(desk: Desk) -> None:
-    page = await desk.open("/")
-    await page.evaluate(TWO_PAIRS)
-    await expect(page.get_by_role("heading", name="Goals", level=1)).to_be_visible()
-
-
+@pytest.mark.usefixtures("shared")
 async def test_the_day_of_automations_is_read_over_http(desk: Desk) -> None:
     tried = await desk.get("/schedules/preview?cron=0%209%20*%20*%20*&zone=Europe/Berlin&count=3")
     assert tried["when"] == "at 09:00 every day (Europe/Berlin)"
@@ -363,23 +341,18 @@ async def settled(page: Page) -> None:
 
 @PATIENT
 @pytest.mark.parametrize("busy", [False, True], ids=["empty", "busy"])
-async def test_both_look_right_in_every_light_and_width(desk: Desk, busy: bool) -> None:
+async def test_both_look_right_in_every_light_and_width(desk: Desk, look: Look, busy: bool) -> None:
     pages = {"automations": "/automations", "goals": "/goals"}
     if busy:
         pages |= await fill(desk)
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    wrong = {}
-    for kind, options in LOOKS.items():
-        page = await desk.open("/", **options)
-        for title, path in pages.items():
-            await page.goto(path)
-            await settled(page)
-            if title.startswith("new-auto"):
-                await expect(page.locator(".preview li")).to_have_count(5)
-            picture = PICTURES / f"{title}-{'busy' if busy else 'empty'}-{kind}.png"
-            await page.screenshot(path=picture, full_page=kind == "phone", animations="disabled")
-            wrong[f"{title} {kind}"] = [*await page.evaluate(SANE), *await page.evaluate(CONTRAST)]
-    assert not any(wrong.values()), wrong
+    await look(pages, "busy" if busy else "empty", previewed)
+
+
+async def previewed(page: Page, title: str) -> None:
+    """Wait until the page has its data, and the next times if it shows them."""
+    await settled(page)
+    if title.startswith("new-auto"):
+        await expect(page.locator(".preview li")).to_have_count(5)
 
 
 async def fill(desk: Desk) -> dict[str, str]:

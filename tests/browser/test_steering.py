@@ -10,7 +10,7 @@ from playwright.async_api import expect
 
 from browsing import DESKTOP, PHONE, Desk, session_path
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("shared")]
 
 SETTINGS = """
 detect_agents = false
@@ -28,7 +28,7 @@ path = "HERE"
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def settings() -> str:
     return SETTINGS.replace("HERE", str(Path(__file__).parent))
 

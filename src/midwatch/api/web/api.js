@@ -5,7 +5,10 @@ import { API } from "./place.js";
 /** An error reply. `message` is for people, `code` for programs, `field` what it is about. */
 export class Problem extends Error {
   constructor(status, body) {
-    super([body.detail || body.title || `the server answered ${status}`, ...(body.errors ?? []).map((one) => one.message)].join(": "));
+    super([
+      body.detail || body.title || `the server answered ${status}`,
+      ...(body.errors ?? []).map((one) => one.message),
+    ].join(": "));
     this.status = status;
     this.code = body.code ?? "error";
     this.field = body.field ?? null;
@@ -49,9 +52,9 @@ export const post = (path, body, options) => call("POST", path, { body: body ?? 
 export const patch = (path, body, options) => call("PATCH", path, { body, ...options });
 export const del = (path, options) => call("DELETE", path, options);
 
-/** Several questions about one thing may be under way, and an older answer may come last. Call what this returns before each:
- * `isNext(key)` is whether no newer answer was taken, about `key` if there are several things; `isLast()` whether nothing was
- * asked since. */
+/** Several questions about one thing may be under way, and an older answer may come last. Call what this returns before
+ * each: `isNext(key)` is whether no newer answer was taken, about `key` if there are several things; `isLast()` whether
+ * nothing was asked since. */
 export function asking() {
   const taken = new Map();
   let asked = 0;

@@ -19,7 +19,10 @@ const PAGES = [
   ["/tasks/:id", () => import("./pages/task.js"), "/tasks"],
   ["/sessions", () => import("./pages/sessions.js"), { name: "Sessions", icon: "sessions", key: "s" }],
   ["/sessions/:key", () => import("./pages/session.js"), "/sessions"],
-  ["/automations", () => import("./pages/automations.js"), { name: "Automations", short: "Auto", icon: "automations", key: "a" }],
+  [
+    "/automations", () => import("./pages/automations.js"),
+    { name: "Automations", short: "Auto", icon: "automations", key: "a" },
+  ],
   ["/automations/new", () => import("./pages/automation-form.js"), "/automations"],
   ["/automations/:id", () => import("./pages/automation.js"), "/automations"],
   ["/goals", () => import("./pages/goals.js"), { name: "Goals", icon: "goals", key: "o", rare: true }],
@@ -44,7 +47,8 @@ function match(path) {
   for (const [pattern, load, entry] of PAGES) {
     const found = new RegExp(`^${pattern.replace(/:(\w+)/g, "(?<$1>.+)")}$`).exec(path.replace(/(.)\/$/, "$1"));
     if (!found) continue;
-    const params = Object.fromEntries(Object.entries(found.groups ?? {}).map(([name, value]) => [name, decodeURIComponent(value)]));
+    const params = Object.fromEntries(Object.entries(found.groups ?? {})
+      .map(([name, value]) => [name, decodeURIComponent(value)]));
     return { load, entry: typeof entry === "string" ? entry : pattern, params };
   }
   return null;
@@ -60,7 +64,8 @@ async function show() {
     if (link.pathname === page?.entry) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  document.getElementById("nav").classList.toggle("at-rare", Boolean(document.querySelector("#nav a.rare[aria-current]")));
+  document.getElementById("nav").classList.toggle("at-rare",
+    Boolean(document.querySelector("#nav a.rare[aria-current]")));
   document.body.classList.toggle("bare", location.pathname === "/sign-in");
   if (!page) return fail({ status: 404, message: "There is no page at this address." });
   if (!main.firstChild) main.replaceChildren(skeleton(6));
@@ -133,7 +138,9 @@ function drawNav() {
     ...entries.map(([path, , { name, short = null, icon: shape, key, rare = false }]) => {
       shortcut(`g ${key}`, `Go to ${name}`, () => go(path));
       const words = short ? [h("span.long", name), h("span.short", short)] : h("span", name);
-      return h("a", { href: path, title: `${name} (g ${key})`, "aria-label": short ? name : null, class: rare ? "rare" : "" }, icon(shape), words, path === "/inbox" ? h("b.badge.num") : null);
+      return h("a",
+        { href: path, title: `${name} (g ${key})`, "aria-label": short ? name : null, class: rare ? "rare" : "" },
+        icon(shape), words, path === "/inbox" ? h("b.badge.num") : null);
     }),
     moreButton(),
   );
@@ -144,8 +151,12 @@ function drawNav() {
 /** On a phone: shows the rare pages, until one is chosen. */
 function moreButton() {
   const nav = document.getElementById("nav");
-  const button = h("button.more-pages", { type: "button", "aria-expanded": "false", "aria-controls": "nav" }, icon("more"), h("span", "More"));
-  const open = (wanted) => { nav.classList.toggle("open", wanted); button.setAttribute("aria-expanded", String(wanted)); };
+  const button = h("button.more-pages", { type: "button", "aria-expanded": "false", "aria-controls": "nav" },
+    icon("more"), h("span", "More"));
+  const open = (wanted) => {
+    nav.classList.toggle("open", wanted);
+    button.setAttribute("aria-expanded", String(wanted));
+  };
   button.addEventListener("click", () => open(!nav.classList.contains("open")));
   document.addEventListener("click", (clicked) => { if (!button.contains(clicked.target)) open(false); });
   return button;
@@ -166,9 +177,11 @@ function drawConnection(status) {
   const node = document.getElementById("link-state");
   const banner = document.getElementById("banner");
   node.dataset.state = status;
-  say(node.lastElementChild, { live: "live", offline: "offline", connecting: "connecting", resting: "resting" }[status]);
+  say(node.lastElementChild,
+    { live: "live", offline: "offline", connecting: "connecting", resting: "resting" }[status]);
   banner.hidden = status !== "offline";
-  if (status === "offline") say(banner, "Offline: the server does not answer. What you see may be old; trying again by itself.");
+  if (status === "offline")
+    say(banner, "Offline: the server does not answer. What you see may be old; trying again by itself.");
 }
 
 function toggleTheme() {
@@ -186,7 +199,8 @@ function toggleTheme() {
 async function whoAmI() {
   const me = await get("/me").catch((problem) => problem);
   if (!me.actor) return me.status;
-  if (desk.me && desk.me.version !== me.version) toast("midwatch was updated; reload this page to have the new console.");
+  if (desk.me && desk.me.version !== me.version)
+    toast("midwatch was updated; reload this page to have the new console.");
   desk.me = me;
   document.body.classList.toggle("viewer", me.role === "viewer");
   say(document.getElementById("who"), me.actor === me.role ? me.actor : `${me.actor} (${me.role})`);
@@ -195,8 +209,10 @@ async function whoAmI() {
 
 document.addEventListener("click", (clicked) => {
   const link = clicked.target.closest?.("a[href]");
-  if (!link || clicked.defaultPrevented || clicked.button || clicked.metaKey || clicked.ctrlKey || clicked.shiftKey || clicked.altKey) return;
-  if (link.origin !== location.origin || link.target || link.hasAttribute("download") || link.getAttribute("href").startsWith("#")) return;
+  if (!link || clicked.defaultPrevented || clicked.button || clicked.metaKey || clicked.ctrlKey || clicked.shiftKey ||
+      clicked.altKey) return;
+  if (link.origin !== location.origin || link.target || link.hasAttribute("download") ||
+      link.getAttribute("href").startsWith("#")) return;
   if (single || !match(link.pathname)) return;
   clicked.preventDefault();
   if (link.href !== location.href) go(link.pathname + link.search + link.hash);
@@ -230,7 +246,8 @@ async function start() {
   stream.on({ status: connection });
   stream.start();
   desk.start();
-  if (!single) setTimeout(() => PAGES.forEach(([, load]) => load().catch(() => {})), 1500); // so that a page opens also while offline
+  // so that a page opens also while offline
+  if (!single) setTimeout(() => PAGES.forEach(([, load]) => load().catch(() => {})), 1500);
   return show();
 }
 

@@ -16,7 +16,8 @@ export const needsCare = (one) => one.status === "paused" && Boolean(one.paused_
 export const subjectOf = (event) => event.payload?.automation_id ?? event.payload?.goal_id ?? null;
 
 /** Where a subject is shown. */
-export const addressOf = (id) => `/${id.startsWith("am_") ? "automations" : id.startsWith("g_") ? "goals" : "tasks"}/${id}`;
+export const addressOf = (id) =>
+  `/${id.startsWith("am_") ? "automations" : id.startsWith("g_") ? "goals" : "tasks"}/${id}`;
 
 class Attention {
   paused = new Map();
@@ -32,7 +33,10 @@ class Attention {
     this.#listeners.add(listener);
     if (!this.#begun) {
       this.#begun = true;
-      stream.on({ event: (event) => this.#event(event), reset: () => { this.#alerts.clear(); this.#seen.clear(); this.read(); } });
+      stream.on({
+        event: (event) => this.#event(event),
+        reset: () => { this.#alerts.clear(); this.#seen.clear(); this.read(); },
+      });
       this.read();
     }
     return () => this.#listeners.delete(listener);
@@ -75,16 +79,21 @@ class Attention {
     if (!found || !isNext()) return;
     const [told, automations, goals] = found;
     const name = (one) => ({ ...one, name: one.title || one.objective || one.prompt });
-    this.paused = new Map([...automations.automations, ...goals.goals].filter(needsCare).map((one) => [one.id, name(one)]));
+    this.paused = new Map([...automations.automations, ...goals.goals]
+      .filter(needsCare)
+      .map((one) => [one.id, name(one)]));
     for (const event of told.events) this.#told(event);
-    await Promise.all(this.alerts.map(async (one) => { if (!(await stillWrong(one)) && this.#alerts.get(one.subject) === one) this.#over(one.subject); }));
+    await Promise.all(this.alerts.map(async (one) => {
+      if (!(await stillWrong(one)) && this.#alerts.get(one.subject) === one) this.#over(one.subject);
+    }));
     this.#tell();
   }
 
   #told(event) {
     const { subject } = event.payload;
     if (event.seq <= Math.max(this.#seen.get(subject) ?? 0, this.#alerts.get(subject)?.seq ?? 0)) return;
-    this.#alerts.set(event.payload.subject, { ...event.payload, time: event.time, seq: event.seq, session: event.session_key ?? "" });
+    this.#alerts.set(event.payload.subject,
+      { ...event.payload, time: event.time, seq: event.seq, session: event.session_key ?? "" });
   }
 
   #event(event) {
@@ -93,7 +102,8 @@ class Attention {
       return this.#tell();
     }
     const known = this.#alerts.get(event.task_id);
-    if (known && (event.kind === "task_finished" || (known.alert !== "stuck" && !event.kind.startsWith("delivery_")))) this.dismiss(event.task_id);
+    if (known && (event.kind === "task_finished" || (known.alert !== "stuck" && !event.kind.startsWith("delivery_"))))
+      this.dismiss(event.task_id);
     if (!MOVES.test(event.kind)) return undefined;
     const id = subjectOf(event);
     this.dismiss(id);

@@ -6,7 +6,8 @@ const HEIGHT = 132;
 const TOP = 14;
 const FOOT = 18;
 
-/** A chart that is drawn again when its room changes. `show(days, of, text)`: what each day counts, and how it reads. */
+/** A chart that is drawn again when its room changes. `show(days, of, text)`: what each day counts, and how it
+ * reads. */
 class DayBars extends HTMLElement {
   #days = [];
   #of = () => null;
@@ -44,7 +45,11 @@ class DayBars extends HTMLElement {
     this.drawing.replaceChildren(
       svg("line.base", { x1: 0, x2: width, y1: TOP + room, y2: TOP + room }),
       ...days.map((one, at) => this.#bar(one, { x: at * step, step, thick, room, most })),
-      ...days.map((one, at) => ((days.length - 1 - at) % every ? null : svg("text", { x: Math.min(width - 20, Math.max(20, (at + 0.5) * step)), y: HEIGHT - 4 }, one.short))).filter(Boolean));
+      ...days.map((one, at) => ((days.length - 1 - at) % every
+        ? null
+        : svg("text", {
+          x: Math.min(width - 20, Math.max(20, (at + 0.5) * step)), y: HEIGHT - 4,
+        }, one.short))).filter(Boolean));
     this.#say();
   }
 
@@ -53,7 +58,9 @@ class DayBars extends HTMLElement {
     const height = value ? Math.max(2, (value / most) * room) : 0;
     const mark = value == null && one.tasks ? svg("text.unknown", { x: x + step / 2, y: TOP + room - 4 }, "?") : null;
     const node = svg("g.day", svg("rect.hit", { x, y: 0, width: step, height: TOP + room }),
-      svg("rect.bar-day", { x: x + (step - thick) / 2, y: TOP + room - height, width: thick, height, rx: Math.min(2, thick / 3) }), mark);
+      svg("rect.bar-day",
+        { x: x + (step - thick) / 2, y: TOP + room - height, width: thick, height, rx: Math.min(2, thick / 3) }),
+      mark);
     node.addEventListener("pointerenter", () => this.#say(one));
     return node;
   }
@@ -61,7 +68,8 @@ class DayBars extends HTMLElement {
   #say(one) {
     const all = this.#days.map(this.#of).filter((value) => value != null);
     const sum = all.length ? all.reduce((a, b) => a + b, 0) : null;
-    say(this.tell, one ? `${one.long}: ${this.#text(this.#of(one), one)}` : `${this.#days.length} days: ${this.#text(sum, null)}`);
+    say(this.tell,
+      one ? `${one.long}: ${this.#text(this.#of(one), one)}` : `${this.#days.length} days: ${this.#text(sum, null)}`);
   }
 }
 

@@ -21,7 +21,10 @@ const limitsOf = (task) => Object.keys(LIMITS).filter((name) => task.budget?.[na
 /** What the task has spent by its record and, while it runs, by the events of its attempt; tries before it count. */
 export function spentBy(task, events = []) {
   const used = task.usage ?? {};
-  const spent = { tokens: (used.input_tokens ?? 0) + (used.output_tokens ?? 0), usd: used.cost_usd ?? 0, steps: used.steps ?? 0, seconds: used.seconds ?? 0 };
+  const spent = {
+    tokens: (used.input_tokens ?? 0) + (used.output_tokens ?? 0), usd: used.cost_usd ?? 0, steps: used.steps ?? 0,
+    seconds: used.seconds ?? 0,
+  };
   for (const name of Object.keys(spent)) spent[name] += task.budget?.before?.[name] ?? 0;
   if (!isOpen(task) || task.status !== "running") return spent;
   for (const { kind, attempt, payload } of events) {
@@ -40,7 +43,8 @@ export function drawBudget(node, task, events) {
   const spent = spentBy(task, events);
   node.hidden = !names.length;
   keyed(node, names, (name) => name, (name) => meter(name), (bar, name) => {
-    updateMeter(bar, spent[name], task.budget[name], `${LIMITS[name](spent[name])} of ${LIMITS[name](task.budget[name])}`, isOpen(task));
+    updateMeter(bar, spent[name], task.budget[name],
+      `${LIMITS[name](spent[name])} of ${LIMITS[name](task.budget[name])}`, isOpen(task));
   });
 }
 
@@ -59,10 +63,12 @@ export function askMore(task) {
     let more = task.budget[name];
     while (over && more <= spent[name]) more *= 2;
     const value = name === "seconds" ? span(more) : String(more);
-    return field(`Most ${name === "usd" ? "dollars" : name}`, h("input.num", { name, value, autocomplete: "off" }), `${LIMITS[name](spent[name])} spent so far, which counts.`);
+    return field(`Most ${name === "usd" ? "dollars" : name}`, h("input.num", { name, value, autocomplete: "off" }),
+      `${LIMITS[name](spent[name])} spent so far, which counts.`);
   });
   ask("Go on with a larger budget", inputs, "Go on", async (said) => {
-    const budget = Object.fromEntries(Object.entries(said).map(([name, value]) => [name, name === "seconds" ? value.trim() : Number(value)]));
+    const budget = Object.fromEntries(Object.entries(said)
+      .map(([name, value]) => [name, name === "seconds" ? value.trim() : Number(value)]));
     const lead = onward();
     const made = await post(`/tasks/${task.id}/retry`, { budget }, { key });
     toast("It goes on.");

@@ -47,7 +47,8 @@ class Desk {
     const known = [...this.approvals.keys()]; // what is asked meanwhile may not be in the answer
     const { approvals } = await get("/approvals?limit=500").catch(() => ({}));
     if (!approvals || !isNext()) return;
-    for (const one of approvals) if (!this.resolutions.has(one.id)) this.approvals.set(one.id, { ...one, choices: named(one.choices) });
+    for (const one of approvals)
+      if (!this.resolutions.has(one.id)) this.approvals.set(one.id, { ...one, choices: named(one.choices) });
     const open = new Set(approvals.map((one) => one.id));
     for (const id of known) if (!open.has(id)) this.approvals.delete(id);
     this.#tell("approvals");
@@ -61,7 +62,9 @@ class Desk {
 
   #state(data) {
     if (data.summary) this.counts = data.summary;
-    if (data.running !== undefined) this.running = new Map([data.running].flat().filter(Boolean).map((task) => [task.id, task])); // of one session it is one or none
+    // of one session it is one or none
+    if (data.running !== undefined)
+      this.running = new Map([data.running].flat().filter(Boolean).map((task) => [task.id, task]));
     for (const id of this.activity.keys()) if (!this.running.has(id)) this.activity.delete(id);
     this.#tell("counts");
     this.#tell("tasks");
@@ -75,7 +78,8 @@ class Desk {
     const before = this.activity.get(event.task_id);
     const text = line(event);
     this.activity.set(event.task_id, { at: event.time, text });
-    if (before?.text !== text || Date.parse(event.time) - Date.parse(before.at) > 500) this.#tell("activity", event.task_id);
+    if (before?.text !== text || Date.parse(event.time) - Date.parse(before.at) > 500)
+      this.#tell("activity", event.task_id);
   }
 
   #event(event) {
@@ -86,14 +90,16 @@ class Desk {
   }
 
   #resolved({ payload, actor }) {
-    this.answered(payload.approval_id, { status: payload.status, answer: payload.answer, by: payload.answered_by ?? actor });
+    this.answered(payload.approval_id,
+      { status: payload.status, answer: payload.answer, by: payload.answered_by ?? actor });
   }
 
   #asked(event) {
     const { approval_id: id, choices, question_kind: kind, ...told } = event.payload;
     if (this.resolutions.has(id) || told.rule) return; // a standing rule has answered it
     this.approvals.set(id, {
-      ...told, id, kind, choices: named(choices), status: "pending", task_id: event.task_id, agent: event.agent_id ?? "",
+      ...told, id, kind, choices: named(choices), status: "pending", task_id: event.task_id,
+      agent: event.agent_id ?? "",
       session_key: event.session_key, created_at: event.time, fromEvent: true,
     });
     this.#tell("approvals");
@@ -119,7 +125,8 @@ class Desk {
       }
     }
     if (event.kind === "task_submitted") this.#remember(event);
-    if (event.kind === "turn_start" && ran && !ran.prompt) this.running.set(id, { ...ran, prompt: event.payload.user_message });
+    if (event.kind === "turn_start" && ran && !ran.prompt)
+      this.running.set(id, { ...ran, prompt: event.payload.user_message });
     this.#tell("tasks", event);
   }
 
@@ -146,6 +153,7 @@ class Desk {
 }
 
 /** Choices as { name, kind }; of plain names the first is the yes. */
-const named = (choices) => choices.map((one, at) => (typeof one === "string" ? { name: one, kind: at ? "reject_once" : "allow_once" } : one));
+const named = (choices) =>
+  choices.map((one, at) => (typeof one === "string" ? { name: one, kind: at ? "reject_once" : "allow_once" } : one));
 
 export const desk = new Desk();

@@ -14,20 +14,32 @@ export function filesOf(patch) {
 }
 
 function nameOf(patch) {
-  const name = (found) => (found && found[1] !== "/dev/null" ? found[1].replace(/^"?[ab]\//, "").replace(/"$/, "") : null);
-  return name(/^\+\+\+ ([^\t\n]+)/m.exec(patch)) ?? name(/^--- ([^\t\n]+)/m.exec(patch)) ?? /^diff --git "?a\/(.+?)"? "?b\//m.exec(patch)?.[1] ?? "";
+  const name = (found) =>
+    (found && found[1] !== "/dev/null" ? found[1].replace(/^"?[ab]\//, "").replace(/"$/, "") : null);
+  return name(/^\+\+\+ ([^\t\n]+)/m.exec(patch)) ?? name(/^--- ([^\t\n]+)/m.exec(patch)) ??
+    /^diff --git "?a\/(.+?)"? "?b\//m.exec(patch)?.[1] ?? "";
+}
+
+const NAMING = /^(diff --git |index |--- |\+\+\+ )/;
+const HEAD = /^(diff --git |index |--- |\+\+\+ |(new|deleted) file |(old|new) mode |(dis)?similarity |rename |copy )/;
+
+/** Lines of the head, and what follows it, where a line that looks like a head is none. */
+function linesOf(patch) {
+  const lines = patch.replace(/\n$/, "").split("\n");
+  const hunk = lines.findIndex((line) => line.startsWith("@@"));
+  const begin = hunk < 0 ? lines.findIndex((line) => !HEAD.test(line)) : hunk;
+  return begin < 0 ? [lines, []] : [lines.slice(0, begin), lines.slice(begin)];
 }
 
 function counted(patch) {
-  let [added, removed] = [0, 0];
-  for (const line of patch.split("\n")) {
-    if (line.startsWith("+") && !line.startsWith("+++ ")) added++;
-    else if (line.startsWith("-") && !line.startsWith("--- ")) removed++;
-  }
-  return { added, removed };
+  const [, lines] = linesOf(patch);
+  const begin = (sign) => lines.filter((line) => line.startsWith(sign)).length;
+  return { added: begin("+"), removed: begin("-") };
 }
 
-const CLASSES = [["@@", "hunk"], ["+++ ", "meta"], ["--- ", "meta"], ["diff --git ", "meta"], ["index ", "meta"], ["new file", "meta"], ["deleted file", "meta"], ["\\", "meta"], ["+", "added"], ["-", "removed"]];
+const CLASSES = [
+  ["@@", "hunk"], ["new file", "meta"], ["deleted file", "meta"], ["\\", "meta"], ["+", "added"], ["-", "removed"],
+];
 
 function lineNode(line) {
   const kind = CLASSES.find(([sign]) => line.startsWith(sign))?.[1];
@@ -36,16 +48,23 @@ function lineNode(line) {
 
 /** One file: { path, patch, added, removed, cut }. It opens by itself when it is short. */
 export function fileDiff({ path, patch, added, removed, cut }, { open = null } = {}) {
-  const lines = (patch ?? "").replace(/\n$/, "").split("\n").filter((line) => !/^(diff --git |index |--- |\+\+\+ )/.test(line));
+  const [head, changes] = linesOf(patch ?? "");
+  const lines = [...head.filter((line) => !NAMING.test(line)), ...changes];
   const body = h("pre.patch", { tabindex: "0", role: "region" });
   body.setAttribute("aria-label", `Changes of ${path || "a file"}`);
-  const left = [lines.length > MOST ? `${lines.length - MOST} more lines are not drawn` : null, cut ? "the patch is cut: its rest is left out" : null].filter(Boolean).join("; ");
+  const left = [
+    lines.length > MOST ? `${lines.length - MOST} more lines are not drawn` : null,
+    cut ? "the patch is cut: its rest is left out" : null,
+  ].filter(Boolean).join("; ");
   const node = h("details.diff",
-    h("summary", h("code.cut.diff-path", { title: path }, path || "(no name)"), h("span.spacer"), h("b.added.num", `+${added ?? 0}`), h("b.removed.num", `−${removed ?? 0}`), copyButton(() => patch ?? "", `Copy the patch of ${path || "the file"}`)),
+    h("summary", h("code.cut.diff-path", { title: path }, path || "(no name)"), h("span.spacer"),
+      h("b.added.num", `+${added ?? 0}`), h("b.removed.num", `−${removed ?? 0}`),
+      copyButton(() => patch ?? "", `Copy the patch of ${path || "the file"}`)),
     body, left ? h("p.faint.diff-left", left) : null);
   const draw = () => { if (!body.firstChild) body.append(...lines.slice(0, MOST).map(lineNode)); };
   node.addEventListener("toggle", () => node.open && draw());
-  node.querySelector(".copy").addEventListener("click", (clicked) => clicked.preventDefault()); // a click that copies does not unfold
+  // a click that copies does not unfold
+  node.querySelector(".copy").addEventListener("click", (clicked) => clicked.preventDefault());
   if (open ?? lines.length <= SHORT) { draw(); node.open = true; }
   return node;
 }

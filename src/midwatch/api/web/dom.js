@@ -26,7 +26,8 @@ function fill(node, props, children) {
 }
 
 const present = (child) => child !== null && child !== undefined && child !== false;
-const isChild = (value) => typeof value === "string" || typeof value === "number" || value instanceof Node || Array.isArray(value);
+const isChild = (value) =>
+  typeof value === "string" || typeof value === "number" || value instanceof Node || Array.isArray(value);
 
 /** Set properties: on* listeners, `class` adds, `data` goes to the dataset, the rest are properties or attributes. */
 export function set(node, props) {
@@ -34,7 +35,8 @@ export function set(node, props) {
     if (name.startsWith("on") && typeof value === "function") node.addEventListener(name.slice(2), value);
     else if (name === "class") node.classList.add(...String(value).split(" ").filter(Boolean));
     else if (name === "data") Object.assign(node.dataset, value);
-    else if (name in node && !(node instanceof SVGElement) && name !== "list" && name !== "form") node[name] = value ?? "";
+    else if (name in node && !(node instanceof SVGElement) && name !== "list" && name !== "form")
+      node[name] = value ?? "";
     else if (value === null || value === undefined || value === false) node.removeAttribute(name);
     else node.setAttribute(name, value === true ? "" : value);
   }
@@ -61,7 +63,8 @@ export function insertSanitised(node, html) {
   return node;
 }
 
-/** Keep the children of `list` equal to `items`: nodes are kept by key, updated in place and moved only if they must. */
+/** Keep the children of `list` equal to `items`: nodes are kept by key, updated in place and moved only if they
+ * must. */
 export function keyed(list, items, key, make, update) {
   const known = (list.keyedNodes ??= new Map());
   const wanted = new Set(items.map(key));
@@ -94,8 +97,8 @@ export function placed(list, items, key, make, update) {
   items.forEach((item, at) => list.keyedNodes.get(key(item)).style.setProperty("--i", at));
 }
 
-/** Children of any height, put in their places by transforms: when one goes or grows the others glide, and nothing is laid
- * out again. Returns what to call when children came or went. */
+/** Children of any height, put in their places by transforms: when one goes or grows the others glide, and nothing is
+ * laid out again. Returns what to call when children came or went. */
 export function stacked(list) {
   const place = () => {
     let y = 0;
@@ -127,11 +130,12 @@ export function perFrame(draw) {
   };
 }
 
+/** A text that is not longer than `length`; no character of it is cut in two. */
+export const cut = (text, length) =>
+  (text.length > length ? `${text.slice(0, length - 1).replace(/[\ud800-\udbff]$/, "")}…` : text);
+
 /** The first line of a text, for lists and titles. */
-export function firstLine(text, length = 160) {
-  const line = (text ?? "").trim().split("\n", 1)[0];
-  return line.length > length ? `${line.slice(0, length - 1)}…` : line;
-}
+export const firstLine = (text, length = 160) => cut((text ?? "").trim().split("\n", 1)[0], length);
 
 /** A random name for a wish, so that sending it twice does it once. */
 export function wishKey() {

@@ -6,7 +6,8 @@ const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFracti
 export const tokens = (count) => (count == null ? "unknown" : count < 10000 ? String(count) : compact.format(count));
 
 /** Dollars, with the places that small sums need. */
-export const dollars = (sum) => (sum == null ? "unknown" : sum && sum < 1 ? `$${sum.toFixed(4)}` : `$${sum.toFixed(2)}`);
+export const dollars = (sum) =>
+  (sum == null ? "unknown" : sum && sum < 1 ? `$${sum.toFixed(4)}` : `$${sum.toFixed(2)}`);
 
 /** What a turn or a task used, as far as it was told; nothing when nothing was. */
 export function usageText(usage) {

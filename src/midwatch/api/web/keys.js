@@ -43,7 +43,9 @@ document.addEventListener("keydown", (pressed) => {
 export function showHelp() {
   const rows = [...actions].map(([keys, { description }]) =>
     h("div.key-row", h("dt", keys.split(" ").map((key) => h("kbd", key))), h("dd", description)));
-  const more = [["Ctrl Enter", "Submit a task, send a message"], ["Esc", "Leave a field, close a dialog"]].map(([keys, text]) =>
+  const more = [
+    ["Ctrl Enter", "Submit a task, send a message"], ["Esc", "Leave a field, close a dialog"],
+  ].map(([keys, text]) =>
     h("div.key-row", h("dt", keys.split(" ").map((key) => h("kbd", key))), h("dd", text)));
   const dialog = h("dialog.dialog.help", { onclose: () => dialog.remove() },
     h("form", { method: "dialog" },

@@ -1,5 +1,7 @@
 // What events do to tasks, and how events read as a line of text. Pure: no elements, no requests.
 
+import { cut } from "./dom.js";
+
 const TERMINAL = new Set(["done", "failed", "cancelled"]);
 const WAITS = {
   delay: "waits for its time",
@@ -51,7 +53,10 @@ export function after(task, event) {
   const { kind, payload, time } = event;
   switch (kind) {
     case "task_started":
-      return { ...task, status: "running", wait: null, stop_requested: null, started_at: time, attempt: event.attempt ?? task.attempt };
+      return {
+        ...task, status: "running", wait: null, stop_requested: null, started_at: time,
+        attempt: event.attempt ?? task.attempt,
+      };
     case "task_waiting":
       if (payload.wait === "approval") return { ...task, wait: "approval" };
       return { ...task, status: "pending", wait: payload.wait, due_at: payload.until ?? task.due_at };
@@ -62,7 +67,8 @@ export function after(task, event) {
     case "task_rescued":
       return ["resume", "rerun"].includes(payload.action) ? { ...task, status: "pending", wait: null } : task;
     case "interrupt_received":
-      return !payload.reason || payload.reason === "cancel" ? { ...task, stop_requested: "cancel" } : task; // the others are messages
+      // the others are messages
+      return !payload.reason || payload.reason === "cancel" ? { ...task, stop_requested: "cancel" } : task;
     case "task_finished":
       return {
         ...task,
@@ -92,10 +98,8 @@ export function statusText(task) {
 /** Why an open task does not run, or null. */
 export const waitText = (task) => (isOpen(task) && task.wait ? (WAITS[task.wait] ?? task.wait) : null);
 
-const quoted = (value, length = 120) => {
-  const text = (typeof value === "string" ? value : (JSON.stringify(value) ?? "")).replace(/\s+/g, " ").trim();
-  return text.length > length ? `${text.slice(0, length - 1)}…` : text;
-};
+const quoted = (value, length = 120) =>
+  cut((typeof value === "string" ? value : (JSON.stringify(value) ?? "")).replace(/\s+/g, " ").trim(), length);
 
 const LINES = {
   turn_start: (p) => `turn began: ${quoted(p.user_message)}`,
@@ -106,8 +110,11 @@ const LINES = {
   llm_response: (p) => `the model answered${p.model ? ` (${quoted(p.model, 60)})` : ""}`,
   thought_update: (p) => `thought: ${quoted(p.text)}`,
   thought_delta: () => "thinks",
-  plan_update: (p) => `plan: ${(p.entries ?? []).filter((one) => one.status === "completed").length} of ${(p.entries ?? []).length} done`,
-  tool_exec_start: (p) => (p.title ? quoted(p.title) : `uses ${p.tool}${p.arguments && Object.keys(p.arguments).length ? ` ${quoted(p.arguments)}` : ""}`),
+  plan_update: (p) =>
+    `plan: ${(p.entries ?? []).filter((one) => one.status === "completed").length} of ${(p.entries ?? []).length} done`,
+  tool_exec_start: (p) => (p.title
+    ? quoted(p.title)
+    : `uses ${p.tool}${p.arguments && Object.keys(p.arguments).length ? ` ${quoted(p.arguments)}` : ""}`),
   tool_exec_end: (p) => `${p.tool} ${p.is_error ? "failed" : "returned"}${p.result ? `: ${quoted(p.result)}` : ""}`,
   tool_exec_skipped: (p) => `${p.tool} was not run: ${quoted(p.reason)}`,
   context_trimmed: (p) => `${p.dropped_messages} old messages are not shown to the model`,
@@ -115,7 +122,10 @@ const LINES = {
   budget_reached: (p) => `spent: ${p.budget} of the ${p.scope}, ${p.spent} of ${p.limit}`,
   agent_exited: (p) => `the agent's program ended${p.code === null ? "" : `: ${p.code}`}`,
   gap: (p) => (p.dropped ? `${p.dropped} live events were left out` : "older events are gone"),
-  interrupt_received: (p) => ({ stop: "asked to close with an answer", interrupt: "has a message for its next step", after_tool: "has a message for after its tool" })[p.reason] ?? `asked to stop: ${p.reason}`,
+  interrupt_received: (p) => ({
+    stop: "asked to close with an answer", interrupt: "has a message for its next step",
+    after_tool: "has a message for after its tool",
+  })[p.reason] ?? `asked to stop: ${p.reason}`,
   error: (p) => `${p.stage}: ${quoted(p.message)}`,
   agent_error: (p) => quoted(p.message),
   message_update: (p) => `${p.role}: ${quoted(p.message)}`,
@@ -128,13 +138,17 @@ const LINES = {
   task_waiting: (p) => WAITS[p.wait] ?? `waits: ${p.wait}`,
   task_interrupted: (p) => `interrupted: ${p.reason}`,
   task_rescued: (p) => `its process died: ${p.action}`,
-  task_finished: (p) => `${p.status}${p.outcome && p.outcome !== "ok" ? ` (${p.outcome})` : ""}${p.error ? `: ${quoted(p.error)}` : p.result ? `: ${quoted(p.result)}` : ""}`,
+  task_finished: (p) =>
+    `${p.status}${p.outcome && p.outcome !== "ok" ? ` (${p.outcome})` : ""}` +
+    `${p.error ? `: ${quoted(p.error)}` : p.result ? `: ${quoted(p.result)}` : ""}`,
   task_late: (p) => `a late ${p.outcome} was not used`,
   approval_requested: (p) => `asks: ${quoted(p.question)}`,
-  approval_resolved: (p) => `${p.status}${p.answer ? `: ${quoted(p.answer)}` : ""}${p.why ? ` (${quoted(p.why)})` : ""}`,
+  approval_resolved: (p) =>
+    `${p.status}${p.answer ? `: ${quoted(p.answer)}` : ""}${p.why ? ` (${quoted(p.why)})` : ""}`,
   rule_added: (p) => `a standing rule: ${p.effect} for ${p.for_agent}`,
   rule_revoked: (p) => `a standing rule was taken back: ${p.effect} for ${p.for_agent}`,
-  worktree_changed: (p) => `branch ${p.branch} ${{ making: "is being made", kept: "is kept" }[p.status] ?? `was ${p.status}`}`,
+  worktree_changed: (p) =>
+    `branch ${p.branch} ${{ making: "is being made", kept: "is kept" }[p.status] ?? `was ${p.status}`}`,
   delivery_sent: (p) => `${p.notice} sent to ${p.channel}`,
   delivery_failed: (p) => `${p.notice} not sent to ${p.channel}: ${quoted(p.error)}`,
   delivery_retried: (p) => `${p.notice ?? "notice"} to ${p.channel ?? "its channel"} is tried again`,
@@ -142,11 +156,18 @@ const LINES = {
   automation_created: (p) => `automation made: ${quoted(p.title)}`,
   automation_changed: (p) => `automation is ${p.status}; changed: ${(p.fields ?? []).join(", ")}`,
   automation_fired: (p) => `automation's run ${p.run}`,
-  automation_missed: (p) => `${p.count === 1 ? "a run was" : `${p.count} runs were`} ${{ overlap: "left out: the one before still runs", late: "left out: too late", caught_up: "late and made up for" }[p.reason] ?? p.reason}`,
+  automation_missed: (p) =>
+    `${p.count === 1 ? "a run was" : `${p.count} runs were`} ${{
+      overlap: "left out: the one before still runs",
+      late: "left out: too late",
+      caught_up: "late and made up for",
+    }[p.reason] ?? p.reason}`,
   automation_paused: (p) => `automation paused: ${quoted(p.why)}`,
   goal_created: (p) => `goal set: ${quoted(p.objective)}`,
   goal_changed: (p) => `goal is ${p.status}; changed: ${(p.fields ?? []).join(", ")}`,
-  goal_step: (p) => (p.work === "step" ? `step ${p.step} of the goal` : p.work === "verify" ? "the goal is verified" : "the goal is wrapped up"),
+  goal_step: (p) => (p.work === "step" ? `step ${p.step} of the goal`
+    : p.work === "verify" ? "the goal is verified"
+    : "the goal is wrapped up"),
   goal_delayed: (p) => `the goal waits: ${quoted(p.reason)}`,
   goal_paused: (p) => `goal paused: ${quoted(p.why)}`,
   goal_completed: (p) => `goal reached in ${p.steps} steps${p.evidence ? `: ${quoted(p.evidence)}` : ""}`,

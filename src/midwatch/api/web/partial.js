@@ -16,7 +16,8 @@ export class Partial {
     this.#length = count(this.text);
   }
 
-  /** The whole as the server tells it. What it says may be older than what is here. Returns whether the text changed. */
+  /** The whole as the server tells it. What it says may be older than what is here. Returns whether the text
+   * changed. */
   take({ message_id: id, text }) {
     if (id === this.id && this.text.startsWith(text)) return false;
     this.reset(id, text);

@@ -37,7 +37,8 @@ export function attribute(node, name, value) {
 export const taskLink = (id, text) => (single ? null : h("a", { href: `/tasks/${id}` }, text));
 export const sessionLink = (key) => h("a", { href: `/sessions/${encodeURIComponent(key)}` }, key);
 /** A task by its prompt; a step of a goal by the goal, as all their prompts begin alike. */
-export const promptText = (task) => firstLine((task.cause === "goal" && /^Goal: .+$/m.exec(task.prompt ?? "")?.[0]) || task.prompt) || "(no prompt)";
+export const promptText = (task) =>
+  firstLine((task.cause === "goal" && /^Goal: .+$/m.exec(task.prompt ?? "")?.[0]) || task.prompt) || "(no prompt)";
 
 /** A command with a button that copies it. */
 export function command(text) {
@@ -66,7 +67,8 @@ async function copy(text) {
 
 /** What to see and do where there is nothing yet. */
 export function empty(title, text, ...more) {
-  return h("div.empty", h("p.empty-title", title), text ? h("p", text) : null, more.some(Boolean) ? h("div.empty-actions", more) : null);
+  return h("div.empty", h("p.empty-title", title), text ? h("p", text) : null,
+    more.some(Boolean) ? h("div.empty-actions", more) : null);
 }
 
 /** A short notice that goes away by itself; errors stay longer. */
@@ -79,25 +81,30 @@ export function toast(text, tone = "plain") {
   setTimeout(() => node.remove(), tone === "bad" ? 9000 : 3500);
 }
 
-document.addEventListener("close", () => document.body.append(document.getElementById("toasts")), true); // a dialog takes none along
+// a dialog takes none along
+document.addEventListener("close", () => document.body.append(document.getElementById("toasts")), true);
 
 /** Put the cursor where one begins, unless somebody has it elsewhere already. */
 export function beginAt(node) {
-  if ([document.body, document.getElementById("main")].includes(document.activeElement)) node.focus({ preventScroll: true });
+  if ([document.body, document.getElementById("main")].includes(document.activeElement))
+    node.focus({ preventScroll: true });
 }
 
 /** A button that acts on the server: busy while it does, its problem is told. */
 export function actButton(label, action, { kind = "", iconName = null, title = "" } = {}) {
-  const button = h("button", { type: "button", class: kind, title, "aria-label": label ? null : title }, iconName ? icon(iconName) : null, h("span", label));
+  const button = h("button", { type: "button", class: kind, title, "aria-label": label ? null : title },
+    iconName ? icon(iconName) : null, h("span", label));
   button.addEventListener("click", () => act(button, action));
   return button;
 }
 
-/** Keep `place` equal to the buttons that are wanted, by name. Those that stay are not made anew: what is pressed in one
- * moment must still be there when it is let go. */
+/** Keep `place` equal to the buttons that are wanted, by name. Those that stay are not made anew: what is pressed in
+ * one moment must still be there when it is let go. */
 export function buttons(place, wanted, make, disabled = {}) {
   const focused = place.contains(document.activeElement);
-  keyed(place, wanted, (name) => name, (name) => make[name](), (node, name) => { if (name in disabled) node.disabled = disabled[name]; });
+  keyed(place, wanted, (name) => name, (name) => make[name](), (node, name) => {
+    if (name in disabled) node.disabled = disabled[name];
+  });
   if (focused && !place.contains(document.activeElement)) place.firstElementChild?.focus();
 }
 
@@ -189,7 +196,8 @@ export function field(label, input, hint = null) {
   const id = input.id || `f-${Math.random().toString(36).slice(2, 8)}`;
   const target = input.matches("input, textarea, select") ? input : input.querySelector("input, textarea, select");
   target.id = id;
-  return h("div.field", h("label", { htmlFor: id }, label), input, hint ? h("p.hint", hint) : null, h("p.field-error", { hidden: true }));
+  return h("div.field", h("label", { htmlFor: id }, label), input, hint ? h("p.hint", hint) : null,
+    h("p.field-error", { hidden: true }));
 }
 
 /** Show a problem at the field it is about, or as a notice. */

@@ -5,9 +5,11 @@ import { h } from "./dom.js";
 import { icon } from "./icons.js";
 import { failure } from "./parts.js";
 
-/** A select of the agents that `fits` likes. Those that cannot run here are listed, with the reason, and cannot be chosen. */
+/** A select of the agents that `fits` likes. Those that cannot run here are listed, with the reason, and cannot be
+ * chosen. */
 export function agentPicker(chosen = "", fits = () => true) {
-  const select = h("select", { name: "agent" }, h("option", { value: chosen }, chosen || "…")); // who is quicker than the answer gets what was chosen, or the default
+  // who is quicker than the answer gets what was chosen, or the default
+  const select = h("select", { name: "agent" }, h("option", { value: chosen }, chosen || "…"));
   select.ready = (async () => {
     const { agents: all, default: preset } = await get("/agents");
     const agents = all.filter(fits);
@@ -24,7 +26,9 @@ export function agentPicker(chosen = "", fits = () => true) {
 
 /** An input for an absolute path with a button that looks around on the server. */
 export function directoryPicker(chosen = "") {
-  const input = h("input.mono", { name: "workdir", value: chosen, placeholder: "/path, or the agent's own", spellcheck: false, autocomplete: "off" });
+  const input = h("input.mono", {
+    name: "workdir", value: chosen, placeholder: "/path, or the agent's own", spellcheck: false, autocomplete: "off",
+  });
   const browse = h("button", { type: "button", title: "Look for a directory" }, icon("folder"), h("span", "Browse"));
   browse.addEventListener("click", async () => {
     const found = await chooseDirectory(input.value.trim());
@@ -41,10 +45,12 @@ function chooseDirectory(start) {
   return new Promise((resolve) => {
     const path = h("input.mono", { "aria-label": "Path", spellcheck: false, autocomplete: "off" });
     const list = h("ul.directories", { "aria-label": "Directories" });
-    const dialog = h("dialog.dialog.picker", { onclose: () => { resolve(dialog.returnValue === "yes" ? path.value : null); dialog.remove(); } },
+    const dialog = h("dialog.dialog.picker",
+      { onclose: () => { resolve(dialog.returnValue === "yes" ? path.value : null); dialog.remove(); } },
       h("form", { method: "dialog" },
         h("h2", "Choose a directory"), path, list,
-        h("div.dialog-buttons", h("button", { type: "submit", value: "no" }, "Cancel"), h("button.primary", { type: "submit", value: "yes" }, "Use this one"))));
+        h("div.dialog-buttons", h("button", { type: "submit", value: "no" }, "Cancel"),
+          h("button.primary", { type: "submit", value: "yes" }, "Use this one"))));
     const ask = asking();
     let typed = false;
     const enter = async (to) => {
@@ -58,7 +64,8 @@ function chooseDirectory(start) {
         if (!typed) path.value = found.path;
         list.replaceChildren(
           ...(found.parent ? [entry("..", "up", () => enter(found.parent))] : []),
-          ...found.directories.map((name) => entry(name, "folder", () => enter(`${found.path.replace(/\/$/, "")}/${name}`))));
+          ...found.directories.map((name) =>
+            entry(name, "folder", () => enter(`${found.path.replace(/\/$/, "")}/${name}`))));
         if (!found.directories.length) list.append(h("li.faint.padded", "no directories in here"));
         list.inert = false;
         if (!typed) list.querySelector("button")?.focus();

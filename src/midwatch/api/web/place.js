@@ -9,4 +9,5 @@ export const single = told.session ?? null;
 export const API = told.api ?? "/api/v1";
 
 /** Where a session's routes for clients of agentapi are. */
-export const surface = (key) => new URL(told.surface ?? `/sessions/${encodeURIComponent(key)}/agentapi`, location.href).pathname.replace(/\/$/, "");
+export const surface = (key) =>
+  new URL(told.surface ?? `/sessions/${encodeURIComponent(key)}/agentapi`, location.href).pathname.replace(/\/$/, "");

@@ -15,14 +15,16 @@ const WORDS = { waiting_for_session: "waiting", timeout: "timed out" };
 /** The status of an automation or goal as a mark. */
 export function updateStanding(node, one) {
   const runs = one.running && one.status !== "deleted" && one.status !== "complete";
-  node.dataset.status = runs ? "running" : { complete: "done", timeout: "failed", deleted: "closed", active: "live" }[one.status] ?? one.status;
+  node.dataset.status = runs
+    ? "running"
+    : { complete: "done", timeout: "failed", deleted: "closed", active: "live" }[one.status] ?? one.status;
   say(node, runs ? "running" : (WORDS[one.status] ?? one.status));
   node.title = one.paused_why ?? "";
   return node;
 }
 
-/** Follow the stream for what `concerns` says it is about; `read` is asked at most once in a while for each. What happens
- * before the `first` reading is done is looked at after it, as it may not be in it. */
+/** Follow the stream for what `concerns` says it is about; `read` is asked at most once in a while for each. What
+ * happens before the `first` reading is done is looked at after it, as it may not be in it. */
 export function follow(page, { first, concerns, read, reset }) {
   const asked = new Map();
   const soon = (id) => {
@@ -75,7 +77,9 @@ export function tokensOf(run) {
   return read == null && written == null ? null : (read ?? 0) + (written ?? 0);
 }
 
-export const short = (number) => (number < 10000 ? String(number) : new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(number));
+export const short = (number) => (number < 10000
+  ? String(number)
+  : new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(number));
 
 /** Mark and duration of a run, kept in place. */
 export function runParts(run) {

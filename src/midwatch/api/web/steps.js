@@ -10,7 +10,10 @@ import { grow } from "./partial.js";
 import { single } from "./place.js";
 import { duration } from "./time.js";
 
-const TOOL_ICONS = { read: "file", edit: "edit", delete: "bin", move: "move", search: "search", execute: "terminal", think: "thought", fetch: "globe" };
+const TOOL_ICONS = {
+  read: "file", edit: "edit", delete: "bin", move: "move", search: "search", execute: "terminal", think: "thought",
+  fetch: "globe",
+};
 const LONG = 100000; // characters of a result that are shown at once
 
 /** The element of a step, and how to bring it up to date. */
@@ -51,7 +54,11 @@ const KINDS = {
     make() {
       const count = h("span.faint.num");
       const list = h("ol.plan-list");
-      return Object.assign(h("li.step-item", h("section.step.plan", { "aria-label": "Plan" }, h("p.plan-head", icon("tasks", 14), h("b", "Plan"), count), list)), { count, list });
+      return Object.assign(
+        h("li.step-item",
+          h("section.step.plan", { "aria-label": "Plan" }, h("p.plan-head", icon("tasks", 14), h("b", "Plan"), count),
+            list)),
+        { count, list });
     },
     update(item, { entries }) {
       const done = entries.filter((one) => one.status === "completed").length;
@@ -86,11 +93,16 @@ const KINDS = {
       const named = step.title || step.tool || "a tool";
       say(item.parts.title, firstLine(named, 300)).title = step.title && step.tool ? `${step.tool}: ${named}` : named;
       say(item.parts.state, step.open ? "runs" : step.ended ? (step.bad ? "failed" : "") : "cut off");
-      if (step.duration != null) item.parts.time.replaceWith((item.parts.time = h("span.num.took", duration(step.duration, { fine: true }))));
-      else { attribute(item.parts.time, "from", step.started); attribute(item.parts.time, "to", step.ended ?? (step.open ? null : step.started)); }
+      if (step.duration != null)
+        item.parts.time.replaceWith((item.parts.time = h("span.num.took", duration(step.duration, { fine: true }))));
+      else {
+        attribute(item.parts.time, "from", step.started);
+        attribute(item.parts.time, "to", step.ended ?? (step.open ? null : step.started));
+      }
       if (item.firstChild.open) fillTool(item);
       const diffs = step.diffs ?? [];
-      keyed(item.lastChild, diffs.map((one, at) => ({ ...one, at })), (one) => `${one.at} ${step.endSeq}`, (one) => fileDiff(one));
+      keyed(item.lastChild, diffs.map((one, at) => ({ ...one, at })), (one) => `${one.at} ${step.endSeq}`,
+        (one) => fileDiff(one));
     },
   },
 
@@ -98,9 +110,12 @@ const KINDS = {
     make: (step) => h("li.step-item", h("p.step.asked", { data: { status: step.status } }, icon("question", 14),
       h("span.said", step.command ? h("code", step.command) : step.question || "It asked"), h("span.answer-text"))),
     update(item, step) {
-      const said = { granted: "allowed", denied: "denied", expired: "not answered in time" }[step.status] ?? step.status;
+      const said = { granted: "allowed", denied: "denied", expired: "not answered in time" }[step.status] ??
+        step.status;
       const by = step.by ? ` by ${step.by}` : "";
-      say(item.querySelector(".answer-text"), `${step.answer && step.status !== "expired" ? `${step.answer}: ` : ""}${said}${by}${step.why ? ` (${step.why})` : ""}`);
+      say(item.querySelector(".answer-text"),
+        `${step.answer && step.status !== "expired" ? `${step.answer}: ` : ""}${said}${by}` +
+          `${step.why ? ` (${step.why})` : ""}`);
     },
   },
 
@@ -112,7 +127,11 @@ const KINDS = {
   turn: {
     make: () => h("li.step-item", h("p.step.turn.faint")),
     update(item, step) {
-      const parts = [step.status === "completed" ? null : step.status, step.tools ? `${step.tools} ${step.tools === 1 ? "tool" : "tools"}` : null, step.duration == null ? null : duration(step.duration, { fine: true }), usageText(step.usage) || null];
+      const parts = [
+        step.status === "completed" ? null : step.status,
+        step.tools ? `${step.tools} ${step.tools === 1 ? "tool" : "tools"}` : null,
+        step.duration == null ? null : duration(step.duration, { fine: true }), usageText(step.usage) || null,
+      ];
       say(item.firstChild, parts.filter(Boolean).join(" · "));
     },
   },
@@ -135,7 +154,9 @@ function fillTool(item) {
     const more = step.result.length > LONG ? `${step.result.length - LONG} more characters are not shown` : null;
     body.append(fact(step.bad ? "Error" : "Result", shown, more ? h("p.faint", more) : null));
     if (step.cut) whole(step, shown);
-  } else if (!step.open) body.append(fact(step.bad ? "Error" : "Result", h("span.faint", step.ended ? "it returned no text" : "it was cut off before it returned")));
+  } else if (!step.open)
+    body.append(fact(step.bad ? "Error" : "Result",
+      h("span.faint", step.ended ? "it returned no text" : "it was cut off before it returned")));
   details.append(body);
 }
 
@@ -151,7 +172,8 @@ function argumentText(value) {
 }
 
 async function whole(step, shown) {
-  const { events } = await get(`/events${query({ after: step.endSeq - 1, limit: 1, session_key: single })}`).catch(() => ({ events: [] }));
+  const { events } = await get(`/events${query({ after: step.endSeq - 1, limit: 1, session_key: single })}`)
+    .catch(() => ({ events: [] }));
   const result = events[0]?.seq === step.endSeq ? events[0].payload.result : null;
   if (result == null) return;
   Object.assign(step, { result, cut: null });

@@ -133,7 +133,9 @@ export class Stream {
     const guard = setInterval(() => Date.now() - this.#heard > SILENCE && this.#abort.abort(), 5000);
     this.#heard = Date.now();
     try {
-      const reply = await fetch(`${API}/events?${new URLSearchParams({ state: "true", live: "true", ...(single ? { session_key: single } : {}) })}`, {
+      const reply = await fetch(`${API}/events?${new URLSearchParams({
+        state: "true", live: "true", ...(single ? { session_key: single } : {}),
+      })}`, {
         signal: this.#abort.signal,
         cache: "no-store",
         headers: { accept: "text/event-stream", ...resume },
@@ -171,7 +173,8 @@ export class Stream {
       }
       return;
     }
-    if (id === null) return void this.#tell("live", { kind: name, time: new Date(now()).toISOString(), session_key: single, ...data });
+    if (id === null)
+      return void this.#tell("live", { kind: name, time: new Date(now()).toISOString(), session_key: single, ...data });
     if (this.lastSeq !== null && id <= this.lastSeq) return;
     this.lastSeq = id;
     if (this.#current) learnTime(data.time);

@@ -1,6 +1,6 @@
 // The next 24 hours as a strip: a lane for each automation, a mark for each run, a line for now.
 
-import { h, keyed, say, set, svg } from "./dom.js";
+import { cut, h, keyed, say, set, svg } from "./dom.js";
 import { clockTime, dateTime, everySecond, moment, now } from "./time.js";
 
 const HOUR = 3600000;
@@ -20,7 +20,9 @@ class DayStrip extends HTMLElement {
     this.axis = svg("g.axis");
     this.rows = svg("g");
     this.line = svg("g.now-line", svg("line"), svg("text", { y: 12 }, "now"));
-    this.drawing = svg("svg.strip", { role: "img", "aria-label": "Runs of the next 24 hours; they are listed beside it" }, this.axis, this.rows, this.line);
+    this.drawing = svg("svg.strip",
+      { role: "img", "aria-label": "Runs of the next 24 hours; they are listed beside it" }, this.axis, this.rows,
+      this.line);
     this.list = h("ol.strip-list", { "aria-label": "Next runs" });
     this.more = h("p.faint", { hidden: true });
     this.replaceChildren(h("div.strip-frame", this.drawing, this.more), this.list);
@@ -54,7 +56,8 @@ class DayStrip extends HTMLElement {
     const height = AXIS + Math.max(1, lanes.length) * LANE;
     set(this.drawing, { height, viewBox: `0 0 ${width} ${height}` });
     this.#drawAxis(from, place, height, width - label);
-    keyed(this.rows, lanes, (lane) => lane.id, (lane) => this.#lane(lane), (node, lane) => this.#update(node, lane, lanes.indexOf(lane), { from, place, label, width }));
+    keyed(this.rows, lanes, (lane) => lane.id, (lane) => this.#lane(lane),
+      (node, lane) => this.#update(node, lane, lanes.indexOf(lane), { from, place, label, width }));
     const x = place(now());
     set(this.line.firstChild, { x1: x, x2: x, y1: AXIS - 4, y2: height });
     set(this.line.lastChild, { x });
@@ -68,7 +71,8 @@ class DayStrip extends HTMLElement {
     const hours = [];
     for (let hour = 1; hour <= 24; hour += 1) {
       const at = first.getTime() + hour * HOUR;
-      if (new Date(at).getHours() % step === 0 && at > now() + (BEFORE * step) / 2 && at < now() + AHEAD - HOUR / 2) hours.push(at);
+      if (new Date(at).getHours() % step === 0 && at > now() + (BEFORE * step) / 2 && at < now() + AHEAD - HOUR / 2)
+        hours.push(at);
     }
     this.axis.replaceChildren(...hours.map((at) => svg("g",
       svg("line", { x1: place(at), x2: place(at), y1: AXIS - 4, y2: height }),
@@ -88,22 +92,32 @@ class DayStrip extends HTMLElement {
   #update(node, lane, at, { from, place, label, width }) {
     set(node, { transform: `translate(0 ${AXIS + at * LANE})` });
     const letters = Math.floor((label - 12) / 6.2);
-    node.name.textContent = lane.name.length > letters ? `${lane.name.slice(0, letters - 1)}…` : lane.name;
+    node.name.textContent = cut(lane.name, letters);
     set(node.base, { x1: label, x2: width - 8 });
     const most = Math.max(1.5, Math.min(4, (0.6 * (width - label)) / (lane.ahead.length + 1)));
-    const behind = lane.behind.filter((run) => run.at >= from).map((run) => mark(place(run.at), 4, `mark was ${run.status}`, `${moment(run.at)}: ${run.status}`));
-    const ahead = lane.ahead.filter((time) => time >= now() - 60000 && time <= now() + AHEAD).map((time) => mark(place(time), most, "mark", moment(time)));
+    const behind = lane.behind
+      .filter((run) => run.at >= from)
+      .map((run) => mark(place(run.at), 4, `mark was ${run.status}`, `${moment(run.at)}: ${run.status}`));
+    const ahead = lane.ahead
+      .filter((time) => time >= now() - 60000 && time <= now() + AHEAD)
+      .map((time) => mark(place(time), most, "mark", moment(time)));
     node.marks.replaceChildren(...behind, ...ahead);
   }
 
   #drawList() {
-    const all = this.#lanes.flatMap((lane) => lane.ahead.slice(0, OF_ONE).map((at) => ({ at, lane }))).sort((a, b) => a.at - b.at).slice(0, LISTED);
+    const all = this.#lanes
+      .flatMap((lane) => lane.ahead.slice(0, OF_ONE).map((at) => ({ at, lane })))
+      .sort((a, b) => a.at - b.at)
+      .slice(0, LISTED);
     const wanted = all.map(({ at, lane }) => ({ key: `${lane.id}@${at}`, at, lane }));
     keyed(this.list, wanted, (one) => one.key, ({ at, lane }) => h("li",
-      h("a.row.strip-row", { href: `/automations/${lane.id}` }, h("time.num", { dateTime: new Date(at).toISOString(), title: dateTime(at) }, clockTime(at)), h("span.cut", lane.name))));
+      h("a.row.strip-row", { href: `/automations/${lane.id}` },
+        h("time.num", { dateTime: new Date(at).toISOString(), title: dateTime(at) }, clockTime(at)),
+        h("span.cut", lane.name))));
   }
 }
 
-const mark = (x, width, kind, title) => svg("rect", { class: kind, x: x - width / 2, y: 5, width, height: 14, rx: width / 2 }, svg("title", title));
+const mark = (x, width, kind, title) =>
+  svg("rect", { class: kind, x: x - width / 2, y: 5, width, height: 14, rx: width / 2 }, svg("title", title));
 
 customElements.define("mw-day", DayStrip);

@@ -20,7 +20,7 @@ export function duration(seconds, { fine = false } = {}) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";
   if (seconds < 0) seconds = 0;
   if (fine && seconds < 0.0095) return `${Math.max(seconds * 1000, 0).toFixed(1)} ms`;
-  if (fine && seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (fine && seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 60) return fine && seconds < 10 ? `${seconds.toFixed(1)} s` : `${Math.floor(seconds)} s`;
   const whole = Math.floor(seconds);
   const pad = (number) => String(number).padStart(2, "0");
@@ -60,7 +60,8 @@ function coarse(seconds, whole = Math.floor) {
 }
 
 const clock = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
-const hours = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const hours = new Intl.DateTimeFormat(undefined,
+  { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 
 /** Date and time in the reader's zone. */
 export const dateTime = (at) => (at ? clock.format(new Date(at)) : "–");
@@ -72,7 +73,8 @@ const days = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeri
 /** The time of day, to the minute. */
 export const clockTime = (at) => minutes.format(new Date(at));
 /** A moment to come: the time of day, with the day where it is not today. */
-export const moment = (at) => (at ? `${isToday(at) ? "" : `${days.format(new Date(at))}, `}${minutes.format(new Date(at))}` : "–");
+export const moment = (at) =>
+  (at ? `${isToday(at) ? "" : `${days.format(new Date(at))}, `}${minutes.format(new Date(at))}` : "–");
 
 /** Whether `at` is today, where the reader is. */
 export const isToday = (at) => new Date(at).toDateString() === new Date(now()).toDateString();

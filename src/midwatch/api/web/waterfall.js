@@ -1,6 +1,7 @@
-// A task's events as bars over time: attempts, turns, model calls with what they used, tools and waits. Plain SVG, readable by keyboard.
+// A task's events as bars over time: attempts, turns, model calls with what they used, tools and waits. Plain SVG,
+// readable by keyboard.
 
-import { h, keyed, say, set, svg } from "./dom.js";
+import { cut, h, keyed, say, set, svg } from "./dom.js";
 import { dollars, tokens, usageText } from "./figures.js";
 import { line } from "./model.js";
 import { dateTime, duration, everySecond, length, now } from "./time.js";
@@ -14,7 +15,11 @@ export function spans(events) {
   const found = [];
   const open = new Map();
   const begin = (key, event, kind, label, depth) => {
-    const span = { key: `${key}#${event.seq}`, kind, label, depth, from: Date.parse(event.time), to: null, bad: false, event, end: null };
+    end(key, event); // another of the same name: nobody tells of the first any more
+    const span = {
+      key: `${key}#${event.seq}`, kind, label, depth, from: Date.parse(event.time), to: null, bad: false, event,
+      end: null,
+    };
     open.set(key, span);
     found.push(span);
   };
@@ -28,8 +33,10 @@ export function spans(events) {
   for (const event of events) {
     const { kind, payload: p } = event;
     if (kind === "task_submitted") begin("wait", event, "wait", "in the queue", 0);
-    else if (kind === "task_started") { end("wait", event); begin("attempt", event, "attempt", `attempt ${event.attempt ?? 1}`, 0); }
-    else if (kind === "turn_start") begin("turn", event, "turn", "turn", 1);
+    else if (kind === "task_started") {
+      end("wait", event);
+      begin("attempt", event, "attempt", `attempt ${event.attempt ?? 1}`, 0);
+    } else if (kind === "turn_start") begin("turn", event, "turn", "turn", 1);
     else if (kind === "turn_end") end("turn", event, ["error", "timeout", "budget"].includes(p.status));
     else if (kind === "llm_request") begin(`llm ${p.request_id}`, event, "llm", p.model, 2);
     else if (kind === "llm_response") end(`llm ${p.request_id}`, event, p.finish_reason === "error");
@@ -37,10 +44,16 @@ export function spans(events) {
     else if (kind === "tool_exec_end") end(`tool ${p.tool_call_id ?? p.tool}`, event, p.is_error);
     else if (kind === "approval_requested") begin(`ask ${p.approval_id}`, event, "wait", "waits for an answer", 2);
     else if (kind === "approval_resolved") end(`ask ${p.approval_id}`, event);
-    else if (kind === "task_waiting" && p.wait !== "approval") { endAll(event, false); begin("wait", event, "wait", p.wait, 0); }
-    else if (kind === "task_interrupted") { endAll(event, false); begin("wait", event, "wait", `interrupted: ${p.reason}`, 0); }
-    else if (kind === "task_rescued") { endAll(event, true); if (p.action !== "fail") begin("wait", event, "wait", "rescued", 0); }
-    else if (kind === "task_finished") endAll(event, p.status === "failed");
+    else if (kind === "task_waiting" && p.wait !== "approval") {
+      endAll(event, false);
+      begin("wait", event, "wait", p.wait, 0);
+    } else if (kind === "task_interrupted") {
+      endAll(event, false);
+      begin("wait", event, "wait", `interrupted: ${p.reason}`, 0);
+    } else if (kind === "task_rescued") {
+      endAll(event, true);
+      if (p.action !== "fail") begin("wait", event, "wait", "rescued", 0);
+    } else if (kind === "task_finished") endAll(event, p.status === "failed");
   }
   return found;
 }
@@ -51,7 +64,9 @@ const used = (span) => (span.kind === "llm" && span.end ? usageText(span.end.pay
 const brief = (span) => {
   const usage = (span.kind === "llm" && span.end?.payload.usage) || {};
   const count = (usage.input_tokens ?? 0) + (usage.output_tokens ?? 0);
-  return [count ? tokens(count) : null, usage.cost_usd == null ? null : dollars(usage.cost_usd)].filter(Boolean).join(" · ");
+  return [count ? tokens(count) : null, usage.cost_usd == null ? null : dollars(usage.cost_usd)]
+    .filter(Boolean)
+    .join(" · ");
 };
 
 class Waterfall extends HTMLElement {
@@ -92,17 +107,22 @@ class Waterfall extends HTMLElement {
     const to = Math.max(from + 20, ...all.map((span) => span.to ?? now()));
     const place = (time) => lane.x + ((time - from) / (to - from)) * (lane.end - lane.x);
     set(this.list, { height: AXIS + all.length * ROW + 4 });
-    this.#drawAxis((to - from) / 1000, Math.max(2, Math.floor((lane.end - lane.x) / 46)), (seconds) => place(from + seconds * 1000));
+    this.#drawAxis((to - from) / 1000, Math.max(2, Math.floor((lane.end - lane.x) / 46)),
+      (seconds) => place(from + seconds * 1000));
     let line = 0;
     keyed(this.rows, all, (span) => span.key, (span) => this.#row(span), (node, span) => {
       const end = span.to ?? now();
       set(node, { transform: `translate(0 ${AXIS + line++ * ROW})` });
-      set(node.bar, { x: place(span.from), width: Math.max(3, place(end) - place(span.from)), class: `bar ${span.kind}${span.bad ? " bad" : ""}${span.to ? "" : " open"}` });
+      set(node.bar, {
+        x: place(span.from), width: Math.max(3, place(end) - place(span.from)),
+        class: `bar ${span.kind}${span.bad ? " bad" : ""}${span.to ? "" : " open"}`,
+      });
       const took = duration((end - span.from) / 1000, { fine: true });
       say(node.took, took);
       const fits = Math.floor((lane.x - 8 - span.depth * 10) / 6.2);
-      say(node.label, span.label.length > fits ? `${span.label.slice(0, fits - 1)}…` : span.label);
-      node.setAttribute("aria-label", [span.label, span.to ? took : `${took} so far`, used(span)].filter(Boolean).join(", "));
+      say(node.label, cut(span.label, fits));
+      node.setAttribute("aria-label",
+        [span.label, span.to ? took : `${took} so far`, used(span)].filter(Boolean).join(", "));
       this.#note(node, span, place(span.from), place(end), lane);
       if (node.shown) this.#tell(span);
     });
@@ -134,7 +154,10 @@ class Waterfall extends HTMLElement {
   #tell(span) {
     const took = duration(((span.to ?? now()) - span.from) / 1000, { fine: true });
     const ended = span.end && span.end !== span.event ? ` → ${line(span.end)}` : "";
-    const parts = [span.label, span.to ? took : `${took} so far`, used(span), dateTime(span.event.time), `${line(span.event)}${ended}`];
+    const parts = [
+      span.label, span.to ? took : `${took} so far`, used(span), dateTime(span.event.time),
+      `${line(span.event)}${ended}`,
+    ];
     say(this.detail, parts.filter(Boolean).join(" · "));
   }
 
@@ -150,11 +173,16 @@ class Waterfall extends HTMLElement {
   }
 
   #drawAxis(seconds, most, place) {
-    const step = [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400].find((one) => seconds / one <= Math.min(5, most)) ?? 86400 * Math.ceil(seconds / 86400 / 3);
+    const step = [
+      0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600,
+      86400,
+    ].find((one) => seconds / one <= Math.min(5, most)) ?? 86400 * Math.ceil(seconds / 86400 / 3);
     const ticks = [];
     for (let time = 0; time < seconds * 0.93; time += step) ticks.push(time);
     keyed(this.axis, ticks, (tick) => tick, (tick) => {
-      const node = svg("g", svg("line", { y1: AXIS - 4, y2: "100%" }), svg("text", { y: 12 }, tick ? (tick < 10 ? duration(tick, { fine: true }).replace(/\.0 /, " ") : length(tick)) : "0"));
+      const node = svg("g", svg("line", { y1: AXIS - 4, y2: "100%" }),
+        svg("text", { y: 12 },
+          tick ? (tick < 10 ? duration(tick, { fine: true }).replace(/\.0 /, " ") : length(tick)) : "0"));
       return node;
     }, (node, tick) => {
       const x = place(tick);

@@ -2,7 +2,10 @@
 // events and keeps the steps in order; `steps.js` draws them.
 
 /** The stored kinds that make steps, for asking the log. */
-export const WORK_KINDS = ["thought_update", "plan_update", "tool_exec_start", "tool_exec_end", "approval_requested", "approval_resolved", "turn_end", "llm_response", "error", "task_finished"];
+export const WORK_KINDS = [
+  "thought_update", "plan_update", "tool_exec_start", "tool_exec_end", "approval_requested", "approval_resolved",
+  "turn_end", "llm_response", "error", "task_finished",
+];
 const MAKERS = new Set([...WORK_KINDS, "thought_delta"]);
 const turnOf = (event) => `${event.task_id} ${event.attempt ?? ""}`;
 
@@ -27,7 +30,8 @@ export class Work {
 
   /** Begin again, with these events. `said` is when the last message was. */
   reset(events, said = "") {
-    const live = [...this.#known].filter(([, one]) => one.kind === "thought" && one.open); // no stored event has them yet
+    // no stored event has them yet
+    const live = [...this.#known].filter(([, one]) => one.kind === "thought" && one.open);
     Object.assign(this, { steps: [] });
     this.#latest = said;
     for (const one of [this.#known, this.#questions, this.#used, this.#seen]) one.clear();
@@ -41,7 +45,8 @@ export class Work {
 
   /** What a task still had in hand is over: it stopped, or begins anew. */
   close(task) {
-    for (const step of this.steps) if (step.task === task && step.open) Object.assign(step, { open: false, version: step.version + 1 });
+    for (const step of this.steps)
+      if (step.task === task && step.open) Object.assign(step, { open: false, version: step.version + 1 });
   }
 
   // A live event tells no time, and this machine's clock is another one: it came after what is stored so far.
@@ -51,7 +56,10 @@ export class Work {
       Object.assign(found, fields, { version: found.version + 1 });
       return found;
     }
-    const made = { key: `${name}#${event.seq ?? event.time}`, task: event.task_id, time: event.seq ? event.time : this.#latest || event.time, version: 0, open: false, ...fields };
+    const made = {
+      key: `${name}#${event.seq ?? event.time}`, task: event.task_id,
+      time: event.seq ? event.time : this.#latest || event.time, version: 0, open: false, ...fields,
+    };
     this.#known.set(name, made);
     this.steps.push(made);
     return made;
@@ -92,7 +100,8 @@ export class Work {
     const name = this.#tool(event, p);
     if (this.#known.get(name)?.open === false) this.#known.delete(name);
     return this.#step(name, event, {
-      kind: "tool", tool: p.tool, open: false, ended: event.time, duration: p.duration ?? null, bad: Boolean(p.is_error),
+      kind: "tool", tool: p.tool, open: false, ended: event.time, duration: p.duration ?? null,
+      bad: Boolean(p.is_error),
       result: p.result ?? null, cut: p.cut ?? null, diffs: p.diffs ?? [], endSeq: event.seq,
     });
   }
@@ -110,7 +119,10 @@ export class Work {
   approval_resolved(event, p) {
     const asked = this.#questions.get(p.approval_id);
     const by = p.answered_by ?? event.actor ?? null;
-    return this.#step(`question ${p.approval_id}`, event, { kind: "question", question: asked?.question ?? "", command: asked?.command ?? null, status: p.status, answer: p.answer ?? null, why: p.why ?? null, by, rule: p.rule ?? null });
+    return this.#step(`question ${p.approval_id}`, event, {
+      kind: "question", question: asked?.question ?? "", command: asked?.command ?? null, status: p.status,
+      answer: p.answer ?? null, why: p.why ?? null, by, rule: p.rule ?? null,
+    });
   }
 
   error(event, p) {
@@ -119,7 +131,8 @@ export class Work {
 
   llm_response(event, { usage, model }) {
     const sum = this.#used.get(turnOf(event)) ?? {};
-    for (const name of ["input_tokens", "output_tokens", "cost_usd"]) if (Number.isFinite(usage?.[name])) sum[name] = (sum[name] ?? 0) + usage[name];
+    for (const name of ["input_tokens", "output_tokens", "cost_usd"])
+      if (Number.isFinite(usage?.[name])) sum[name] = (sum[name] ?? 0) + usage[name];
     if (model) sum.model = model;
     this.#used.set(turnOf(event), sum);
     return null;
@@ -128,8 +141,12 @@ export class Work {
   turn_end(event, p) {
     this.close(event.task_id);
     const own = this.steps.filter((one) => one.task === event.task_id);
-    const tools = own.slice(own.findLastIndex((one) => one.kind === "turn") + 1).filter((one) => one.kind === "tool").length;
-    return this.#step(`turn ${turnOf(event)}`, event, { kind: "turn", status: p.status, duration: p.duration ?? null, tools, usage: this.#used.get(turnOf(event)) ?? null });
+    const tools = own.slice(own.findLastIndex((one) => one.kind === "turn") + 1)
+      .filter((one) => one.kind === "tool").length;
+    return this.#step(`turn ${turnOf(event)}`, event, {
+      kind: "turn", status: p.status, duration: p.duration ?? null, tools,
+      usage: this.#used.get(turnOf(event)) ?? null,
+    });
   }
 
   task_finished(event, { usage }) {

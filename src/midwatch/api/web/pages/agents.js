@@ -17,18 +17,29 @@ export default async function agents(main, page) {
     const { agents: found, default: preset } = await get("/agents");
     if (!page.isShown() || !isNext()) return;
     list.querySelector(".skeleton")?.remove();
-    const ranked = found.map((one) => ({ ...one, preset: one.name === preset })).sort((a, b) => Number(!a.live) - Number(!b.live) || Number(Boolean(a.problem)) - Number(Boolean(b.problem)) || a.name.localeCompare(b.name));
+    const ranked = found
+      .map((one) => ({ ...one, preset: one.name === preset }))
+      .sort((a, b) => Number(!a.live) - Number(!b.live) ||
+        Number(Boolean(a.problem)) - Number(Boolean(b.problem)) || a.name.localeCompare(b.name));
     keyed(list, ranked, (one) => one.name, card, update);
     list.querySelector(".empty")?.remove();
-    if (!found.length) list.append(empty("No agents", "Install one, such as claude or codex, or describe your own in midwatch.toml.", command("midwatch agents")));
+    if (!found.length)
+      list.append(empty("No agents", "Install one, such as claude or codex, or describe your own in midwatch.toml.",
+        command("midwatch agents")));
     list.querySelector(".hint-card")?.remove();
-    if (found.length && found.every((one) => one.kind === "demo")) list.append(h("div.hint-card", empty("Only the demo so far", "It needs nothing and thinks nothing. Install an agent such as claude, codex or gemini and it is found; or describe any command under [agents.NAME] in midwatch.toml.", command("midwatch agents"), command("midwatch doctor"))));
+    if (found.length && found.every((one) => one.kind === "demo"))
+      list.append(h("div.hint-card",
+        empty("Only the demo so far",
+          "It needs nothing and thinks nothing. Install an agent such as claude, codex or gemini and it is found; " +
+            "or describe any command under [agents.NAME] in midwatch.toml.",
+          command("midwatch agents"), command("midwatch doctor"))));
     count();
   };
   const count = perFrame(() => {
     const busy = new Map();
     for (const task of desk.running.values()) busy.set(task.agent, (busy.get(task.agent) ?? 0) + 1);
-    for (const node of list.querySelectorAll("[data-agent]")) say(node.querySelector(".busy"), busy.get(node.dataset.agent) ?? 0);
+    for (const node of list.querySelectorAll("[data-agent]"))
+      say(node.querySelector(".busy"), busy.get(node.dataset.agent) ?? 0);
   });
   page.whenLeft(desk.on("tasks", count));
   await read();
@@ -41,7 +52,8 @@ function card(one) {
     lead(`/tasks/${task.id}`);
   }, { kind: "acts", title: "Hand it a short real task and watch" });
   return h("article.panel.card", { data: { agent: one.name } },
-    h("div.card-head", h("h2", one.name), h("span.tag", one.kind ?? "elsewhere"), h("span.tag.preset", { hidden: true }, "default"), h("span.spacer"), h("span.status")),
+    h("div.card-head", h("h2", one.name), h("span.tag", one.kind ?? "elsewhere"),
+      h("span.tag.preset", { hidden: true }, "default"), h("span.spacer"), h("span.status")),
     h("p.dim.about"),
     h("p.problem", { hidden: true }),
     h("dl.facts",
@@ -51,7 +63,9 @@ function card(one) {
       h("div.fact", h("dt", "Slots"), h("dd.num", h("span.busy", "0"), " of ", h("span.slots"), " busy")),
       h("div.fact", h("dt", "Timeout"), h("dd.timeout")),
       h("div.fact", h("dt", "After a crash"), h("dd.crash"))),
-    h("div.card-foot", test, h("a.button.quiet.acts", { href: `/tasks/new?agent=${encodeURIComponent(one.name)}` }, "New task"), h("a.button.quiet", { href: `/tasks?agent=${encodeURIComponent(one.name)}` }, "Its tasks")));
+    h("div.card-foot", test,
+      h("a.button.quiet.acts", { href: `/tasks/new?agent=${encodeURIComponent(one.name)}` }, "New task"),
+      h("a.button.quiet", { href: `/tasks?agent=${encodeURIComponent(one.name)}` }, "Its tasks")));
 }
 
 function update(node, one) {

@@ -23,14 +23,18 @@ export default async function automations(main, page) {
   const day = panel("Next 24 hours", { name: "day" });
   const none = h("p.faint.padded", { hidden: true }, "Nothing is due in the next 24 hours.");
   day.body.append(strip, none);
-  const content = h("div", { hidden: true }, day.node, body); // shown when there is something to show, so that nothing moves
+  // shown when there is something to show, so that nothing moves
+  const content = h("div", { hidden: true }, day.node, body);
   main.append(
-    pageHead("Automations", h("a.button.primary.acts", { href: "/automations/new" }, icon("plus"), h("span", "New automation"))),
+    pageHead("Automations",
+      h("a.button.primary.acts", { href: "/automations/new" }, icon("plus"), h("span", "New automation"))),
     filters(status), loading, content);
   const data = { all: new Map(), days: new Map() };
   const draw = perFrame(() => {
     if (!page.isShown() || !data.loaded) return;
-    const rows = [...data.all.values()].filter((one) => (status ? one.status === status : one.status !== "deleted")).sort((a, b) => (a.id < b.id ? 1 : -1));
+    const rows = [...data.all.values()]
+      .filter((one) => (status ? one.status === status : one.status !== "deleted"))
+      .sort((a, b) => (a.id < b.id ? 1 : -1));
     placed(list, rows, (one) => one.id, row, (node, one) => update(node, one, data.days.get(one.id)));
     const lanes = rows.map((one) => lane(one, data.days.get(one.id)));
     day.node.hidden = status === "deleted" || !rows.length;
@@ -45,8 +49,13 @@ export default async function automations(main, page) {
   const read = async (id = null) => {
     const { isNext } = ask();
     const [found, days] = id
-      ? await Promise.all([get(`/automations/${id}`).then((one) => ({ automations: [one] })), get(`/schedules/day?id=${id}`)])
-      : await Promise.all([get(`/automations${query({ status, limit: LISTED })}`), get(`/schedules/day${query({ status, limit: LISTED })}`)]);
+      ? await Promise.all([
+        get(`/automations/${id}`).then((one) => ({ automations: [one] })), get(`/schedules/day?id=${id}`),
+      ])
+      : await Promise.all([
+        get(`/automations${query({ status, limit: LISTED })}`),
+        get(`/schedules/day${query({ status, limit: LISTED })}`),
+      ]);
     if (!page.isShown()) return;
     loading.remove();
     content.hidden = false;
@@ -60,33 +69,49 @@ export default async function automations(main, page) {
     if (event.kind === "automation_fired") runs.set(event.payload.task_id, event.payload.automation_id);
     if (event.payload?.automation_id) return subjectOf(event);
     if (!RUN_KINDS.has(event.kind)) return null;
-    return runs.get(event.task_id) ?? [...data.days.values()].find((one) => one.runs.some((run) => run.task_id === event.task_id))?.id ?? null;
+    return runs.get(event.task_id) ??
+      [...data.days.values()].find((one) => one.runs.some((run) => run.task_id === event.task_id))?.id ?? null;
   };
   const first = read();
-  follow(page, { first, concerns, read: (id) => read(id).catch(() => {}), reset: () => { data.all.clear(); read().catch(() => {}); } });
+  follow(page, {
+    first, concerns, read: (id) => read(id).catch(() => {}),
+    reset: () => { data.all.clear(); read().catch(() => {}); },
+  });
   page.whenLeft(attention.on(draw));
   try {
     await first;
   } catch (problem) {
-    if (page.isShown()) loading.replaceChildren(failure(problem, () => go(location.pathname + location.search, { replace: true })));
+    if (page.isShown())
+      loading.replaceChildren(failure(problem, () => go(location.pathname + location.search, { replace: true })));
   }
 }
 
 function lane(one, day) {
-  const behind = (day?.runs ?? []).filter((run) => run.started_at).map((run) => ({ at: Date.parse(run.started_at), status: run.status }));
-  return { id: one.id, name: nameOf(one), ahead: one.status === "active" ? (day?.next_runs ?? []).map((at) => Date.parse(at)) : [], behind };
+  const behind = (day?.runs ?? [])
+    .filter((run) => run.started_at)
+    .map((run) => ({ at: Date.parse(run.started_at), status: run.status }));
+  return {
+    id: one.id, name: nameOf(one),
+    ahead: one.status === "active" ? (day?.next_runs ?? []).map((at) => Date.parse(at)) : [], behind,
+  };
 }
 
 function filters(status) {
   const change = (name) => go(`/automations${query({ status: name })}`, { replace: true });
   return h("div.filters", h("div.segments", { role: "group", "aria-label": "Status" },
-    ["", ...STATUSES].map((name) => h("button", { type: "button", "aria-pressed": String(status === name), onclick: () => change(name) }, name || "all"))));
+    ["", ...STATUSES].map((name) => h("button",
+      { type: "button", "aria-pressed": String(status === name), onclick: () => change(name) }, name || "all"))));
 }
 
 function nothing(status) {
-  if (status) return empty(`No automation is ${status}`, status === "deleted" ? "What is deleted can be brought back for 30 days; it is listed here." : "", h("a.button", { href: "/automations" }, "Show all"));
-  return empty("No automations yet", "An automation is a prompt that an agent gets again and again: at one moment, at an interval, or by the calendar.",
-    h("a.button.primary.acts", { href: "/automations/new" }, "New automation"), command('midwatch automation add --cron "0 9 * * 1-5" "Sum up what is new"'));
+  if (status)
+    return empty(`No automation is ${status}`,
+      status === "deleted" ? "What is deleted can be brought back for 30 days; it is listed here." : "",
+      h("a.button", { href: "/automations" }, "Show all"));
+  return empty("No automations yet",
+    "An automation is a prompt that an agent gets again and again: at one moment, at an interval, or by the calendar.",
+    h("a.button.primary.acts", { href: "/automations/new" }, "New automation"),
+    command('midwatch automation add --cron "0 9 * * 1-5" "Sum up what is new"'));
 }
 
 /** Run it now, and say where. */
@@ -97,12 +122,16 @@ export async function runNow(one) {
 
 function row(one) {
   const parts = {
-    status: h("span.status"), title: h("span.cut.row-title"), when: h("span.cut.dim.when"), dots: dots(), next: agoOf(null), sub: h("span.cut"),
+    status: h("span.status"), title: h("span.cut.row-title"), when: h("span.cut.dim.when"), dots: dots(),
+    next: agoOf(null), sub: h("span.cut"),
     run: actButton("", () => runNow(one), { kind: "icon-button", iconName: "play", title: "Run now" }),
-    pause: actButton("", () => post(`/automations/${one.id}/pause`), { kind: "icon-button", iconName: "pause", title: "Pause" }),
-    resume: actButton("", () => post(`/automations/${one.id}/resume`), { kind: "icon-button", iconName: "retry", title: "Resume" }),
+    pause: actButton("", () => post(`/automations/${one.id}/pause`),
+      { kind: "icon-button", iconName: "pause", title: "Pause" }),
+    resume: actButton("", () => post(`/automations/${one.id}/resume`),
+      { kind: "icon-button", iconName: "retry", title: "Resume" }),
   };
-  const link = h("a.row.automation-row", { href: `/automations/${one.id}` }, parts.status, parts.title, parts.when, parts.dots, parts.next, h("span.row-sub.cut", parts.sub));
+  const link = h("a.row.automation-row", { href: `/automations/${one.id}` }, parts.status, parts.title, parts.when,
+    parts.dots, parts.next, h("span.row-sub.cut", parts.sub));
   const node = h("li", link, h("span.row-acts.acts", parts.run, parts.pause, parts.resume));
   node.parts = parts;
   return node;
@@ -133,7 +162,10 @@ function update(node, one, day) {
 export function lastText(one) {
   if (!one.last_result) return one.run_count ? "its first run has not ended yet" : "has not run yet";
   const [, word, rest] = /^(\w+): ?(.*)$/s.exec(one.last_result) ?? [null, one.last_result, ""];
-  const text = { ok: "the last run went well", cancelled: "the last run was cancelled", lost: "the last run was lost", error: "the last run failed" }[word] ?? word;
+  const text = {
+    ok: "the last run went well", cancelled: "the last run was cancelled", lost: "the last run was lost",
+    error: "the last run failed",
+  }[word] ?? word;
   const told = ["ok", "cancelled"].includes(word) ? "" : `: ${rest}`;
   return `${text}${told}${one.consecutive_failures > 1 ? ` (${one.consecutive_failures} in a row)` : ""}`;
 }

@@ -7,7 +7,10 @@ import { act, command, empty, failure, pageHead, panel, skeleton } from "../part
 import { handoffRow, MOST, rootOf, updateHandoffRow } from "../passing.js";
 import { follow } from "../standing.js";
 
-const STATUSES = { "": [], open: ["pending", "accepted", "in_progress"], completed: ["completed"], failed: ["failed", "rejected", "expired"], cancelled: ["cancelled"] };
+const STATUSES = {
+  "": [], open: ["pending", "accepted", "in_progress"], completed: ["completed"],
+  failed: ["failed", "rejected", "expired"], cancelled: ["cancelled"],
+};
 const LISTED = 100;
 
 export default async function handoffs(main, page) {
@@ -26,7 +29,9 @@ export default async function handoffs(main, page) {
   let listed = LISTED;
   let next = null;
   let loaded = false;
-  const fits = (one) => (!status || STATUSES[status].includes(one.status)) && (!agent || [one.from_agent_id, one.to_agent_id].includes(agent)) && (!root || rootOf(one) === root || one.task_id === root);
+  const fits = (one) => (!status || STATUSES[status].includes(one.status)) &&
+    (!agent || [one.from_agent_id, one.to_agent_id].includes(agent)) &&
+    (!root || rootOf(one) === root || one.task_id === root);
   const draw = perFrame(() => {
     if (!page.isShown() || !loaded) return;
     const rows = [...all.values()].filter(fits).sort((a, b) => (a.id < b.id ? 1 : -1)).slice(0, listed);
@@ -57,25 +62,41 @@ export default async function handoffs(main, page) {
   follow(page, {
     first,
     concerns: (event) => (event.kind.startsWith("handoff_") ? event.payload.handoff_id : null),
-    read: async (id) => { const { isNext } = ask(); const found = await get(`/handoffs/${id}`).catch(() => null); if (found) take([found], isNext); },
+    read: async (id) => {
+      const { isNext } = ask();
+      const found = await get(`/handoffs/${id}`).catch(() => null);
+      if (found) take([found], isNext);
+    },
     reset: () => { all.clear(); listed = LISTED; read().catch(() => {}); },
   });
   try {
     await first;
   } catch (problem) {
-    if (page.isShown()) body.replaceChildren(failure(problem, () => go(location.pathname + location.search, { replace: true })));
+    if (page.isShown())
+      body.replaceChildren(failure(problem, () => go(location.pathname + location.search, { replace: true })));
   }
 }
 
 function filters({ status, agent, root }) {
   const change = (wish) => go(`/handoffs${query({ status, agent, root, ...wish })}`, { replace: true });
-  const input = h("input", { name: "agent", value: agent, placeholder: "agent", "aria-label": "Agent", autocomplete: "off", "data-slash": "", onchange: () => change({ agent: input.value.trim() }) });
+  const input = h("input", {
+    name: "agent", value: agent, placeholder: "agent", "aria-label": "Agent", autocomplete: "off", "data-slash": "",
+    onchange: () => change({ agent: input.value.trim() }),
+  });
   return h("div.filters", h("div.segments", { role: "group", "aria-label": "Status" },
-    Object.keys(STATUSES).map((name) => h("button", { type: "button", "aria-pressed": String(status === name), onclick: () => change({ status: name }) }, name || "all"))),
-    input, root ? h("button", { type: "button", onclick: () => change({ root: "" }), title: "Show those of all tasks" }, `of ${root} ×`) : null);
+    Object.keys(STATUSES).map((name) => h("button",
+      { type: "button", "aria-pressed": String(status === name), onclick: () => change({ status: name }) },
+      name || "all"))),
+    input,
+    root
+      ? h("button", { type: "button", onclick: () => change({ root: "" }), title: "Show those of all tasks" },
+        `of ${root} ×`)
+      : null);
 }
 
 function nothing(filtered) {
   if (filtered) return empty("No handoff is like that", "", h("a.button", { href: "/handoffs" }, "Show all"));
-  return empty("No handoffs yet", "When an agent passes work to another, or you hand a task over from its page, it is drawn here.", command('midwatch handoff to demo "Say hello"'));
+  return empty("No handoffs yet",
+    "When an agent passes work to another, or you hand a task over from its page, it is drawn here.",
+    command('midwatch handoff to demo "Say hello"'));
 }

@@ -17,16 +17,24 @@ export default async function inbox(main, page) {
   main.className = "inbox-page";
   const open = panel("Open", { name: "inbox-open", count: true });
   const list = h("div.approvals");
-  const none = empty("Nobody asks", "When an agent asks before it acts, its question waits here until it is answered or its time is up.",
+  const none = empty("Nobody asks",
+    "When an agent asks before it acts, its question waits here until it is answered or its time is up.",
     command('midwatch submit "demo:ask clean up"'));
   open.body.append(list, none);
   const answered = panel("Answered", { name: "inbox-answered" });
   const rules = panel("Standing rules", { name: "inbox-rules" });
-  const keys = h("p.faint.inbox-keys.acts", [["j", "next"], ["k", "before"], ["a", "allow"], ["d", "deny"], ["r", "reason"], ["Enter", "open"]].map(([key, what]) => [h("kbd", key), ` ${what} `]));
+  const keys = h("p.faint.inbox-keys.acts",
+    [
+      ["j", "next"], ["k", "before"], ["a", "allow"], ["d", "deny"], ["r", "reason"], ["Enter", "open"],
+    ].map(([key, what]) => [h("kbd", key), ` ${what} `]));
   main.append(pageHead("Inbox"), keys, h("div.inbox-grid", open.node, h("div.stack", answered.node, rules.node)));
-  page.whenLeft(approvalList(list, { full: true, farewell: true, changed: (count) => { say(open.counter, count || ""); none.hidden = count > 0 || Boolean(list.firstChild); } }));
+  page.whenLeft(approvalList(list, {
+    full: true, farewell: true,
+    changed: (count) => { say(open.counter, count || ""); none.hidden = count > 0 || Boolean(list.firstChild); },
+  }));
   page.whenLeft(byKeyboard(list));
-  const past = reader(answered.body, page, () => get(`/approvals?status=all&limit=${ANSWERED + 20}`), ({ approvals }) => drawAnswered(answered.body, approvals));
+  const past = reader(answered.body, page, () => get(`/approvals?status=all&limit=${ANSWERED + 20}`),
+    ({ approvals }) => drawAnswered(answered.body, approvals));
   const standing = reader(rules.body, page, readRules, (found) => drawRules(rules.body, found, () => standing()));
   page.whenLeft(stream.on({
     event: ({ kind }) => {
@@ -63,24 +71,37 @@ const WORDS = { granted: "allowed", denied: "denied", expired: "expired" };
 
 function drawAnswered(body, approvals) {
   const past = approvals.filter((one) => one.status !== "pending").slice(0, ANSWERED);
-  if (!past.length) return body.replaceChildren(empty("Nothing answered yet", "What was asked, and who answered it how, is listed here."));
+  if (!past.length)
+    return body.replaceChildren(empty("Nothing answered yet",
+      "What was asked, and who answered it how, is listed here."));
   if (!body.list?.isConnected) body.replaceChildren((body.list = h("ol.rows", { "aria-label": "Answered" })));
   return keyed(body.list, past, (one) => one.id, answeredRow);
 }
 
 function answeredRow(one) {
-  const by = one.rule && one.answered_by?.startsWith("rule:") ? `by rule: ${one.rule}` : one.answered_by ? `by ${one.answered_by}` : one.why ? "" : "nobody answered";
+  const by = one.rule && one.answered_by?.startsWith("rule:") ? `by rule: ${one.rule}`
+    : one.answered_by ? `by ${one.answered_by}`
+    : one.why ? ""
+    : "nobody answered";
   const how = [one.answer, by, one.why ? `“${one.why}”` : ""].filter(Boolean).join(" · ");
   return h("li", h("a.row.answered-row", { href: `/tasks/${one.task_id}` },
-    h("span.status", { data: { status: { granted: "done", denied: "failed", expired: "cancelled" }[one.status] } }, WORDS[one.status]),
-    h("span.cut.row-title", { title: one.question }, one.command ?? firstLine(one.question)), h("span.tag", one.agent), agoOf(one.resolved_at ?? one.created_at),
+    h("span.status", { data: { status: { granted: "done", denied: "failed", expired: "cancelled" }[one.status] } },
+      WORDS[one.status]),
+    h("span.cut.row-title", { title: one.question }, one.command ?? firstLine(one.question)), h("span.tag", one.agent),
+    agoOf(one.resolved_at ?? one.created_at),
     h("span.row-sub.cut", { title: how }, how)));
 }
 
-const readRules = () => get("/rules").catch((problem) => { if (problem.status === 403) return { rules: null }; throw problem; });
+const readRules = () =>
+  get("/rules").catch((problem) => { if (problem.status === 403) return { rules: null }; throw problem; });
 
 function drawRules(body, found, again) {
-  if (!found.rules?.length) return body.replaceChildren(empty(found.rules ? "No rules" : "Not for you to see", found.rules ? "An answer such as “always allow …” makes one. It answers by itself, is told in the log, and can be taken back here." : ""));
+  if (!found.rules?.length)
+    return body.replaceChildren(empty(found.rules ? "No rules" : "Not for you to see",
+      found.rules
+        ? "An answer such as “always allow …” makes one. " +
+          "It answers by itself, is told in the log, and can be taken back here."
+        : ""));
   if (!body.list?.isConnected) body.replaceChildren((body.list = h("ol.rows", { "aria-label": "Standing rules" })));
   return keyed(body.list, found.rules, (one) => one.id, (one) => ruleRow(one, again));
 }
@@ -92,8 +113,12 @@ function ruleRow(one, again) {
     toast("The rule is taken back.");
     again();
   }, { kind: "danger small acts" });
-  return h("li", h("div.row.rule-row", h("span.status", { data: { status: one.effect === "allow" ? "done" : "failed" } }, one.effect), h("span.rule-text.said", one.text), revoke,
-    h("span.row-sub.faint", "by ", one.created_by ?? "the settings", " ", one.created_at ? agoOf(one.created_at) : "")));
+  return h("li",
+    h("div.row.rule-row",
+      h("span.status", { data: { status: one.effect === "allow" ? "done" : "failed" } }, one.effect),
+      h("span.rule-text.said", one.text), revoke,
+      h("span.row-sub.faint", "by ", one.created_by ?? "the settings", " ",
+        one.created_at ? agoOf(one.created_at) : "")));
 }
 
 /** j and k go from card to card, a and d answer the one that has the focus, Enter opens it. */
@@ -116,7 +141,8 @@ function byKeyboard(list) {
     const stop = new MutationObserver(() => {
       if (card.isConnected && !card.inert) return;
       stop.disconnect();
-      if (document.activeElement === document.body || card.contains(document.activeElement)) (cards()[at] ?? cards().at(-1))?.focus();
+      if (document.activeElement === document.body || card.contains(document.activeElement))
+        (cards()[at] ?? cards().at(-1))?.focus();
     });
     stop.observe(list, { childList: true, attributes: true, subtree: true });
     setTimeout(() => stop.disconnect(), 30000);
@@ -125,7 +151,8 @@ function byKeyboard(list) {
   const enter = (pressed) => {
     if (pressed.key !== "Enter" || !pressed.target.matches("article.approval")) return;
     pressed.preventDefault();
-    go((pressed.target.querySelector(".approval-from a[href^='/sessions/']") ?? pressed.target.querySelector(".approval-from a")).pathname);
+    go((pressed.target.querySelector(".approval-from a[href^='/sessions/']") ??
+      pressed.target.querySelector(".approval-from a")).pathname);
   };
   list.addEventListener("keydown", enter);
   const stops = [

@@ -9,7 +9,10 @@ import { firstLine, h, keyed, perFrame, placed, say } from "../dom.js";
 import { dollars, tokens as short } from "../figures.js";
 import { icon } from "../icons.js";
 import { after, taskFrom, waitText } from "../model.js";
-import { agoOf, attribute, command, elapsed, empty, failure, pageHead, panel, promptText, skeleton, statusMark, updateElapsed, updateStatus } from "../parts.js";
+import {
+  agoOf, attribute, command, elapsed, empty, failure, pageHead, panel, promptText, skeleton, statusMark, updateElapsed,
+  updateStatus,
+} from "../parts.js";
 import { stream } from "../stream.js";
 import { duration, midnight } from "../time.js";
 
@@ -31,7 +34,8 @@ export default async function now(main, page) {
     view.waiting.none.hidden = count > 0;
   };
   page.whenLeft(attention.on(drawWaiting));
-  page.whenLeft(approvalList(view.waiting.list, { farewell: true, changed: (count) => { questions = count; drawWaiting(); } }));
+  page.whenLeft(approvalList(view.waiting.list,
+    { farewell: true, changed: (count) => { questions = count; drawWaiting(); } }));
   const ask = asking();
   const early = [];
   let loads = 0; // what happens during them may not be in their answers
@@ -49,7 +53,8 @@ export default async function now(main, page) {
     Object.assign(data, { failed: found.failed, recent: found.recent, usage: found.usage });
     for (const task of found.running) {
       data.known.set(task.id, task);
-      if (task.activity && !desk.activity.has(task.id)) desk.activity.set(task.id, { ...task.activity, text: inWords(task.activity.text) });
+      if (task.activity && !desk.activity.has(task.id))
+        desk.activity.set(task.id, { ...task.activity, text: inWords(task.activity.text) });
     }
     for (const event of early) if (event.seq > found.as_of_seq) apply(data, event);
     data.loaded = true;
@@ -60,7 +65,8 @@ export default async function now(main, page) {
     await load();
   } catch (problem) {
     if (!page.isShown()) return;
-    for (const one of [view.failed, view.recent]) one.body.replaceChildren(failure(problem, () => go("/", { replace: true })));
+    for (const one of [view.failed, view.recent])
+      one.body.replaceChildren(failure(problem, () => go("/", { replace: true })));
   }
 }
 
@@ -77,13 +83,20 @@ function build(main) {
   };
   const view = {
     tiles: tiles(),
-    running: make("Running", "now-running", { none: empty("Nothing runs", "Give an agent something to do; it goes on when you close this page.",
-      h("a.button.primary.acts", { href: "/tasks/new" }, "New task"), command('midwatch submit "Say hello"')) }),
-    waiting: make("Waiting for me", "now-waiting", { loading: false, actions: [h("a.more", { href: "/inbox" }, "inbox")], none: empty("Nobody asks", "When an agent asks before it acts, its question waits here for your answer.",
-      command('midwatch submit "demo:ask clean up"')) }),
-    failed: make("Failed", "now-failed", { none: empty("Nothing failed", "What fails in the last 24 hours and was not tried again is listed here.") }),
-    recent: make("Recent results", "now-recent", { none: empty("No results yet", "The newest results are listed here, newest first."),
-      actions: [h("a.more", { href: "/tasks?status=done" }, "all")] }),
+    running: make("Running", "now-running",
+      { none: empty("Nothing runs", "Give an agent something to do; it goes on when you close this page.",
+        h("a.button.primary.acts", { href: "/tasks/new" }, "New task"), command('midwatch submit "Say hello"')) }),
+    waiting: make("Waiting for me", "now-waiting",
+      {
+        loading: false, actions: [h("a.more", { href: "/inbox" }, "inbox")],
+        none: empty("Nobody asks", "When an agent asks before it acts, its question waits here for your answer.",
+          command('midwatch submit "demo:ask clean up"')),
+      }),
+    failed: make("Failed", "now-failed",
+      { none: empty("Nothing failed", "What fails in the last 24 hours and was not tried again is listed here.") }),
+    recent: make("Recent results", "now-recent",
+      { none: empty("No results yet", "The newest results are listed here, newest first."),
+        actions: [h("a.more", { href: "/tasks?status=done" }, "all")] }),
   };
   view.waiting.list.className = "approvals";
   view.attention = h("ol.rows.attention", { "aria-label": "Needs attention" });
@@ -96,14 +109,18 @@ function build(main) {
   return view;
 }
 
-const TILES = [["running", "running"], ["pending", "pending"], ["done", "done today"], ["failed", "failed today"], ["seconds", "work today"], ["tokens", "tokens today"], ["cost", "cost today"]];
+const TILES = [
+  ["running", "running"], ["pending", "pending"], ["done", "done today"], ["failed", "failed today"],
+  ["seconds", "work today"], ["tokens", "tokens today"], ["cost", "cost today"],
+];
 
 function tiles() {
   const values = {};
   const node = h("dl.tiles", TILES.map(([name, label]) => {
     values[name] = h("dd.num", "–");
     const spent = ["seconds", "tokens", "cost"].includes(name); // what it was spent on stands on its own page
-    return h("div.tile", { data: { tile: name } }, h("dt", spent ? h("a", { href: "/usage" }, label) : label), values[name]);
+    return h("div.tile", { data: { tile: name } }, h("dt", spent ? h("a", { href: "/usage" }, label) : label),
+      values[name]);
   }));
   return { node, values };
 }
@@ -120,12 +137,18 @@ function drawAll(view, data) {
 function drawAttention(list) {
   const alerts = attention.alerts.map((one) => {
     const [title, ...rest] = one.text.split("\n");
-    return { key: `alert ${one.subject} ${one.seq}`, id: one.subject, title, text: rest.join(" "), at: one.time, alert: true };
+    return {
+      key: `alert ${one.subject} ${one.seq}`, id: one.subject, title, text: rest.join(" "), at: one.time, alert: true,
+    };
   });
-  const paused = [...attention.paused.values()].map((one) => ({ key: `paused ${one.id} ${one.revision}`, id: one.id, title: `Paused: ${firstLine(one.name)}`, text: one.paused_why, at: one.updated_at }));
+  const paused = [...attention.paused.values()].map((one) => ({
+    key: `paused ${one.id} ${one.revision}`, id: one.id, title: `Paused: ${firstLine(one.name)}`, text: one.paused_why,
+    at: one.updated_at,
+  }));
   const all = [...alerts, ...paused];
   keyed(list, all, (one) => one.key, (one) => h("li",
-    h("a.row.attention-row", { href: addressOf(one.id) }, h("span.warn-text", icon("alert")), h("span.cut.row-title", one.title), agoOf(one.at), h("span.row-sub.cut", { title: one.text }, one.text)),
+    h("a.row.attention-row", { href: addressOf(one.id) }, h("span.warn-text", icon("alert")),
+      h("span.cut.row-title", one.title), agoOf(one.at), h("span.row-sub.cut", { title: one.text }, one.text)),
     one.alert ? dismissal(one) : null));
   list.hidden = !all.length;
   return all.length;
@@ -157,7 +180,9 @@ function drawTiles(values, { usage }) {
   say(values.failed, total.failed ?? "–");
   values.failed.classList.toggle("bad-text", total.failed > 0);
   say(values.seconds, total.seconds == null ? "–" : duration(total.seconds));
-  const tokens = total.input_tokens == null && total.output_tokens == null ? null : (total.input_tokens ?? 0) + (total.output_tokens ?? 0);
+  const tokens = total.input_tokens == null && total.output_tokens == null
+    ? null
+    : (total.input_tokens ?? 0) + (total.output_tokens ?? 0);
   say(values.tokens, tokens === null ? "–" : short(tokens));
   say(values.cost, total.cost_usd == null ? "–" : dollars(total.cost_usd));
 }
@@ -168,7 +193,8 @@ function runningRow(task) {
   const at = agoOf(null);
   const text = h("span.cut");
   const title = h("span.cut.row-title");
-  const row = h("a.row.task-row", { href: `/tasks/${task.id}` }, status, title, h("span.tag", task.agent), time, h("span.row-sub.two-ends", text, at));
+  const row = h("a.row.task-row", { href: `/tasks/${task.id}` }, status, title, h("span.tag", task.agent), time,
+    h("span.row-sub.two-ends", text, at));
   row.parts = { status, time, at, text, title };
   return h("li", row);
 }
@@ -186,7 +212,8 @@ function updateRunning(node, task) {
 function endedRow(task) {
   const at = agoOf(task.completed_at);
   const text = h("span.cut", { class: task.status === "failed" ? "bad-text" : "" });
-  const row = h("a.row.task-row", { href: `/tasks/${task.id}` }, statusMark(task), h("span.cut.row-title", promptText(task)),
+  const row = h("a.row.task-row", { href: `/tasks/${task.id}` }, statusMark(task),
+    h("span.cut.row-title", promptText(task)),
     h("span.tag", task.agent), elapsed(task.started_at, task.completed_at), h("span.row-sub.two-ends", text, at));
   row.parts = { text };
   return h("li", row);
@@ -194,11 +221,14 @@ function endedRow(task) {
 
 function updateEnded(node, task) {
   const told = firstLine(task.status === "failed" ? (task.error ?? task.outcome) : task.result, 300);
-  say(node.firstChild.parts.text, told.replace(/^[#>*\s-]+(?=\S)/, "") || "no text"); // Markdown begins its lines with signs
+  // Markdown begins its lines with signs
+  say(node.firstChild.parts.text, told.replace(/^[#>*\s-]+(?=\S)/, "") || "no text");
 }
 
 /** The server names the kind of the last event and what it was about; live events are said by `line`. */
-const inWords = (text) => text.replace(/^(task progress|approval requested) /, "").replace(/^tool exec start /, "uses ").replace(/^tool exec end (.*)/, "$1 returned");
+const inWords = (text) => text.replace(/^(task progress|approval requested) /, "")
+  .replace(/^tool exec start /, "uses ")
+  .replace(/^tool exec end (.*)/, "$1 returned");
 
 /** What an event changes on this page. */
 function apply(data, event) {
@@ -227,7 +257,8 @@ function count(data, task) {
   if (!total) return;
   total.tasks = (total.tasks ?? 0) + 1;
   total[task.status] = (total[task.status] ?? 0) + 1;
-  if (task.started_at) total.seconds = (total.seconds ?? 0) + (Date.parse(task.completed_at) - Date.parse(task.started_at)) / 1000;
+  if (task.started_at)
+    total.seconds = (total.seconds ?? 0) + (Date.parse(task.completed_at) - Date.parse(task.started_at)) / 1000;
   for (const name of ["input_tokens", "output_tokens", "cost_usd"]) {
     if (task.usage?.[name] != null) total[name] = (total[name] ?? 0) + task.usage[name];
   }

@@ -1,20 +1,20 @@
-// One session: the conversation as it happens, with what the agent thinks, plans and does, what waits in its queue, and a
-// place to write.
+// One session: the conversation as it happens, with what the agent thinks, plans and does, what waits in its queue, and
+// a place to write.
 
 import { asking, get, part, post, query } from "../api.js";
 import { approvalList } from "../approval.js";
 import { composer } from "../compose.js";
-import { firstLine, h, insertSanitised, keyed, perFrame, say } from "../dom.js";
+import { firstLine, h, keyed, perFrame, say } from "../dom.js";
 import { untoldText, usageText } from "../figures.js";
-import { actButton, agoOf, attribute, beginAt, confirmed, elapsed, empty, skeleton, taskLink, toast } from "../parts.js";
-import { grow, Partial } from "../partial.js";
+import { actButton, agoOf, attribute, beginAt, confirmed, elapsed, skeleton, taskLink, toast } from "../parts.js";
+import { Partial } from "../partial.js";
 import { desk } from "../desk.js";
 import { after, taskFrom } from "../model.js";
 import { single, surface } from "../place.js";
-import { drawSteps } from "../steps.js";
 import { snapshot, stream } from "../stream.js";
+import { drawTalk } from "../talk.js";
 import { attachButton, terminalPanel } from "../terminal.js";
-import { timeOfDay, dateTime } from "../time.js";
+import { timeOfDay } from "../time.js";
 import { Work, WORK_KINDS } from "../work.js";
 
 const READ = 1000;
@@ -29,14 +29,18 @@ export default async function session(main, page) {
   main.className = "session-page";
   const stop = new AbortController();
   page.whenLeft(() => stop.abort());
-  const data = { session: null, messages: new Map(), html: new Map(), partials: new Map(), queue: new Map(), steers: new Map(), running: null, ended: new Set(), errors: [], lately: [], seq: 0, work: new Work(), events: null };
+  const data = {
+    session: null, messages: new Map(), html: new Map(), partials: new Map(), queue: new Map(), steers: new Map(),
+    running: null, ended: new Set(), errors: [], lately: [], seq: 0, work: new Work(), events: null,
+  };
   const view = build(key, data);
   main.append(skeleton(8));
   const draw = perFrame(() => page.isShown() && data.read && drawAll(view, data, page));
   const askUsed = asking();
   const readUsed = async () => {
     const { isNext } = askUsed();
-    const found = await get(`/usage${query({ session_key: key, since: "1970-01-02T00:00:00Z", by: "session" })}`, { signal: stop.signal }).catch(() => null);
+    const found = await get(`/usage${query({ session_key: key, since: "1970-01-02T00:00:00Z", by: "session" })}`,
+      { signal: stop.signal }).catch(() => null);
     if (found && isNext()) { data.used = found.total; draw(); }
   };
   let reading = false;
@@ -48,7 +52,11 @@ export default async function session(main, page) {
     try {
       const known = { partials: new Set(data.partials.keys()), screen: data.screen };
       take(data, await snapshot({ session_key: key }, stop.signal), known, () => read().catch(() => {}));
-      await Promise.all([readHtml(key, data, stop.signal).catch(() => {}), data.events ? null : readWork(key, data, stop.signal).catch(() => {})]); // first, so that Markdown is not seen raw and nothing moves
+      // first, so that Markdown is not seen raw and nothing moves
+      await Promise.all([
+        readHtml(key, data, stop.signal).catch(() => {}),
+        data.events ? null : readWork(key, data, stop.signal).catch(() => {}),
+      ]);
       data.read = true;
       draw();
     } finally {
@@ -65,12 +73,14 @@ export default async function session(main, page) {
       if (!data.session) return;
       note(data, event);
       if (data.events) { data.events.push(event); data.work.take(event); }
-      if (event.kind === "message_update" && event.payload.number) readHtml(key, data, stop.signal).then(draw).catch(() => {});
+      if (event.kind === "message_update" && event.payload.number)
+        readHtml(key, data, stop.signal).then(draw).catch(() => {});
       draw();
     },
     live: (event) => {
       if (event.session_key !== key) return;
-      if (event.kind === "thought_delta" && data.work.take(event)) draw(); // also before the rest is read: it is told once
+      // also before the rest is read: it is told once
+      if (event.kind === "thought_delta" && data.work.take(event)) draw();
       data.last = event.time;
       if (event.kind === "message_delta") {
         const { message_id: id } = event.payload;
@@ -84,10 +94,12 @@ export default async function session(main, page) {
   }));
   view.modes.node.addEventListener("change", draw);
   page.whenLeft(desk.on("activity", draw));
-  page.whenLeft(approvalList(view.approvals, { which: (one) => one.session_key === key, withTask: true, changed: () => stick(view) }));
+  page.whenLeft(approvalList(view.approvals,
+    { which: (one) => one.session_key === key, withTask: true, changed: () => stick(view) }));
   view.send = async (text, wish, mode) => {
     const task = await post(`/sessions/${part(key)}/messages`, { text, mode }, { key: wish });
-    if (!task.steer && !data.queue.has(task.id) && data.running?.id !== task.id && !data.ended.has(task.id)) data.queue.set(task.id, task);
+    if (!task.steer && !data.queue.has(task.id) && data.running?.id !== task.id && !data.ended.has(task.id))
+      data.queue.set(task.id, task);
     view.stuck = true;
     draw();
   };
@@ -118,7 +130,8 @@ export default async function session(main, page) {
   if (transport === "pty" && single && matchMedia(WIDE).matches) view.showTerminal(true);
 }
 
-/** The state of the session, as the stream tells it. `known` is what was there when it was asked for: the rest is newer. */
+/** The state of the session, as the stream tells it. `known` is what was there when it was asked for: the rest is
+ * newer. */
 function take(data, state, known, missing) {
   data.session = state.session;
   for (const one of state.messages) data.messages.set(one.number, { ...data.messages.get(one.number), ...one });
@@ -130,7 +143,8 @@ function take(data, state, known, missing) {
     data.partials.set(one.message_id, made);
   }
   const said = new Set([...data.messages.values()].map((one) => one.id));
-  const isNew = (id) => !known.partials.has(id) && !data.partials.has(id) && !said.has(id) && !data.ended.has(id.split(".")[0]);
+  const isNew = (id) =>
+    !known.partials.has(id) && !data.partials.has(id) && !said.has(id) && !data.ended.has(id.split(".")[0]);
   for (const [id, one] of before) if (isNew(id)) data.partials.set(id, one);
   data.queue = new Map((state.queue ?? []).map((task) => [task.id, task]));
   data.steers = new Map((state.steers ?? []).map((one) => [one.id, one]));
@@ -148,44 +162,63 @@ function note(data, event) {
   const { kind, payload, task_id: id } = event;
   noteSteers(data.steers, event);
   if (kind === "message_update" && payload.number) {
-    data.messages.set(payload.number, { number: payload.number, id: payload.message_id, role: payload.role, author: event.actor, text: payload.message, cut: payload.cut, time: event.time, task_id: id });
+    data.messages.set(payload.number, {
+      number: payload.number, id: payload.message_id, role: payload.role, author: event.actor, text: payload.message,
+      cut: payload.cut, time: event.time, task_id: id,
+    });
     data.partials.delete(payload.message_id);
   } else if (kind === "task_submitted") data.queue.set(id, taskFrom(event));
-  else if (kind === "task_started") { data.running = after(data.queue.get(id) ?? taskFrom(event), event); data.queue.delete(id); data.session = { ...data.session, status: "busy" }; }
-  else if (kind === "task_finished") {
+  else if (kind === "task_started") {
+    data.running = after(data.queue.get(id) ?? taskFrom(event), event);
+    data.queue.delete(id);
+    data.session = { ...data.session, status: "busy" };
+  } else if (kind === "task_finished") {
     data.queue.delete(id);
     for (const name of [...data.partials.keys()]) if (name.startsWith(`${id}.`)) data.partials.delete(name);
     if (data.running?.id === id) data.running = null;
     if (!data.running && data.session.status !== "closed") data.session = { ...data.session, status: "idle" };
-  } else if (["task_waiting", "task_interrupted", "task_rescued", "interrupt_received", "approval_resolved"].includes(kind) && data.running?.id === id) {
+  } else if ([
+    "task_waiting", "task_interrupted", "task_rescued", "interrupt_received", "approval_resolved",
+  ].includes(kind) && data.running?.id === id) {
     const next = after(data.running, event);
     if (next.status === "running") data.running = next;
     else { data.running = null; data.queue.set(id, next); }
-    data.session = { ...data.session, status: next.wait === "approval" ? "asking" : next.status === "running" ? "busy" : "idle" };
+    data.session = {
+      ...data.session, status: next.wait === "approval" ? "asking" : next.status === "running" ? "busy" : "idle",
+    };
   } else if (kind === "session_closed") data.session = { ...data.session, status: "closed" };
   else if (kind === "agent_error") data.errors = [...data.errors, { ...payload, time: event.time }].slice(-100);
-  if (kind === "task_interrupted" || kind === "task_rescued") for (const name of [...data.partials.keys()]) if (name.startsWith(`${id}.`)) data.partials.delete(name);
+  if (kind === "task_interrupted" || kind === "task_rescued")
+    for (const name of [...data.partials.keys()]) if (name.startsWith(`${id}.`)) data.partials.delete(name);
 }
 
 /** Messages that the running turn has not heard yet. */
 function noteSteers(steers, { kind, payload, task_id: id }) {
-  if (kind === "interrupt_received" && payload.steer_id) steers.set(payload.steer_id, { id: payload.steer_id, task_id: id, mode: payload.reason });
+  if (kind === "interrupt_received" && payload.steer_id)
+    steers.set(payload.steer_id, { id: payload.steer_id, task_id: id, mode: payload.reason });
   else if (kind === "steering_injected") for (const one of payload.steer_ids) steers.delete(one);
-  else if (kind === "task_finished") for (const one of [...steers.values()]) if (one.task_id === id) steers.delete(one.id);
+  else if (kind === "task_finished")
+    for (const one of [...steers.values()]) if (one.task_id === id) steers.delete(one.id);
 }
 
 /** Markdown is rendered by the server, for the messages that have no page yet. */
 async function readHtml(key, data, signal) {
-  const lacking = [...data.messages.values()].filter((one) => (one.role !== "user" || one.cut) && !data.html.has(one.number)).map((one) => one.number);
+  const lacking = [...data.messages.values()]
+    .filter((one) => (one.role !== "user" || one.cut) && !data.html.has(one.number))
+    .map((one) => one.number);
   if (!lacking.length) return;
-  const { messages } = await get(`/sessions/${part(key)}/messages?html=true&after=${Math.min(...lacking) - 1}&limit=${READ}`, { signal });
-  for (const one of messages) if (one.html != null && (one.role !== "user" || data.messages.get(one.number)?.cut)) data.html.set(one.number, one.html);
+  const { messages } = await get(
+    `/sessions/${part(key)}/messages?html=true&after=${Math.min(...lacking) - 1}&limit=${READ}`, { signal });
+  for (const one of messages)
+    if (one.html != null && (one.role !== "user" || data.messages.get(one.number)?.cut))
+      data.html.set(one.number, one.html);
 }
 
 /** The newest events of its agents' work, or those before the ones that are known. */
 async function readWork(key, data, signal) {
   const before = data.events?.[0]?.seq ?? Number.MAX_SAFE_INTEGER;
-  const { events } = await get(`/events${query({ session_key: key, kind: WORK_KINDS, before, limit: STEPS })}`, { signal });
+  const { events } = await get(`/events${query({ session_key: key, kind: WORK_KINDS, before, limit: STEPS })}`,
+    { signal });
   data.events = [...events, ...(data.events ?? data.lately.filter((one) => one.seq > (events.at(-1)?.seq ?? 0)))];
   const said = [...data.messages.values()].map((one) => one.time);
   data.work.reset(data.events, said.sort().at(-1));
@@ -193,7 +226,10 @@ async function readWork(key, data, signal) {
 
 async function readEarlier(view, key, data) {
   const first = Math.min(...data.messages.keys());
-  const { messages } = await get(`/sessions/${part(key)}/messages?html=true&after=${Math.max(0, first - 1 - EARLIER)}&limit=${Math.min(EARLIER, first - 1)}`);
+  const { messages } = await get(
+    `/sessions/${part(key)}/messages?html=true&after=${Math.max(0, first - 1 - EARLIER)}` +
+      `&limit=${Math.min(EARLIER, first - 1)}`,
+  );
   for (const one of messages) {
     data.messages.set(one.number, one);
     if (one.role !== "user") data.html.set(one.number, one.html);
@@ -206,33 +242,49 @@ async function readEarlier(view, key, data) {
 
 function build(key, data) {
   const view = {
-    title: h("h1.cut", key), status: h("span.status"), time: elapsed(null), last: agoOf(null), activity: h("span.cut.dim"), sub: h("p.session-sub.faint.cut"),
-    talk: h("ol.talk"), partials: h("ol.talk", { "aria-live": "off" }), approvals: h("div.approvals.in-place", { hidden: true }), queue: h("ol.queue", { "aria-label": "Queue" }),
-    errors: h("details.errors", { hidden: true }), screen: h("pre.screen", { hidden: true }), loading: skeleton(5), stuck: true,
+    title: h("h1.cut", key), status: h("span.status"), time: elapsed(null), last: agoOf(null),
+    activity: h("span.cut.dim"), sub: h("p.session-sub.faint.cut"),
+    talk: h("ol.talk"), partials: h("ol.talk", { "aria-live": "off" }),
+    approvals: h("div.approvals.in-place", { hidden: true }), queue: h("ol.queue", { "aria-label": "Queue" }),
+    errors: h("details.errors", { hidden: true }), screen: h("pre.screen", { hidden: true }), loading: skeleton(5),
+    stuck: true,
   };
   view.interrupt = actButton("Interrupt", async () => {
     const { interrupted, resume } = await post(`/sessions/${part(key)}/interrupt`);
-    toast(resume ? `Interrupted. Go on with: ${resume}` : interrupted ? "Interrupted; the queue goes on." : "Nothing was running.");
+    toast(resume ? `Interrupted. Go on with: ${resume}`
+      : interrupted ? "Interrupted; the queue goes on."
+      : "Nothing was running.");
   }, { kind: "acts", iconName: "stop", title: "Stop the running turn; what is queued goes on" });
   view.soon = actButton("Stop after this step", async () => {
     const { interrupted } = await post(`/sessions/${part(key)}/interrupt`, { mode: "stop" });
     toast(interrupted ? "It closes with one answer, without more tools." : "Nothing was running.");
   }, { kind: "acts", iconName: "pause", title: "No more tools, and one closing answer" });
   view.close = actButton("Close", async () => {
-    if (await confirmed("Close this session? What is running or queued in it is cancelled.", "Close the session")) data.session = await post(`/sessions/${part(key)}/close`);
+    if (await confirmed("Close this session? What is running or queued in it is cancelled.", "Close the session"))
+      data.session = await post(`/sessions/${part(key)}/close`);
   }, { kind: "danger acts" });
   Object.assign(view, composer((text, wish, mode) => view.send(text, wish, mode)));
   if (single) view.button.before(...attachButton(key, view.input));
   view.earlier = actButton("Earlier messages", () => readEarlier(view, key, data), { kind: "quiet" });
   view.earlier.hidden = true;
-  view.scroller = h("div.talk-scroll", { tabindex: "0", role: "log", "aria-label": "Conversation" }, view.loading, view.earlier, view.talk, view.partials, view.screen, view.approvals);
-  view.scroller.addEventListener("scroll", () => { view.stuck = view.scroller.scrollHeight - view.scroller.scrollTop - view.scroller.clientHeight < 60; }, { passive: true });
-  view.look = actButton("Terminal", () => view.showTerminal(!view.terminal), { iconName: "terminal", title: "See its terminal and type into it" });
+  view.scroller = h("div.talk-scroll", { tabindex: "0", role: "log", "aria-label": "Conversation" }, view.loading,
+    view.earlier, view.talk, view.partials, view.screen, view.approvals);
+  view.scroller.addEventListener("scroll", () => {
+    view.stuck = view.scroller.scrollHeight - view.scroller.scrollTop - view.scroller.clientHeight < 60;
+  }, { passive: true });
+  view.look = actButton("Terminal", () => view.showTerminal(!view.terminal),
+    { iconName: "terminal", title: "See its terminal and type into it" });
   view.look.hidden = true;
-  view.body = h("div.session-body", h("section.panel.talk-panel", view.scroller, h("div.talk-foot", view.errors, view.queue, view.modes.node, view.form)));
+  view.body = h("div.session-body",
+    h("section.panel.talk-panel", view.scroller,
+      h("div.talk-foot", view.errors, view.queue, view.modes.node, view.form)));
   view.parts = [
-    h("div.page-head", single ? null : h("nav.crumbs", { "aria-label": "Where" }, h("a", { href: "/sessions" }, "Sessions")), view.title, h("span.spacer"), h("span.task-buttons", view.look, view.soon, view.interrupt, single ? null : view.close)),
-    view.sub, h("p.task-line", view.status, h("span", view.time), h("span.dim", "last activity ", view.last), view.activity),
+    h("div.page-head",
+      single ? null : h("nav.crumbs", { "aria-label": "Where" }, h("a", { href: "/sessions" }, "Sessions")),
+      view.title, h("span.spacer"),
+      h("span.task-buttons", view.look, view.soon, view.interrupt, single ? null : view.close)),
+    view.sub,
+    h("p.task-line", view.status, h("span", view.time), h("span.dim", "last activity ", view.last), view.activity),
     view.body];
   return view;
 }
@@ -256,7 +308,11 @@ function drawAll(view, data, page) {
   page.setTitle(session.title || session.key);
   say(view.title, session.title || session.key);
   const used = [usageText(data.used), untoldText(data.used)].filter(Boolean).join(", ");
-  say(view.sub, [session.title ? session.key : null, `with ${session.agent}`, session.workdir, used && usageText(data.used) ? `used ${used}` : null].filter(Boolean).join("  ·  ")).title = view.sub.textContent;
+  say(view.sub,
+    [
+      session.title ? session.key : null, `with ${session.agent}`, session.workdir,
+      used && usageText(data.used) ? `used ${used}` : null,
+    ].filter(Boolean).join("  ·  ")).title = view.sub.textContent;
   view.status.dataset.status = session.status;
   say(view.status, session.status);
   attribute(view.time, "from", running?.started_at ?? null);
@@ -276,81 +332,30 @@ function drawAll(view, data, page) {
   view.screen.hidden = !data.screen || !running || Boolean(view.terminal);
   if (data.screen) say(view.screen, data.screen);
   drawErrors(view.errors, data.errors);
-  view.input.placeholder = closed ? "This session is closed" : running ? (steerable ? "Write on; choose when it is heard" : "Write on; it waits in the queue") : "Write a message";
+  view.input.placeholder = closed ? "This session is closed"
+    : running ? (steerable ? "Write on; choose when it is heard" : "Write on; it waits in the queue")
+    : "Write a message";
   view.input.disabled = closed;
   view.button.disabled = closed;
   say(view.button.lastChild, running && view.modes.mode() === "after_turn" ? "Queue" : "Send");
   stick(view);
 }
 
-function drawTalk(view, data, closed) {
-  const messages = [...data.messages.values()].sort((a, b) => a.number - b.number);
-  keyed(view.talk, together(messages, data.events ? data.work.steps : []), (one) => one.key ?? one.number, (one) => (one.steps ? h("li.work", h("ol.steps-list")) : message(one, data.session.agent)), (node, one) => {
-    if (one.steps) return drawSteps(node.firstChild, one.steps);
-    say(node.when, UNHEARD[data.steers.get(one.id)?.mode] ?? "");
-    const html = data.html.get(one.number);
-    if (html != null && node.html !== html && !node.matches(".no-answer")) { node.html = html; node.text.className = "page-text"; insertSanitised(node.text, html); }
-    return undefined;
-  });
-  view.earlier.hidden = !messages.length || messages[0].number <= 1;
-  view.talk.querySelector(".empty")?.remove();
-  if (!messages.length && !data.queue.size && !data.running && !closed) view.talk.append(empty("Say something", "The agent answers here; while it works you can write on, messages wait in the queue."));
-  const written = [...data.partials.values()].filter((one) => one.text);
-  const quiet = data.running && data.running.wait !== "approval" && !data.work.steps.some((one) => one.task === data.running.id);
-  const shown = written.length || !quiet ? written : [{ id: "thinking", text: "" }]; // steps tell themselves that it works, and would push it down
-  keyed(view.partials, shown, (one) => one.id, (one) => {
-    const text = h("div.said");
-    const node = h("li.message.agent.writing", h("p.message-head", h("b", data.session.agent), h("span.faint", one.id === "thinking" ? "works" : "writes")), text);
-    node.text = text;
-    return node;
-  }, (node, one) => grow(node.text, one.text));
-}
-
-/** Messages, and between them what was done, each run of steps as one. */
-function together(messages, steps) {
-  const whole = !messages.length || messages[0].number <= 1;
-  const shown = steps.filter((one) => (one.kind !== "turn" || one.tools || usageText(one.usage)) && (whole || one.time >= messages[0].time));
-  const found = [];
-  let at = 0;
-  const until = (time) => {
-    const run = [];
-    while (at < shown.length && (time === null || shown[at].time < time)) run.push(shown[at++]);
-    if (run.length) found.push({ key: `work ${run[0].key}`, steps: run });
-  };
-  for (const one of messages) {
-    until(one.time);
-    found.push(one);
-  }
-  until(null);
-  return found;
-}
-
-const NAMES = { result: "result", notice: "midwatch" };
-const speaker = (one) => (one.author && one.author !== desk.me?.actor ? one.author : "you"); // several people may speak here
-const FAILED = /^\[(failed|cancelled)(: \w+)?\]/; // how the record tells that there is no answer
-
-const UNHEARD = { interrupt: "waits for the next step", after_tool: "waits for the tool", stop: "waits for the next step" };
-
-function message(one, agent) {
-  const when = h("span.tag.unheard");
-  const text = h("div.said", one.text);
-  const node = h("li.message", { class: `${one.role}${one.role === "agent" && FAILED.test(one.text) ? " no-answer" : ""}` },
-    h("p.message-head", h("b", one.role === "user" ? speaker(one) : NAMES[one.role] ?? agent), h("span.faint.num", { title: dateTime(one.time) }, timeOfDay(one.time)), when, one.task_id ? taskLink(one.task_id, "task") : null), text);
-  node.text = text;
-  node.when = when;
-  return node;
-}
-
 function queued(task) {
-  return h("li.queued", h("span.tag", "queued"), h("span.cut", firstLine(task.prompt)), h("span.spacer"), taskLink(task.id, "task"),
-    actButton("", () => post(`/tasks/${task.id}/cancel`), { kind: "icon-button acts", iconName: "cross", title: "Take it out of the queue" }));
+  return h("li.queued", h("span.tag", "queued"), h("span.cut", firstLine(task.prompt)), h("span.spacer"),
+    taskLink(task.id, "task"),
+    actButton("", () => post(`/tasks/${task.id}/cancel`),
+      { kind: "icon-button acts", iconName: "cross", title: "Take it out of the queue" }));
 }
 
 function drawErrors(node, errors) {
   node.hidden = !errors.length;
   if (!errors.length) return;
   if (!node.firstChild) node.append(h("summary"), h("ul"));
-  say(node.firstChild, `${errors.length} ${errors.length > 1 ? "warnings or errors" : errors[0].level === "warning" ? "warning" : "error"} of the agent`);
-  keyed(node.lastChild, errors.map((one, at) => ({ ...one, at })), (one) => `${one.time}${one.at}`, (one) => h("li", { class: one.level === "warning" ? "dim" : "bad-text" }, `${timeOfDay(one.time)} ${one.message}`));
+  say(node.firstChild,
+    `${errors.length} ` +
+      `${errors.length > 1 ? "warnings or errors" : errors[0].level === "warning" ? "warning" : "error"} of the agent`);
+  keyed(node.lastChild, errors.map((one, at) => ({ ...one, at })), (one) => `${one.time}${one.at}`,
+    (one) => h("li", { class: one.level === "warning" ? "dim" : "bad-text" }, `${timeOfDay(one.time)} ${one.message}`));
 }
 

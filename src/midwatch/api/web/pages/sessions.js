@@ -17,7 +17,8 @@ export default async function sessions(main, page) {
   const body = h("section.panel", skeleton(6), list);
   const more = h("button", { type: "button", hidden: true }, "Load more");
   const form = newSession();
-  const toggle = h("button.primary.acts", { type: "button", title: "New session (c)", "aria-expanded": "false" }, icon("plus"), h("span", "New session"));
+  const toggle = h("button.primary.acts", { type: "button", title: "New session (c)", "aria-expanded": "false" },
+    icon("plus"), h("span", "New session"));
   const open = (shown) => {
     form.hidden = !shown;
     toggle.setAttribute("aria-expanded", String(shown));
@@ -34,8 +35,12 @@ export default async function sessions(main, page) {
     placed(list, rows, (one) => one.key, row, update);
     more.hidden = !data.next;
     body.querySelector(".empty")?.remove();
-    if (!rows.length) body.append(empty("No sessions yet", "A session is a conversation with one agent: it remembers what was said, and its messages are answered one after the other.",
-      h("button.primary.acts", { type: "button", onclick: () => open(true) }, "New session"), command('midwatch submit --session chat:hello "Say hello"')));
+    if (!rows.length)
+      body.append(empty("No sessions yet",
+        "A session is a conversation with one agent: it remembers what was said, " +
+          "and its messages are answered one after the other.",
+        h("button.primary.acts", { type: "button", onclick: () => open(true) }, "New session"),
+        command('midwatch submit --session chat:hello "Say hello"')));
   });
   const ask = asking();
   const load = async (before = null) => {
@@ -54,7 +59,10 @@ export default async function sessions(main, page) {
     if (found && page.isShown() && isNext(key)) { data.sessions.set(key, found); draw(); }
   };
   const first = load();
-  follow(page, { first, concerns: (event) => (changes(event) ? event.session_key : null), read: readOne, reset: () => load().catch(() => {}) });
+  follow(page, {
+    first, concerns: (event) => (changes(event) ? event.session_key : null), read: readOne,
+    reset: () => load().catch(() => {}),
+  });
   try {
     await first;
   } catch (problem) {
@@ -62,7 +70,10 @@ export default async function sessions(main, page) {
   }
 }
 
-const KINDS = new Set(["session_opened", "session_closed", "task_submitted", "task_started", "task_finished", "task_waiting", "approval_resolved"]);
+const KINDS = new Set([
+  "session_opened", "session_closed", "task_submitted", "task_started", "task_finished", "task_waiting",
+  "approval_resolved",
+]);
 const changes = (event) => event.session_key && !event.session_key.startsWith("bg:") && KINDS.has(event.kind);
 
 function row(one) {
@@ -70,7 +81,8 @@ function row(one) {
   const at = agoOf(one.updated_at);
   const queued = h("span.dim.num");
   const link = h("a.row.session-row", { href: `/sessions/${encodeURIComponent(one.key)}` },
-    status, h("span.cut.row-title", one.title || one.key), h("span.tag", one.agent), queued, at, h("span.row-sub.cut.mono", [one.title ? one.key : null, one.workdir].filter(Boolean).join("  ·  ")));
+    status, h("span.cut.row-title", one.title || one.key), h("span.tag", one.agent), queued, at,
+    h("span.row-sub.cut.mono", [one.title ? one.key : null, one.workdir].filter(Boolean).join("  ·  ")));
   link.parts = { status, at, queued };
   return h("li", link);
 }
@@ -84,12 +96,14 @@ function update(node, one) {
 }
 
 function newSession() {
-  const title = h("input", { name: "title", placeholder: "what it is about (optional)", maxLength: 200, autocomplete: "off" });
+  const title = h("input",
+    { name: "title", placeholder: "what it is about (optional)", maxLength: 200, autocomplete: "off" });
   const button = h("button.primary", { type: "submit" }, "Open");
   let picker = null;
   const place = h("div");
   const form = h("form.form.panel.new-session", { hidden: true, noValidate: true },
-    h("div.form-row", place, field("Directory", directoryPicker())), field("Title", title), h("div.form-buttons", button));
+    h("div.form-row", place, field("Directory", directoryPicker())), field("Title", title),
+    h("div.form-buttons", button));
   form.begin = () => {
     if (!picker) { picker = agentPicker(); place.replaceChildren(field("Agent", picker)); }
     picker.focus();
@@ -98,7 +112,9 @@ function newSession() {
     sent.preventDefault();
     act(button, async () => {
       const said = Object.fromEntries(new FormData(form));
-      const body = Object.fromEntries(["agent", "workdir", "title"].filter((name) => said[name]?.trim()).map((name) => [name, said[name].trim()]));
+      const body = Object.fromEntries(["agent", "workdir", "title"]
+        .filter((name) => said[name]?.trim())
+        .map((name) => [name, said[name].trim()]));
       const lead = onward();
       try {
         lead(`/sessions/${encodeURIComponent((await post("/sessions", body)).key)}`);

@@ -16,10 +16,13 @@ export default async function signIn(main, page) {
   const next = nextPage(page.search);
   const code = location.hash.slice(1);
   const status = h("p.dim.told", { role: "status" }, code ? "Signing in…" : "");
-  const token = h("input.mono", { name: "token", type: "password", required: true, autocomplete: "current-password", spellcheck: false });
+  const token = h("input.mono",
+    { name: "token", type: "password", required: true, autocomplete: "current-password", spellcheck: false });
   const button = h("button.primary", { type: "submit" }, "Sign in");
   const form = h("form.form", { hidden: Boolean(code), noValidate: true },
-    field("Token", token, h("span", "Made with ", h("code", "midwatch token create"), ", or the content of the file ", h("code", "token"), " in the home directory.")),
+    field("Token", token,
+      h("span", "Made with ", h("code", "midwatch token create"), ", or the content of the file ", h("code", "token"),
+        " in the home directory.")),
     h("div.form-buttons", button));
   form.addEventListener("submit", (sent) => {
     sent.preventDefault();

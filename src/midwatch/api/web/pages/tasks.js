@@ -4,7 +4,10 @@ import { asking, get, query } from "../api.js";
 import { go } from "../app.js";
 import { h, perFrame, placed, say } from "../dom.js";
 import { after, taskFrom } from "../model.js";
-import { act, agoOf, attribute, command, elapsed, empty, failure, pageHead, promptText, skeleton, statusMark, updateElapsed, updateStatus } from "../parts.js";
+import {
+  act, agoOf, attribute, command, elapsed, empty, failure, pageHead, promptText, skeleton, statusMark, updateElapsed,
+  updateStatus,
+} from "../parts.js";
 import { stream } from "../stream.js";
 
 const STATUSES = ["pending", "running", "done", "failed", "cancelled"];
@@ -66,7 +69,8 @@ export default async function tasks(main, page) {
   try {
     await load();
   } catch (problem) {
-    if (page.isShown()) body.replaceChildren(failure(problem, () => go(location.pathname + location.search, { replace: true })));
+    if (page.isShown())
+      body.replaceChildren(failure(problem, () => go(location.pathname + location.search, { replace: true })));
   }
 }
 
@@ -86,8 +90,10 @@ function take(data, wanted, event, hold) {
 }
 
 function matches(wanted, task) {
-  return (!wanted.status.length || wanted.status.includes(task.status)) && (!wanted.agent || wanted.agent === task.agent) &&
-    (!wanted.session_key || wanted.session_key === task.session_key) && (!wanted.creator || wanted.creator === task.creator);
+  return (!wanted.status.length || wanted.status.includes(task.status)) &&
+    (!wanted.agent || wanted.agent === task.agent) &&
+    (!wanted.session_key || wanted.session_key === task.session_key) &&
+    (!wanted.creator || wanted.creator === task.creator);
 }
 
 /** What an address asks for. */
@@ -102,13 +108,19 @@ function filterOf(search) {
 
 function filters(wanted) {
   // from the address, not from what this page was drawn with: a quick hand changes twice before it is drawn again
-  const change = (changes) => go(`/tasks${query({ ...filterOf(new URLSearchParams(location.search)), ...changes })}`, { replace: true });
+  const change = (changes) =>
+    go(`/tasks${query({ ...filterOf(new URLSearchParams(location.search)), ...changes })}`, { replace: true });
   const chosen = (name) => wanted.status.includes(name);
   const segments = h("div.segments", { role: "group", "aria-label": "Status" },
-    h("button", { type: "button", "aria-pressed": String(!wanted.status.length), onclick: () => change({ status: [] }) }, "all"),
+    h("button",
+      { type: "button", "aria-pressed": String(!wanted.status.length), onclick: () => change({ status: [] }) }, "all"),
     STATUSES.map((name) => h("button", {
       type: "button", "aria-pressed": String(chosen(name)),
-      onclick: (clicked) => change({ status: clicked.shiftKey ? (chosen(name) ? wanted.status.filter((one) => one !== name) : [...wanted.status, name]) : chosen(name) && wanted.status.length === 1 ? [] : [name] }),
+      onclick: (clicked) => change({
+        status: clicked.shiftKey
+          ? (chosen(name) ? wanted.status.filter((one) => one !== name) : [...wanted.status, name])
+          : chosen(name) && wanted.status.length === 1 ? [] : [name],
+      }),
     }, name)));
   const input = (name, label, extra = {}) => {
     const node = h("input", { type: "search", placeholder: label, "aria-label": label, value: wanted[name], ...extra });
@@ -122,12 +134,14 @@ function filters(wanted) {
     const { agents } = await get("/agents").catch(() => ({ agents: [] }));
     names.replaceChildren(...agents.map((one) => h("option", { value: one.name })));
   }, { once: true });
-  return h("div.filters", { role: "search" }, segments, agent, names, input("session_key", "Session"), input("creator", "Creator"));
+  return h("div.filters", { role: "search" }, segments, agent, names, input("session_key", "Session"),
+    input("creator", "Creator"));
 }
 
 function nothing(wanted) {
   if (wanted.status.length || wanted.agent || wanted.session_key || wanted.creator) {
-    return empty("No task is like that", "Loosen the filters to see more.", h("a.button", { href: "/tasks" }, "Show all"));
+    return empty("No task is like that", "Loosen the filters to see more.",
+      h("a.button", { href: "/tasks" }, "Show all"));
   }
   return empty("No tasks yet", "A task is one prompt for one agent. It runs in the background and survives restarts.",
     h("a.button.primary.acts", { href: "/tasks/new" }, "New task"), command('midwatch submit "Say hello"'));
@@ -148,5 +162,8 @@ function update(node, task) {
   const { status, time, title } = node.firstChild.parts;
   say(title, promptText(task));
   updateStatus(status, task);
-  if (task.status === "pending") { attribute(time, "from", null); attribute(time, "to", null); } else updateElapsed(time, task);
+  if (task.status === "pending") {
+    attribute(time, "from", null);
+    attribute(time, "to", null);
+  } else updateElapsed(time, task);
 }

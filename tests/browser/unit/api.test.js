@@ -1,0 +1,46 @@
+import { asking, part, Problem, query } from "/web/api.js";
+import { each, equal } from "./check.js";
+
+export default {
+  "a query has no empty values, and nothing is not zero": () => {
+    each([
+      [{}, ""], [{ a: null, b: undefined, c: "", d: false }, ""], [{ a: 0, b: true }, "?a=0&b=true"],
+      [{ kind: [] }, ""], [{ kind: ["a", "", "b"] }, "?kind=a&kind=b"],
+      [{ q: "a&b=c d|é/" }, "?q=a%26b%3Dc+d%7C%C3%A9%2F"],
+    ], query);
+  },
+
+  "a part of a path is one part": () => {
+    each([["chat:a/b|c d", "chat%3Aa%2Fb%7Cc%20d"], ["..?#%", "..%3F%23%25"], ["é😀", "%C3%A9%F0%9F%98%80"]], part);
+  },
+
+  "an older answer is not taken after a newer one": () => {
+    const ask = asking();
+    const [first, second, third] = [ask(), ask(), ask()];
+    equal([second.isNext(), first.isNext(), third.isNext(), second.isNext()], [true, false, true, false]);
+    equal([first.isLast(), third.isLast()], [false, true]);
+  },
+
+  "answers about one thing do not hold up those about another": () => {
+    const ask = asking();
+    const [first, second] = [ask(), ask()];
+    equal([second.isNext("a"), first.isNext("b"), first.isNext("a")], [true, true, false]);
+  },
+
+  "those who ask about different things know nothing of each other": () => {
+    const [one, other] = [asking(), asking()];
+    const [old, fresh] = [one(), other()];
+    equal([fresh.isNext(), old.isNext(), old.isLast()], [true, true, true]);
+  },
+
+  "a problem says what is wrong, with all its parts": () => {
+    each([
+      [{ detail: "no such task", code: "not_found", field: "id" }, ["no such task", "not_found", "id"]],
+      [{ title: "Bad", errors: [{ message: "a" }, { message: "b" }] }, ["Bad: a: b", "error", null]],
+      [{}, ["the server answered 502", "error", null]],
+    ], (body) => {
+      const { message, code, field } = new Problem(502, body);
+      return [message, code, field];
+    });
+  },
+};

@@ -1,0 +1,72 @@
+import { firstLine, h, keyed, say, set, svg, wishKey } from "/web/dom.js";
+import { each, equal } from "./check.js";
+
+/** Draw lists one after the other: what stands there, and which nodes were made. */
+function drawing() {
+  const [list, made] = [h("ul"), []];
+  const draw = (...names) => {
+    keyed(list, names, (name) => name, (name) => { made.push(name); return h("li", name); });
+    return [...list.children].map((node) => node.textContent).join("");
+  };
+  return { list, made, draw };
+}
+
+export default {
+  "elements have classes, properties, attributes and children": () => {
+    const node = h("button.a.b",
+      { type: "button", class: "c  d", data: { kind: "x" }, "aria-label": "y", hidden: true },
+      "text", [null, false, undefined, ["deep", 0]]);
+    equal(node.outerHTML,
+      '<button class="a b c d" type="button" data-kind="x" aria-label="y" hidden="">textdeep0</button>');
+    equal(h(".only", 5).outerHTML, '<div class="only">5</div>');
+  },
+
+  "text is text": () => equal(h("p", "<b>&amp;</b>").innerHTML, "&lt;b&gt;&amp;amp;&lt;/b&gt;"),
+
+  "an attribute that is nothing is taken away": () => {
+    const node = svg("rect", { x: 1, role: "img" });
+    set(node, { x: 0, role: null });
+    equal(node.outerHTML, '<rect x="0"></rect>');
+    equal(set(h("a"), { "aria-current": true }).getAttribute("aria-current"), "");
+  },
+
+  "what is called is heard": () => {
+    let heard = 0;
+    h("button", { onclick: () => { heard++; } }).click();
+    equal(heard, 1);
+  },
+
+  "text is written only where it differs": () => {
+    const node = h("p", "a");
+    const text = node.firstChild;
+    equal(say(say(node, "a"), "a").firstChild === text, true);
+    equal([say(node, null).textContent, say(node, 0).textContent], ["", "0"]);
+  },
+
+  "a list follows its items, and keeps the nodes of those that stay": () => {
+    const { list, made, draw } = drawing();
+    equal(draw("a", "b", "c"), "abc");
+    const [a, , c] = list.children;
+    equal(draw("c", "x", "a"), "cxa");
+    equal([list.children[0] === c, list.children[2] === a, made.join("")], [true, true, "abcx"]);
+    equal([draw(), draw("a"), made.join("")], ["", "a", "abcxa"]);
+  },
+
+  "a key that comes twice is one node": () => {
+    const { draw, list } = drawing();
+    draw("a", "b", "a");
+    equal(list.children.length, 2);
+  },
+
+  "the first line is trimmed and cut between characters": () => {
+    each([[null, ""], ["", ""], ["\n \n", ""], ["  a b \n c", "a b "], ["x".repeat(160), "x".repeat(160)]],
+      (text) => firstLine(text));
+    equal(firstLine("abcdef", 4), "abc…");
+    equal([firstLine("ab😀cd", 4), firstLine("a😀😀😀", 5)], ["ab…", "a😀…"]);
+  },
+
+  "no two wishes are the same": () => {
+    const keys = Array.from({ length: 50 }, wishKey);
+    equal([new Set(keys).size, keys.every((key) => /^[0-9a-f]{32}$/.test(key))], [50, true]);
+  },
+};

@@ -1,0 +1,119 @@
+import { after, isOpen, KINDS, kindText, line, statusText, taskFrom, tone, waitText } from "/web/model.js";
+import { each, equal } from "./check.js";
+
+const task = { id: "t_1", status: "running", wait: null, stop_requested: null, attempt: 1, result: null, error: null };
+const event = (kind, payload = {}, more = {}) => ({ kind, payload, time: "2026-01-01T00:00:00Z", ...more });
+const finished = event("task_finished", { status: "done", outcome: "ok", result: "all well" });
+
+/** Those fields of a task that a list of events leaves. */
+const through = (names, ...events) => {
+  const ended = events.reduce(after, task);
+  return names.map((name) => ended[name]);
+};
+
+export default {
+  "a task is what its first event tells": () => {
+    const made = taskFrom(event("task_submitted", { prompt: "do it", agent: "demo" },
+      { task_id: "t_2", actor: "anna" }));
+    equal([made.id, made.status, made.prompt, made.agent, made.creator, made.cause, made.due_at],
+      ["t_2", "pending", "do it", "demo", "anna", "submit", "2026-01-01T00:00:00Z"]);
+    equal([taskFrom(event("task_started", {}, { agent_id: "echo" })).agent, isOpen(made)], ["echo", true]);
+  },
+
+  "a task that has ended stays as it is, whatever comes late": () => {
+    const late = [event("task_started", {}, { attempt: 2 }), event("task_waiting", { wait: "slot" }),
+      event("task_finished", { status: "failed", outcome: "error" }), event("task_rescued", { action: "rerun" })];
+    equal(through(["status", "outcome", "result", "attempt"], finished, ...late), ["done", "ok", "all well", 1]);
+  },
+
+  "the same event twice is as once": () => {
+    const events = [event("task_interrupted", { reason: "shutdown" }), event("task_started", {}, { attempt: 2 })];
+    equal(events.flatMap((one) => [one, one]).reduce(after, task), events.reduce(after, task));
+  },
+
+  "a question is waited for while it runs, other waits take it from its agent": () => {
+    equal(through(["status", "wait"], event("task_waiting", { wait: "approval" })), ["running", "approval"]);
+    equal(through(["status", "wait"], event("task_waiting", { wait: "approval" }), event("approval_resolved")),
+      ["running", null]);
+    equal(
+      through(["status", "wait", "due_at"], event("task_waiting", { wait: "limit", until: "2026-01-02T00:00:00Z" })),
+      ["pending", "limit", "2026-01-02T00:00:00Z"]);
+    equal(through(["wait"], event("task_waiting", { wait: "slot" }), event("approval_resolved")), ["slot"]);
+  },
+
+  "a wish to stop is for the attempt it was made in": () => {
+    equal(through(["stop_requested"], event("interrupt_received", { reason: "cancel" })), ["cancel"]);
+    equal(through(["stop_requested"], event("interrupt_received")), ["cancel"]);
+    equal(through(["stop_requested"], event("interrupt_received", { reason: "after_tool" })), [null]);
+    equal(
+      through(["stop_requested", "attempt"], event("interrupt_received"), event("task_started", {}, { attempt: 2 })),
+      [null, 2]);
+  },
+
+  "what was rescued goes on, or is left to its end": () => {
+    equal(through(["status"], event("task_rescued", { action: "rerun" })), ["pending"]);
+    equal(through(["status"], event("task_rescued", { action: "fail" })), ["running"]);
+  },
+
+  "an end without a text keeps what is known": () => {
+    const before = { ...task, result: "so far", usage: { steps: 2 } };
+    const ended = after(before, event("task_finished", { status: "cancelled", outcome: "cancelled" }));
+    equal([ended.status, ended.result, ended.usage, ended.wait], ["cancelled", "so far", { steps: 2 }, null]);
+  },
+
+  "no event changes the task it is given": () => {
+    const kept = Object.freeze({ ...task });
+    for (const kind of ["task_started", "task_waiting", "task_interrupted", "task_finished"]) after(kept, event(kind));
+    equal(kept, task);
+  },
+
+  "a status says what it means right now": () => {
+    each([
+      [{ status: "running" }, "running"], [{ status: "running", wait: "approval" }, "asking"],
+      [{ status: "running", wait: "approval", stop_requested: "cancel" }, "stopping"],
+      [{ status: "failed", outcome: "error" }, "failed"], [{ status: "failed", outcome: "timeout" }, "timeout"],
+      [{ status: "failed", outcome: null }, "failed"], [{ status: "done", outcome: "silent" }, "silent"],
+      [{ status: "pending", stop_requested: "cancel" }, "pending"],
+    ], statusText);
+  },
+
+  "only an open task waits, and a reason that is not known is told as it is": () => {
+    equal(waitText({ status: "done", wait: "slot" }), null);
+    equal(waitText({ status: "pending", wait: "slot" }), "waits for a free slot");
+    equal(waitText({ status: "pending", wait: "weather" }), "weather");
+  },
+
+  "an event of a kind that only a newer version knows is told as such": () => {
+    equal(kindText("constructor"), "event_kind(constructor)");
+    equal(line({ kind: "toString", payload: { a: 1 } }), '{"a":1}');
+    equal(line({ kind: "unheard_of" }), "{}");
+    equal([KINDS.includes("gap"), KINDS.includes("task_started")], [false, true]);
+  },
+
+  "a line is one line, and no character of it is cut in two": () => {
+    equal(line(event("agent_error", { message: " one\n\ttwo  three " })), "one two three");
+    const cut = line(event("agent_error", { message: "😀".repeat(200) }));
+    equal([cut.isWellFormed(), cut.endsWith("😀…"), cut.length <= 120], [true, true, true]);
+    equal(line(event("agent_error", { message: "x".repeat(120) })), "x".repeat(120));
+  },
+
+  "lines count in words": () => {
+    equal(line(event("steering_injected", { count: 1 })), "a message has reached the running turn");
+    equal(line(event("automation_missed", { count: 2, reason: "late" })), "2 runs were left out: too late");
+    equal(line(event("plan_update", { entries: [{ status: "completed" }, { status: "pending" }] })),
+      "plan: 1 of 2 done");
+    equal(line(event("plan_update")), "plan: 0 of 0 done");
+    equal(line(event("tool_exec_start", { tool: "ls", arguments: {} })), "uses ls");
+    equal(line(event("task_finished", { status: "failed", outcome: "timeout", error: "too late", result: "half" })),
+      "failed (timeout): too late");
+  },
+
+  "ends, faults and questions have their tones": () => {
+    each([
+      [finished, "good"], [event("task_finished", { status: "failed" }), "bad"],
+      [event("task_finished", { status: "cancelled" }), "plain"], [event("agent_error", { level: "warning" }), "warn"],
+      [event("agent_error"), "bad"], [event("tool_exec_end", { is_error: true }), "bad"],
+      [event("approval_requested"), "warn"], [{ kind: "task_started" }, "plain"],
+    ], tone);
+  },
+};

@@ -1,0 +1,117 @@
+import { Work } from "/web/work.js";
+import { equal } from "./check.js";
+
+let seq = 0;
+const stored = (kind, payload = {}, more = {}) => {
+  seq += 1;
+  return { kind, payload, seq, time: String(seq).padStart(6, "0"), task_id: "t_1", attempt: 1, ...more };
+};
+const live = (offset, text, id = "h1") =>
+  ({ kind: "thought_delta", task_id: "t_1", time: "999999", payload: { thought_id: id, offset, text } });
+const after = (...events) => {
+  const work = new Work();
+  events.forEach((event) => work.take(event));
+  return work;
+};
+const thoughts = (...events) => after(...events).steps.map((one) => one.text);
+
+export default {
+  "a thought grows, and is told once when it is whole": () => {
+    const work = after(live(0, "Let "), live(4, "me "), live(4, "me see"));
+    equal(work.steps.map((one) => [one.text, one.open]), [["Let me see", true]]);
+    work.take(stored("thought_update", { thought_id: "h1", text: "Let me see." }));
+    equal(work.take(live(10, " late")), false);
+    equal(work.steps.map((one) => [one.text, one.open]), [["Let me see.", false]]);
+  },
+
+  "what was lost of a thought is marked, and the rest joins": () => {
+    equal(thoughts(live(0, "one "), live(8, "three "), live(14, "four")), ["one … three four"]);
+    equal(thoughts(live(5, "late "), live(10, "on")), ["… late on"]);
+    equal(thoughts(live(0, "😀a"), live(2, "b")), ["😀ab"]);
+  },
+
+  "two thoughts at once are kept apart": () => {
+    equal(thoughts(live(0, "a", "h1"), live(0, "b", "h2"), live(1, "a", "h1")), ["aa", "b"]);
+  },
+
+  "a stored event counts once": () => {
+    const end = stored("turn_end", { status: "completed" });
+    const work = after(end);
+    equal([work.take(end), work.steps.length], [false, 1]);
+  },
+
+  "a plan is changed in place": () => {
+    const work = after(stored("plan_update", { entries: [{ content: "a" }] }),
+      stored("plan_update", { entries: null }));
+    equal(work.steps.map((one) => [one.kind, one.entries, one.version]), [["plan", [], 1]]);
+  },
+
+  "a tool that is used again is another step": () => {
+    const use = () => [stored("tool_exec_start", { tool: "ls" }), stored("tool_exec_end", { tool: "ls", result: "x" })];
+    const { steps } = after(...use(), ...use());
+    equal(steps.map((one) => [one.tool, one.open, one.result]), [["ls", false, "x"], ["ls", false, "x"]]);
+    equal(new Set(steps.map((one) => one.key)).size, 2);
+  },
+
+  "the end of a tool that nobody saw begin is a step": () => {
+    const { steps } = after(stored("tool_exec_end", { tool: "ls", is_error: true, duration: 0 }));
+    equal(steps.map((one) => [one.bad, one.open, one.duration, one.started]), [[true, false, 0, undefined]]);
+  },
+
+  "tools of two attempts with one name are two": () => {
+    const begin = (attempt) => stored("tool_exec_start", { tool: "ls", tool_call_id: "c" }, { attempt });
+    equal(after(begin(1), begin(2)).steps.length, 2);
+  },
+
+  "what is in hand when a turn ends is over, of this task only": () => {
+    const { steps } = after(stored("tool_exec_start", { tool: "a" }),
+      stored("tool_exec_start", { tool: "b" }, { task_id: "t_2" }), stored("turn_end", { status: "aborted" }));
+    equal(steps.map((one) => [one.kind, one.open]), [["tool", false], ["tool", true], ["turn", false]]);
+  },
+
+  "each turn counts its own tools and tokens": () => {
+    const turn = (attempt, spent, calls) => [
+      ...spent.map((input_tokens) => stored("llm_response", { usage: { input_tokens }, model: "m" }, { attempt })),
+      ...calls.map((tool_call_id) => stored("tool_exec_end", { tool: "ls", tool_call_id }, { attempt })),
+      stored("turn_end", { status: "completed" }, { attempt }),
+    ];
+    const { steps } = after(...turn(1, [40, 2], ["a", "b"]), ...turn(2, [5], ["c"]),
+      stored("task_finished", { usage: { input_tokens: 47 } }, { attempt: 2 }));
+    equal(steps.filter((one) => one.kind === "turn").map((one) => [one.tools, one.usage]),
+      [[2, { input_tokens: 42, model: "m" }], [1, { input_tokens: 5, model: "m" }]]);
+  },
+
+  "the only turn takes what its task used, where it told nothing itself": () => {
+    const { steps } = after(stored("turn_end"), stored("task_finished", { usage: { cost_usd: 1 } }));
+    equal(steps.map((one) => one.usage), [{ cost_usd: 1 }]);
+    equal(after(stored("llm_response", { usage: { input_tokens: "many" } }), stored("turn_end")).steps[0].usage, {});
+  },
+
+  "an answer says what was asked, also when nobody saw the question": () => {
+    const answer = stored("approval_resolved", { approval_id: "a1", status: "granted", answer: "Yes" },
+      { actor: "anna" });
+    const [known] = after(stored("approval_requested", { approval_id: "a1", question: "May it?" }), answer).steps;
+    equal([known.question, known.status, known.by], ["May it?", "granted", "anna"]);
+    equal(after(answer).steps.map((one) => one.question), [""]);
+  },
+
+  "a thought that is being had outlives a new reading, until its turn has ended": () => {
+    const work = after(live(0, "hm"));
+    const tool = stored("tool_exec_start", { tool: "ls" });
+    work.reset([tool], "000000");
+    equal(work.steps.map((one) => [one.kind, one.time]), [["tool", tool.time], ["thought", tool.time]]);
+    work.reset([tool, stored("turn_end")]);
+    equal(work.steps.map((one) => one.kind), ["tool", "turn"]);
+  },
+
+  "a live step stands after what is stored, whatever the clock here says": () => {
+    const tool = stored("tool_exec_start", { tool: "ls" });
+    equal(after(tool, live(0, "hm")).steps.map((one) => one.time), [tool.time, tool.time]);
+  },
+
+  "events of other kinds make nothing": () => {
+    const work = new Work();
+    equal([work.take(stored("task_started")), work.take({ kind: "steps", payload: {} }), work.steps],
+      [false, false, []]);
+  },
+};
