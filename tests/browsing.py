@@ -94,8 +94,9 @@ def run(prompt, turn):
 
 
 def program() -> str | None:
-    """The browser: $MIDWATCH_CHROMIUM, or Debian's chromium."""
-    return os.environ.get("MIDWATCH_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    """The browser: $MIDWATCH_CHROMIUM, or Debian's. Without windows it takes a third less time."""
+    names = ("chromium-headless-shell", "chromium", "chromium-browser")
+    return os.environ.get("MIDWATCH_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
 
 
 async def slowed(context: BrowserContext) -> BrowserContext:

@@ -12,6 +12,7 @@ import pytest
 import midwatch
 
 SOURCE = Path(midwatch.__file__).parent
+ROOT = SOURCE.parent.parent
 
 ROOMS = (
     "base", "domain", "wire", "services", "running", "programs", "live", "loops", "channels", "agents", "engines",
