@@ -38,10 +38,10 @@ def in_child(live: Life, home: Path, name: str, die_at: int, *, after: bool) -> 
     if pid == 0:
         code = 1
         try:
-            from midwatch.runtime import runtime
+            from midwatch.desk import build
 
             Doomed.die_at, Doomed.after = die_at, after
-            vars(runtime)["SqliteStore"] = Doomed
+            vars(build)["SqliteStore"] = Doomed
             quiet = os.open(os.devnull, os.O_WRONLY)
             os.dup2(quiet, 1)
             asyncio.run(live(home, name))  # type: ignore[arg-type]  # a coroutine function

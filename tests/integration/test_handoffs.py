@@ -83,7 +83,7 @@ def crew() -> Crew:
 @pytest.fixture
 async def desk(tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Runtime]:
     monkeypatch.setenv("MIDWATCH_DETECT_AGENTS", "false")
-    monkeypatch.setattr("midwatch.running.worker.pause_before", lambda task: 0.0)
+    monkeypatch.setattr("midwatch.running.run.pause_before", lambda task: 0.0)
     agents = {
         "echo": FunctionAgent("echo", echo),
         "first": Picky("first", echo, 9, refuses="I am busy", types=("code",)),

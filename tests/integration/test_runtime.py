@@ -206,7 +206,7 @@ async def test_a_part_that_does_not_stop_keeps_no_other_from_stopping(home: Path
         assert left_since(before) == NOTHING
         assert locks(home) == set() and is_free(home)
     finally:  # what was not stopped
-        for part in (desk._watchdog, desk._courier):
+        for part in (desk._rescuer, desk._courier):
             await part.stop()
         desk._engine._lead.release()
         desk._engine._life.release()
@@ -393,7 +393,7 @@ async def test_one_that_closes_hands_its_task_to_the_other(home: Path) -> None:
         async with Runtime.open(settings=settings, agents=quick) as second:
             assert first._worker is not None
             for run in list(first._worker.running.values()):
-                first._worker.interrupt(run, "shutdown")
+                run.interrupt("shutdown")
             await first._engine.stop_taking()  # type: ignore[union-attr]
             ends = await ended(second, task)
             assert (ends.status, ends.interruptions) == ("done", 1)
