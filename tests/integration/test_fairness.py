@@ -219,7 +219,7 @@ STEPS = st.lists(
     talks=st.booleans(),
     steps=STEPS,
 )
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_limits_hold_no_slot_is_empty_and_nobody_is_passed_twice(
     total: int, per_agent: list[int], most: int | None, talks: bool, steps: list[tuple[Any, ...]]
 ) -> None:
