@@ -33,7 +33,7 @@ from midwatch.client import Client
 from midwatch.desk.build import build_agents, build_channels
 from midwatch.desk.config import AgentSettings, ChannelSettings, Settings
 from midwatch.domain import approval, automation, channel, goal, handoff, session, task, worktree
-from midwatch.domain.agent import YES_NO
+from midwatch.domain.agent import YES_NO, AgentTerms
 from midwatch.domain.event import KINDS, VERSION, Event
 from midwatch.domain.requests import PRIORITY, AutomationWish, GoalWish, NewAutomation, NewGoal, Submission
 from midwatch.runtime.runtime import Runtime
@@ -296,6 +296,13 @@ def test_the_diagrams_have_the_arrows_of_the_tables(
     assert sorted(drawn) == sorted([*(("[*]", state) for state in first), *arrows, *ends])
 
 
+def test_the_picture_of_the_layers_is_the_contract() -> None:
+    (picture,) = [block.code for block in blocks(DOCS / "design.md") if block.note == "layers"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    assert picture.splitlines() == layers
+
+
 def test_the_tree_has_a_line_for_every_module() -> None:
     (tree,) = [block.code for block in blocks(DOCS / "design.md") if block.code.startswith("src/midwatch/")]
     folders: list[str] = []
@@ -416,7 +423,7 @@ def test_sessions_approvals_and_the_envelope_list_every_field() -> None:
 
 def test_numbers_in_the_text_are_those_of_the_code() -> None:
     default = Settings()
-    plain, kept = task.AgentTerms(), default.retention
+    plain, kept = AgentTerms(), default.retention
     assert plain.timeout_seconds is not None and TERMS.timeout_seconds is not None
     pages = {
         "tasks.md": (
@@ -663,7 +670,7 @@ def resolve(path: str) -> Any:
 
 
 def test_a_task_has_the_same_default_timeout_as_there() -> None:
-    assert task.AgentTerms().timeout_seconds == 30 * 60
+    assert AgentTerms().timeout_seconds == 30 * 60
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
