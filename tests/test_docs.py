@@ -24,6 +24,7 @@ from midwatch.agents.demo import DemoAgent
 from midwatch.agents.function import FunctionAgent
 from midwatch.agents.profiles import PROFILES, TERMS
 from midwatch.agents.registry import KINDS as AGENT_KINDS
+from midwatch.agents.terminal.kind import TerminalAgent
 from midwatch.api.app import create_app
 from midwatch.api.bodies import LONGEST_WAIT, AutomationBody, AutomationPatch, GoalBody, GoalPatch, HandoffBody
 from midwatch.base.home import Home
@@ -466,17 +467,49 @@ def test_numbers_in_the_text_are_those_of_the_code() -> None:
         assert [phrase for phrase in phrases if phrase not in text] == [], page
 
 
+def kind_terms() -> dict[str, AgentTerms]:
+    """The terms of each kind of agent without any option."""
+    places = (place.partition(":")[::2] for place in AGENT_KINDS.values())
+    made = {name: getattr(importlib.import_module(module), name) for module, name in places}
+    return {kind.kind: kind.terms for kind in made.values()}
+
+
 def test_crash_rules_name_the_kinds_they_are_the_default_of() -> None:
-    of = dict(
-        re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", section(read("tasks.md"), "## When the process dies"), re.M)
-    )
-    assert of[DemoAgent.terms.on_crash] == of[FunctionAgent.terms.on_crash] == "demo, functions"
-    assert of[CommandAgent.terms_for({"resume_argv": ["x"]}).on_crash] == "commands with a `resume_argv`"
-    assert (
-        of[CommandAgent.terms_for({}).on_crash]
-        == of[TERMS.on_crash]
-        == "other commands, agent programs that were found"
-    )
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", section(read("tasks.md"), "## When the process dies"), re.M)
+    of: dict[str, list[str]] = {rule: [] for rule in get_args(task.OnCrash)}
+    for kind, terms in kind_terms().items():
+        of[terms.on_crash].append(kind)
+    assert {rule: re.findall(r"`(\w+)`", kinds.partition(";")[0]) for rule, kinds in rows} == of
+    said = dict(rows)
+    assert "a `command` with a `resume_argv`" in said[CommandAgent.terms_for({"resume_argv": ["x"]}).on_crash]
+    assert "a `terminal` whose program can resume" in said[TerminalAgent.terms_for({"profile": "claude"}).on_crash]
+    assert "a found program that runs as a command" in said[TERMS.on_crash]
+
+
+def test_the_agents_page_lists_the_terms_of_every_kind() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) (min|h) \| `(\w+)`.*? \| (\d+) \| (\d+) \|$", read("agents.md"), re.M)
+    listed = {
+        kind: (int(number) * {"min": 60, "h": 3600}[unit], on_crash, int(attempts), int(slots))
+        for kind, number, unit, on_crash, attempts, slots in rows
+    }
+    assert listed == {
+        kind: (terms.timeout_seconds, terms.on_crash, terms.max_attempts, terms.slots)
+        for kind, terms in kind_terms().items()
+    }
+
+
+def test_the_kinds_that_report_a_limit_are_those_that_raise_it() -> None:
+    (row,) = re.findall(r"^\| `limit` \|.*; (.*) report it", section(read("tasks.md"), "## Waiting"), re.M)
+    raising = {
+        path.relative_to(SOURCE / "agents").parts[0].removesuffix(".py")
+        for path in (SOURCE / "agents").rglob("*.py")
+        if "UsageLimit(" in path.read_text()
+    }
+    assert set(re.findall(r"`(\w+)`", row)) == raising
+
+
+def test_every_kind_of_agent_is_on_the_settings_page() -> None:
+    assert first_cells(section(read("settings.md"), "### Kinds of agents")) == list(AGENT_KINDS)
 
 
 def test_commands_kinds_and_programs_are_documented() -> None:
