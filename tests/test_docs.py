@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import json
 import re
 import runpy
@@ -19,6 +20,7 @@ import pytest
 import typer
 
 import midwatch
+import midwatch.testing
 from midwatch.agents.command import CommandAgent
 from midwatch.agents.demo import DemoAgent
 from midwatch.agents.function import FunctionAgent
@@ -533,6 +535,33 @@ async def test_every_route_is_documented(home: Path) -> None:
     listed = re.findall(r"^\| `((?:GET|POST|PATCH|DELETE) [^`]+)`", section(read("api.md"), "## Routes"), re.M)
     known = {re.sub(r"\{\w+\}", "{}", route.replace("/api/v1", "")) for route in await routes(home)}
     assert {re.sub(r"\{\w+\}", "{}", route) for route in listed} == known
+
+
+# -- the library -------------------------------------------------------------------------------------------------------
+
+
+def test_the_library_page_lists_every_public_name() -> None:
+    text = read("library.md")
+    assert sorted(first_cells(section(text, "## Names"))) == sorted(midwatch.__all__)
+    assert sorted(first_cells(section(text, "## Tests"))) == sorted(midwatch.testing.__all__)
+    arguments = re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", section(text, "# The library").split("## ")[0], re.M)
+    assert arguments == list(inspect.signature(Runtime.open).parameters)
+
+
+async def test_the_services_on_the_library_page_exist(home: Path) -> None:
+    services = first_cells(section(read("library.md"), "## The desk"))
+    async with Runtime.open(home, work=False) as desk:
+        assert services and all(hasattr(desk, name.removeprefix("desk.")) for name in services)
+
+
+USERS_PAGES = [page for page in (*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "SECURITY.md") if page.stem != "design"]
+
+
+@pytest.mark.parametrize("page", [*USERS_PAGES, *ROOT.glob("examples/*.*")], ids=name_of)
+def test_users_are_told_of_no_deeper_module(page: Path) -> None:
+    """Only `midwatch` and `midwatch.testing` are public."""
+    rooms = {entry.name for entry in SOURCE.iterdir() if entry.is_dir()} - {"testing", "__pycache__"}
+    assert rooms.isdisjoint(re.findall(r"\bmidwatch\.(\w+)", page.read_text()))
 
 
 # -- coverage ----------------------------------------------------------------------------------------------------------
