@@ -16,6 +16,16 @@ from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
+from midwatch.agents.acp.options import AcpOptions
+from midwatch.agents.base import KindOptions
+from midwatch.agents.command import CommandOptions
+from midwatch.agents.demo import DemoOptions
+from midwatch.agents.function import FunctionOptions
+from midwatch.agents.headless import HeadlessOptions
+from midwatch.agents.llm.options import LlmOptions
+from midwatch.agents.local import LocalOptions
+from midwatch.agents.registry import KINDS as AGENT_KINDS
+from midwatch.agents.terminal.kind import TerminalOptions
 from midwatch.api.reply import STATUS
 from midwatch.base.errors import MidwatchError
 from midwatch.desk.config import (
@@ -84,6 +94,12 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "agents.NAME.capabilities": CapabilitySettings,
     "channels.NAME": ChannelSettings,
 }
+OPTIONS: dict[str, type[KindOptions]] = {
+    "acp": AcpOptions, "command": CommandOptions, "demo": DemoOptions, "function": FunctionOptions,
+    "headless": HeadlessOptions, "llm": LlmOptions, "local": LocalOptions, "terminal": TerminalOptions,
+}  # fmt: skip
+PAGE_OF_KIND = {"llm": "llm.md", "local": "local.md", "terminal": "terminal.md"}
+"""Kinds with a page of their own; the others are on the agents page."""
 REPEATED = frozenset({"agents.NAME.capabilities"})
 """Sections that are lists of tables."""
 
@@ -92,8 +108,21 @@ def settings() -> str:
     """A table of all settings, then one for each section of the file."""
     nested = {name.partition(".")[0] for name in SECTIONS}
     parts = [one_section("", Settings, leave=nested)]
-    parts += [f"## [{name}]\n\n{told(made)}\n\n{one_section(name, made)}" for name, made in SECTIONS.items()]
+    for name, made in SECTIONS.items():
+        parts.append(f"## [{name}]\n\n{told(made)}\n\n{one_section(name, made)}")
+        if name == "agents.NAME":
+            parts.append(f"### Kinds of agents\n\n{kinds_of_agents()}")
     return "\n\n".join(parts)
+
+
+def kinds_of_agents() -> str:
+    """A table of the kinds with the names of their options, and where these are explained."""
+    rows = []
+    for kind in AGENT_KINDS:
+        page = PAGE_OF_KIND.get(kind, "agents.md")
+        names = ", ".join(f"`{name}`" for name in OPTIONS[kind].model_fields) or "none"
+        rows.append((f"`{kind}`", names, f"[{page.removesuffix('.md')}]({page})"))
+    return table(("kind", "its own options", "explained on"), rows)
 
 
 def one_section(section: str, made: type[BaseModel], leave: set[str] | None = None) -> str:

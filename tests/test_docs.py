@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
+import inspect
 import json
 import re
 import runpy
@@ -19,11 +20,13 @@ import pytest
 import typer
 
 import midwatch
+import midwatch.testing
 from midwatch.agents.command import CommandAgent
 from midwatch.agents.demo import DemoAgent
 from midwatch.agents.function import FunctionAgent
 from midwatch.agents.profiles import PROFILES, TERMS
 from midwatch.agents.registry import KINDS as AGENT_KINDS
+from midwatch.agents.terminal.kind import TerminalAgent
 from midwatch.api.app import create_app
 from midwatch.api.bodies import LONGEST_WAIT, AutomationBody, AutomationPatch, GoalBody, GoalPatch, HandoffBody
 from midwatch.base.home import Home
@@ -33,7 +36,7 @@ from midwatch.client import Client
 from midwatch.desk.build import build_agents, build_channels
 from midwatch.desk.config import AgentSettings, ChannelSettings, Settings
 from midwatch.domain import approval, automation, channel, goal, handoff, session, task, worktree
-from midwatch.domain.agent import YES_NO
+from midwatch.domain.agent import YES_NO, AgentTerms
 from midwatch.domain.event import KINDS, VERSION, Event
 from midwatch.domain.requests import PRIORITY, AutomationWish, GoalWish, NewAutomation, NewGoal, Submission
 from midwatch.runtime.runtime import Runtime
@@ -48,7 +51,7 @@ from servers import PROGRAM, environment, eventually
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src/midwatch"
 DOCS = ROOT / "docs"
-PAGES = sorted({*ROOT.glob("*.md"), *DOCS.glob("*.md"), *ROOT.glob("examples/*.md"), *SOURCE.rglob("*.md")})
+PAGES = sorted({*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("examples/*.md"), *SOURCE.rglob("*.md")})
 COMMANDS: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group has them
 SECONDS = 120
 
@@ -149,7 +152,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_every_page_is_reached_from_the_readme() -> None:
     text = (ROOT / "README.md").read_text()
     linked = {(ROOT / link.partition("#")[0]).resolve() for link in re.findall(r"\]\(([^)\s]+)\)", text)}
-    missing = [name_of(page) for page in (*DOCS.glob("*.md"), *ROOT.glob("*.md")) if page not in linked]
+    missing = [name_of(page) for page in (*DOCS.rglob("*.md"), *ROOT.glob("*.md")) if page not in linked]
     assert missing == ["README.md"]
 
 
@@ -296,6 +299,13 @@ def test_the_diagrams_have_the_arrows_of_the_tables(
     assert sorted(drawn) == sorted([*(("[*]", state) for state in first), *arrows, *ends])
 
 
+def test_the_picture_of_the_layers_is_the_contract() -> None:
+    (picture,) = [block.code for block in blocks(DOCS / "design.md") if block.note == "layers"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    assert picture.splitlines() == layers
+
+
 def test_the_tree_has_a_line_for_every_module() -> None:
     (tree,) = [block.code for block in blocks(DOCS / "design.md") if block.code.startswith("src/midwatch/")]
     folders: list[str] = []
@@ -385,8 +395,10 @@ def test_the_handoffs_page_lists_every_field_wish_limit_and_status() -> None:
     limits = re.findall(r"\| `(\w+)` \| (\d+) \|", section(text, "## Limits"))
     defaults = Settings().handoffs.model_dump(exclude={"nest_history"})
     assert {name: float(value) for name, value in limits} == defaults
-    assert f"{handoff.MAX_INPUT} characters at most" in text and f"{handoff.MAX_RETRIES} at most" in text
-    assert f"{LONGEST_WAIT:g} at most" in text and f"`wait` (0 to {LONGEST_WAIT:g})" in read("api.md")
+    on_one_line = " ".join(text.split())
+    assert f"{handoff.MAX_INPUT} characters at most" in on_one_line
+    assert f"{handoff.MAX_RETRIES} at most" in on_one_line
+    assert f"{LONGEST_WAIT:g} at most" in on_one_line and f"`wait` (0 to {LONGEST_WAIT:g})" in read("api.md")
 
 
 def test_what_the_client_takes_is_what_the_interface_takes() -> None:
@@ -416,7 +428,7 @@ def test_sessions_approvals_and_the_envelope_list_every_field() -> None:
 
 def test_numbers_in_the_text_are_those_of_the_code() -> None:
     default = Settings()
-    plain, kept = task.AgentTerms(), default.retention
+    plain, kept = AgentTerms(), default.retention
     assert plain.timeout_seconds is not None and TERMS.timeout_seconds is not None
     pages = {
         "tasks.md": (
@@ -459,17 +471,49 @@ def test_numbers_in_the_text_are_those_of_the_code() -> None:
         assert [phrase for phrase in phrases if phrase not in text] == [], page
 
 
+def kind_terms() -> dict[str, AgentTerms]:
+    """The terms of each kind of agent without any option."""
+    places = (place.partition(":")[::2] for place in AGENT_KINDS.values())
+    made = {name: getattr(importlib.import_module(module), name) for module, name in places}
+    return {kind.kind: kind.terms for kind in made.values()}
+
+
 def test_crash_rules_name_the_kinds_they_are_the_default_of() -> None:
-    of = dict(
-        re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", section(read("tasks.md"), "## When the process dies"), re.M)
-    )
-    assert of[DemoAgent.terms.on_crash] == of[FunctionAgent.terms.on_crash] == "demo, functions"
-    assert of[CommandAgent.terms_for({"resume_argv": ["x"]}).on_crash] == "commands with a `resume_argv`"
-    assert (
-        of[CommandAgent.terms_for({}).on_crash]
-        == of[TERMS.on_crash]
-        == "other commands, agent programs that were found"
-    )
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", section(read("tasks.md"), "## When the process dies"), re.M)
+    of: dict[str, list[str]] = {rule: [] for rule in get_args(task.OnCrash)}
+    for kind, terms in kind_terms().items():
+        of[terms.on_crash].append(kind)
+    assert {rule: re.findall(r"`(\w+)`", kinds.partition(";")[0]) for rule, kinds in rows} == of
+    said = dict(rows)
+    assert "a `command` with a `resume_argv`" in said[CommandAgent.terms_for({"resume_argv": ["x"]}).on_crash]
+    assert "a `terminal` whose program can resume" in said[TerminalAgent.terms_for({"profile": "claude"}).on_crash]
+    assert "a found program that runs as a command" in said[TERMS.on_crash]
+
+
+def test_the_agents_page_lists_the_terms_of_every_kind() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) (min|h) \| `(\w+)`.*? \| (\d+) \| (\d+) \|$", read("agents.md"), re.M)
+    listed = {
+        kind: (int(number) * {"min": 60, "h": 3600}[unit], on_crash, int(attempts), int(slots))
+        for kind, number, unit, on_crash, attempts, slots in rows
+    }
+    assert listed == {
+        kind: (terms.timeout_seconds, terms.on_crash, terms.max_attempts, terms.slots)
+        for kind, terms in kind_terms().items()
+    }
+
+
+def test_the_kinds_that_report_a_limit_are_those_that_raise_it() -> None:
+    (row,) = re.findall(r"^\| `limit` \|.*; (.*) report it", section(read("tasks.md"), "## Waiting"), re.M)
+    raising = {
+        path.relative_to(SOURCE / "agents").parts[0].removesuffix(".py")
+        for path in (SOURCE / "agents").rglob("*.py")
+        if "UsageLimit(" in path.read_text()
+    }
+    assert set(re.findall(r"`(\w+)`", row)) == raising
+
+
+def test_every_kind_of_agent_is_on_the_settings_page() -> None:
+    assert first_cells(section(read("settings.md"), "### Kinds of agents")) == list(AGENT_KINDS)
 
 
 def test_commands_kinds_and_programs_are_documented() -> None:
@@ -493,6 +537,33 @@ async def test_every_route_is_documented(home: Path) -> None:
     listed = re.findall(r"^\| `((?:GET|POST|PATCH|DELETE) [^`]+)`", section(read("api.md"), "## Routes"), re.M)
     known = {re.sub(r"\{\w+\}", "{}", route.replace("/api/v1", "")) for route in await routes(home)}
     assert {re.sub(r"\{\w+\}", "{}", route) for route in listed} == known
+
+
+# -- the library -------------------------------------------------------------------------------------------------------
+
+
+def test_the_library_page_lists_every_public_name() -> None:
+    text = read("library.md")
+    assert sorted(first_cells(section(text, "## Names"))) == sorted(midwatch.__all__)
+    assert sorted(first_cells(section(text, "## Tests"))) == sorted(midwatch.testing.__all__)
+    arguments = re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", section(text, "# The library").split("## ")[0], re.M)
+    assert arguments == list(inspect.signature(Runtime.open).parameters)
+
+
+async def test_the_services_on_the_library_page_exist(home: Path) -> None:
+    services = first_cells(section(read("library.md"), "## The desk"))
+    async with Runtime.open(home, work=False) as desk:
+        assert services and all(hasattr(desk, name.removeprefix("desk.")) for name in services)
+
+
+USERS_PAGES = [page for page in (*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "SECURITY.md") if page.stem != "design"]
+
+
+@pytest.mark.parametrize("page", [*USERS_PAGES, *ROOT.glob("examples/*.*")], ids=name_of)
+def test_users_are_told_of_no_deeper_module(page: Path) -> None:
+    """Only `midwatch` and `midwatch.testing` are public."""
+    rooms = {entry.name for entry in SOURCE.iterdir() if entry.is_dir()} - {"testing", "__pycache__"}
+    assert rooms.isdisjoint(re.findall(r"\bmidwatch\.(\w+)", page.read_text()))
 
 
 # -- coverage ----------------------------------------------------------------------------------------------------------
@@ -611,23 +682,45 @@ COVERED = [
 ]  # fmt: skip
 
 
-def coverage() -> Iterator[tuple[str, list[str]]]:
-    """Each name of the other system, and where it lives here."""
-    for row in re.findall(r"^\| `.*\|$", read("coverage.md"), re.M):
-        there, here = row.strip("| ").split(" | ")[:2]
-        yield (
-            there.strip("`"),
-            [("setting " if word else "") + name for word, name in re.findall(r"(setting )?`([^`]+)`", here)],
-        )
+OPEN = re.compile(r"open \((?:policy|channels|automations|later)\)")
+"""What a row says instead of a test while its name exists and does not do its work."""
+
+
+class Covered(NamedTuple):
+    """A name of another system: where it lives here, and which tests show it."""
+
+    there: str
+    here: list[str]
+    tests: str
+
+
+def coverage() -> Iterator[Covered]:
+    for row in re.findall(r"^\| `.*\|$", read("contributing/coverage.md"), re.M):
+        there, here, _, tests = re.split(r" *\| *", row)[1:-1]
+        places = re.findall(r"(setting )?`([^`]+)`", here)
+        yield Covered(there.strip("`"), [setting + name for setting, name in places], tests)
 
 
 def test_every_name_is_covered_once() -> None:
-    assert sorted(there for there, _ in coverage()) == sorted(COVERED)
+    assert sorted(row.there for row in coverage()) == sorted(COVERED)
+
+
+def test_every_name_is_shown_by_a_test_or_open() -> None:
+    defined: dict[str, set[str]] = {}
+    for row in coverage():
+        if OPEN.fullmatch(row.tests):
+            continue
+        named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row.tests)
+        assert named and row.tests == ", ".join(f"`{file}::{test}`" for file, test in named), row
+        for file, test in named:
+            if file not in defined:
+                defined[file] = set(re.findall(r"^(?:async )?def (test_\w+)", (ROOT / file).read_text(), re.M))
+            assert test in defined[file], f"{row.there}: there is no {test} in {file}"
 
 
 async def test_every_name_lives_where_it_is_said_to(home: Path) -> None:
     known = await routes(home)
-    for there, places in coverage():
+    for there, places, _ in coverage():
         assert places, there
         for place in places:
             if place.startswith("setting "):
@@ -650,11 +743,11 @@ def is_setting(path: str) -> bool:
 
 def resolve(path: str) -> Any:
     """What a dotted path names; the key of a typed dictionary counts as its attribute."""
-    _, module, *names = path.split(".")
-    found = importlib.import_module(f"midwatch.{module}")
-    while names and hasattr(found, "__path__") and not hasattr(found, names[0]):
+    module, *names = path.split(".")
+    found: Any = midwatch
+    while names and hasattr(found, "__path__") and importlib.util.find_spec(f"{module}.{names[0]}"):
         module = f"{module}.{names.pop(0)}"
-        found = importlib.import_module(f"midwatch.{module}")
+        found = importlib.import_module(module)
     for name in names:
         keys = getattr(found, "__annotations__", {})
         assert hasattr(found, name) or name in keys, f"{path}: there is no {name}"
@@ -663,7 +756,7 @@ def resolve(path: str) -> Any:
 
 
 def test_a_task_has_the_same_default_timeout_as_there() -> None:
-    assert task.AgentTerms().timeout_seconds == 30 * 60
+    assert AgentTerms().timeout_seconds == 30 * 60
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The door: what a request says about where it comes from, and whether that is a place to be let in from."""
+"""Admission: check the host, the origin and the proxy of a request before anything else looks at it."""
 
 from __future__ import annotations
 

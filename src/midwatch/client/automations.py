@@ -1,4 +1,4 @@
-"""Calls about automations and goals."""
+"""Calls about automations."""
 
 from __future__ import annotations
 

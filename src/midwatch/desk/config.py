@@ -160,7 +160,7 @@ class AgentSettings(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    kind: str = Field("command", description="What kind of agent it is: demo, function, command.")
+    kind: str = Field("command", description="One of the kinds below, or package.module:Class of your own.")
     timeout: Seconds | None = Field(None, gt=0, description="Longest a task may work. Default: its kind's.")
     on_crash: Literal["resume", "rerun", "fail"] | None = Field(
         None, description="What happens to a task whose process died. Default: its kind's."

@@ -1,7 +1,7 @@
 """Engines: who hands the worker its next task, and who knows which processes live.
 
-The embedded engine claims as soon as a commit wakes it. Everything about how a task runs is in `worker.py` and is the
-same under every engine.
+The embedded engine claims as soon as a commit wakes it. Everything about how a task runs is in
+`midwatch.running.worker` and is the same under every engine.
 """
 
 from __future__ import annotations

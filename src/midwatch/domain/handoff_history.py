@@ -1,4 +1,4 @@
-"""History: what of a conversation goes along when work is handed over.
+"""Handoff history: what of a conversation goes along when work is handed over.
 
 One mechanism: a filter is given what there is and returns what the target shall see. It is chosen by the handoff, else
 by the desk; without one everything goes along as it is. Messages are plain JSON objects with at least `role` and

@@ -1,4 +1,4 @@
-"""Submissions: what a client may say when it hands in a prompt, and what of it makes sense."""
+"""Requests: what a client may ask for with a prompt, an automation or a goal."""
 
 from __future__ import annotations
 

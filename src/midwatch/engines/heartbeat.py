@@ -1,4 +1,4 @@
-"""The heart of a process on a shared database: it beats in a thread of its own until the last agent has ended."""
+"""The heartbeat of a process on a shared database, sent from a thread of its own until the last agent has ended."""
 
 from __future__ import annotations
 

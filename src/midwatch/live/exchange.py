@@ -1,4 +1,4 @@
-"""The relay: small messages between the processes of one desk, and live events for those who watch from another one.
+"""The exchange: small messages between the processes of one desk, and live events for watchers in another one.
 
 A process with watchers says what they want, says it again now and then, and says when nobody wants it any more; what a
 dead process wanted runs out. A live event leaves the process it is made in only while somebody elsewhere wants it.

@@ -1,4 +1,4 @@
-"""The lookout: how a loop of the leader waits for its next look: until the wall clock says so, or somebody rings."""
+"""How a loop of the leader waits for its next look: until the wall clock says so, or somebody rings."""
 
 from __future__ import annotations
 

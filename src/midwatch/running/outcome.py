@@ -1,4 +1,4 @@
-"""Verdicts: how a turn ended, whatever the agent did, before what it means for its task is worked out."""
+"""Outcomes: how a turn ended, whatever the agent did, before its meaning for the task is worked out."""
 
 from __future__ import annotations
 

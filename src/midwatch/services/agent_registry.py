@@ -1,5 +1,7 @@
-"""The roster: which agents there are. Configured or registered here, which may change while work goes on, and live
-anywhere."""
+"""The agent registry: which agents there are, configured or registered here, and live in other processes.
+
+Agents may be registered and removed while work goes on.
+"""
 
 from __future__ import annotations
 

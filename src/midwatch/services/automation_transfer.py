@@ -1,4 +1,4 @@
-"""Snapshots: automations as JSON, out of one home and into this or another one.
+"""Automation transfer: export automations as JSON from one home and import them into this or another one.
 
 Settings travel, and how many runs there were; results, threads, tasks and the targets of routes stay behind.
 """

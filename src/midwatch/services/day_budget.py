@@ -1,4 +1,4 @@
-"""Spending: what turns cost here while they run, and what the day may still cost.
+"""The day budget: what turns cost here while they run, and what is left of the day.
 
 The day's figures are those of tasks that ended since midnight, read anew every few seconds, and of what runs here now.
 """

@@ -30,7 +30,7 @@ class Store(SessionStore, TaskStore, Protocol):
     """What this service needs of the store."""
 
     async def restart_session(self, key: str) -> bool:
-        """See `midwatch.domain.engine.LiveStore`."""
+        """See `midwatch.domain.instance.LiveStore`."""
         ...
 
 

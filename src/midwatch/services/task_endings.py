@@ -1,5 +1,7 @@
-"""Settlements: what the end of a task means for the automation or goal it belongs to, and for messages that people have
-sent into its turn and it has not taken. Written with that end."""
+"""Task endings: what the end of a task means for the automation or goal it belongs to, and for unread messages.
+
+Unread messages are those that people have sent into its turn. All of it is written with the end of the task.
+"""
 
 from __future__ import annotations
 

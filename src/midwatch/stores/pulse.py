@@ -37,7 +37,7 @@ STOPPED_SECONDS = 2.0
 
 
 class PostgresPulse:
-    """Implements `midwatch.domain.engine.Pulse` for one process."""
+    """Implements `midwatch.domain.instance.Pulse` for one process."""
 
     def __init__(self, url: str, instance_id: str) -> None:
         self._url = url

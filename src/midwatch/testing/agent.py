@@ -1,4 +1,4 @@
-"""Fakes for tests: a clock that is moved by hand, agents that follow a script, a turn and a channel that remember.
+"""Agents that follow a script.
 
 agent = ScriptedAgent(delta("Working"), ask("Deploy?"), result("done"))
 turn = RecordingTurn("Ship it", answers=["yes"])

@@ -1,4 +1,4 @@
-"""Automations, goals, alerts and routines as the HTTP interface shows them."""
+"""Automations and their runs as the HTTP interface shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks, sessions, events, agents and the desk as the HTTP interface shows them."""
+"""Tasks, their counts and their results as the HTTP interface shows them."""
 
 from __future__ import annotations
 

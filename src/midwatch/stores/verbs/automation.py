@@ -1,4 +1,4 @@
-"""Automations and goals: look, list, find what is due; they are written by `change.apply`."""
+"""Automations and goals: look, list, find what is due; they are written by `changes.apply`."""
 
 from __future__ import annotations
 

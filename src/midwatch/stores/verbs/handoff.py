@@ -1,4 +1,4 @@
-"""Handoffs: look, list, find what is due or was left; they are written by `change.apply`."""
+"""Handoffs: look, list, find what is due or was left; they are written by `changes.apply`."""
 
 from __future__ import annotations
 

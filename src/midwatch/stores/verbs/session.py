@@ -1,4 +1,4 @@
-"""Look at sessions, deliveries, approvals, rules and instances; they are written by `change.apply`."""
+"""Sessions and their messages: open, close, look; tasks and messages write them by `changes.apply`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages for running turns: send, look. They are taken and passed on by `change.apply`."""
+"""Messages for running turns: send, look. They are taken and passed on by `changes.apply`."""
 
 from __future__ import annotations
 

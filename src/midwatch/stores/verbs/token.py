@@ -1,4 +1,4 @@
-"""Tokens: recognise, look, prune; they are written by `change.apply`."""
+"""Tokens: recognise, look, prune; they are written by `changes.apply`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps: look; they are written by `change.apply`."""
+"""Steps: look; they are written by `changes.apply`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worktrees: look, list, forget; they are written by `change.apply`."""
+"""Worktrees: look, list, forget; they are written by `changes.apply`."""
 
 from __future__ import annotations
 
