@@ -97,12 +97,13 @@ def test_ports_are_documented_method_by_method() -> None:
 def test_public_names_are_frozen() -> None:
     """Adding or removing one is a decision: change this list with the changelog."""
     assert sorted(midwatch.__all__) == [
-        "Agent", "AgentCapability", "AgentError", "AgentFault", "Answer", "Approval", "Channel", "Choice", "Client",
-        "Conflict", "Conversation", "Delivery", "Event", "EventFilter", "HandoffAgent", "HandoffOptions", "HandoffTask",
+        "Agent", "AgentCapability", "AgentError", "AgentFault", "AgentTerms", "Answer", "Approval", "Channel", "Choice",
+        "Client", "Conflict", "Conversation", "Delivery", "Event", "EventFilter", "FunctionAgent", "HandoffAgent",
+        "HandoffContext", "HandoffInputData", "HandoffOptions", "HandoffTask",
         "InvalidInput", "LlmAgent", "LoopError", "Message", "MessageDelta", "MessageUpdate", "MidwatchError",
         "NotFound", "Question", "Runtime", "ScreenUpdate", "Session", "Settings", "Summary", "Task", "TaskFilter",
         "TaskProgress", "ToolExecEnd", "ToolExecStart", "TransientError", "Turn", "TurnResult", "Usage", "__version__",
-        "gate_key", "tool",
+        "gate_key", "handoff_filters", "tool",
     ]  # fmt: skip
     for name in midwatch.__all__:
         assert getattr(midwatch, name) is not None

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 from midwatch.base.version import __version__
 
 if TYPE_CHECKING:
+    from midwatch.agents.function import FunctionAgent
     from midwatch.agents.handoff_agent import HandoffAgent
     from midwatch.agents.llm.kind import LlmAgent
     from midwatch.agents.llm.tools import tool
     from midwatch.base.errors import AgentError, Conflict, InvalidInput, MidwatchError, NotFound, TransientError
     from midwatch.client import Client
     from midwatch.desk.config import Settings
+    from midwatch.domain import handoff_history as handoff_filters
     from midwatch.domain.agent import (
         Agent,
         AgentCapability,
+        AgentTerms,
         Answer,
         Choice,
         Conversation,
@@ -43,24 +46,27 @@ if TYPE_CHECKING:
         ToolExecStart,
     )
     from midwatch.domain.handoff import HandoffTask
+    from midwatch.domain.handoff_history import HandoffContext, HandoffInputData
     from midwatch.domain.session import Message, Session, gate_key
     from midwatch.domain.task import Summary, Task, TaskFilter
     from midwatch.runtime.runtime import Runtime
     from midwatch.services.handoffs import HandoffOptions
 
 _ROOMS = {
+    "agents.function": "FunctionAgent",
     "agents.handoff_agent": "HandoffAgent",
     "agents.llm.kind": "LlmAgent",
     "agents.llm.tools": "tool",
     "base.errors": "AgentError Conflict InvalidInput MidwatchError NotFound TransientError",
     "client": "Client",
     "desk.config": "Settings",
-    "domain.agent": "Agent AgentCapability Answer Choice Conversation Question Turn TurnResult Usage",
+    "domain.agent": "Agent AgentCapability AgentTerms Answer Choice Conversation Question Turn TurnResult Usage",
     "domain.approval": "Approval",
     "domain.channel": "Channel Delivery",
     "domain.event": "AgentFault Event EventFilter LoopError MessageDelta MessageUpdate ScreenUpdate TaskProgress "
     "ToolExecEnd ToolExecStart",
     "domain.handoff": "HandoffTask",
+    "domain.handoff_history": "HandoffContext HandoffInputData",
     "domain.session": "Message Session gate_key",
     "domain.task": "Summary Task TaskFilter",
     "runtime.runtime": "Runtime",
@@ -74,6 +80,7 @@ __all__ = [
     "AgentCapability",
     "AgentError",
     "AgentFault",
+    "AgentTerms",
     "Answer",
     "Approval",
     "Channel",
@@ -84,7 +91,10 @@ __all__ = [
     "Delivery",
     "Event",
     "EventFilter",
+    "FunctionAgent",
     "HandoffAgent",
+    "HandoffContext",
+    "HandoffInputData",
     "HandoffOptions",
     "HandoffTask",
     "InvalidInput",
@@ -112,11 +122,14 @@ __all__ = [
     "Usage",
     "__version__",
     "gate_key",
+    "handoff_filters",
     "tool",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "handoff_filters":
+        return import_module("midwatch.domain.handoff_history")
     if name in _HOMES:
         return getattr(import_module(f"midwatch.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'midwatch' has no attribute {name!r}")

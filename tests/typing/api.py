@@ -10,6 +10,7 @@ from midwatch import (
     Agent,
     AgentCapability,
     AgentError,
+    AgentTerms,
     Answer,
     Approval,
     Channel,
@@ -19,6 +20,7 @@ from midwatch import (
     Delivery,
     Event,
     EventFilter,
+    FunctionAgent,
     InvalidInput,
     Message,
     MidwatchError,
@@ -35,9 +37,8 @@ from midwatch import (
     TurnResult,
     Usage,
 )
-from midwatch.agents.function import FunctionAgent
 from midwatch.channels.base import SendOnly
-from midwatch.domain.agent import AgentTerms, Interrupt
+from midwatch.domain.agent import Interrupt
 from midwatch.domain.requests import Submission
 from midwatch.domain.session import View
 from midwatch.domain.task import Outcome, Status
