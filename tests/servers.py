@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx2
 
@@ -130,3 +132,15 @@ async def eventually(look: Callable[[], bool], seconds: float = PATIENCE) -> boo
             return False
         await asyncio.sleep(0.02)
     return True
+
+
+async def until(look: Callable[[], Any], seconds: float = 2 * PATIENCE) -> Any:
+    """The first true answer of `look`, or of what it gives when awaited; looking again after whatever runs now."""
+    async with asyncio.timeout(seconds):
+        while True:
+            found = look()
+            if inspect.isawaitable(found):
+                found = await found
+            if found:
+                return found
+            await asyncio.sleep(0.005)

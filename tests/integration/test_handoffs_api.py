@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from insides import worker_of
 from midwatch.agents.function import FunctionAgent
 from midwatch.domain.agent import AgentCapability
 from midwatch.domain.identity import OWNER
@@ -293,8 +294,8 @@ class Caller:
 
     @property
     def free(self) -> int:
-        assert self.served is not None and self.served.runtime._worker is not None
-        return self.served.runtime._worker.slots.free()
+        assert self.served is not None
+        return worker_of(self.served.runtime).slots.free()
 
     async def target(self, prompt: str) -> str:
         self.begun.set()

@@ -24,6 +24,7 @@ from midwatch.programs.process import Child, Output, ProcessConversation, Progra
 from midwatch.programs.reaper import _lives as alive
 from midwatch.programs.reaper import end_group, end_strays, identify, members, reap
 from midwatch.testing import RecordingTurn
+from servers import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -86,14 +87,6 @@ async def run(program: Program, turn: RecordingTurn | None = None, stdin: bytes 
     await child.exited.wait()
     await child.end()
     return child, out.text(), err.text()
-
-
-async def eventually(seen: Callable[[], bool], seconds: float = 30.0) -> bool:
-    """Look again and again: for what other processes do there is nothing to wait on."""
-    give_up = time.monotonic() + seconds
-    while not seen() and time.monotonic() < give_up:
-        await asyncio.sleep(0.01)
-    return seen()
 
 
 # -- starting ----------------------------------------------------------------------------------------------------

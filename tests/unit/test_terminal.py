@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from midwatch.domain.event import AgentExited
 from midwatch.programs import reaper
 from midwatch.programs.guard import guard
 from midwatch.testing import RecordingTurn
+from servers import until
 
 pytestmark = pytest.mark.slow
 
@@ -62,13 +63,6 @@ async def say(talk: Any, text: str, **wishes: Any) -> TurnResult:
     async with asyncio.timeout(100):
         result: TurnResult = await talk.turn(RecordingTurn(text, **wishes))
         return result
-
-
-async def until(seen: Callable[[], object]) -> None:
-    """Look again and again: for what a screen shows there is nothing to wait on."""
-    async with asyncio.timeout(30):
-        while not seen():
-            await asyncio.sleep(0.01)
 
 
 async def begin(talk: Any) -> None:

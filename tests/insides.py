@@ -1,0 +1,41 @@
+"""The parts inside a running desk, for tests that hold one of them by the hand, or let the desk die."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from midwatch import Runtime
+from midwatch.loops.scheduler import Scheduler
+from midwatch.running.worker import Worker
+
+
+def worker_of(desk: Runtime) -> Worker:
+    """What runs its tasks."""
+    assert desk._worker is not None
+    return desk._worker
+
+
+def engine_of(desk: Runtime) -> Any:
+    """What hands out tasks to it, of whichever kind."""
+    assert desk._engine is not None
+    return desk._engine
+
+
+def scheduler_of(desk: Runtime) -> Scheduler:
+    """What fires its automations and wakes its goals."""
+    assert desk._scheduler is not None
+    return desk._scheduler
+
+
+def heart_of(desk: Runtime) -> Any:
+    """How it tells on a shared database that it lives."""
+    return engine_of(desk)._heartbeat
+
+
+def abandon(desk: Runtime) -> None:
+    """Its process dies: no handler runs, nothing more is written."""
+    worker = worker_of(desk)
+    for lost in list(worker._tasks):
+        lost.cancel()
+    worker.running.clear()
+    worker._questions.clear()
