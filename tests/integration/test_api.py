@@ -14,7 +14,7 @@ from midwatch.agents.function import FunctionAgent
 from midwatch.api import sse
 from midwatch.api.app import create_app
 from midwatch.api.guard import MAX_BODY
-from midwatch.api.server import Server, listen, url_of
+from midwatch.api.server import listen, url_of
 from midwatch.base.errors import (
     AlreadyFinished,
     Conflict,
@@ -32,6 +32,8 @@ from midwatch.desk.config import Settings
 from midwatch.domain.agent import TurnResult
 from midwatch.domain.event import Event, MessageDelta, event
 from midwatch.runtime.runtime import Runtime
+from serving import answering
+from serving import client as http_client
 
 
 async def echo(prompt: str) -> str:
@@ -71,20 +73,13 @@ class Served:
 async def serving(home, **settings) -> AsyncIterator[Served]:
     loaded = Settings.load(home, **{"detect_agents": False, "default_agent": "echo", "shutdown_grace": 0, **settings})
     known = {name: FunctionAgent(name, body, on_loop=True) for name, body in AGENTS.items()}
-    with listen("127.0.0.1", 0) as listener:
-        async with Runtime.open(home, settings=loaded, agents=known, role="up") as runtime:
-            app, ready, stopping = create_app(runtime), asyncio.Event(), asyncio.Event()
-            server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
-            await ready.wait()
-            url, token = url_of("127.0.0.1", listener), runtime.home.token()
-            headers = {"authorization": f"Bearer {token}"}
-            async with (
-                Client(url, token) as client,
-                httpx2.AsyncClient(base_url=f"{url}/api/v1", headers=headers, trust_env=False, timeout=30.0) as http,
-            ):
-                yield Served(runtime, url, client, http, app.state.streams, stopping)
-            stopping.set()
-            await server
+    async with (
+        Runtime.open(home, settings=loaded, agents=known, role="up") as runtime,
+        answering(runtime) as (url, app, stopping),
+        Client(url, runtime.home.token()) as client,
+        http_client(url, runtime.home.token()) as http,
+    ):
+        yield Served(runtime, url, client, http, app.state.streams, stopping)
 
 
 @pytest.fixture
@@ -376,8 +371,8 @@ async def test_live_events_have_no_id(served: Served) -> None:
     assert b"id:" not in sse.encode(event(MessageDelta(message_id="m", offset=0, text="x"), 1))
 
 
-async def test_a_silent_stream_shows_that_it_lives(served: Served, monkeypatch) -> None:
-    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.05)
+async def test_a_silent_stream_shows_that_it_lives(served: Served) -> None:
+    served.streams.heartbeat = 0.05
     async with served.http.stream("GET", "/events?after=0") as reply:
         heard = b""
         async for part in reply.aiter_raw():
