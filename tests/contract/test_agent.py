@@ -16,9 +16,9 @@ import pytest
 
 from fakes.model_server import serve_beside
 from midwatch import testing
-from midwatch.agents import demo
 from midwatch.agents.acp.options import AcpOptions
 from midwatch.agents.command import CommandOptions
+from midwatch.agents.demo import DemoAgent, DemoOptions
 from midwatch.agents.function import FunctionAgent, FunctionOptions
 from midwatch.agents.headless import HeadlessOptions
 from midwatch.agents.profiles import PROFILES
@@ -120,7 +120,7 @@ def function_on_loop(place: Path) -> Sample:
 
 
 def demonstration(place: Path) -> Sample:
-    agent = build("x", "demo", {})
+    agent = DemoAgent("x", streaming=0.0)
     return Sample(agent, agent, agent, keeps_thread=False, prompts=("hello", "demo:fail", "demo:hang"))
 
 
@@ -169,8 +169,7 @@ def model() -> Iterator[str]:
 
 
 @pytest.fixture(params=SAMPLES, ids=lambda make: make.__name__)
-def sample(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
-    monkeypatch.setattr(demo, "STREAMING", 0.0)
+def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Sample:
     if request.param is llm:
         (tmp_path / "model").write_text(request.getfixturevalue("model"))
     made: Sample = request.param(tmp_path)
@@ -232,7 +231,7 @@ def test_every_registered_kind_is_in_this_suite() -> None:
 
 def test_every_option_and_known_program_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs/agents.md").read_text()
-    for options in (AcpOptions, CommandOptions, FunctionOptions, HeadlessOptions, demo.DemoOptions):
+    for options in (AcpOptions, CommandOptions, FunctionOptions, HeadlessOptions, DemoOptions):
         for name, option in options.model_fields.items():
             assert f"| `{name}` |" in page
             assert option.description

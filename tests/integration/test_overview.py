@@ -295,17 +295,19 @@ async def test_directories_that_cannot_be_shown_are_refused(served: Served, tmp_
 # -- ready, metrics ----------------------------------------------------------------------------------------------------
 
 
-async def test_ready_needs_no_token_and_says_when_the_database_is_gone(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ready_needs_no_token_and_says_when_the_database_is_gone(served: Served) -> None:
     async with httpx2.AsyncClient(base_url=f"{served.url}/api/v1", trust_env=False, timeout=30.0) as stranger:
         reply = await stranger.get("/ready")
         assert (reply.status_code, reply.json()) == (200, {"status": "ready"})
 
-        async def gone() -> None:
-            raise StoreUnavailable("no such host secret.example")
+        class Gone:
+            async def log_bounds(self) -> None:
+                raise StoreUnavailable("no such host secret.example")
 
-        monkeypatch.setattr(served.runtime.store, "log_bounds", gone)
+            def __getattr__(self, name: str) -> Any:
+                return getattr(store, name)
+
+        store, served.runtime.store = served.runtime.store, Gone()
         reply = await stranger.get("/ready")
         assert (reply.status_code, reply.json()["code"]) == (503, "store_unavailable")
         assert int(reply.headers["retry-after"]) > 0

@@ -28,7 +28,6 @@ from midwatch.domain.event import (
 from midwatch.domain.rule import Decision, Judge, Ruling, nobody
 from midwatch.domain.store import Store
 from midwatch.domain.task import Claim, Task, owned
-from midwatch.running import turn as turn_module
 from midwatch.running.turn import MOST_UNWRITTEN, LiveTurn
 from midwatch.services.day_budget import Purse
 from midwatch.stores.sqlite import SqliteStore
@@ -118,14 +117,15 @@ async def task(store: Unsteady) -> Task:
     return await running(store)  # type: ignore[arg-type]
 
 
+class Impatient(LiveTurn):
+    """A turn that tries the store again at once."""
+
+    pause_seconds = 0.001
+
+
 @pytest.fixture
 def turn(worker: Worker, task: Task) -> LiveTurn:
-    return LiveTurn(worker, Claim(task, "secret"), None)
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_module, "PAUSE_SECONDS", 0.001)
+    return Impatient(worker, Claim(task, "secret"), None)
 
 
 def said(text: str) -> TaskProgress:
@@ -372,7 +372,6 @@ async def test_a_turn_that_lost_its_task_writes_nothing_more_and_its_worker_is_t
 # -- a store that fails ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("refusals", [1, 2, 10])
 async def test_events_wait_for_the_store_and_are_written_once_and_in_order(
     turn: LiveTurn, store: Unsteady, task: Task, refusals: int
@@ -397,7 +396,6 @@ async def test_progress_that_could_not_be_kept_is_told_to_the_agent(turn: LiveTu
     assert await turn.load_progress() == "third"
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_what_the_store_did_not_take_goes_with_the_end(turn: LiveTurn, store: Unsteady, task: Task) -> None:
     turn.begin()
     store.refuse = 10**9
