@@ -11,25 +11,33 @@ from midwatch.running.worker import Worker
 
 def worker_of(desk: Runtime) -> Worker:
     """What runs its tasks."""
-    assert desk._worker is not None
-    return desk._worker
+    worker = desk._worker
+    assert worker is not None
+    return worker
 
 
 def engine_of(desk: Runtime) -> Any:
     """What hands out tasks to it, of whichever kind."""
-    assert desk._engine is not None
-    return desk._engine
+    engine = desk._engine
+    assert engine is not None
+    return engine
 
 
 def scheduler_of(desk: Runtime) -> Scheduler:
     """What fires its automations and wakes its goals."""
-    assert desk._scheduler is not None
-    return desk._scheduler
+    scheduler = desk._scheduler
+    assert scheduler is not None
+    return scheduler
 
 
 def heart_of(desk: Runtime) -> Any:
     """How it tells on a shared database that it lives."""
     return engine_of(desk)._heartbeat
+
+
+def watchers_of(desk: Runtime) -> int:
+    """How many are offered live events here."""
+    return len(desk.bus._watchers)
 
 
 def abandon(desk: Runtime) -> None:

@@ -36,13 +36,13 @@ class Server:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: Process | None = None
-        self._env = environment(home, **env)
-        self._log = home.parent / "server.log"
+        self.env = environment(home, **env)
+        self.log = home.parent / "server.log"
 
     async def start(self) -> None:
         """Start it and wait until it answers."""
-        with self._log.open("ab") as log:
-            self.process = start(["up", "--port", str(self.port)], env=self._env, log=log)
+        with self.log.open("ab") as log:
+            self.process = start(["up", "--port", str(self.port)], env=self.env, log=log)
         async with httpx2.AsyncClient() as client:
             deadline = time.monotonic() + PATIENCE
             while True:
@@ -51,8 +51,8 @@ class Server:
                         return
                 except httpx2.HTTPError:
                     pass
-                assert self.process.poll() is None, self._log.read_text()[-2000:]
-                assert time.monotonic() < deadline, self._log.read_text()[-2000:]
+                assert self.process.poll() is None, self.log.read_text()[-2000:]
+                assert time.monotonic() < deadline, self.log.read_text()[-2000:]
                 await asyncio.sleep(0.02)
 
     def signal(self, number: int) -> None:

@@ -148,9 +148,10 @@ class Life(Runtime):
     def die(self) -> None:
         """Its locks are free, as those of a process that was killed."""
         engine: Any = self._engine
-        engine._life.release()
-        engine._lead.release()
-        engine._life.path.unlink(missing_ok=True)
+        life, lead = engine._life, engine._lead
+        life.release()
+        lead.release()
+        life.path.unlink(missing_ok=True)
 
     async def led_by_two(self) -> None:
         """For a moment there are two who look at what is due."""

@@ -341,8 +341,8 @@ class Here:
 
     def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.home = home
-        self._patch = monkeypatch
-        self._capsys = capsys
+        self.patch = monkeypatch
+        self.capsys = capsys
         for name in list(os.environ):
             if name.startswith("MIDWATCH_"):
                 monkeypatch.delenv(name)
@@ -350,11 +350,11 @@ class Here:
 
     def refused(self, status: int, command: str, db: str) -> str:
         if "{url}" in command:
-            self._patch.delenv("MIDWATCH_DB", raising=False)
+            self.patch.delenv("MIDWATCH_DB", raising=False)
         else:
-            self._patch.setenv("MIDWATCH_DB", db)
+            self.patch.setenv("MIDWATCH_DB", db)
         got = outcome([part.format(url=db) for part in shlex.split(command)])
-        said = self._capsys.readouterr()
+        said = self.capsys.readouterr()
         assert (got, said.out) == (status, ""), said
         assert SECRET not in said.err and quote(SECRET, safe="") not in said.err and "s3cr3t" not in said.err
         return one_line(said.err)
@@ -443,9 +443,9 @@ def test_a_user_without_rights_is_told(here: Here, database: str) -> None:
 
 def here_tables(here: Here, database: str) -> None:
     """Have the tables made by one who may."""
-    here._patch.setenv("MIDWATCH_DB", database)
+    here.patch.setenv("MIDWATCH_DB", database)
     assert outcome(["status"]) == 0
-    here._capsys.readouterr()
+    here.capsys.readouterr()
 
 
 def test_a_newer_schema_is_told_and_left_alone(here: Here, database: str) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import httpx2
 import pytest
 
+from insides import watchers_of
 from midwatch.agents.function import FunctionAgent
 from midwatch.api import sse
 from midwatch.api.app import create_app
@@ -360,7 +361,7 @@ async def test_a_stream_follows_what_happens_next(served: Served) -> None:
 async def test_live_events_have_no_id(served: Served) -> None:
     async with aclosing(served.client.follow(live=True, kinds=["message_delta", "task_finished"])) as events:
         reader = asyncio.create_task(anext(events))
-        while not served.runtime.bus._watchers:
+        while not watchers_of(served.runtime):
             await asyncio.sleep(0)
         await served.client.submit("x", {"agent": "speak"})
         seen = [await reader]
@@ -395,9 +396,9 @@ async def test_a_reader_that_goes_leaves_nothing_behind(served: Served) -> None:
     before = asyncio.all_tasks()
     async with served.http.stream("GET", "/events?live=true") as reply:
         await anext(reply.aiter_raw())
-        assert served.runtime.bus._watchers
+        assert watchers_of(served.runtime)
     async with asyncio.timeout(60):
-        while served.runtime.bus._watchers or asyncio.all_tasks() - before:
+        while watchers_of(served.runtime) or asyncio.all_tasks() - before:
             await asyncio.sleep(0.01)
 
 
@@ -406,9 +407,9 @@ async def test_an_event_is_encoded_once_and_few_are_kept() -> None:
     made = [Event("error", n, {"stage": "s", "message": "m"}, id=f"e{n}", seq=n) for n in range(1, 2000)]
     first = streams.frame(made[0])
     assert streams.frame(made[0]) is first
-    for one in made:
-        streams.frame(one)
-    assert len(streams._frames) <= sse.KEPT_FRAMES
+    frames = [streams.frame(one) for one in made]
+    assert streams.frame(made[-1]) is frames[-1]
+    assert streams.frame(made[-sse.KEPT_FRAMES - 1]) is not frames[-sse.KEPT_FRAMES - 1]
     large = Event("error", 1, {"message": "x" * sse.LARGEST_KEPT}, id="large", seq=1)
     assert streams.frame(large) is not streams.frame(large)
 

@@ -274,12 +274,16 @@ async def test_a_diff_of_ten_megabytes_is_cut_and_does_not_hold_up_others(talk: 
     assert longest < 1.0
 
 
+def lines_of(talk: Any) -> Any:
+    """What the agent has written and nobody has read."""
+    return talk._link.lines
+
+
 async def test_a_flood_is_written_down_in_few_pieces_and_cut(talk: Talk) -> None:
     class Slow(RecordingTurn):
         async def emit(self, payload: Payload) -> None:
             await super().emit(payload)
-            assert one._link is not None
-            waiting = one._link.lines._waiting
+            waiting = lines_of(one)._waiting
             async with asyncio.timeout(60):  # there is no event for a program that has said all
                 while len(self.events) == 1 and not (waiting and b"stopReason" in waiting[-1]):
                     await asyncio.sleep(0.01)
@@ -305,12 +309,11 @@ async def test_a_flood_waits_for_those_who_write_it_down(talk: Talk) -> None:
     one, turn = await talk(), Slow("[[flood 100000]]")
     working = asyncio.create_task(one.turn(turn))
     await turn.until(lambda t: bool(t.events))
-    link = one._link
-    assert link is not None
+    lines = lines_of(one)
     async with asyncio.timeout(60):
-        while not link.lines._paused:  # there is no event for a program that has to wait
+        while not lines._paused:  # there is no event for a program that has to wait
             await asyncio.sleep(0.01)
-    assert link.lines._size < 8_000_000
+    assert lines._size < 8_000_000
     turn.gate.set()
     assert (await working).text.endswith("99999")
 

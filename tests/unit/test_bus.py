@@ -55,6 +55,11 @@ async def write(store: Any, *texts: str, task_id: str | None = None) -> None:
     await store.apply(Changes(events=made))
 
 
+def left_in(bus: Bus) -> tuple[Any, ...]:
+    """Who watches, who waits for a task, and what reads the log."""
+    return bus._watchers, bus._waiting, bus._pump
+
+
 def numbers(first: int, last: int) -> list[str]:
     return [str(n) for n in range(first, last + 1)]
 
@@ -485,7 +490,7 @@ async def test_stopping_ends_followers_and_they_miss_nothing_before_it(disk: Sql
             assert seqs(found) == list(range(1, len(found) + 1))
     await write(disk, "after the end")
     bus.show(live(1))
-    assert (bus._watchers, bus._waiting, bus._pump) == (set(), {}, None)
+    assert left_in(bus) == (set(), {}, None)
 
 
 async def test_stopping_while_the_log_is_read_ends_that_too(disk: SqliteStore, tmp_path: Path) -> None:
@@ -510,7 +515,7 @@ async def test_a_follower_that_is_cancelled_leaks_nothing(bus: Bus, disk: Sqlite
         ending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await ending
-    assert (bus._watchers, bus._waiting) == (set(), {})
+    assert left_in(bus) == (set(), {}, None)
     assert asyncio.all_tasks() == before
 
 
@@ -533,7 +538,7 @@ async def test_the_end_of_a_task_is_heard_wherever_it_is_written(bus: Bus, disk:
                 await bus.finished(task.id)  # it had ended before
     finally:
         await other.close()
-    assert bus._waiting == {}
+    assert left_in(bus) == (set(), {}, None)
 
 
 async def test_who_waits_when_the_bus_stops_hears_an_error(bus: Bus, disk: SqliteStore) -> None:

@@ -65,14 +65,18 @@ async def say(talk: Any, text: str, **wishes: Any) -> TurnResult:
         return result
 
 
+def screen_of(talk: Any) -> Any:
+    return talk._live.screen
+
+
 async def begin(talk: Any) -> None:
     """Have the program show its prompt: one that is slow to start and has no signs would be taken for idle before."""
     await talk.start(RecordingTurn())
-    await until(lambda: talk._live.screen.text().strip())
+    await until(lambda: screen_of(talk).text().strip())
 
 
 def lines_kept(talk: Any) -> int:
-    kept: int = talk._live.screen.height
+    kept: int = screen_of(talk).height
     return kept
 
 
@@ -280,8 +284,8 @@ async def test_a_program_that_exits_between_turns_is_told_with_the_next() -> Non
         await until(lambda: made.exits)
     async with talking(made) as talk:
         turn = RecordingTurn("hello again")
-        turn.session_key = talk._session.key
-        made.exits[talk._session.key] = made.exits.popitem()[1]
+        turn.session_key = key = talk._session.key
+        made.exits[key] = made.exits.popitem()[1]
         assert (await talk.turn(turn)).text == "you said hello again"
         assert [e.code for e in turn.events if isinstance(e, AgentExited)] == [5]
 

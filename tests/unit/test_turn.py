@@ -39,14 +39,14 @@ class Unsteady:
     """A store whose writes can be held up, or refused a number of times. Everything else goes through."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.real = store
         self.open = asyncio.Event()
         self.open.set()
         self.refuse = 0
         self.applied: list[Changes] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        return getattr(self.real, name)
 
     async def apply(self, changes: Changes) -> None:
         await self.open.wait()
@@ -54,7 +54,7 @@ class Unsteady:
             self.refuse -= 1
             raise StoreUnavailable("the disk is full")
         self.applied.append(changes)
-        await self._store.apply(changes)
+        await self.real.apply(changes)
 
 
 class Worker:
@@ -142,15 +142,15 @@ async def stored(store: Unsteady, task: Task) -> list[str]:
 async def written(turn: LiveTurn) -> None:
     """Wait until nothing is unwritten."""
     async with asyncio.timeout(30):
-        while turn._flushing is not None:
-            await asyncio.wait({turn._flushing})
+        while (flushing := turn._flushing) is not None:
+            await asyncio.wait({flushing})
             await settle(2)
 
 
 async def take_over(store: Unsteady, task: Task) -> None:
     """Another process has the task now."""
     update = Update("task", task.id, {"attempt": 9}, {"status": "running"})
-    await store._store.apply(Changes(updates=(update,)))
+    await store.real.apply(Changes(updates=(update,)))
 
 
 # -- order -------------------------------------------------------------------------------------------------------
