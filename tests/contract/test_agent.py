@@ -29,7 +29,7 @@ from midwatch.domain.agent import Agent, AgentTerms, Interrupt, TurnResult
 from midwatch.programs.guard import guard
 from midwatch.testing import RecordingTurn, ScriptedAgent
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_process_is_left")]
 
 MODULE = """
 import asyncio, time
@@ -174,13 +174,6 @@ def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Sample:
         (tmp_path / "model").write_text(request.getfixturevalue("model"))
     made: Sample = request.param(tmp_path)
     return made
-
-
-@pytest.fixture(autouse=True)
-def no_process_is_left() -> Iterator[None]:
-    yield
-    guard.close()
-    assert guard.pid is None, "a process group was left behind"
 
 
 OTHERS: set[int] = set()

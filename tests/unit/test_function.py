@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ from midwatch.agents.registry import build
 from midwatch.base.errors import AgentError, BadConfig, LeaseLost, TransientError
 from midwatch.domain.agent import Answer, Conversation, Turn, TurnResult, Usage
 from midwatch.domain.event import MessageDelta, Payload, TaskProgress
-from midwatch.programs.guard import guard
 from midwatch.programs.reaper import members
 from midwatch.testing import RecordingTurn
+
+pytestmark = pytest.mark.usefixtures("no_process_is_left")
 
 WORK = """
 import asyncio, os, signal, sys, threading, time
@@ -93,13 +94,6 @@ def tells(prompt, turn):
         def data(self): return {}
     turn.emit(Odd())
 """
-
-
-@pytest.fixture(autouse=True)
-def rested_guard() -> Iterator[None]:
-    yield
-    guard.close()
-    assert guard.pid is None, "a group was left behind"
 
 
 @pytest.fixture

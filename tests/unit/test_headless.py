@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,12 @@ from midwatch.base.clock import SECOND, SystemClock
 from midwatch.base.errors import AgentError, BadConfig, TransientError, UsageLimit
 from midwatch.domain.agent import TurnResult
 from midwatch.domain.event import MessageUpdate, ToolExecEnd, ToolExecStart
-from midwatch.programs.guard import guard
 from midwatch.testing import RecordingTurn
+
+pytestmark = pytest.mark.usefixtures("no_process_is_left")
 
 TESTS = Path(__file__).parents[1]
 PROGRAM = (sys.executable, str(TESTS / "fakes/cli_agent.py"))
-
-
-@pytest.fixture(autouse=True)
-def no_process_is_left() -> Iterator[None]:
-    yield
-    guard.close()
-    assert guard.pid is None, "a process group was left behind"
 
 
 def recording(name: str, case: str) -> str:

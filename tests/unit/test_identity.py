@@ -40,11 +40,6 @@ async def store() -> AsyncIterator[SqliteStore]:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 async def tokens(store: SqliteStore, clock: FakeClock) -> AsyncIterator[Tokens]:
     made = Tokens(store, clock, FILE)
     yield made

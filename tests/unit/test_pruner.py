@@ -41,12 +41,6 @@ async def small() -> AsyncIterator[SmallSteps]:
     await opened.close()
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    """A clock that is moved by hand."""
-    return FakeClock()
-
-
 def pruner(store: Any, clock: FakeClock, *, tasks: int = 100, events: int = 1000) -> Pruner:
     """One that leads, and keeps things for very long."""
     return Pruner(store, clock, lambda: True, Retention(tasks, 1e6, events, 1e6))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,10 @@ from midwatch.base.errors import AgentError, BadConfig, Conflict
 from midwatch.domain.agent import Answer, TurnResult, has_terminal
 from midwatch.domain.event import AgentExited
 from midwatch.programs import reaper
-from midwatch.programs.guard import guard
 from midwatch.testing import RecordingTurn
 from servers import until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_process_is_left")]
 
 ECHO = """
 import sys
@@ -35,13 +34,6 @@ while True:
 """
 
 BYTES_OF_A_CELL = 8
-
-
-@pytest.fixture(autouse=True)
-def no_process_is_left() -> Iterator[None]:
-    yield
-    guard.close()
-    assert guard.pid is None, "a process group was left behind"
 
 
 def agent(program: str | list[str] = ECHO, **options: Any) -> Any:
