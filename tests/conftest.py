@@ -18,8 +18,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from midwatch.domain.store import Store
+from midwatch.programs.guard import guard
 from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sqlite import SqliteStore
+from midwatch.testing import FakeClock
 from postgres import Cluster, cluster
 
 MEMORY_WANTED = 4 << 30
@@ -122,6 +124,28 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     opened = await open_store(request.param, tmp_path, request)
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+async def memory() -> AsyncIterator[Store]:
+    """An empty store in memory."""
+    opened = await SqliteStore.open(":memory:")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that is moved by hand."""
+    return FakeClock()
+
+
+@pytest.fixture
+def no_process_is_left() -> Iterator[None]:
+    """Every process group a test has started has ended with it."""
+    yield
+    guard.close()
+    assert guard.pid is None, "a process group was left behind"
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 from collections.abc import Awaitable, Callable
@@ -16,20 +17,18 @@ DIED = 77
 Life = Callable[[Path, str], Awaitable[None]]
 
 
-class Doomed(SqliteStore):
-    """A store whose process dies at its n-th write: before it, or once it is durable and nobody knows."""
+def doom(die_at: int, *, after: bool) -> None:
+    """This process dies at its n-th write: before it, or once it is durable and nobody knows."""
+    real, count = SqliteStore.write, itertools.count(1)
 
-    die_at = 0
-    after = False
-    count = 0
-
-    async def write(self, verb: Callable[..., Any], *args: Any) -> Any:
-        Doomed.count += 1
-        if Doomed.count == Doomed.die_at:
-            if Doomed.after:
-                await super().write(verb, *args)
+    async def write(store: SqliteStore, verb: Callable[..., Any], *args: Any) -> Any:
+        if next(count) == die_at:
+            if after:
+                await real(store, verb, *args)
             os._exit(DIED)
-        return await super().write(verb, *args)
+        return await real(store, verb, *args)
+
+    SqliteStore.write = write  # type: ignore[assignment, method-assign]
 
 
 def in_child(live: Life, home: Path, name: str, die_at: int, *, after: bool) -> int:
@@ -38,10 +37,7 @@ def in_child(live: Life, home: Path, name: str, die_at: int, *, after: bool) -> 
     if pid == 0:
         code = 1
         try:
-            from midwatch.desk import build
-
-            Doomed.die_at, Doomed.after = die_at, after
-            vars(build)["SqliteStore"] = Doomed
+            doom(die_at, after=after)
             quiet = os.open(os.devnull, os.O_WRONLY)
             os.dup2(quiet, 1)
             asyncio.run(live(home, name))  # type: ignore[arg-type]  # a coroutine function

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from midwatch.base.clock import SECOND, SystemClock
 from midwatch.base.ids import new_id
 from midwatch.base.schedule import Schedule
+from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import Automation
 from midwatch.domain.changes import Changes, Fence
 from midwatch.domain.claiming import ClaimRequest
@@ -16,6 +18,7 @@ from midwatch.domain.session import gate_key
 from midwatch.domain.steering import Mode, Steer
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task, meta
+from midwatch.stores.sqlite import SqliteStore
 
 CLOCK = SystemClock()
 OWNER = "i_one"
@@ -103,3 +106,36 @@ def fence(task: Task) -> Fence:
 def progress(task: Task, text: str = "working") -> Event:
     """Something that happened in the task."""
     return event(TaskProgress(text=text), CLOCK.now(), **meta(task))
+
+
+class Two:
+    """Agents demo and other."""
+
+    default = "demo"
+
+    def advice(self, agent: str) -> str | None:
+        return None
+
+    def terms(self, agent: str) -> AgentTerms | None:
+        return AgentTerms() if agent in self.known() else None
+
+    def known(self) -> frozenset[str]:
+        return frozenset({"demo", "other"})
+
+    async def advertised(self, agent: str) -> AgentTerms | None:
+        return None
+
+    async def live(self) -> frozenset[str]:
+        return self.known()
+
+
+class Meddled(SqliteStore):
+    """A store where somebody else can come between a look and a write, once."""
+
+    meddle: Callable[[], Awaitable[object]] | None = None
+
+    async def apply(self, changes: Changes) -> None:
+        meddle, self.meddle = self.meddle, None
+        if meddle is not None:
+            await meddle()
+        await super().apply(changes)

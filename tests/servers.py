@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx2
 
@@ -34,13 +36,13 @@ class Server:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: Process | None = None
-        self._env = environment(home, **env)
-        self._log = home.parent / "server.log"
+        self.env = environment(home, **env)
+        self.log = home.parent / "server.log"
 
     async def start(self) -> None:
         """Start it and wait until it answers."""
-        with self._log.open("ab") as log:
-            self.process = start(["up", "--port", str(self.port)], env=self._env, log=log)
+        with self.log.open("ab") as log:
+            self.process = start(["up", "--port", str(self.port)], env=self.env, log=log)
         async with httpx2.AsyncClient() as client:
             deadline = time.monotonic() + PATIENCE
             while True:
@@ -49,8 +51,8 @@ class Server:
                         return
                 except httpx2.HTTPError:
                     pass
-                assert self.process.poll() is None, self._log.read_text()[-2000:]
-                assert time.monotonic() < deadline, self._log.read_text()[-2000:]
+                assert self.process.poll() is None, self.log.read_text()[-2000:]
+                assert time.monotonic() < deadline, self.log.read_text()[-2000:]
                 await asyncio.sleep(0.02)
 
     def signal(self, number: int) -> None:
@@ -130,3 +132,24 @@ async def eventually(look: Callable[[], bool], seconds: float = PATIENCE) -> boo
             return False
         await asyncio.sleep(0.02)
     return True
+
+
+async def until(look: Callable[[], Any], seconds: float = 2 * PATIENCE) -> Any:
+    """The first true answer of `look`, or of what it gives when awaited; looking again after whatever runs now."""
+    async with asyncio.timeout(seconds):
+        while True:
+            found = look()
+            if inspect.isawaitable(found):
+                found = await found
+            if found:
+                return found
+            await asyncio.sleep(0.005)
+
+
+def look_until(look: Callable[[], Any], good: Callable[[Any], object]) -> Any:
+    """What `look` finds, once it is good; for tests without a loop."""
+    deadline = time.monotonic() + 2 * PATIENCE
+    while not good(found := look()):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found

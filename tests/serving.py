@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import httpx2
+from fastapi import FastAPI
 
 from midwatch.api.app import create_app
 from midwatch.api.server import Server, listen, url_of
@@ -77,23 +78,39 @@ def client(url: str, token: str) -> httpx2.AsyncClient:
     )
 
 
+class Answers(NamedTuple):
+    """Where a desk answers, with what, and what ends it."""
+
+    url: str
+    app: FastAPI
+    stopping: asyncio.Event
+
+
+@asynccontextmanager
+async def answering(desk: Runtime) -> AsyncIterator[Answers]:
+    """Have a desk answer on a port of this machine."""
+    with listen("127.0.0.1", 0) as listener:
+        app, ready, stopping = create_app(desk), asyncio.Event(), asyncio.Event()
+        server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
+        await ready.wait()
+        yield Answers(url_of("127.0.0.1", listener), app, stopping)
+        stopping.set()
+        await server
+
+
 @asynccontextmanager
 async def serving(
     home: Path, agents: Mapping[str, Registered], channels: Mapping[str, Channel] | None = None, /, **settings: Any
 ) -> AsyncIterator[Served]:
     """Serve these agents, the first of which is the default."""
     wanted = {"detect_agents": False, "default_agent": next(iter(agents)), "shutdown_grace": 0, **settings}
-    with listen("127.0.0.1", 0) as listener:
-        loaded = Settings.load(home, **wanted)
-        async with Runtime.open(home, settings=loaded, agents=agents, channels=channels, role="up") as runtime:
-            app, ready, stopping = create_app(runtime), asyncio.Event(), asyncio.Event()
-            server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
-            await ready.wait()
-            url = url_of("127.0.0.1", listener)
-            async with client(url, runtime.home.token()) as http:
-                yield Served(runtime, url, http, app.state.streams, stopping)
-            stopping.set()
-            await server
+    loaded = Settings.load(home, **wanted)
+    async with (
+        Runtime.open(home, settings=loaded, agents=agents, channels=channels, role="up") as runtime,
+        answering(runtime) as (url, app, stopping),
+        client(url, runtime.home.token()) as http,
+    ):
+        yield Served(runtime, url, http, app.state.streams, stopping)
 
 
 class Frame(NamedTuple):

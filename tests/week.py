@@ -27,42 +27,33 @@ from midwatch.desk.config import Settings
 from midwatch.domain.agent import AgentTerms, TurnResult, Usage
 from midwatch.domain.event import MessageUpdate, ToolExecEnd, ToolExecStart
 from midwatch.domain.store import Commit
-from midwatch.engines import embedded
-from midwatch.loops import courier, leader_loop, pruner
-from midwatch.runtime import runtime
-from midwatch.runtime.runtime import Runtime
+from midwatch.runtime.runtime import Pace, Runtime
 from midwatch.stores.base import VerbStore
 from midwatch.stores.sql import SQLITE, load
 from midwatch.stores.sqlite import MEMORY, SqliteStore, SqliteTx, _Answer, _Op, open_database
-from midwatch.testing import FakeClock, FakeTimer, RecordingChannel, ScriptedAgent
+from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 START = 1_711_500_000 * SECOND
 """Days before clocks change in Europe."""
-NAP = 6 * HOUR
+LONG_NAPS = Pace(watchdog=6 * HOUR, prune=DAY, handoffs=6 * HOUR, nap=6 * HOUR)
+"""Looking twice a minute for a week would be most of the work."""
 MOST_TURNS = 50_000
 ACTIONS = 150
 """How busy people are."""
 
 
 @contextmanager
-def long_naps() -> Iterator[None]:
-    """Let loops that only look at the clock sleep long; looking twice a minute for a week is most of the work."""
-    names = [(module, "LONGEST_NAP", NAP) for module in (courier, leader_loop, embedded)]
-    names += [(pruner, "PRUNE_SECONDS", DAY), (runtime, "WATCHDOG_SECONDS", NAP), (runtime, "HANDOFFS_SECONDS", NAP)]
-    before = [(module, name, getattr(module, name)) for module, name, _ in names]
+def quietly() -> Iterator[None]:
+    """Nothing is logged, and nothing collected before the end: a week is short."""
     logging.disable(logging.CRITICAL)
-    gc.disable()  # a week is short; what it leaves is collected at its end
-    for module, name, value in names:
-        setattr(module, name, value)
+    gc.disable()
     try:
         yield
     finally:
         gc.collect()
         gc.enable()
         logging.disable(logging.NOTSET)
-        for module, name, value in before:
-            setattr(module, name, value)
 
 
 async def for_ever() -> Any:
@@ -115,6 +106,57 @@ class WeekStore(SqliteStore):
     def _hear(self, answers: list[_Answer], commit: Commit | None) -> None:
         if not self.dead:
             self._heard(answers, commit)
+
+
+class WeekClock(FakeClock):
+    """A clock that is moved to one timer after the other."""
+
+    @property
+    def next_due(self) -> float | None:
+        """When the next timer is due, cancelled or not, on the monotonic clock."""
+        return self._timers[0][0] if self._timers else None
+
+    def tick(self, until: float) -> None:
+        """Time goes by, and nothing happens."""
+        passed = max(0.0, until - self._monotonic)
+        self._monotonic += passed
+        self._now += round(passed * SECOND)
+
+    def fire(self) -> bool:
+        """Go on to the next timer, and have it; whether it was still wanted."""
+        due, _, timer = heapq.heappop(self._timers)
+        if timer.callback is None:
+            return False
+        self.tick(due)
+        timer.callback()
+        return True
+
+
+class Life(Runtime):
+    """A desk that can be killed."""
+
+    async def begin(self) -> None:
+        """What opening it does, on a store that is there."""
+        await self.bus.start()
+        self.store.on_commit(self._heard)
+        await self._start("up")
+
+    async def end(self) -> None:
+        """What closing it does."""
+        await self._stop()
+
+    def die(self) -> None:
+        """Its locks are free, as those of a process that was killed."""
+        engine: Any = self._engine
+        life, lead = engine._life, engine._lead
+        life.release()
+        lead.release()
+        life.path.unlink(missing_ok=True)
+
+    async def led_by_two(self) -> None:
+        """For a moment there are two who look at what is due."""
+        if self._scheduler is not None:
+            await asyncio.gather(self._scheduler.look(), self._scheduler.look())
 
 
 class LifeClock:
@@ -200,7 +242,7 @@ class World:
         self.chance = random.Random(seed)
         random.seed(seed)
         midwatch.base.ids._random.seed(seed)
-        self.clock = FakeClock(START)
+        self.clock = WeekClock(START)
         self.clock_of_life = LifeClock(self.clock)
         self.settings = settings
         self.home = Home(settings.home)
@@ -210,7 +252,7 @@ class World:
         self.ending = False
         self.dies_in: int | None = None
         self.done: list[str] = []
-        self.lives: list[Runtime] = []
+        self.lives: list[Life] = []
         """All of them: what an abandoned one waits for never comes, and is not to be collected before the end."""
 
     # -- lives -----------------------------------------------------------------------------------------------------
@@ -225,24 +267,20 @@ class World:
             "eve": AgentTerms(timeout_seconds=4 * HOUR, on_crash="fail", slots=2),
         }
         agents: dict[str, Any] = {name: Moody(self, name, said) for name, said in terms.items()}
-        self.desk = Runtime(self.settings, self.home, self.store, agents, {"there": self.channel}, self.clock_of_life)
+        about = (self.settings, self.home, self.store, agents, {"there": self.channel}, self.clock_of_life)
+        self.desk = Life(*about, pace=LONG_NAPS)
         self.lives.append(self.desk)
-        await self.desk.bus.start()
-        self.store.on_commit(self.desk._heard)
-        await self.desk._start("up")
+        await self.desk.begin()
 
     def abandon(self) -> None:
         """The process is killed: nothing it still does counts, and its locks are free."""
         self.store.dead = self.clock_of_life.dead = True
-        engine: Any = self.desk._engine
-        engine._life.release()
-        engine._lead.release()
-        engine._life.path.unlink(missing_ok=True)
+        self.desk.die()
 
     async def stop(self) -> None:
         """The process ends as it should."""
         self.note("stop")
-        ends = asyncio.ensure_future(self.desk._stop())
+        ends = asyncio.ensure_future(self.desk.end())
         await self.quiet()
         assert ends.done(), "the desk does not stop"
         await ends
@@ -272,38 +310,25 @@ class World:
     async def advance(self, seconds: float) -> None:
         """Time goes by; what falls due happens in order."""
         clock = self.clock
-        end = clock._monotonic + seconds
+        end = clock.monotonic() + seconds
         await self.quiet()
-        while clock._timers and clock._timers[0][0] <= end:
-            due, _, timer = heapq.heappop(clock._timers)
-            if timer.callback is not None:
-                self._tick(due)
-                self._fire(timer)
+        while clock.next_due is not None and clock.next_due <= end:
+            if clock.fire():
                 await self.quiet()
-        self._tick(end)
+        clock.tick(end)
         await self.quiet()
 
     async def until_busy(self, end: float) -> None:
         """Go on to a moment at which something is under way, if there is one soon."""
         for _ in range(20):
-            timers = self.clock._timers
-            if self.desk.running or not timers or timers[0][0] > end:
+            due = self.clock.next_due
+            if self.desk.running or due is None or due > end:
                 return
-            await self.advance(max(0.0, timers[0][0] - self.clock._monotonic))
-
-    def _tick(self, until: float) -> None:
-        clock = self.clock
-        passed = max(0.0, until - clock._monotonic)
-        clock._monotonic += passed
-        clock._now += round(passed * SECOND)
-
-    def _fire(self, timer: FakeTimer) -> None:
-        assert timer.callback is not None
-        timer.callback()
+            await self.advance(max(0.0, due - self.clock.monotonic()))
 
     def note(self, what: str) -> None:
         """For whoever replays it."""
-        self.done.append(f"{(self.clock._monotonic - 1000) / HOUR:7.2f}h {what}")
+        self.done.append(f"{(self.clock.monotonic() - 1000) / HOUR:7.2f}h {what}")
 
     # -- the week --------------------------------------------------------------------------------------------------
 
@@ -312,8 +337,8 @@ class World:
         await self.open()
         await self.quiet()
         await self._furnish()
-        end = self.clock._monotonic + 7 * DAY
-        while (left := end - self.clock._monotonic) > 0:
+        end = self.clock.monotonic() + 7 * DAY
+        while (left := end - self.clock.monotonic()) > 0:
             gap = self.chance.choice((0.0, 30.0, MINUTE, HOUR)) * self.chance.random()
             if self.chance.random() < 0.5:
                 gap = self.chance.expovariate(ACTIONS / (14 * DAY))
@@ -466,10 +491,9 @@ class World:
 
     async def second_leader(self) -> None:
         """For a moment there are two who look at what is due."""
-        timers, leader = self.clock._timers, self.desk._scheduler
-        if leader is not None and timers:
-            self._tick(timers[0][0])
-            await self.tried("another leader", asyncio.gather(leader.look(), leader.look()))
+        if (due := self.clock.next_due) is not None:
+            self.clock.tick(due)
+            await self.tried("another leader", self.desk.led_by_two())
 
     async def jump(self) -> None:
         by = self.chance.choice((-2 * HOUR, -MINUTE, 10 * MINUTE, 5 * HOUR, 30 * HOUR)) * self.chance.random()
@@ -518,5 +542,5 @@ def live_through(seed: int, home: Path) -> None:
                 world.abandon()
                 world.connection.close()
 
-    with long_naps():
+    with quietly():
         asyncio.run(week())

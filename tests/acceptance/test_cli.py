@@ -7,14 +7,14 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from commands import run
+from servers import look_until
 
 PROGRAM = Path(sys.executable).with_name("midwatch")
 CONFIG = """
@@ -93,15 +93,7 @@ class Desk:
             self("down")
 
     def ended(self, task_id: str) -> dict:
-        return until(lambda: self.json("show", task_id), lambda task: task["status"] not in ("pending", "running"))
-
-
-def until(look: Callable[[], dict], good: Callable[[dict], bool]) -> dict:
-    deadline = time.monotonic() + PATIENCE
-    while not good(found := look()):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
-    return found
+        return look_until(lambda: self.json("show", task_id), lambda task: task["status"] not in ("pending", "running"))
 
 
 def gone(pid: int) -> bool:
@@ -150,7 +142,7 @@ def test_a_task_submitted_without_a_server_runs_when_one_starts(desk: Desk) -> N
     with desk.up() as server:
         assert desk.ended(task_id)["result"].strip() == "later"
         assert desk.json("status")["server"]["pid"] == server["pid"]
-    until(lambda: {"gone": gone(server["pid"])}, lambda found: found["gone"])
+    look_until(lambda: {"gone": gone(server["pid"])}, lambda found: found["gone"])
     assert desk("result", task_id).stdout.strip() == "later"
 
 
@@ -234,7 +226,7 @@ def test_a_budget_stops_a_task_and_a_larger_one_goes_on(live: Desk) -> None:
 
 def test_a_task_is_cancelled_and_tried_again(live: Desk) -> None:
     task_id = live.json("submit", "sleep 300", "--agent", "shell")["id"]
-    until(lambda: live.json("show", task_id), lambda task: task["status"] == "running")
+    look_until(lambda: live.json("show", task_id), lambda task: task["status"] == "running")
     assert "stopped" in live("cancel", task_id).stdout
     assert live.ended(task_id)["outcome"] == "cancelled"
     retried = live.json("retry", task_id)
@@ -252,7 +244,7 @@ def test_the_same_key_is_the_same_task(either: Desk) -> None:
 def test_questions_are_answered(live: Desk) -> None:
     for command, choice in (("approve", "yes"), ("deny", "no")):
         task_id = live.json("submit", "demo:ask", "--agent", "demo")["id"]
-        waiting = until(lambda: live.json("show", task_id), lambda task: task["wait"] == "approval")  # noqa: B023
+        waiting = look_until(lambda: live.json("show", task_id), lambda task: task["wait"] == "approval")  # noqa: B023
         assert "waits for an answer" in waiting["status_text"]
         asked = next(one for one in live.json("approvals")["approvals"] if one["task_id"] == task_id)
         assert asked["id"] in live("show", task_id).stdout
@@ -266,7 +258,7 @@ def test_questions_are_answered(live: Desk) -> None:
 def test_leave_is_given_for_always_and_taken_back(live: Desk) -> None:
     def asked() -> dict:
         live.json("submit", "git status", "--agent", "asks", "--workdir", str(live.work))
-        return until(lambda: live.json("approvals")["approvals"], bool)[0]
+        return look_until(lambda: live.json("approvals")["approvals"], bool)[0]
 
     first = asked()
     listed, shown = live("approvals").stdout, live("approval", first["id"]).stdout
@@ -290,7 +282,7 @@ def test_leave_is_given_for_always_and_taken_back(live: Desk) -> None:
     assert live.ended(second["task_id"])["result"] == "Reject"
     live.json("rules", "revoke", live.json("rules")["rules"][0]["id"])
     plain = live.json("submit", "demo:ask", "--agent", "demo")["id"]
-    question = until(lambda: live.json("approvals")["approvals"], bool)[0]
+    question = look_until(lambda: live.json("approvals")["approvals"], bool)[0]
     assert "answer it once" in live.refused(2, "approve", question["id"], "--always")
     live("deny", question["id"])
     live.ended(plain)
@@ -356,7 +348,7 @@ def test_an_interrupted_run_without_a_server_is_stopped(offline: Desk) -> None:
     runner = offline.start("run", "echo $$ > pid; exec sleep 300", "--agent", "shell")
     task_id = started(runner)
     pid_file = offline.work / "pid"
-    until(lambda: {"pid": pid_file.exists() and pid_file.read_text()}, lambda found: bool(found["pid"]))
+    look_until(lambda: {"pid": pid_file.exists() and pid_file.read_text()}, lambda found: bool(found["pid"]))
     runner.send_signal(signal.SIGINT)
     runner.communicate(timeout=PATIENCE)
     assert runner.returncode == 130
@@ -534,7 +526,7 @@ def test_a_server_stops_cleanly_and_its_work_goes_on_at_the_next_start(desk: Des
     follower = desk.start("events", "--follow", "--json")
     script = "if [ -e again ]; then echo second; else touch again; exec sleep 300; fi"
     task_id = desk.json("submit", script, "--agent", "shell")["id"]
-    until(lambda: {"begun": (desk.work / "again").exists()}, lambda found: found["begun"])
+    look_until(lambda: {"begun": (desk.work / "again").exists()}, lambda found: found["begun"])
     seqs = [next_event(follower)["seq"]]
     for number in signals:
         server.send_signal(number)
@@ -561,7 +553,7 @@ def next_event(follower: subprocess.Popen[str]) -> dict:
 def test_a_killed_server_is_not_believed_to_live(desk: Desk) -> None:
     with desk.up() as server:
         os.kill(server["pid"], signal.SIGKILL)
-        until(lambda: {"gone": gone(server["pid"])}, lambda found: found["gone"])
+        look_until(lambda: {"gone": gone(server["pid"])}, lambda found: found["gone"])
         assert desk.json("status")["server"] is None
         assert "it has ended" in desk("doctor").stdout
         task_id = desk.json("submit", "echo on", "--agent", "shell")["id"]

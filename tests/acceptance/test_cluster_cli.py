@@ -12,8 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import termios
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,7 +30,7 @@ from midwatch.cli.main import app, outcome
 from midwatch.stores import cluster, postgres
 from midwatch.stores.sqlite import migrations
 from postgres import Cluster
-from servers import PROGRAM, environment, free_port
+from servers import PROGRAM, environment, free_port, look_until
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
@@ -108,7 +107,7 @@ class Machine:
             assert "Traceback" not in told
 
     def ended(self, task_id: str) -> dict[str, Any]:
-        return until(lambda: self.json("show", task_id), lambda task: task["status"] not in ("pending", "running"))
+        return look_until(lambda: self.json("show", task_id), lambda task: task["status"] not in ("pending", "running"))
 
 
 def one_line(said: str) -> str:
@@ -116,14 +115,6 @@ def one_line(said: str) -> str:
     assert said.count("\n") == 1
     assert said.rstrip().endswith(".")
     return said
-
-
-def until(look: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not good(found := look()):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
-    return found
 
 
 # -- servers and workers -----------------------------------------------------------------------------------------------
@@ -136,7 +127,7 @@ def test_a_server_and_a_worker_share_the_work(url: str, tmp_path: Path) -> None:
         worker = running.enter_context(two.process("worker", "--agents", "shell", "--slots", "3"))
         assert (worker["role"], worker["agents"], worker["slots"]) == ("worker", ["shell"], 3)
         assert not (two.home / "run" / "server.json").exists()  # it serves nothing
-        listed = until(lambda: three.json("cluster"), lambda found: any(p["leader"] for p in found["processes"]))
+        listed = look_until(lambda: three.json("cluster"), lambda found: any(p["leader"] for p in found["processes"]))
         check_cluster(listed, server["pid"], worker)
         assert one.json("cluster")["processes"][0]["pid"] == server["pid"]  # over HTTP it is the same
         shown = three("cluster").stdout
@@ -193,7 +184,7 @@ def test_a_task_moves_on_when_its_worker_is_stopped(url: str, tmp_path: Path) ->
     script = f"echo $MIDWATCH_HOME >> {marks}; test $(wc -l < {marks}) -gt 1 || exec sleep 300"
     with one.process("worker"):
         task_id = one.json("submit", script, "--agent", "shell")["id"]
-        until(lambda: marks.exists() and marks.read_text(), bool)
+        look_until(lambda: marks.exists() and marks.read_text(), bool)
         held = one.json("cluster")["processes"]
         assert [process["running"] for process in held] == [1]
     assert one.json("show", task_id)["status"] == "pending"
@@ -299,7 +290,7 @@ def test_progress_goes_to_standard_error_and_an_interrupted_backup_leaves_nothin
             text=True,
         )  # fmt: skip
         theirs.close()
-        until(lambda: waiting_in(ours), lambda found: found > before)
+        look_until(lambda: waiting_in(ours), lambda found: found > before)
         cut.send_signal(signal.SIGINT)
         told = ours.read()[before:]
     said, _ = cut.communicate(timeout=PATIENCE)
@@ -341,8 +332,8 @@ class Here:
 
     def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.home = home
-        self._patch = monkeypatch
-        self._capsys = capsys
+        self.patch = monkeypatch
+        self.capsys = capsys
         for name in list(os.environ):
             if name.startswith("MIDWATCH_"):
                 monkeypatch.delenv(name)
@@ -350,11 +341,11 @@ class Here:
 
     def refused(self, status: int, command: str, db: str) -> str:
         if "{url}" in command:
-            self._patch.delenv("MIDWATCH_DB", raising=False)
+            self.patch.delenv("MIDWATCH_DB", raising=False)
         else:
-            self._patch.setenv("MIDWATCH_DB", db)
+            self.patch.setenv("MIDWATCH_DB", db)
         got = outcome([part.format(url=db) for part in shlex.split(command)])
-        said = self._capsys.readouterr()
+        said = self.capsys.readouterr()
         assert (got, said.out) == (status, ""), said
         assert SECRET not in said.err and quote(SECRET, safe="") not in said.err and "s3cr3t" not in said.err
         return one_line(said.err)
@@ -410,7 +401,7 @@ def test_a_wrong_password_is_told_without_it(here: Here, postgres: Cluster | str
         rules.write_text("host all guarded 127.0.0.1/32 scram-sha-256\n" + before)
         admin.execute("SELECT pg_reload_conf()")
         try:
-            until(lambda: refuses(database), bool)
+            look_until(lambda: refuses(database), bool)
             every(here, 7, address(database, user="guarded"), "password authentication failed")
         finally:
             rules.write_text(before)
@@ -443,9 +434,9 @@ def test_a_user_without_rights_is_told(here: Here, database: str) -> None:
 
 def here_tables(here: Here, database: str) -> None:
     """Have the tables made by one who may."""
-    here._patch.setenv("MIDWATCH_DB", database)
+    here.patch.setenv("MIDWATCH_DB", database)
     assert outcome(["status"]) == 0
-    here._capsys.readouterr()
+    here.capsys.readouterr()
 
 
 def test_a_newer_schema_is_told_and_left_alone(here: Here, database: str) -> None:

@@ -59,7 +59,7 @@ class Rig:
         config = ["detect_agents = false", f"default_agent = {toml(known.name)}", f"[agents.{known.name}]", *lines]
         (home / "midwatch.toml").write_text("\n".join(config) + "\n")
         self.server = Server(home)
-        self.server._env = {
+        self.server.env = {
             "PATH": environment["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", "MIDWATCH_HOME": str(home)
         }  # fmt: skip
         self.client: Client
@@ -91,7 +91,7 @@ class Rig:
 
     def log(self) -> str:
         """The end of what the server has printed."""
-        return self.server._log.read_text()[-3000:]
+        return self.server.log.read_text()[-3000:]
 
     async def nobody_left(self) -> bool:
         """Whether all processes of the agent are gone soon."""

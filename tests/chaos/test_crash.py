@@ -19,6 +19,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from insides import engine_of
 from midwatch import Runtime
 from servers import PATIENCE, Server, eventually, processes_with
 
@@ -193,7 +194,7 @@ async def test_a_stopped_server_is_not_taken_for_a_dead_one(tmp_path: Path) -> N
     """Another process leads and looks at the server's life once a second; time alone proves nothing."""
     home, _ = make_home(tmp_path)
     async with Runtime.open(home) as leader:
-        assert leader._engine is not None and leader._engine.leads()
+        assert engine_of(leader).leads()
         server = Server(home)
         await server.start()
         try:

@@ -16,9 +16,9 @@ import pytest
 
 from fakes.model_server import serve_beside
 from midwatch import testing
-from midwatch.agents import demo
 from midwatch.agents.acp.options import AcpOptions
 from midwatch.agents.command import CommandOptions
+from midwatch.agents.demo import DemoAgent, DemoOptions
 from midwatch.agents.function import FunctionAgent, FunctionOptions
 from midwatch.agents.headless import HeadlessOptions
 from midwatch.agents.profiles import PROFILES
@@ -29,7 +29,7 @@ from midwatch.domain.agent import Agent, AgentTerms, Interrupt, TurnResult
 from midwatch.programs.guard import guard
 from midwatch.testing import RecordingTurn, ScriptedAgent
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_process_is_left")]
 
 MODULE = """
 import asyncio, time
@@ -120,7 +120,7 @@ def function_on_loop(place: Path) -> Sample:
 
 
 def demonstration(place: Path) -> Sample:
-    agent = build("x", "demo", {})
+    agent = DemoAgent("x", streaming=0.0)
     return Sample(agent, agent, agent, keeps_thread=False, prompts=("hello", "demo:fail", "demo:hang"))
 
 
@@ -169,19 +169,11 @@ def model() -> Iterator[str]:
 
 
 @pytest.fixture(params=SAMPLES, ids=lambda make: make.__name__)
-def sample(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
-    monkeypatch.setattr(demo, "STREAMING", 0.0)
+def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Sample:
     if request.param is llm:
         (tmp_path / "model").write_text(request.getfixturevalue("model"))
     made: Sample = request.param(tmp_path)
     return made
-
-
-@pytest.fixture(autouse=True)
-def no_process_is_left() -> Iterator[None]:
-    yield
-    guard.close()
-    assert guard.pid is None, "a process group was left behind"
 
 
 OTHERS: set[int] = set()
@@ -232,7 +224,7 @@ def test_every_registered_kind_is_in_this_suite() -> None:
 
 def test_every_option_and_known_program_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs/agents.md").read_text()
-    for options in (AcpOptions, CommandOptions, FunctionOptions, HeadlessOptions, demo.DemoOptions):
+    for options in (AcpOptions, CommandOptions, FunctionOptions, HeadlessOptions, DemoOptions):
         for name, option in options.model_fields.items():
             assert f"| `{name}` |" in page
             assert option.description

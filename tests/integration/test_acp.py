@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from midwatch.domain.event import EventFilter
 from midwatch.domain.task import Task
 from midwatch.programs.guard import guard
 from midwatch.runtime.runtime import Runtime
-from servers import Server, WorkerProcess, eventually, processes_with
+from servers import Server, WorkerProcess, eventually, processes_with, until
 
 FAKE = Path(__file__).parents[1] / "fakes" / "acp_agent.py"
 KEY = f"web:chat-{os.getpid()}"
@@ -44,14 +44,6 @@ async def desk_at(tmp_path: Path, settings: str = "") -> AsyncIterator[Runtime]:
 async def desk(tmp_path: Path) -> AsyncIterator[Runtime]:
     async with desk_at(tmp_path) as made:
         yield made
-
-
-async def until(look: Callable[[], Awaitable[Any]]) -> Any:
-    """What `look` finds, once it finds something."""
-    async with asyncio.timeout(20):
-        while not (found := await look()):
-            await asyncio.sleep(0.01)
-    return found
 
 
 async def said(desk: Runtime, prompt: str) -> Task:

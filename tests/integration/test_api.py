@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import httpx2
 import pytest
 
+from insides import watchers_of
 from midwatch.agents.function import FunctionAgent
 from midwatch.api import sse
 from midwatch.api.app import create_app
 from midwatch.api.guard import MAX_BODY
-from midwatch.api.server import Server, listen, url_of
+from midwatch.api.server import listen, url_of
 from midwatch.base.errors import (
     AlreadyFinished,
     Conflict,
@@ -32,6 +33,8 @@ from midwatch.desk.config import Settings
 from midwatch.domain.agent import TurnResult
 from midwatch.domain.event import Event, MessageDelta, event
 from midwatch.runtime.runtime import Runtime
+from serving import answering
+from serving import client as http_client
 
 
 async def echo(prompt: str) -> str:
@@ -71,20 +74,13 @@ class Served:
 async def serving(home, **settings) -> AsyncIterator[Served]:
     loaded = Settings.load(home, **{"detect_agents": False, "default_agent": "echo", "shutdown_grace": 0, **settings})
     known = {name: FunctionAgent(name, body, on_loop=True) for name, body in AGENTS.items()}
-    with listen("127.0.0.1", 0) as listener:
-        async with Runtime.open(home, settings=loaded, agents=known, role="up") as runtime:
-            app, ready, stopping = create_app(runtime), asyncio.Event(), asyncio.Event()
-            server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
-            await ready.wait()
-            url, token = url_of("127.0.0.1", listener), runtime.home.token()
-            headers = {"authorization": f"Bearer {token}"}
-            async with (
-                Client(url, token) as client,
-                httpx2.AsyncClient(base_url=f"{url}/api/v1", headers=headers, trust_env=False, timeout=30.0) as http,
-            ):
-                yield Served(runtime, url, client, http, app.state.streams, stopping)
-            stopping.set()
-            await server
+    async with (
+        Runtime.open(home, settings=loaded, agents=known, role="up") as runtime,
+        answering(runtime) as (url, app, stopping),
+        Client(url, runtime.home.token()) as client,
+        http_client(url, runtime.home.token()) as http,
+    ):
+        yield Served(runtime, url, client, http, app.state.streams, stopping)
 
 
 @pytest.fixture
@@ -288,11 +284,12 @@ async def test_a_long_prompt_arrives_whole(served: Served) -> None:
     assert len((await ended(served, task["id"]))["result"]) == 900_000
 
 
-async def test_a_mistake_of_ours_shows_no_insides(served: Served, monkeypatch, caplog) -> None:
-    async def broken() -> None:
-        raise RuntimeError("secret detail")
+async def test_a_mistake_of_ours_shows_no_insides(served: Served, caplog) -> None:
+    class Broken:
+        async def summary(self) -> None:
+            raise RuntimeError("secret detail")
 
-    monkeypatch.setattr(served.runtime.tasks, "summary", broken)
+    served.runtime.tasks = Broken()
     reply = await served.http.get("/summary")
     assert (reply.status_code, reply.json()["code"]) == (500, "error")
     assert "secret" not in reply.text
@@ -364,7 +361,7 @@ async def test_a_stream_follows_what_happens_next(served: Served) -> None:
 async def test_live_events_have_no_id(served: Served) -> None:
     async with aclosing(served.client.follow(live=True, kinds=["message_delta", "task_finished"])) as events:
         reader = asyncio.create_task(anext(events))
-        while not served.runtime.bus._watchers:
+        while not watchers_of(served.runtime):
             await asyncio.sleep(0)
         await served.client.submit("x", {"agent": "speak"})
         seen = [await reader]
@@ -376,8 +373,8 @@ async def test_live_events_have_no_id(served: Served) -> None:
     assert b"id:" not in sse.encode(event(MessageDelta(message_id="m", offset=0, text="x"), 1))
 
 
-async def test_a_silent_stream_shows_that_it_lives(served: Served, monkeypatch) -> None:
-    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.05)
+async def test_a_silent_stream_shows_that_it_lives(served: Served) -> None:
+    served.streams.heartbeat = 0.05
     async with served.http.stream("GET", "/events?after=0") as reply:
         heard = b""
         async for part in reply.aiter_raw():
@@ -399,9 +396,9 @@ async def test_a_reader_that_goes_leaves_nothing_behind(served: Served) -> None:
     before = asyncio.all_tasks()
     async with served.http.stream("GET", "/events?live=true") as reply:
         await anext(reply.aiter_raw())
-        assert served.runtime.bus._watchers
+        assert watchers_of(served.runtime)
     async with asyncio.timeout(60):
-        while served.runtime.bus._watchers or asyncio.all_tasks() - before:
+        while watchers_of(served.runtime) or asyncio.all_tasks() - before:
             await asyncio.sleep(0.01)
 
 
@@ -410,9 +407,9 @@ async def test_an_event_is_encoded_once_and_few_are_kept() -> None:
     made = [Event("error", n, {"stage": "s", "message": "m"}, id=f"e{n}", seq=n) for n in range(1, 2000)]
     first = streams.frame(made[0])
     assert streams.frame(made[0]) is first
-    for one in made:
-        streams.frame(one)
-    assert len(streams._frames) <= sse.KEPT_FRAMES
+    frames = [streams.frame(one) for one in made]
+    assert streams.frame(made[-1]) is frames[-1]
+    assert streams.frame(made[-sse.KEPT_FRAMES - 1]) is not frames[-sse.KEPT_FRAMES - 1]
     large = Event("error", 1, {"message": "x" * sse.LARGEST_KEPT}, id="large", seq=1)
     assert streams.frame(large) is not streams.frame(large)
 

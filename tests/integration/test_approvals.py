@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from insides import abandon, worker_of
 from midwatch import Runtime, Settings, Turn
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import Conflict
@@ -17,18 +18,11 @@ from midwatch.domain.agent import AgentTerms, Answer, Choice, Question
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import EventFilter
 from midwatch.testing import ScriptedAgent
+from servers import until
 from serving import client, serving
 
 REJECT, ALLOW = Choice("Reject", "reject_once"), Choice("Allow", "allow_once")
 TERMS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", slots=16)
-
-
-async def until(look: Callable[[], Awaitable[Any]]) -> Any:
-    """The first true answer of `look`."""
-    async with asyncio.timeout(20):
-        while not (found := await look()):
-            await asyncio.sleep(0.005)
-    return found
 
 
 def wants(command: str, **fields: Any) -> Question:
@@ -105,7 +99,7 @@ class Counting:
 
 async def test_a_yes_by_a_rule_costs_one_write(home: Path, tmp_path: Path) -> None:
     async with desk_of(home, {"allow": [{"command": "ls"}]}) as desk:
-        worker: Any = desk._worker
+        worker: Any = worker_of(desk)
         worker.store = counting = Counting(worker.store)
         await done(desk, "ls", workdir=str(tmp_path))
         with_one, counting.writes = counting.writes, 0
@@ -206,12 +200,7 @@ async def test_an_answer_that_the_agent_did_not_hear_is_asked_for_again(home: Pa
     async with desk_of(home) as desk:
         task = await desk.tasks.submit("git status", agent="it", workdir=str(tmp_path))
         (question,) = await inbox(desk)
-        worker = desk._worker
-        assert worker is not None
-        for lost in list(worker._tasks):  # the process is abandoned: no handler runs, nothing more is written
-            lost.cancel()
-        worker.running.clear()
-        worker._questions.clear()
+        abandon(desk)
         await desk.approvals.answer(question.id, grant=True, actor="ann")
     async with desk_of(home) as desk:
         (again,) = await inbox(desk)

@@ -15,7 +15,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -40,16 +40,10 @@ from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent, raise_, result, wait_for
 from records import an_automation
+from servers import until
 
 START = parse_moment("2026-01-01T00:00:00+00:00", 0, "UTC")
 HOUR = 3600 * SECOND
-
-
-async def until(look: Callable[[], Awaitable[object]]) -> None:
-    """Return once it holds."""
-    async with asyncio.timeout(60):
-        while not await look():
-            await asyncio.sleep(0.001)
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from midwatch.services.day_budget import FRESH_SECONDS
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent, Step, ask, result, wait_for
 from records import running
+from servers import until
 
 MANY = 100
 PRICES = "[prices.m]\ninput = 1000000\noutput = 2000000\n"
@@ -59,13 +60,6 @@ async def open_desk(
     settings, there = Settings.load(home, db=db), RecordingChannel("there")
     async with Runtime.open(home, settings=settings, agents=agents, channels={"there": there}, clock=clock) as made:
         yield made
-
-
-async def until(look: Callable[[], Awaitable[Any]]) -> Any:
-    async with asyncio.timeout(60):
-        while not (found := await look()):
-            await asyncio.sleep(0.005)
-    return found
 
 
 async def run(desk: Runtime, agent: str = "it", **wish: Any) -> Task:

@@ -6,17 +6,18 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from insides import engine_of
 from midwatch import Runtime, Settings, Task
 from midwatch.base.clock import SECOND, SystemClock
 from midwatch.base.errors import HomeUnusable, StoreUnavailable
-from midwatch.base.home import Home
+from midwatch.base.home import OWNER_RETRY_SECONDS, Home
 from midwatch.domain.claiming import ClaimRequest
 from midwatch.domain.event import EventFilter
 from midwatch.domain.instance import Instance
@@ -28,6 +29,7 @@ from midwatch.running.slots import Slots
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock, ScriptedAgent, result, settle, wait_for
 from records import put
+from servers import until
 
 
 class Worker:
@@ -98,6 +100,7 @@ class Desk:
         *,
         store: Any = None,
         agents: tuple[str, ...] = ("demo",),
+        patience: float = OWNER_RETRY_SECONDS,
     ) -> EmbeddedEngine:
         instance = Instance(
             id=name, role=role, host="here", boot_id="b", pid=1, agents=agents, slots=9, started_at=self.clock.now()
@@ -105,7 +108,7 @@ class Desk:
         made = EmbeddedEngine(
             store or self.store, self.clock, self.home, worker, instance, lambda: self.led.append(name)  # type: ignore[arg-type]
         )  # fmt: skip
-        made.live()
+        made.live(patience)
         await made.start()
         self.engines.append(made)
         return made
@@ -179,11 +182,10 @@ async def test_who_holds_its_lock_lives_and_everybody_else_is_dead(desk: Desk) -
     assert sorted(file.name for file in desk.home.run.glob("*.lock")) == ["i_1.lock", "leader.lock"]
 
 
-async def test_a_name_that_is_taken_is_refused_and_left_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midwatch.engines.embedded.OWNER_RETRY_SECONDS", 0.05)
+async def test_a_name_that_is_taken_is_refused_and_left_alone(desk: Desk) -> None:
     one = await desk.engine("i_1", Worker())
     with pytest.raises(HomeUnusable):
-        await desk.engine("i_1", Worker())
+        await desk.engine("i_1", Worker(), patience=0.05)
     assert one.dead(["i_1"]) == set()
 
 
@@ -415,19 +417,12 @@ def process(home: Path, role: str = "library") -> Iterator[tuple[subprocess.Pope
         started.communicate()
 
 
-async def until(look: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
-        while not await look():
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("role", ["library", "up"])
 async def test_when_the_leaders_process_is_killed_another_leads_and_runs_its_task(home: Path, role: str) -> None:
     with process(home, role) as (other, (task_id, name, leads)):
         assert leads == "1"
         async with Runtime.open(home, agents={"it": ScriptedAgent(result("taken over"))}) as desk:
-            engine = desk._engine
-            assert engine is not None
+            engine = engine_of(desk)
             assert not engine.leads() and engine.dead([name]) == set()
             other.kill()
             other.wait()
@@ -448,15 +443,15 @@ async def test_a_process_that_is_stopped_for_an_hour_is_not_dead_and_one_that_is
     settings = Settings.load(home, shutdown_grace=0)
     agents = {"it": ScriptedAgent(wait_for(asyncio.Event()))}
     async with Runtime.open(settings=settings, agents=agents, clock=clock) as desk:
-        assert desk._engine is not None and desk._engine.leads()
-
+        engine = engine_of(desk)
+        assert engine.leads()
         with process(home) as (other, (task_id, name, leads)):
             assert leads == "0"
             other.send_signal(signal.SIGSTOP)
             for _ in range(60):
                 await clock.advance(60)
                 await desk.store.running_tasks()
-            assert desk._engine.dead([name]) == set()
+            assert engine.dead([name]) == set()
             held = await desk.tasks.get(task_id)
             assert (held.status, held.rescues, held.lease_owner) == ("running", 0, name)
             other.send_signal(signal.SIGCONT)

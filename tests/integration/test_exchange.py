@@ -19,13 +19,13 @@ import psycopg
 import pytest
 
 from midwatch import Runtime, Settings
+from midwatch.base.clock import Clock, SystemClock, Timer
 from midwatch.domain.agent import Turn
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import EVERYTHING, Event, EventFilter, MessageDelta, MessageUpdate, ScreenUpdate, event
 from midwatch.domain.relay import EVERYBODY
-from midwatch.live import exchange as relay_module
 from midwatch.live.bus import Shown
-from midwatch.live.exchange import LIVE, WISH
+from midwatch.live.exchange import LIVE, RENEW_SECONDS, WISH, WISH_SECONDS
 from midwatch.stores.relay import LONGEST_CHUNK, OURS, Assembly, PostgresRelay, cut
 from midwatch.testing import ScriptedAgent
 from postgres import Cluster
@@ -275,12 +275,28 @@ def desk(folder: Path, name: str, url: str, **wish: Any) -> Any:
     return Runtime.open(settings=Settings.load(folder / name, db=url, detect_agents=False, shutdown_grace=0), **wish)
 
 
+class Renewing(SystemClock):
+    """Brings the time at which wishes are renewed at once."""
+
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
+        return super().call_later(0.05 if seconds == RENEW_SECONDS else seconds, callback)
+
+
+class Ahead(SystemClock):
+    """Can be moved on."""
+
+    seconds = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.seconds
+
+
 @asynccontextmanager
-async def writing(folder: Path, url: str) -> AsyncIterator[tuple[Writer, Runtime, Runtime]]:
+async def writing(folder: Path, url: str, clock: Clock | None = None) -> AsyncIterator[tuple[Writer, Runtime, Runtime]]:
     """A turn that runs in one runtime, and another one beside it."""
     writer = Writer()
     async with (
-        desk(folder, "a", url, agents={"it": writer.agent}, role="worker") as there,
+        desk(folder, "a", url, agents={"it": writer.agent}, role="worker", clock=clock) as there,
         desk(folder, "b", url, work=False) as here,
         asyncio.timeout(50),
     ):
@@ -434,13 +450,10 @@ async def test_one_side_may_be_cut_off(database: str, tmp_path: Path, which: int
         await reader.end()
 
 
-async def test_nothing_is_sent_while_nobody_watches_elsewhere(
-    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(relay_module, "RENEW_SECONDS", 0.05)
+async def test_nothing_is_sent_while_nobody_watches_elsewhere(database: str, tmp_path: Path) -> None:
     async with (
         relays(database, "i_spy") as [spy],
-        desk(tmp_path, "c", database, role="worker") as here,
+        desk(tmp_path, "c", database, role="worker", clock=Renewing()) as here,
         writing(tmp_path, database) as (writer, there, _),
     ):
         reader = Reader(here)
@@ -462,17 +475,17 @@ async def test_nothing_is_sent_while_nobody_watches_elsewhere(
         writer.end()
 
 
-async def test_a_wish_that_is_not_renewed_runs_out(
-    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(relay_module, "WISH_SECONDS", 0.5)
-    async with relays(database, "i_dies") as [dying], writing(tmp_path, database) as (writer, there, _):
+async def test_a_wish_that_is_not_renewed_runs_out(database: str, tmp_path: Path) -> None:
+    clock = Ahead()
+    async with relays(database, "i_dies") as [dying], writing(tmp_path, database, clock) as (writer, there, _):
         own = Reader(there)
         await dying.until(lambda: (there.instance.id, []) in dying.found)  # it listens now
         writer.write("x")
         await own.until(lambda: own.text == "x")
         dying.relay.send(EVERYBODY, WISH, {"wants": [{}], "fresh": True, "ask": False})
         await dying.until(lambda: any("events" in data for _, data in dying.found))
+        assert "i_dies" in peers(there)
+        clock.seconds = WISH_SECONDS + 1
         while "i_dies" in peers(there):
             writer.write("y")
             await asyncio.sleep(0.01)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from insides import scheduler_of, worker_of
 from midwatch import Runtime, Settings, Turn, TurnResult, Usage
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import AgentError, Conflict
@@ -18,17 +19,10 @@ from midwatch.domain.event import EventFilter
 from midwatch.domain.goal import LAST_SECONDS, MOST_ERRORS, Goal
 from midwatch.domain.task import AUTOMATION_PAUSES, Task
 from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent, Step, ask, result, tool
+from servers import until
 
 HOUR = 3600.0
 Look = Callable[[], Awaitable[Any]]
-
-
-async def until(look: Look) -> Any:
-    """The first true answer of `look`, looking again after whatever runs now."""
-    async with asyncio.timeout(20):
-        while not (found := await look()):
-            await asyncio.sleep(0.002)
-    return found
 
 
 class Stage:
@@ -91,7 +85,7 @@ class Mind:
     def __init__(self, *turns: Step, terms: AgentTerms | None = None, name: str = "it") -> None:
         self.desk: Runtime | None = None
         self.count = 0
-        self._turns = turns
+        self.turns = turns
         self.agent = ScriptedAgent(
             self._next, terms=terms or AgentTerms(timeout_seconds=1800.0, on_crash="rerun"), name=name
         )
@@ -102,7 +96,7 @@ class Mind:
 
     async def _next(self, turn: Turn) -> Any:
         self.count += 1
-        return await self._turns[min(self.count, len(self._turns)) - 1](turn)
+        return await self.turns[min(self.count, len(self.turns)) - 1](turn)
 
     def claims(self, text: str = "I think it is") -> Step:
         async def step(turn: Any) -> str:
@@ -147,7 +141,7 @@ def says(*words: str) -> list[Step]:
 
 async def test_A6_steps_follow_each_other_until_the_agent_proves_it_and_it_is_told_once(home: Path) -> None:
     mind = Mind(*says("one", "two"))
-    mind._turns = (*mind._turns, mind.claims())
+    mind.turns = (*mind.turns, mind.claims())
     async with stage(home, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal()
@@ -165,7 +159,7 @@ async def test_A6_steps_follow_each_other_until_the_agent_proves_it_and_it_is_to
 
 async def test_a_second_agent_must_agree_and_says_what_is_missing(home: Path) -> None:
     mind = Mind(fails())
-    mind._turns = (mind.claims("done, I say"), mind.claims("now really"))
+    mind.turns = (mind.claims("done, I say"), mind.claims("now really"))
     judge = Mind(result("NOT REACHED\nthe door is red"), result("REACHED\nit is blue"), name="judge")
     async with stage(home, it=mind.agent, judge=judge.agent) as on:
         mind.desk = on.desk
@@ -191,7 +185,7 @@ async def test_a_claim_counts_even_when_its_step_then_fails(home: Path, how: str
             raise AgentError("oh")
         await asyncio.Event().wait()
 
-    mind._turns = (claims_then,)
+    mind.turns = (claims_then,)
     async with stage(home, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal()
@@ -209,13 +203,12 @@ async def proposed(on: Stage, made: Goal) -> bool:
 
 async def test_between_steps_it_holds_no_slot_no_gate_and_no_task(home: Path) -> None:
     mind = Mind(fails())
-    mind._turns = (mind.delays(HOUR), result("woken"), mind.claims())
+    mind.turns = (mind.delays(HOUR), result("woken"), mind.claims())
     async with stage(home, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal()
         (first,) = await on.ended(made, 1)
-        assert on.desk._worker is not None
-        free = on.desk._worker.slots
+        free = worker_of(on.desk).slots
         await until(lambda: rests(on))
         assert (free.free(), free.free_by_agent()["it"]) == (free.total, mind.agent.terms.slots)
         assert await on.desk.store.gate_holder(first.gate_key) is None
@@ -240,7 +233,7 @@ async def rests(on: Stage) -> bool:
 
 async def test_A3_many_quick_steps_with_delay_0_are_no_loop(home: Path) -> None:
     mind = Mind(fails())
-    mind._turns = (*[mind.delays(0)] * 8, mind.claims())
+    mind.turns = (*[mind.delays(0)] * 8, mind.claims())
     async with stage(home, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal()
@@ -297,7 +290,7 @@ async def test_a_spent_budget_rests_with_a_summary_and_goes_on_when_it_is_raised
 
 async def test_A20_a_delay_ends_at_the_deadline_with_one_wrap_up_and_one_notice(home: Path) -> None:
     mind = Mind(fails())
-    mind._turns = (mind.delays(12 * HOUR), result("half of it is done"))
+    mind.turns = (mind.delays(12 * HOUR), result("half of it is done"))
     async with stage(home, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal(deadline_at=on.clock.now() + int(2 * HOUR * SECOND))
@@ -347,7 +340,7 @@ async def test_the_deadline_reaches_a_step_that_waits_at_a_question(home: Path) 
 async def test_a_goal_whose_agent_never_comes_times_out_all_the_same(home: Path) -> None:
     mind, gate = Mind(result("x")), asyncio.Event()
     person = Mind(works(gate), name="chat", terms=AgentTerms(timeout_seconds=None, on_crash="fail"))
-    person._turns = (result("hello", thread_id="th"), works(gate))
+    person.turns = (result("hello", thread_id="th"), works(gate))
     async with stage(home, it=mind.agent, chat=person.agent) as on:
         await on.desk.sessions.create(agent="chat", key="chat:1")
         await on.desk.tasks.wait((await on.desk.sessions.send("chat:1", "hello")).id)
@@ -381,7 +374,7 @@ async def test_an_earlier_deadline_stops_the_running_step(home: Path) -> None:
 
 async def test_A8_stopping_the_running_step_pauses_it_and_says_how_to_go_on(home: Path) -> None:
     mind = Mind(works(asyncio.Event()), result("fresh"))
-    mind._turns = (*mind._turns, mind.claims())
+    mind.turns = (*mind.turns, mind.claims())
     async with stage(home, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal()
@@ -511,7 +504,7 @@ async def runs(on: Stage, task: Task) -> bool:
 async def test_prompts_and_defaults_come_from_the_settings(home: Path) -> None:
     toml = '[goals]\ncontinue_prompt = "GO {objective} {{x}}"\nwrap_up_prompt = "END {objective}"\ndeadline = "1h"\n'
     mind = Mind(fails())
-    mind._turns = (mind.delays(2 * HOUR), result("bye"))
+    mind.turns = (mind.delays(2 * HOUR), result("bye"))
     async with stage(home, toml=toml, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal()
@@ -533,7 +526,7 @@ async def test_a_step_cut_by_a_restart_follows_on_crash(home: Path, on_crash: An
         made = await on.goal()
         await on.running(made)
     mind = Mind(fails(), terms=terms)
-    mind._turns = (mind.claims(),)
+    mind.turns = (mind.claims(),)
     async with stage(home, clock, it=mind.agent) as on:
         mind.desk = on.desk
         if on_crash == "fail":
@@ -562,8 +555,8 @@ async def test_A17_A19_nobody_starts_a_goal_twice(home: Path) -> None:
     mind = Mind(works(gate))
     async with stage(home, it=mind.agent) as on:
         made = await on.goal()
-        assert on.desk._scheduler is not None
-        await asyncio.gather(*(on.desk._scheduler.look() for _ in range(3)), on.desk.goals.step(made.id))
+        scheduler = scheduler_of(on.desk)
+        await asyncio.gather(*(scheduler.look() for _ in range(3)), on.desk.goals.step(made.id))
         await on.running(made)
         assert len(await on.desk.goals.steps(made.id)) == 1
         await on.desk.goals.clear(made.id)

@@ -29,6 +29,7 @@ from midwatch.domain.handoff import Handoff, HandoffFilter, HandoffTask
 from midwatch.domain.handoff_history import HandoffContext, HandoffInputData
 from midwatch.runtime.runtime import Runtime
 from midwatch.services.handoffs import HandoffOptions
+from midwatch.testing import FakeClock
 
 SAID = ({"role": "system", "content": "secret"}, {"role": "user", "content": "earlier"})
 
@@ -83,7 +84,6 @@ def crew() -> Crew:
 @pytest.fixture
 async def desk(tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Runtime]:
     monkeypatch.setenv("MIDWATCH_DETECT_AGENTS", "false")
-    monkeypatch.setattr("midwatch.running.run.pause_before", lambda task: 0.0)
     agents = {
         "echo": FunctionAgent("echo", echo),
         "first": Picky("first", echo, 9, refuses="I am busy", types=("code",)),
@@ -228,13 +228,21 @@ async def test_bad_input_leaves_nothing(desk: Runtime, wish: dict[str, Any], err
     assert await desk.handoffs.list() == []
 
 
-async def test_it_is_tried_again_and_counts(desk: Runtime, crew: Crew) -> None:
-    done = await desk.handoffs.handoff(options("shaky", max_retries=3))
+async def test_it_is_tried_again_and_counts(tmp_path: Path, crew: Crew) -> None:
+    clock, settings = FakeClock(), Settings.load(tmp_path, detect_agents=False)
+    agents = {"shaky": FunctionAgent("shaky", crew.shaky)}
+    async with Runtime.open(settings=settings, agents=agents, clock=clock) as desk:
+        doing = asyncio.create_task(desk.handoffs.handoff(options("shaky", max_retries=3)))
+        async with asyncio.timeout(60):
+            while not doing.done():
+                await clock.advance(1)
+                await asyncio.sleep(0.005)
+        done, told = doing.result(), await kinds(desk)
     assert done.answer is not None
     assert (done.answer["output"], done.retry_count) == ("at last", 2)
     assert [(one["attempt"], one["outcome"]) for one in done.tries] == [(1, "error"), (2, "error"), (3, "ok")]
     assert all(one["error"] and one["started_at"] <= one["ended_at"] for one in done.tries[:2])
-    assert await kinds(desk) == ["requested", "accepted", "started", "retried", "retried", "completed"]
+    assert told == ["requested", "accepted", "started", "retried", "retried", "completed"]
 
 
 async def test_a_deadline_covers_everything_and_a_late_result_is_kept(desk: Runtime, crew: Crew) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from insides import worker_of
 from midwatch.agents.function import FunctionAgent
 from midwatch.domain.agent import AgentCapability
 from midwatch.domain.identity import OWNER
-from midwatch.running.slots import Slots
 from servers import eventually
 from serving import Served, client, serving
 
@@ -293,8 +293,8 @@ class Caller:
 
     @property
     def free(self) -> int:
-        assert self.served is not None and self.served.runtime._worker is not None
-        return self.served.runtime._worker.slots.free()
+        assert self.served is not None
+        return worker_of(self.served.runtime).slots.free()
 
     async def target(self, prompt: str) -> str:
         self.begun.set()
@@ -320,9 +320,14 @@ class Caller:
 
 
 @pytest.fixture
-def caller(monkeypatch: pytest.MonkeyPatch) -> Caller:
-    monkeypatch.setattr("midwatch.running.delegation.LINGER_SECONDS", 30.0)
+def caller() -> Caller:
     return Caller()
+
+
+def lingers(served: Served, seconds: float) -> None:
+    """Who waits by requests may ask again so late."""
+    handoffs = served.runtime.handoffs
+    handoffs.limits = handoffs.limits._replace(linger=seconds)
 
 
 async def called(home: Path, caller: Caller, slots: int) -> AsyncIterator[Served]:
@@ -331,6 +336,7 @@ async def called(home: Path, caller: Caller, slots: int) -> AsyncIterator[Served
     }
     async with serving(home, agents, slots=slots) as made:
         caller.served = made
+        lingers(made, 30.0)
         yield made
 
 
@@ -359,21 +365,20 @@ async def test_an_agent_that_waits_by_requests_holds_no_slot_from_the_first_to_t
     assert await eventually(lambda: caller.free == 1)  # given back a moment after the end is written
 
 
-async def test_an_answer_that_came_between_two_requests_is_told_with_the_slot(
-    one_slot: Served, caller: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, back = Slots.take_back, asyncio.Event()
+async def test_an_answer_that_came_between_two_requests_is_told_with_the_slot(one_slot: Served, caller: Caller) -> None:
+    slots, back = worker_of(one_slot.runtime).slots, asyncio.Event()
+    real = slots.take_back
 
-    async def late(slots: Slots, agent: str, actor: str = "") -> None:
+    async def late(agent: str, actor: str = "") -> None:
         await back.wait()
-        await real(slots, agent, actor)
+        await real(agent, actor)
 
     async def answered() -> None:
         await one_slot.until("handoff_completed")
         assert await eventually(lambda: caller.free == 1)
         asyncio.get_running_loop().call_later(0.2, back.set)
 
-    monkeypatch.setattr(Slots, "take_back", late)
+    slots.take_back = late
     caller.before_the_last = answered
     caller.goes_on.set()
     task = (await one_slot.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
@@ -382,10 +387,8 @@ async def test_an_answer_that_came_between_two_requests_is_told_with_the_slot(
     assert caller.told == [("in_progress", 0), ("completed", 0)]
 
 
-async def test_an_agent_that_asks_no_more_has_its_slot_back(
-    two_slots: Served, caller: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("midwatch.running.delegation.LINGER_SECONDS", 0.05)
+async def test_an_agent_that_asks_no_more_has_its_slot_back(two_slots: Served, caller: Caller) -> None:
+    lingers(two_slots, 0.05)
     caller.waits = [0.05]
     task = (await two_slots.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
     await asyncio.wait_for(caller.begun.wait(), 30)

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,17 +16,16 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
-from midwatch.api import sse, web
+from midwatch.api import web
 from midwatch.api.admission import AGENTAPI
-from midwatch.api.app import create_app
 from midwatch.api.guard import HEADERS, MAX_BODY, MAX_STRANGERS_BODY, SELF_SERVICE
 from midwatch.api.identity import MOST_OF_A_PEER
-from midwatch.api.server import Server, listen, url_of
 from midwatch.base.errors import Conflict, Forbidden, NotFound, Unauthorized
 from midwatch.client import Client
 from midwatch.desk.config import Settings
 from midwatch.runtime.runtime import Runtime
 from midwatch.testing import FakeClock
+from serving import answering
 
 JSON = {"content-type": "application/json"}
 
@@ -70,16 +69,12 @@ class Served:
 @asynccontextmanager
 async def serving(home: Path, clock: FakeClock | None = None, **settings: object) -> AsyncIterator[Served]:
     loaded = Settings.load(home, **{"detect_agents": False, "shutdown_grace": 0, **settings})
-    with listen("127.0.0.1", 0) as listener:
-        async with Runtime.open(home, settings=loaded, work=False, clock=clock) as runtime:
-            app, ready, stopping = create_app(runtime), asyncio.Event(), asyncio.Event()
-            server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
-            await ready.wait()
-            url = url_of("127.0.0.1", listener)
-            async with httpx2.AsyncClient(base_url=f"{url}/api/v1", trust_env=False, timeout=30.0) as http:
-                yield Served(runtime, app, url, http)
-            stopping.set()
-            await server
+    async with (
+        Runtime.open(home, settings=loaded, work=False, clock=clock) as runtime,
+        answering(runtime) as (url, app, _),
+        httpx2.AsyncClient(base_url=f"{url}/api/v1", trust_env=False, timeout=30.0) as http,
+    ):
+        yield Served(runtime, app, url, http)
 
 
 @pytest.fixture
@@ -229,9 +224,9 @@ async def test_a_token_counts_on_every_server_of_a_store(served: Served, home: P
 
 
 @pytest.mark.parametrize("way", ["bearer", "cookie", "child"])
-async def test_the_stream_of_a_revoked_token_ends(served: Served, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+async def test_the_stream_of_a_revoked_token_ends(served: Served, way: str) -> None:
     """Also that of a browser, and of a browser that came from the token."""
-    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.05)
+    served.app.state.streams.heartbeat = 0.05
     secret = await served.token("viewer")
     headers = served.bearer(secret) if way == "bearer" else await served.cookie(secret)
     async with served.http.stream("GET", "/events", headers=headers) as reply:
@@ -446,16 +441,15 @@ async def test_for_a_page_of_a_listed_site_only_a_token_counts(home: Path) -> No
         assert (await served.runtime.store.count_tasks()).total == 3
 
 
-async def test_the_stream_of_somebody_named_by_a_proxy_ends_within_the_hour(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.05)
+async def test_the_stream_of_somebody_named_by_a_proxy_ends_within_the_hour(home: Path) -> None:
     clock, named = FakeClock(), {"x-forwarded-user": "Ada"}
-    async with (
-        serving(home, clock, proxy_header="X-Forwarded-User") as served,
-        served.http.stream("GET", "/events", headers=named) as reply,
-        served.http.stream("GET", "/events", headers=served.bearer()) as other,
-    ):
+    async with AsyncExitStack() as held:
+        served = await held.enter_async_context(serving(home, clock, proxy_header="X-Forwarded-User"))
+        served.app.state.streams.heartbeat = 0.05
+        reply, other = [
+            await held.enter_async_context(served.http.stream("GET", "/events", headers=headers))
+            for headers in (named, served.bearer())
+        ]
         parts, others = reply.aiter_bytes(), other.aiter_bytes()
         await clock.advance(3599)
         for _ in range(3):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fakes.model_server import Model, serve
+from insides import worker_of
 from midwatch import Runtime, Task
 from midwatch.agents.llm.kind import LlmAgent
 from midwatch.domain.event import Event, EventFilter
@@ -73,8 +74,7 @@ async def test_a_turn_with_a_tool_gives_the_canonical_events(fake: Fake, home: P
 
 def heard(desk: Runtime, task: Task) -> bool:
     """Whether what was sent into the turn has reached it."""
-    assert desk._worker is not None
-    turn = desk._worker.running[task.id].turn
+    turn = worker_of(desk).running[task.id].turn
     return turn is not None and bool(turn.steers())
 
 

@@ -17,19 +17,13 @@ from midwatch.agents.base import BaseAgent
 from midwatch.agents.llm.toolkit import ToolOptions, toolkit
 from midwatch.agents.llm.tools import Toolbox, tool
 from midwatch.base.errors import AgentError, TransientError
-from midwatch.programs.guard import guard
 from midwatch.programs.reaper import members
 from midwatch.testing import RecordingTurn
 
+pytestmark = pytest.mark.usefixtures("no_process_is_left")
+
 FAKE = Path(__file__).parents[1] / "fakes" / "mcp_server.py"
 ALL = ["add", "note", "where", "fail", "hang", "die", "large", "child"]
-
-
-@pytest.fixture(autouse=True)
-def rested_guard() -> Iterator[None]:
-    yield
-    guard.close()
-    assert guard.pid is None, "a group was left behind"
 
 
 def fake(*arguments: str, **options: Any) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from insides import worker_of
 from midwatch import Runtime, Settings, Task
 from midwatch.base.errors import AgentError, UsageLimit
 from midwatch.domain.agent import AgentTerms
@@ -79,15 +81,15 @@ async def test_closing_a_session_closes_its_conversation(tmp_path: Path) -> None
 
 
 async def test_a_restarted_session_has_a_new_process_that_takes_up_the_conversation(tmp_path: Path) -> None:
-    blocked = asyncio.Event()
-    agent = ScriptedAgent(result("yes", thread_id="th"), lasting=True)
+    blocked, script = asyncio.Event(), [result("yes", thread_id="th")]
+    agent = ScriptedAgent(lambda turn: script[-1](turn), lasting=True)
     async with desk(tmp_path, agent) as open_desk:
         await open_desk.sessions.create(key="chat:1")
         await open_desk.sessions.restart("chat:1")  # nothing is open
         await said(open_desk, "chat:1", "hello")
         await open_desk.sessions.restart("chat:1")
         await closed(agent, 1)
-        agent._steps = (wait_for(blocked),)
+        script.append(wait_for(blocked))
         task = await open_desk.sessions.send("chat:1", "work")
         async with asyncio.timeout(60):
             while len(agent.turns) < 2:
@@ -96,7 +98,7 @@ async def test_a_restarted_session_has_a_new_process_that_takes_up_the_conversat
         await open_desk.sessions.restart("chat:1")  # in mid-turn
         assert (await open_desk.tasks.wait(task.id)).status == "cancelled"
         await closed(agent, 2)
-        agent._steps = (result("back"),)
+        script.append(result("back"))
         assert (await said(open_desk, "chat:1", "again")).result == "back"
         assert len(agent.opened) == 3
 
@@ -171,7 +173,7 @@ async def test_a_look_that_is_older_than_a_conversation_does_not_close_it(tmp_pa
 
     agent = ScriptedAgent(result("yes"), lasting=True)
     async with desk(tmp_path, agent) as open_desk:
-        talks: Any = open_desk._worker.conversations
+        talks: Any = worker_of(open_desk).conversations
         talks._store = Slow(talks._store)
         await open_desk.sessions.create(key="chat:1")
         await said(open_desk, "chat:1", "hello")
@@ -248,9 +250,10 @@ async def test_a_providers_limit_parks_the_task_and_it_goes_on_by_itself(tmp_pat
 
 async def test_another_process_sends_interrupts_and_takes_over(tmp_path: Path, database: str) -> None:
     """Both could run the agent; the conversation stays where it is open until that process ends."""
-    blocked = asyncio.Event()
-    one, two = (ScriptedAgent(result("here", thread_id="th"), lasting=True) for _ in range(2))
-    async with desk(tmp_path / "a", one, db=database) as a:
+    blocked, script = asyncio.Event(), [result("here", thread_id="th")]
+    one, two = (ScriptedAgent(lambda turn: script[-1](turn), lasting=True) for _ in range(2))
+    async with AsyncExitStack() as here:
+        a = await here.enter_async_context(desk(tmp_path / "a", one, db=database))
         await a.sessions.create(key="chat:1")
         await said(a, "chat:1", "hello")
         holder = (await a.sessions.get("chat:1")).session.live_owner
@@ -258,7 +261,7 @@ async def test_another_process_sends_interrupts_and_takes_over(tmp_path: Path, d
             for _ in range(5):
                 assert (await said(b, "chat:1", "from elsewhere")).status == "done"
             assert (len(one.turns), len(two.turns)) == (6, 0)
-            one._steps = (wait_for(blocked),)
+            script.append(wait_for(blocked))
             task = await b.sessions.send("chat:1", "stop me")
             async with asyncio.timeout(60):
                 while len(one.turns) < 7:  # a claimed task is running before its turn has begun
@@ -266,8 +269,8 @@ async def test_another_process_sends_interrupts_and_takes_over(tmp_path: Path, d
             assert await b.sessions.interrupt("chat:1") == task.id
             assert (await b.tasks.wait(task.id)).status == "cancelled"
             assert (await b.sessions.get("chat:1")).session.live_owner == holder
-            closing = asyncio.create_task(a._stop())
-            await closing
+            script.pop()
+            await here.aclose()
             assert (await said(b, "chat:1", "and now?")).status == "done"
             assert (len(one.turns), len(two.turns)) == (7, 1)
             assert two.opened[0].thread_id == "th"

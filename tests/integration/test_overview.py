@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from midwatch.agents.function import FunctionAgent
-from midwatch.api import system
+from midwatch.api.system import check_answers
 from midwatch.base.errors import AgentError, StoreUnavailable
 from midwatch.domain.agent import AgentTerms, Turn, TurnResult, Usage
 from midwatch.domain.event import EventFilter, TaskProgress
@@ -295,41 +295,46 @@ async def test_directories_that_cannot_be_shown_are_refused(served: Served, tmp_
 # -- ready, metrics ----------------------------------------------------------------------------------------------------
 
 
-async def test_ready_needs_no_token_and_says_when_the_database_is_gone(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ready_needs_no_token_and_says_when_the_database_is_gone(served: Served) -> None:
     async with httpx2.AsyncClient(base_url=f"{served.url}/api/v1", trust_env=False, timeout=30.0) as stranger:
         reply = await stranger.get("/ready")
         assert (reply.status_code, reply.json()) == (200, {"status": "ready"})
 
-        async def gone() -> None:
-            raise StoreUnavailable("no such host secret.example")
+        class Gone:
+            async def log_bounds(self) -> None:
+                raise StoreUnavailable("no such host secret.example")
 
-        async def stuck() -> None:
-            await asyncio.Event().wait()
+            def __getattr__(self, name: str) -> Any:
+                return getattr(store, name)
 
-        monkeypatch.setattr(system, "READY_SECONDS", 0.05)
-        for broken in (gone, stuck):
-            monkeypatch.setattr(served.runtime.store, "log_bounds", broken)
-            reply = await stranger.get("/ready")
-            assert (reply.status_code, reply.json()["code"]) == (503, "store_unavailable")
-            assert int(reply.headers["retry-after"]) > 0
-            assert "secret" not in reply.text
-            assert (await stranger.get("/health")).status_code == 200
+        store, served.runtime.store = served.runtime.store, Gone()
+        reply = await stranger.get("/ready")
+        assert (reply.status_code, reply.json()["code"]) == (503, "store_unavailable")
+        assert int(reply.headers["retry-after"]) > 0
+        assert "secret" not in reply.text
+        assert (await stranger.get("/health")).status_code == 200
         assert (await stranger.get("/metrics")).status_code == 401
 
 
-async def test_ready_does_not_blame_the_database_for_what_this_process_did_meanwhile(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def busy() -> None:
-        """Answers in time, while the loop hears nothing for longer than that."""
-        asyncio.get_running_loop().call_soon(time.sleep, 1.5)
-        await asyncio.to_thread(time.sleep, 0.2)
+async def test_a_database_that_does_not_answer_in_time_is_not_ready() -> None:
+    class Stuck:
+        async def log_bounds(self) -> None:
+            await asyncio.Event().wait()
 
-    monkeypatch.setattr(system, "READY_SECONDS", 1.0)
-    monkeypatch.setattr(served.runtime.store, "log_bounds", busy)
-    assert await served.get("/ready") == {"status": "ready"}
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        await check_answers(Stuck(), 0.05)
+
+
+async def test_ready_does_not_blame_the_database_for_what_this_process_did_meanwhile() -> None:
+    class Busy:
+        async def log_bounds(self) -> None:
+            """Answers in time, while the loop hears nothing for longer than that."""
+            asyncio.get_running_loop().call_soon(time.sleep, 1.5)
+            await asyncio.to_thread(time.sleep, 0.2)
+            for _ in range(5):  # it takes some turns of the loop until that is known
+                await asyncio.sleep(0)
+
+    await check_answers(Busy(), 1.0)
 
 
 async def test_metrics_are_what_prometheus_reads(served: Served) -> None:

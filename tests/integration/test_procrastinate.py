@@ -6,7 +6,6 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from insides import engine_of, heart_of
 from midwatch import Runtime, Settings
 from midwatch.base.clock import SECOND, SystemClock
 from midwatch.base.errors import StoreUnavailable
@@ -28,6 +28,7 @@ from midwatch.stores.postgres import PostgresStore
 from midwatch.testing import FakeClock, ScriptedAgent, ask, result, wait_for
 from proxy import Proxy
 from records import CLOCK, put, take
+from servers import until
 
 
 def desk(folder: Path, name: str, url: str, **wish: Any) -> Any:
@@ -38,16 +39,6 @@ def desk(folder: Path, name: str, url: str, **wish: Any) -> Any:
 
 def scripted(*steps: Any, slots: int = 4, on_crash: Any = "rerun") -> ScriptedAgent:
     return ScriptedAgent(*steps, terms=AgentTerms(timeout_seconds=60.0, on_crash=on_crash, slots=slots))
-
-
-async def until(look: Callable[[], Any], seconds: float = 60.0) -> None:
-    """Wait until `look()`, or what it gives when awaited, is true."""
-    async with asyncio.timeout(seconds):
-        while True:
-            found = look()
-            if await found if asyncio.iscoroutine(found) else found:
-                return
-            await asyncio.sleep(0.02)
 
 
 def jobs(url: str) -> list[tuple[str, str]]:
@@ -99,7 +90,7 @@ async def test_work_without_a_job_is_found_at_the_start_and_by_the_leader(databa
         async with desk(tmp_path, "a", database, agents=agents) as runtime:
             for task in before:
                 assert (await runtime.tasks.wait(task.id)).status == "done"
-            await until(lambda: runtime._engine.leads())
+            await until(lambda: engine_of(runtime).leads())
             later = await put(store, agent="it")
             async with asyncio.timeout(60):
                 assert (await runtime.tasks.wait(later.id)).status == "done"
@@ -169,7 +160,7 @@ async def test_a_full_process_leaves_jobs_to_those_with_room(database: str, tmp_
         busy = await first.tasks.submit("x", agent="it")
         await until(lambda: first.running == 1)
         async with desk(tmp_path, "b", database, agents={"it": scripted(result("quick"), slots=1)}) as second:
-            await until(lambda: second._engine._heartbeat.connected())
+            await until(lambda: heart_of(second).connected())
             spent = []
             for _ in range(10):
                 began = time.monotonic()
@@ -283,7 +274,7 @@ async def test_a_database_away_for_long_pauses_work_and_fails_none(database: str
         async with desk(tmp_path, "a", url, agents=agents) as one, desk(tmp_path, "b", url, agents=agents) as two:
             tasks = [await one.tasks.submit("x", agent="it") for _ in range(6)]
             await until(lambda: one.running + two.running == 6)
-            await until(lambda: one._engine.leads() or two._engine.leads())
+            await until(lambda: engine_of(one).leads() or engine_of(two).leads())
             proxy.cut()
             await asyncio.sleep(DEAD_SECONDS / 2)
             go_on.set()  # turns end while nothing can be written
@@ -305,9 +296,8 @@ async def test_a_claim_whose_answer_was_lost_is_given_back(database: str, tmp_pa
     """The lease is ours, and no turn of it runs here: another attempt is made, although it must not be repeated."""
     agents = {"it": scripted(result("ok"), on_crash="fail")}
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
-        engine = runtime._engine
-        assert isinstance(engine, ProcrastinateEngine)
-        await until(engine._heartbeat.connected)
+        assert isinstance(engine_of(runtime), ProcrastinateEngine)
+        await until(heart_of(runtime).connected)
         real, answers = runtime.store.claim, [StoreUnavailable("the answer was lost")]
 
         async def claim(request: Any, now: int) -> Any:
@@ -338,7 +328,7 @@ async def test_a_process_that_was_removed_while_it_lives_makes_itself_known_agai
         with psycopg.connect(database, autocommit=True) as admin:  # not looked for afterwards: it may be back at once
             gone = admin.execute("DELETE FROM instances RETURNING id").fetchall()
         assert gone == [(runtime.instance.id,)]
-        await until(lambda: not runtime._engine._heartbeat.sound())  # for a while it takes nothing that could be taken
+        await until(lambda: not heart_of(runtime).sound())  # for a while it takes nothing that could be taken
         await until(lambda: _lives(runtime))
         go_on.set()
         assert (await runtime.tasks.wait(task.id)).attempt == 1
@@ -472,7 +462,7 @@ async def test_the_loops_are_woken_when_the_lead_comes_and_when_somebody_is_gone
 async def test_claims_of_a_process_that_is_not_sound_are_left_to_others(database: str, tmp_path: Path) -> None:
     agents = {"it": scripted(result("ok"))}
     async with desk(tmp_path, "a", database, agents=agents) as first:
-        heart = first._engine._heartbeat
+        heart = heart_of(first)
         await until(heart.connected)
         heart._sound_from = first.clock.monotonic() + 600
         task = await first.tasks.submit("x", agent="it")

@@ -8,13 +8,15 @@ import os
 import sqlite3
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partialmethod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 import pytest
 
+from insides import engine_of, worker_of
 from midwatch import AgentError, Runtime, Settings, Task, Turn
 from midwatch.base.errors import AlreadyRunning, BadConfig, HomeUnusable, SchemaTooNew, StoreCorrupt, StoreUnavailable
 from midwatch.base.home import Home
@@ -22,7 +24,7 @@ from midwatch.domain.event import MessageUpdate
 from midwatch.domain.task import TaskFilter
 from midwatch.programs.guard import guard
 from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent, raise_, result, settle, wait_for
-from servers import processes_with
+from servers import processes_with, until
 
 SHELL = """
 [agents.shell]
@@ -72,15 +74,6 @@ def locks(home: Path) -> set[str]:
 
 def is_free(home: Path) -> bool:
     return not any(Home(home).lock(name).taken() for name in ("up", "leader"))
-
-
-async def until(look: Callable[[], Awaitable[bool] | bool]) -> None:
-    async with asyncio.timeout(20):
-        while True:
-            seen = look()
-            if seen if isinstance(seen, bool) else await seen:
-                return
-            await asyncio.sleep(0.005)
 
 
 def configured(home: Path, text: str = SHELL) -> Settings:
@@ -197,19 +190,12 @@ async def test_a_part_that_does_not_stop_keeps_no_other_from_stopping(home: Path
 
     await asyncio.to_thread(lambda: None)
     before = footprint()
-    desk: Any = None
-    try:
-        with pytest.raises(Odd):
-            async with Runtime.open(home) as desk:
-                await desk._engine.stop_taking()
-                desk._engine.stop_taking = broken
-        assert left_since(before) == NOTHING
-        assert locks(home) == set() and is_free(home)
-    finally:  # what was not stopped
-        for part in (desk._rescuer, desk._courier):
-            await part.stop()
-        desk._engine._lead.release()
-        desk._engine._life.release()
+    with pytest.raises(Odd):
+        async with Runtime.open(home) as desk:
+            await engine_of(desk).stop_taking()
+            engine_of(desk).stop_taking = broken
+    assert left_since(before) == NOTHING
+    assert locks(home) == set() and is_free(home)
 
 
 # -- after the end -----------------------------------------------------------------------------------------------
@@ -247,7 +233,7 @@ async def test_waiting_for_a_task_of_a_closed_runtime_does_not_hang(home: Path) 
 
 
 async def test_a_second_server_is_refused_and_the_first_goes_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midwatch.base.home.OWNER_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(Home, "claim_up", partialmethod(Home.claim_up, 0.05))
     agents = {"it": ScriptedAgent(result("x"))}
     async with Runtime.open(home, role="up", agents=agents) as desk:
         await ended(desk, await desk.tasks.submit("hello", agent="it"))
@@ -357,7 +343,7 @@ async def test_two_runtimes_on_one_home_share_the_work_and_do_each_task_once(hom
     async with Runtime.open(home, agents=agents) as one, Runtime.open(home, agents=agents) as two:
         assert one.instance is not None and two.instance is not None
         assert one.instance.id != two.instance.id
-        assert [desk._engine.leads() for desk in (one, two) if desk._engine] == [True, False]
+        assert [engine_of(desk).leads() for desk in (one, two)] == [True, False]
         tasks = [await desk.tasks.submit(str(n), agent="it") for n in range(10) for desk in (one, two)]
         for task in tasks:
             assert (await ended(two, task)).status == "done"
@@ -391,10 +377,9 @@ async def test_one_that_closes_hands_its_task_to_the_other(home: Path) -> None:
         task = await first.tasks.submit("x", agent="it")
         await until(lambda: first.running == 1)
         async with Runtime.open(settings=settings, agents=quick) as second:
-            assert first._worker is not None
-            for run in list(first._worker.running.values()):
+            for run in list(worker_of(first).running.values()):
                 run.interrupt("shutdown")
-            await first._engine.stop_taking()  # type: ignore[union-attr]
+            await engine_of(first).stop_taking()
             ends = await ended(second, task)
             assert (ends.status, ends.interruptions) == ("done", 1)
 

@@ -126,6 +126,7 @@ class Wired:
                 async with Runtime.open(self.home, settings=settings, agents=agents, role="up") as self.runtime:
                     self.port, self.token = listener.getsockname()[1], self.runtime.home.token()
                     app = create_app(self.runtime)
+                    self.streams = app.state.streams
                     self.server = ApiServer(app, self._stopping, self._ready.set, self.limits)
                     await self.server.serve([listener])
         finally:
@@ -351,7 +352,7 @@ def test_a_request_sent_ahead_is_not_run(home: Path) -> None:
 
 def test_a_stream_ends_with_its_reader_although_it_said_more(home: Path) -> None:
     with Wired(home, Limits()) as wired:
-        streams = wired.server._streams._writers
+        streams = wired.streams
         with dial(wired.port) as sock:
             sock.sendall(wired.authorized("/events"))
             assert b"200 OK" in sock.recv(100)

@@ -156,7 +156,7 @@ async def test_what_was_written_is_there_after_opening_again(file: Path) -> None
 async def test_every_commit_waits_for_the_disk(store: SqliteStore) -> None:
     facts = await store.describe()
     assert (facts["synchronous"], facts["journal"], facts["schema"]) == ("FULL", "wal", NEWEST)
-    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert await store.write(lambda tx: tx.connection.execute("PRAGMA synchronous").fetchone()) == (2,)
 
 
 async def test_the_file_is_its_owners_alone(store: SqliteStore, file: Path) -> None:
@@ -534,11 +534,8 @@ async def test_a_lock_of_another_program_only_delays(store: SqliteStore, file: P
     assert (await store.count_tasks()).total == 3
 
 
-async def test_a_lock_that_is_never_let_go_is_told_and_the_store_recovers(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("midwatch.stores.sqlite.BUSY_SECONDS", 0.2)
-    store = await SqliteStore.open(file)
+async def test_a_lock_that_is_never_let_go_is_told_and_the_store_recovers(file: Path) -> None:
+    store = SqliteStore(file, busy_seconds=0.2)
     try:
         with program(HOLD, file) as (holder,):
             assert line(holder) == "held"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,16 +19,10 @@ from midwatch.domain.session import Message
 from midwatch.domain.steering import MOST_QUEUED, STOP
 from midwatch.domain.task import Task, TaskFilter
 from midwatch.testing import FakeClock, ScriptedAgent, receive, say
+from servers import until
 from serving import at, serving, watch
 
 KEY = "chat:1"
-
-
-async def until(look: Callable[[], Awaitable[Any]]) -> Any:
-    async with asyncio.timeout(120):
-        while not (found := await look()):
-            await asyncio.sleep(0.005)
-    return found
 
 
 async def begun(desk: Runtime, agent: str, prompt: str = "begin") -> Task:

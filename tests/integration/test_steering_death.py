@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from midwatch import Runtime, Settings
 from midwatch.client import Client
-from servers import Server, WorkerProcess
+from servers import Server, WorkerProcess, until
 
 AGENT = """
 import time
@@ -50,14 +50,6 @@ def furnish(home: Path, extra: str = "") -> None:
     (home / "midwatch.toml").write_text(f"{extra}{CONFIG}{agents}")
 
 
-async def eventually(look: Callable[[], Awaitable[Any]]) -> Any:
-    """The first true answer of `look`."""
-    async with asyncio.timeout(120):
-        while not (found := await look()):
-            await asyncio.sleep(0.02)
-    return found
-
-
 def client_of(server: Server) -> Client:
     return Client(server.url, (server.home / "token").read_text().strip())
 
@@ -77,7 +69,7 @@ async def begun(client: Client, agent: str) -> str:
     async def running() -> Any:
         return (await client.session(KEY))["running_task"]
 
-    return str(await eventually(running))
+    return str(await until(running))
 
 
 async def killed_with_messages(server: Server, agent: str) -> tuple[str, list[str]]:
@@ -98,7 +90,7 @@ async def results(server: Server, ids: list[str]) -> list[tuple[str, str | None]
             found = [await client.get(one) for one in ids]
             return [(one["status"], one["result"]) for one in found] if all(one["outcome"] for one in found) else None
 
-        return await eventually(over)  # type: ignore[no-any-return]
+        return await until(over)  # type: ignore[no-any-return]
 
 
 async def test_what_waited_for_a_task_that_is_lost_becomes_tasks(server: Server) -> None:
@@ -127,14 +119,14 @@ async def test_a_message_reaches_a_turn_in_another_process(tmp_path: Path, datab
             async def offered() -> bool:
                 return "listen" in await desk.roster.live()
 
-            await eventually(offered)
+            await until(offered)
             await desk.sessions.create(key=KEY, agent="listen")
             task = await desk.sessions.send(KEY, "begin")
 
             async def waits() -> Any:
                 return (await desk.sessions.get(KEY)).running_task
 
-            await eventually(waits)
+            await until(waits)
             before = time.monotonic()
             sent = await desk.sessions.say(KEY, "over here", "interrupt")
             assert sent.mode == "interrupt", "its terms are known here, too"

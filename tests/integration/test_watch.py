@@ -9,7 +9,6 @@ import json
 import random
 import re
 import socket
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Any
 import pytest
 
 from midwatch.agents.function import FunctionAgent
-from midwatch.api import sse
 from midwatch.base.errors import AgentError
 from midwatch.domain.agent import AgentTerms, Turn
 from midwatch.domain.changes import Changes
@@ -438,22 +436,18 @@ def numbers(raw: bytes) -> list[int]:
     return [int(found) for found in re.findall(rb"^id: (\d+)\n", raw, re.M)]
 
 
-async def test_a_slow_reader_of_stored_events_loses_none(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served.runtime.bus, "_tail", deque(maxlen=50))
-    filler = "x" * 1000
+async def test_a_slow_reader_of_stored_events_loses_none(served: Served) -> None:
+    filler = "x" * 2000
     with contextlib.closing(connected(served, "/events?after=0&live=true")) as stream:
         await received(stream, b": still here")
-        for number in range(100):
+        for number in range(200):  # far more than is kept in memory, or on the wire
             await progress(served, *(f"{number} {part} {filler}" for part in range(50)))
         assert (await served.get("/health"))["status"] == "ok"
-        raw = await received(stream, b"id: 5000\n", 65536)
-    assert numbers(raw) == list(range(1, 5001))
+        raw = await received(stream, b"id: 10000\n", 65536)
+    assert numbers(raw) == list(range(1, 10001))
 
 
-async def test_a_watcher_who_sleeps_until_events_are_gone_gets_a_gap_and_the_state_again(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(served.runtime.bus, "_tail", deque(maxlen=50))
+async def test_a_watcher_who_sleeps_until_events_are_gone_gets_a_gap_and_the_state_again(served: Served) -> None:
     filler = "x" * 1000
     with contextlib.closing(connected(served, "/events?state=true")) as stream:
         await received(stream, b"event: state")
@@ -483,10 +477,8 @@ async def test_a_stream_ends_as_a_whole_reply_when_the_server_stops(served: Serv
             assert (await received(stream, b"never")).endswith(b"0\r\n\r\n")
 
 
-async def test_a_silent_stream_of_a_session_shows_that_it_lives(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.05)
+async def test_a_silent_stream_of_a_session_shows_that_it_lives(served: Served) -> None:
+    served.streams.heartbeat = 0.05
     await opened(served)
     with contextlib.closing(connected(served, at("chat:1", "/live"))) as stream:
         raw = await received(stream, b"event: state")
@@ -579,10 +571,8 @@ async def test_events_are_chosen_by_agent_actor_kind_session_and_task(served: Se
 # -- who may follow, and how much ------------------------------------------------------------------------------------
 
 
-async def test_a_reader_that_pauses_is_cut_off_when_its_token_is_revoked(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.05)
+async def test_a_reader_that_pauses_is_cut_off_when_its_token_is_revoked(served: Served) -> None:
+    served.streams.heartbeat = 0.05
     told = tuple(event(TaskProgress(text="x" * 500_000), 1) for _ in range(40))
     await served.runtime.store.apply(Changes(events=told))
     made, secret = await served.runtime.tokens.create("reader", "viewer", by=OWNER)
@@ -603,7 +593,7 @@ async def test_a_reader_that_pauses_is_cut_off_when_its_token_is_revoked(
 
 
 async def test_nobody_follows_too_many_streams(served: Served) -> None:
-    served.streams._most_of_actor = 2
+    served.streams.most_of_actor = 2
     async with served.http.stream("GET", "/events") as one, served.http.stream("GET", "/events?state=true") as two:
         assert await eventually(lambda: len(served.streams) == 2)
         assert (one.status_code, two.status_code) == (200, 200)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from insides import abandon, engine_of
 from midwatch import Runtime, Settings, Task, TransientError, Turn, TurnResult, Usage
 from midwatch.base.errors import AlreadyFinished, Conflict, StoreUnavailable
 from midwatch.domain.agent import AgentTerms
@@ -30,14 +31,7 @@ from midwatch.testing import (
     tool,
     wait_for,
 )
-
-
-async def until(look: Callable[[], Awaitable[Any]]) -> Any:
-    """The first true answer of `look`, looking again after whatever runs now."""
-    async with asyncio.timeout(60):
-        while not (found := await look()):
-            await asyncio.sleep(0.005)
-    return found
+from servers import until
 
 
 async def kinds(desk: Runtime, task: Task) -> list[str]:
@@ -140,14 +134,10 @@ async def test_cancelled_while_running_never_becomes_done(home: Path) -> None:
         await until(status_is(desk, task, "running"))
         assert (await desk.tasks.cancel(task.id)).status == "running"
         assert (await desk.tasks.get(task.id)).status_text == "running: stopping (cancel)"
-        await until(lambda: _true(agent.interrupts[:1] == ["stop"]))
+        await until(lambda: agent.interrupts[:1] == ["stop"])
         go.set()
         ended = await desk.tasks.wait(task.id)
         assert (ended.status, ended.outcome, ended.result) == ("cancelled", "cancelled", None)
-
-
-async def _true(value: bool) -> bool:
-    return value
 
 
 async def test_a_cancel_written_by_another_process_takes_effect(home: Path) -> None:
@@ -280,11 +270,7 @@ async def test_a_task_of_a_dead_process_is_rescued_by_its_rule(
     async with Runtime.open(home, agents={"it": held}) as desk:
         task = await desk.tasks.submit("x", agent="it", on_crash=on_crash)
         await until(lambda: _emitted(desk, task, "tool_exec_start", 2))
-        worker = desk._worker
-        assert worker is not None
-        for lost in list(worker._tasks):  # the process is abandoned: no handler runs, nothing more is written
-            lost.cancel()
-        worker.running.clear()
+        abandon(desk)
     async with Runtime.open(home, work=False) as looking:  # the lease is of a process whose lock is free
         assert (await looking.tasks.get(task.id)).status == "running"
     again = ScriptedAgent(_resumed)
@@ -514,7 +500,7 @@ async def test_slots_bound_what_runs_at_once(home: Path) -> None:
     async with Runtime.open(settings=settings, agents={"two": two, "many": ScriptedAgent(wait_for(go))}) as desk:
         for agent in ("two", "two", "two", "many", "many"):
             await desk.tasks.submit("x", agent=agent)
-        await until(lambda: _true((desk.running, len(two.turns)) == (3, 2)))
+        await until(lambda: (desk.running, len(two.turns)) == (3, 2))
         await settle(200)
         assert (desk.running, len(two.turns)) == (3, 2)
         waiting = [t for t in await desk.tasks.list() if t.status == "pending"]
@@ -596,22 +582,19 @@ async def test_long_results_are_not_kept_in_memory(home: Path) -> None:
 
 async def test_a_server_leads_although_a_neighbour_led_before_it(home: Path) -> None:
     async with Runtime.open(home) as library:
-        assert library._engine is not None and library._engine.leads()
+        leads = engine_of(library).leads
+        assert leads()
         async with Runtime.open(home, role="up") as server:
-            assert server._engine is not None and server._engine.leads()
-            assert not library._engine.leads()
-        await until(lambda: _true(library._engine.leads()))  # type: ignore[union-attr]
+            assert engine_of(server).leads()
+            assert not leads()
+        await until(leads)
 
 
 async def test_an_answer_nobody_hears_is_refused(home: Path) -> None:
     async with Runtime.open(home, agents={"it": ScriptedAgent(ask("Go?"))}) as desk:
         task = await desk.tasks.submit("x", agent="it", on_crash="rerun")
         (question,) = await until(lambda: _question(desk))
-        worker = desk._worker
-        assert worker is not None
-        for lost in list(worker._tasks):  # the process is abandoned
-            lost.cancel()
-        worker.running.clear()
+        abandon(desk)
     async with Runtime.open(home, work=False) as looking:
         with pytest.raises(Conflict, match="does not run any more"):
             await looking.approvals.answer(question.id, grant=True)

@@ -18,7 +18,7 @@ from midwatch.agents.acp import conversation as talking
 from midwatch.agents.acp.faults import NotSignedIn, fault
 from midwatch.agents.acp.files import Files, Refused
 from midwatch.agents.acp.kind import AcpAgent
-from midwatch.agents.acp.link import Link
+from midwatch.agents.acp.link import LONGEST_LINE, Link
 from midwatch.agents.acp.options import ProfileName
 from midwatch.agents.acp.outcome import blocks
 from midwatch.agents.acp.profiles import NAMES, PROFILES
@@ -274,12 +274,16 @@ async def test_a_diff_of_ten_megabytes_is_cut_and_does_not_hold_up_others(talk: 
     assert longest < 1.0
 
 
+def lines_of(talk: Any) -> Any:
+    """What the agent has written and nobody has read."""
+    return talk._link.lines
+
+
 async def test_a_flood_is_written_down_in_few_pieces_and_cut(talk: Talk) -> None:
     class Slow(RecordingTurn):
         async def emit(self, payload: Payload) -> None:
             await super().emit(payload)
-            assert one._link is not None
-            waiting = one._link.lines._waiting
+            waiting = lines_of(one)._waiting
             async with asyncio.timeout(60):  # there is no event for a program that has said all
                 while len(self.events) == 1 and not (waiting and b"stopReason" in waiting[-1]):
                     await asyncio.sleep(0.01)
@@ -305,12 +309,11 @@ async def test_a_flood_waits_for_those_who_write_it_down(talk: Talk) -> None:
     one, turn = await talk(), Slow("[[flood 100000]]")
     working = asyncio.create_task(one.turn(turn))
     await turn.until(lambda t: bool(t.events))
-    link = one._link
-    assert link is not None
+    lines = lines_of(one)
     async with asyncio.timeout(60):
-        while not link.lines._paused:  # there is no event for a program that has to wait
+        while not lines._paused:  # there is no event for a program that has to wait
             await asyncio.sleep(0.01)
-    assert link.lines._size < 8_000_000
+    assert lines._size < 8_000_000
     turn.gate.set()
     assert (await working).text.endswith("99999")
 
@@ -485,13 +488,19 @@ async def test_files_of_the_root_only(talk: Talk, tmp_path: Path) -> None:
     assert not (tmp_path.parent / "made-outside").exists()
 
 
-def test_a_link_that_appears_after_the_look_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_appears_after_the_look_is_not_followed(tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "sub").mkdir(parents=True)
     (tmp_path / "secret").write_text("secret")
-    files = Files(str(root))
     where = str(root / "sub/secret")
-    monkeypatch.setattr(files, "place", lambda path: where)
+
+    class Looked(Files):
+        """Looked when all was well."""
+
+        def place(self, path: str) -> str:
+            return where
+
+    files = Looked(str(root))
     (root / "sub").rmdir()
     (root / "sub").symlink_to(tmp_path)
     with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
@@ -501,9 +510,8 @@ def test_a_link_that_appears_after_the_look_is_not_followed(tmp_path: Path, monk
     assert (tmp_path / "secret").read_text() == "secret"
 
 
-def test_files_have_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midwatch.agents.acp.files.LONGEST_FILE", 10)
-    files = Files(str(tmp_path))
+def test_files_have_a_size(tmp_path: Path) -> None:
+    files = Files(str(tmp_path), longest=10)
     (tmp_path / "long").write_text("12345\n" * 10)
     with pytest.raises(Refused, match="larger than 10 bytes; ask for some of its lines"):
         files.read("long")
@@ -629,10 +637,9 @@ async def test_a_death_in_mid_turn_is_told_with_its_last_words(talk: Talk) -> No
     assert (await one.turn(RecordingTurn("again"))).text == "you said again"
 
 
-async def test_a_message_without_end_is_not_borne(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midwatch.agents.acp.link.LONGEST_LINE", 1_000_000)
-    with pytest.raises(AgentError, match="a message of more than 1000000 bytes"):
-        await turned(talk, "[[huge 3]]")
+async def test_a_message_without_end_is_not_borne(talk: Talk) -> None:
+    with pytest.raises(AgentError, match=f"a message of more than {LONGEST_LINE} bytes"):
+        await turned(talk, f"[[huge {LONGEST_LINE / 1_000_000 + 1}]]")
 
 
 async def test_a_refused_event_ends_the_turn(talk: Talk) -> None:

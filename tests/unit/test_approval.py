@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import AsyncIterator
 from typing import Any, get_args
 
 import pytest
@@ -35,21 +34,8 @@ from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 from midwatch.services.approvals import Approvals
 from midwatch.services.rule_decision import decide, narrow
-from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock
 from records import a_task, fence, running
-
-
-@pytest.fixture
-async def memory() -> AsyncIterator[Store]:
-    store = await SqliteStore.open(":memory:")
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -11,14 +11,13 @@ from midwatch.base.clock import SECOND
 from midwatch.base.errors import Forbidden, InvalidInput, NotFound
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import OVER, SPENT
-from midwatch.domain.changes import Changes
 from midwatch.domain.event import EVERYTHING
 from midwatch.domain.identity import OWNER, Actor
 from midwatch.services.automation_transfer import AutomationTransfer
 from midwatch.services.automations import Automations
 from midwatch.services.tasks import Tasks
-from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock
+from records import Meddled
 
 HOUR = 3600 * SECOND
 ANN, BOB = Actor("ann", "operator"), Actor("bob", "operator")
@@ -43,18 +42,6 @@ class One:
 
     async def live(self) -> frozenset[str]:
         return self.known()
-
-
-class Meddled(SqliteStore):
-    """A store where somebody else can come between a look and a write, once."""
-
-    meddle: Callable[[], Awaitable[object]] | None = None
-
-    async def apply(self, changes: Changes) -> None:
-        meddle, self.meddle = self.meddle, None
-        if meddle is not None:
-            await meddle()
-        await super().apply(changes)
 
 
 class Desk:

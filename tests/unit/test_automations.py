@@ -30,45 +30,11 @@ from midwatch.domain.task import Ended, Outcome, Task, end
 from midwatch.services.automations import CHANGEABLE, KEPT_SECONDS, Automations, kept_since
 from midwatch.services.task_endings import TaskEndings
 from midwatch.services.tasks import Tasks
-from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock
-from records import asking
+from records import Meddled, Two, asking
 
 HOUR = 3600 * SECOND
 ANN, BOB = Actor("ann", "operator"), Actor("bob", "operator")
-
-
-class Two:
-    """Agents demo and other."""
-
-    default = "demo"
-
-    def advice(self, agent: str) -> str | None:
-        return None
-
-    def terms(self, agent: str) -> AgentTerms | None:
-        return AgentTerms() if agent in self.known() else None
-
-    def known(self) -> frozenset[str]:
-        return frozenset({"demo", "other"})
-
-    async def advertised(self, agent: str) -> AgentTerms | None:
-        return None
-
-    async def live(self) -> frozenset[str]:
-        return self.known()
-
-
-class Meddled(SqliteStore):
-    """A store where somebody else can come between a look and a write, once."""
-
-    meddle: Callable[[], Awaitable[object]] | None = None
-
-    async def apply(self, changes: Changes) -> None:
-        meddle, self.meddle = self.meddle, None
-        if meddle is not None:
-            await meddle()
-        await super().apply(changes)
 
 
 async def terms(agent: str) -> AgentTerms:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ from midwatch.domain.changes import Changes
 from midwatch.domain.event import EVERYTHING, Event, EventFilter, MessageDelta, TaskProgress, event
 from midwatch.domain.store import Commit
 from midwatch.domain.task import end, meta
-from midwatch.live import bus as bus_module
-from midwatch.live.bus import Bus
+from midwatch.live.bus import LIMITS, Bus, Limits
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import settle
 from records import CLOCK, progress, put, running
@@ -32,19 +31,33 @@ async def disk(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     await store.close()
 
 
-@pytest.fixture
-async def bus(disk: SqliteStore) -> AsyncIterator[Bus]:
-    made = Bus(disk, SystemClock())
+@asynccontextmanager
+async def watching(disk: SqliteStore, limits: Limits = LIMITS, store: Any = None) -> AsyncIterator[Bus]:
+    """A bus that hears what the disk commits, and reads it there or by another store."""
+    made = Bus(store or disk, SystemClock(), limits=limits)
     await made.start()
     disk.on_commit(made.heard)
-    yield made
-    await made.stop()
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+@pytest.fixture
+async def bus(disk: SqliteStore) -> AsyncIterator[Bus]:
+    async with watching(disk) as made:
+        yield made
 
 
 async def write(store: Any, *texts: str, task_id: str | None = None) -> None:
     """Append events that say these texts."""
     made = tuple(event(TaskProgress(text=text), CLOCK.now(), task_id=task_id) for text in texts)
     await store.apply(Changes(events=made))
+
+
+def left_in(bus: Bus) -> tuple[Any, ...]:
+    """Who watches, who waits for a task, and what reads the log."""
+    return bus._watchers, bus._waiting, bus._pump
 
 
 def numbers(first: int, last: int) -> list[str]:
@@ -138,7 +151,7 @@ async def test_what_another_process_writes_arrives_without_anything_being_writte
         await other.close()
 
 
-async def test_a_follower_that_keeps_up_never_touches_the_database(bus: Bus, disk: SqliteStore) -> None:
+async def test_a_follower_that_keeps_up_never_touches_the_database(disk: SqliteStore) -> None:
     reads: list[int] = []
 
     class Counted:
@@ -147,22 +160,17 @@ async def test_a_follower_that_keeps_up_never_touches_the_database(bus: Bus, dis
                 reads.append(1)
             return getattr(disk, name)
 
-    bus._store = Counted()  # type: ignore[assignment]
-    follower = asyncio.create_task(follow(bus, lambda found: len(found) == 50))
-    await settle()
-    for number in range(50):
-        await write(disk, str(number))
-    assert texts(await follower) == numbers(0, 49)
+    async with watching(disk, store=Counted()) as bus:
+        follower = asyncio.create_task(follow(bus, lambda found: len(found) == 50))
+        await settle()
+        for number in range(50):
+            await write(disk, str(number))
+        assert texts(await follower) == numbers(0, 49)
     assert reads == []
 
 
-async def test_a_slow_follower_falls_back_to_the_log(disk: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bus_module, "TAIL", 16)
-    monkeypatch.setattr(bus_module, "PAGE", 10)
-    bus = Bus(disk, SystemClock())
-    await bus.start()
-    disk.on_commit(bus.heard)
-    async with aclosing(bus.follow(0)) as events:
+async def test_a_slow_follower_falls_back_to_the_log(disk: SqliteStore) -> None:
+    async with watching(disk, Limits(tail=16, page=10)) as bus, aclosing(bus.follow(0)) as events:
         await write(disk, "0")
         found = [await anext(events)]
         for batch in range(10):  # far more than the tail holds, while nobody reads
@@ -172,23 +180,15 @@ async def test_a_slow_follower_falls_back_to_the_log(disk: SqliteStore, monkeypa
                 found.append(await anext(events))
     assert texts(found) == numbers(0, 100)
     assert seqs(found) == list(range(1, 102))
-    await bus.stop()
 
 
 @pytest.mark.parametrize("page", [1, 2, 3, 7, 500])
-async def test_a_follower_of_some_kinds_misses_none_while_the_log_grows(
-    disk: SqliteStore, monkeypatch: pytest.MonkeyPatch, page: int
-) -> None:
+async def test_a_follower_of_some_kinds_misses_none_while_the_log_grows(disk: SqliteStore, page: int) -> None:
     """History from pages of the store, then what comes, with most events of no interest to it."""
-    monkeypatch.setattr(bus_module, "PAGE", page)
-    monkeypatch.setattr(bus_module, "TAIL", 5)
     await write(disk, *numbers(0, 40), task_id="t_other")
     for number in range(5):
         await write(disk, f"mine {number}", task_id="t_mine")
         await write(disk, *numbers(0, 10), task_id="t_other")
-    bus = Bus(disk, SystemClock())
-    await bus.start()
-    disk.on_commit(bus.heard)
     wanted = [f"mine {number}" for number in range(15)]
 
     async def grow() -> None:
@@ -196,12 +196,12 @@ async def test_a_follower_of_some_kinds_misses_none_while_the_log_grows(
             await write(disk, *numbers(0, number), task_id="t_other")
             await write(disk, f"mine {number}", task_id="t_mine")
 
-    follower = asyncio.create_task(follow(bus, lambda found: len(found) == 15, task_id="t_mine"))
-    of_kind = asyncio.create_task(follow(bus, lambda found: len(found) >= 15, kinds=("task_progress",), after=41))
-    await asyncio.gather(grow(), follower, of_kind)
+    async with watching(disk, Limits(tail=5, page=page)) as bus:
+        follower = asyncio.create_task(follow(bus, lambda found: len(found) == 15, task_id="t_mine"))
+        of_kind = asyncio.create_task(follow(bus, lambda found: len(found) >= 15, kinds=("task_progress",), after=41))
+        await asyncio.gather(grow(), follower, of_kind)
     assert texts(follower.result()) == wanted
     assert seqs(of_kind.result())[:15] == list(range(42, 57))
-    await bus.stop()
 
 
 async def test_a_follower_may_begin_anywhere(bus: Bus, disk: SqliteStore) -> None:
@@ -216,10 +216,7 @@ async def test_a_follower_may_begin_anywhere(bus: Bus, disk: SqliteStore) -> Non
     assert seqs(await late) == [21]
 
 
-async def test_the_log_is_followed_again_when_it_could_not_be_read(
-    bus: Bus, disk: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bus_module, "PAUSE_SECONDS", 0.01)
+async def test_the_log_is_followed_again_when_it_could_not_be_read(disk: SqliteStore, tmp_path: Path) -> None:
     failures = [StoreUnavailable("busy")] * 3
 
     class Failing:
@@ -230,10 +227,10 @@ async def test_the_log_is_followed_again_when_it_could_not_be_read(
 
     other = await SqliteStore.open(tmp_path / "midwatch.db")
     try:
-        bus._store = Failing()  # type: ignore[assignment]
-        await write(other, "theirs")
-        await write(disk, "ours")  # its seq is one too high: what came before must be read
-        found = await follow(bus, lambda found: len(found) == 2)
+        async with watching(disk, Limits(pause_seconds=0.01), store=Failing()) as bus:
+            await write(other, "theirs")
+            await write(disk, "ours")  # its seq is one too high: what came before must be read
+            found = await follow(bus, lambda found: len(found) == 2)
         assert texts(found) == ["theirs", "ours"]
         assert failures == []
     finally:
@@ -297,33 +294,21 @@ async def test_an_emptied_log_is_a_gap_too(bus: Bus, disk: SqliteStore) -> None:
     assert (gap.kind, gap.payload["oldest_seq"], after.seq) == ("gap", 11, 11)
 
 
-async def test_a_follower_that_falls_below_the_oldest_event_is_told(
-    disk: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bus_module, "TAIL", 4)
-    bus = Bus(disk, SystemClock())
-    await bus.start()
-    disk.on_commit(bus.heard)
-    try:
-        async with aclosing(bus.follow(0)) as events, asyncio.timeout(30):
-            await write(disk, "1")
-            assert (await anext(events)).seq == 1
-            for number in range(2, 30):
-                await write(disk, str(number))
-            await disk.prune_events(0, keep=10)
-            following = await anext(events)
-            assert following.kind == "gap" or following.seq == 2
-    finally:
-        await bus.stop()
+async def test_a_follower_that_falls_below_the_oldest_event_is_told(disk: SqliteStore) -> None:
+    async with watching(disk, Limits(tail=4)) as bus, aclosing(bus.follow(0)) as events, asyncio.timeout(30):
+        await write(disk, "1")
+        assert (await anext(events)).seq == 1
+        for number in range(2, 30):
+            await write(disk, str(number))
+        await disk.prune_events(0, keep=10)
+        following = await anext(events)
+        assert following.kind == "gap" or following.seq == 2
 
 
-async def test_what_was_pruned_before_this_process_saw_it_harms_no_follower(
-    bus: Bus, disk: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_pruned_before_this_process_saw_it_harms_no_follower(disk: SqliteStore, tmp_path: Path) -> None:
     """A process that was suspended while others wrote and pruned."""
-    monkeypatch.setattr("midwatch.stores.sqlite.LOOK_SECONDS", 3600.0)
-    other = await SqliteStore.open(tmp_path / "midwatch.db")
-    try:
+    here, other = SqliteStore(tmp_path / "midwatch.db", look_seconds=3600.0), disk
+    async with watching(here) as bus:
         kept = await running(other)
         for number in range(20):
             await write(other, str(number))
@@ -332,12 +317,11 @@ async def test_what_was_pruned_before_this_process_saw_it_harms_no_follower(
         await other.prune_events(FAR, keep=1000)
         bus.heard(Commit(frozenset(), (), foreign=True))
         await settle(200)
-        await write(disk, "one", "two", "three")
+        await write(here, "one", "two", "three")
         before = (await other.log_bounds()).last_seq - 3
         found = await follow(bus, lambda found: found[-1].payload.get("text") == "three", after=before)
         assert texts(found) == ["one", "two", "three"]
-    finally:
-        await other.close()
+    await here.close()
 
 
 async def test_events_that_were_pruned_before_they_could_be_read_are_not_waited_for(disk: SqliteStore) -> None:
@@ -447,10 +431,10 @@ async def test_a_watcher_who_comes_late_sees_all_in_the_order_it_happened(bus: B
 
 
 async def test_a_slow_watcher_loses_live_events_is_told_how_many_and_loses_no_stored_one(
-    bus: Bus, disk: SqliteStore, monkeypatch: pytest.MonkeyPatch
+    disk: SqliteStore,
 ) -> None:
-    monkeypatch.setattr(bus_module, "LIVE_WAITING", 10)
-    async with aclosing(bus.follow(0, live=True)) as events, asyncio.timeout(30):
+    few = Limits(live_waiting=10)
+    async with watching(disk, few) as bus, aclosing(bus.follow(0, live=True)) as events, asyncio.timeout(30):
         await write(disk, "0")
         found = [await anext(events)]
         for number in range(1, 31):  # while it does not read
@@ -470,13 +454,10 @@ async def test_a_slow_watcher_loses_live_events_is_told_how_many_and_loses_no_st
     assert found.index(shown[9]) < found.index(gap) < found.index(shown[10])
 
 
-async def test_a_slow_watcher_costs_a_quick_one_nothing(
-    bus: Bus, disk: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bus_module, "LIVE_WAITING", 5)
+async def test_a_slow_watcher_costs_a_quick_one_nothing(disk: SqliteStore) -> None:
     await write(disk, "begin")
-    quick = Following(bus, live=True)
-    async with aclosing(bus.follow(0, live=True)) as slow:
+    async with watching(disk, Limits(live_waiting=5)) as bus, aclosing(bus.follow(0, live=True)) as slow:
+        quick = Following(bus, live=True)
         assert (await anext(slow)).seq == 1
         for number in range(50):
             await quick.until(lambda found, number=number: len(found) == number + 1)  # type: ignore[misc]
@@ -484,7 +465,7 @@ async def test_a_slow_watcher_costs_a_quick_one_nothing(
         await quick.until(lambda found: len(found) == 51)
         assert texts(quick.found[1:]) == numbers(0, 49)
         assert [(await anext(slow)).payload.get("text") for _ in range(6)] == [*numbers(0, 4), None]
-    await quick.end()
+        await quick.end()
 
 
 # -- the end -----------------------------------------------------------------------------------------------------
@@ -509,7 +490,7 @@ async def test_stopping_ends_followers_and_they_miss_nothing_before_it(disk: Sql
             assert seqs(found) == list(range(1, len(found) + 1))
     await write(disk, "after the end")
     bus.show(live(1))
-    assert (bus._watchers, bus._waiting, bus._pump) == (set(), {}, None)
+    assert left_in(bus) == (set(), {}, None)
 
 
 async def test_stopping_while_the_log_is_read_ends_that_too(disk: SqliteStore, tmp_path: Path) -> None:
@@ -534,7 +515,7 @@ async def test_a_follower_that_is_cancelled_leaks_nothing(bus: Bus, disk: Sqlite
         ending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await ending
-    assert (bus._watchers, bus._waiting) == (set(), {})
+    assert left_in(bus) == (set(), {}, None)
     assert asyncio.all_tasks() == before
 
 
@@ -557,7 +538,7 @@ async def test_the_end_of_a_task_is_heard_wherever_it_is_written(bus: Bus, disk:
                 await bus.finished(task.id)  # it had ended before
     finally:
         await other.close()
-    assert bus._waiting == {}
+    assert left_in(bus) == (set(), {}, None)
 
 
 async def test_who_waits_when_the_bus_stops_hears_an_error(bus: Bus, disk: SqliteStore) -> None:

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
@@ -287,34 +288,34 @@ def event(kind: str, **payload):
 
 def test_a_person_sees_each_word_once(monkeypatch) -> None:
     screen = Terminal()
-    monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setenv("NO_COLOR", "1")
-    watch = Watch(quiet=False)
-    watch.show(event("message_delta", message_id="m", offset=0, text="Hel"))
-    watch.show(event("message_delta", message_id="m", offset=9, text="lost"))
-    watch.show(event("message_update", message_id="m", role="agent", message="Hello"))
-    watch.end(task())
+    with redirect_stdout(screen):
+        watch = Watch(quiet=False)
+        watch.show(event("message_delta", message_id="m", offset=0, text="Hel"))
+        watch.show(event("message_delta", message_id="m", offset=9, text="lost"))
+        watch.show(event("message_update", message_id="m", role="agent", message="Hello"))
+        watch.end(task())
     assert screen.text == "Hello\n"
 
 
-def test_an_answer_that_was_written_as_the_last_piece_of_a_turn_is_not_written_again(monkeypatch) -> None:
+def test_an_answer_that_was_written_as_the_last_piece_of_a_turn_is_not_written_again() -> None:
     screen = Terminal()
-    monkeypatch.setattr(sys, "stdout", screen)
-    watch = Watch(quiet=False)
-    watch.show(event("message_delta", message_id="t_1.1.1", offset=0, text="I look. "))
-    watch.show(event("message_update", message_id="t_1.1.1", role="agent", message="I look."))
-    watch.show(event("message_delta", message_id="t_1.1.2", offset=0, text="Hello "))
-    watch.show(event("message_update", message_id="t_1.1", role="agent", message="Hello"))
-    watch.end(task())
+    with redirect_stdout(screen):
+        watch = Watch(quiet=False)
+        watch.show(event("message_delta", message_id="t_1.1.1", offset=0, text="I look. "))
+        watch.show(event("message_update", message_id="t_1.1.1", role="agent", message="I look."))
+        watch.show(event("message_delta", message_id="t_1.1.2", offset=0, text="Hello "))
+        watch.show(event("message_update", message_id="t_1.1", role="agent", message="Hello"))
+        watch.end(task())
     assert screen.text.split() == ["I", "look.", "Hello"]
 
 
-def test_a_result_that_was_not_written_yet_is_written_at_the_end(monkeypatch) -> None:
+def test_a_result_that_was_not_written_yet_is_written_at_the_end() -> None:
     screen = Terminal()
-    monkeypatch.setattr(sys, "stdout", screen)
-    watch = Watch(quiet=False)
-    watch.show(event("message_update", message_id="m", role="agent", message="Thinking"))
-    watch.end(task())
+    with redirect_stdout(screen):
+        watch = Watch(quiet=False)
+        watch.show(event("message_update", message_id="m", role="agent", message="Thinking"))
+        watch.end(task())
     assert screen.text == "Thinking\nHello\n"
 
 

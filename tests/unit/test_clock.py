@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midwatch.base import clock
 from midwatch.base.clock import LONGEST_NAP, SECOND, SystemClock, iso
 from midwatch.base.durations import seconds
 from midwatch.base.errors import InvalidInput
@@ -167,8 +166,7 @@ def test_a_forked_process_does_not_make_its_parents_ids() -> None:
 class Settable(SystemClock):
     """The machine's clock, set by hand."""
 
-    def __init__(self) -> None:
-        self.offset = 0
+    offset = 0
 
     def now(self) -> int:
         return super().now() + self.offset
@@ -195,9 +193,8 @@ async def test_a_sleeper_never_returns_early() -> None:
     assert here.now() >= when
 
 
-async def test_a_sleeper_notices_a_clock_that_was_set_forward(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "LONGEST_NAP", 0.01)
-    here = Settable()
+async def test_a_sleeper_notices_a_clock_that_was_set_forward() -> None:
+    here = Settable(longest_nap=0.01)
     sleeper = asyncio.create_task(here.sleep_until(here.now() + 3600 * SECOND))
     await settle()
     assert not sleeper.done()
@@ -206,9 +203,8 @@ async def test_a_sleeper_notices_a_clock_that_was_set_forward(monkeypatch: pytes
         await sleeper
 
 
-async def test_a_sleeper_notices_a_clock_that_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "LONGEST_NAP", 0.01)
-    here = Settable()
+async def test_a_sleeper_notices_a_clock_that_was_set_back() -> None:
+    here = Settable(longest_nap=0.01)
     when = here.now() + 10_000
     sleeper = asyncio.create_task(here.sleep_until(when))
     here.offset = -3600 * SECOND

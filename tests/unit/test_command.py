@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,12 @@ from midwatch.agents.registry import build
 from midwatch.base.errors import AgentError, BadConfig, LeaseLost, TransientError
 from midwatch.domain.agent import TurnResult
 from midwatch.domain.event import MessageDelta, Payload
-from midwatch.programs.guard import guard
 from midwatch.programs.reaper import members
 from midwatch.testing import RecordingTurn
 
+pytestmark = pytest.mark.usefixtures("no_process_is_left")
+
 SHELL = ["sh", "-c", "{prompt}"]
-
-
-@pytest.fixture(autouse=True)
-def rested_guard() -> Iterator[None]:
-    yield
-    guard.close()
-    assert guard.pid is None, "a group was left behind"
 
 
 def command(argv: list[str] | None = None, **options: Any) -> CommandAgent:

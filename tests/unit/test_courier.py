@@ -15,8 +15,7 @@ from midwatch.base.errors import Conflict, DeliveryError, StoreUnavailable
 from midwatch.domain.changes import Changes
 from midwatch.domain.channel import BACKOFF_SECONDS, MAX_ATTEMPTS, Delivery, Status
 from midwatch.domain.event import Event
-from midwatch.loops import courier as module
-from midwatch.loops.courier import LANE_WIDTH, Courier
+from midwatch.loops.courier import CROWDED, CROWDED_SECONDS, LANE_WIDTH, PATIENCE, Courier, Patience
 from midwatch.testing import FakeClock
 
 START = 1_700_000_000 * SECOND
@@ -155,8 +154,8 @@ class Desk:
         self.asked_to_lead = 0
         self.courier = self.another()
 
-    def another(self) -> Courier:
-        return Courier(self.store, self.clock, {"fast": self.fast, "slow": self.slow}, self._leads)
+    def another(self, patience: Patience = PATIENCE) -> Courier:
+        return Courier(self.store, self.clock, {"fast": self.fast, "slow": self.slow}, self._leads, patience)
 
     def _leads(self) -> bool:
         self.asked_to_lead += 1
@@ -274,7 +273,7 @@ async def test_a_channel_that_is_no_longer_configured(desk: Desk) -> None:
     assert desk.store.rows["d_1"].error == "no channel is called 'pager'; add [channels.pager]."
 
 
-@pytest.mark.parametrize("backlog", [LANE_WIDTH + 1, module.CROWDED + 100])
+@pytest.mark.parametrize("backlog", [LANE_WIDTH + 1, CROWDED + 100])
 async def test_a_hanging_channel_does_not_delay_another(desk: Desk, backlog: int) -> None:
     desk.slow.open.clear()
     for number in range(backlog):
@@ -283,7 +282,7 @@ async def test_a_hanging_channel_does_not_delay_another(desk: Desk, backlog: int
     async with running(desk):
         while desk.store.status("d_fast") == "pending":
             await desk.until(lambda: bool(desk.clock.pending) or desk.store.status("d_fast") == "sent")
-            await desk.clock.advance(module.CROWDED_SECONDS)
+            await desk.clock.advance(CROWDED_SECONDS)
         assert desk.slow.begun == [f"d_{number:05}" for number in range(LANE_WIDTH)]
         assert desk.slow.sent == []
 
@@ -303,8 +302,8 @@ async def test_a_hanging_channel_does_not_hide_the_retry_of_another(desk: Desk) 
         assert desk.slow.sent == []
 
 
-async def test_a_send_is_bounded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SEND_SECONDS", 0.01)
+async def test_a_send_is_bounded(desk: Desk) -> None:
+    desk.courier = desk.another(Patience(send=0.01))
     desk.slow.open.clear()
     desk.store.add("d_1", "slow")
     async with running(desk):
@@ -356,8 +355,8 @@ async def test_a_process_that_lost_the_lead_begins_no_more(desk: Desk) -> None:
     assert len(desk.slow.begun) == LANE_WIDTH
 
 
-async def test_stop_during_a_send_leaves_it_pending(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STOP_SECONDS", 0.01)
+async def test_stop_during_a_send_leaves_it_pending(desk: Desk) -> None:
+    desk.courier = desk.another(Patience(stop=0.01))
     desk.slow.open.clear()
     desk.store.add("d_1", "slow")
     await desk.courier.start()
@@ -388,8 +387,8 @@ async def test_stop_sends_what_is_due(desk: Desk) -> None:
     assert {row.status for row in desk.store.rows.values()} == {"sent"}
 
 
-async def test_stop_begins_nothing_once_its_time_is_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STOP_SECONDS", 0.01)
+async def test_stop_begins_nothing_once_its_time_is_up(desk: Desk) -> None:
+    desk.courier = desk.another(Patience(stop=0.01))
     desk.slow.open.clear()
     for number in range(LANE_WIDTH + 1):
         desk.store.add(f"d_{number}", "slow")

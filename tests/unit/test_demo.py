@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from midwatch.agents import demo
+from midwatch.agents.demo import DemoAgent
 from midwatch.agents.registry import build
 from midwatch.base.errors import AgentError, BadConfig, TransientError
 from midwatch.domain.agent import TurnResult
@@ -15,13 +15,8 @@ from midwatch.domain.event import MessageDelta, TaskProgress, ToolExecEnd, ToolE
 from midwatch.testing import RecordingTurn
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "STREAMING", 0.0)
-
-
 async def run(turn: RecordingTurn) -> TurnResult:
-    talk = await build("demo", "demo", {}).open(turn.session("demo"))
+    talk = await DemoAgent("demo", streaming=0.0).open(turn.session("demo"))
     return await talk.turn(turn)
 
 
@@ -76,7 +71,7 @@ async def test_told_to_crash_it_raises_what_nobody_expects() -> None:
 
 async def test_told_to_hang_it_waits_for_an_interrupt() -> None:
     turn = RecordingTurn("demo:hang")
-    talk = await build("demo", "demo", {}).open(turn.session("demo"))
+    talk = await DemoAgent("demo", streaming=0.0).open(turn.session("demo"))
     working = asyncio.create_task(talk.turn(turn))
     await turn.until(lambda t: "task_progress" in t.kinds())
     await talk.interrupt("stop")

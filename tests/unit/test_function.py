@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ from midwatch.agents.registry import build
 from midwatch.base.errors import AgentError, BadConfig, LeaseLost, TransientError
 from midwatch.domain.agent import Answer, Conversation, Turn, TurnResult, Usage
 from midwatch.domain.event import MessageDelta, Payload, TaskProgress
-from midwatch.programs.guard import guard
 from midwatch.programs.reaper import members
 from midwatch.testing import RecordingTurn
+
+pytestmark = pytest.mark.usefixtures("no_process_is_left")
 
 WORK = """
 import asyncio, os, signal, sys, threading, time
@@ -52,6 +53,7 @@ def vanishes(prompt): print("last words", file=sys.stderr, flush=True); os._exit
 def killed(prompt): os.kill(os.getpid(), signal.SIGSEGV)
 def lingers(prompt): threading.Thread(target=time.sleep, args=(600,)).start(); return "done"
 def large(prompt): return "é" * 3_000_000
+def larger(prompt): return "x" * int(prompt)
 def where(prompt, turn):
     facts = (turn.task_id, turn.attempt, turn.session_key, turn.thread_id, turn.resumed, turn.env["MIDWATCH_TASK"])
     return [*facts, os.environ["MIDWATCH_TASK"], os.environ.get("MW_WORD"), os.getcwd(), turn.stopping]
@@ -92,13 +94,6 @@ def tells(prompt, turn):
         def data(self): return {}
     turn.emit(Odd())
 """
-
-
-@pytest.fixture(autouse=True)
-def rested_guard() -> Iterator[None]:
-    yield
-    guard.close()
-    assert guard.pid is None, "a group was left behind"
 
 
 @pytest.fixture
@@ -149,11 +144,10 @@ async def test_data_becomes_json(work: Work) -> None:
     assert json.loads((await run(work("data"))).text) == {"said": "Ada", "é": [1, 2]}
 
 
-async def test_large_results(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_results(work: Work) -> None:
     assert (await run(work("large"))).text == "é" * 3_000_000
-    monkeypatch.setattr(function, "LONGEST_LINE", 1_000_000)
     with pytest.raises(AgentError, match="its result is too long"):
-        await run(work("large"))
+        await run(work("larger"), RecordingTurn(str(function.LONGEST_LINE + 1_000_000)))
 
 
 async def test_a_turn_result_crosses_whole(work: Work) -> None:
@@ -219,8 +213,7 @@ async def test_targets_with_a_dot_and_modules_of_the_standard_library(work: Work
     assert (await run(work("x", target="os.path:basename"), RecordingTurn("/a/b"))).text == "b"
 
 
-async def test_threads_it_leaves_behind_do_not_hold_up_the_end(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(function, "LAST_WORDS", 0.05)
+async def test_threads_it_leaves_behind_do_not_hold_up_the_end(work: Work) -> None:
     turn = RecordingTurn("p")
     assert (await run(work("lingers"), turn)).text == "done"
     assert members(turn.groups[0]) == set()

@@ -6,41 +6,35 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from midwatch.agents import base, headless
-from midwatch.agents.headless import HeadlessAgent, installed_version
+from midwatch.agents import base
+from midwatch.agents.headless import PATIENCE, HeadlessAgent, Patience, installed_version
 from midwatch.agents.registry import build
 from midwatch.agents.streams import PROFILES, step_events
 from midwatch.base.clock import SECOND, SystemClock
 from midwatch.base.errors import AgentError, BadConfig, TransientError, UsageLimit
 from midwatch.domain.agent import TurnResult
 from midwatch.domain.event import MessageUpdate, ToolExecEnd, ToolExecStart
-from midwatch.programs.guard import guard
 from midwatch.testing import RecordingTurn
+
+pytestmark = pytest.mark.usefixtures("no_process_is_left")
 
 TESTS = Path(__file__).parents[1]
 PROGRAM = (sys.executable, str(TESTS / "fakes/cli_agent.py"))
-
-
-@pytest.fixture(autouse=True)
-def no_process_is_left() -> Iterator[None]:
-    yield
-    guard.close()
-    assert guard.pid is None, "a process group was left behind"
 
 
 def recording(name: str, case: str) -> str:
     return str(TESTS / "recordings/headless" / name / f"{case}.jsonl")
 
 
-def agent(profile: str, *play: str, **options: Any) -> HeadlessAgent:
+def agent(profile: str, *play: str, patience: Patience = PATIENCE, **options: Any) -> HeadlessAgent:
     made = build("x", "headless", {"profile": profile, "argv": [*PROGRAM, *play], **options})
     assert isinstance(made, HeadlessAgent)
+    made.patience = patience
     return made
 
 
@@ -313,23 +307,23 @@ async def test_silence_ends_the_turn() -> None:
     assert turn.thread_id, "it can be taken up"
 
 
-async def test_one_that_ignores_the_interrupt_is_ended_harder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headless, "STOP_PATIENCE", 0.1)
+async def test_one_that_ignores_the_interrupt_is_ended_harder() -> None:
+    deaf = agent("codex", "deaf", recording("codex", "plain"), "1", idle_limit="0.3s", patience=Patience(stop=0.1))
     with pytest.raises(AgentError, match="printed nothing"):
-        await run(agent("codex", "deaf", recording("codex", "plain"), "1", idle_limit="0.3s"), RecordingTurn())
+        await run(deaf, RecordingTurn())
 
 
-async def test_waiting_for_a_limit_in_silence_parks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headless, "LIMIT_PATIENCE", 0.2)
+async def test_waiting_for_a_limit_in_silence_parks() -> None:
     lines = Path(recording("copilot", "limit")).read_text().splitlines()
     count = next(n for n, line in enumerate(lines, 1) if "model.call_failure" in line)
+    waiting = agent("copilot", "hold", recording("copilot", "limit"), str(count), patience=Patience(limit=0.2))
     with pytest.raises(UsageLimit):
-        await run(agent("copilot", "hold", recording("copilot", "limit"), str(count)), RecordingTurn())
+        await run(waiting, RecordingTurn())
 
 
-async def test_one_that_does_not_exit_after_its_result_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headless, "LINGER", 0.2)
-    found = await run(agent("claude", "linger", recording("claude", "plain")), RecordingTurn())
+async def test_one_that_does_not_exit_after_its_result_is_ended() -> None:
+    lingering = agent("claude", "linger", recording("claude", "plain"), patience=Patience(linger=0.2))
+    found = await run(lingering, RecordingTurn())
     assert (found.outcome, found.text) == ("ok", "hello there")
 
 
@@ -338,7 +332,7 @@ async def test_a_daemon_is_not_waited_for_and_that_of_codex_is_ended(name: str, 
     note = tmp_path / "pid"
     began = time.monotonic()
     found = await run(agent(name, "leave", recording(name, "plain"), str(note)), RecordingTurn())
-    assert found.text == "hello there" and time.monotonic() - began < headless.LINGER
+    assert found.text == "hello there" and time.monotonic() - began < PATIENCE.linger
     left = int(note.read_text())
     try:
         alive = "State:\tZ" not in Path(f"/proc/{left}/status").read_text()

@@ -278,12 +278,6 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midwatch.base.home.OWNER_RETRY_SECONDS", 0.1)
-
-
-@pytest.mark.usefixtures("hasty")
 def test_of_processes_racing_to_serve_one_wins(place: Home) -> None:
     with processes(place.path, CLAIM, 4) as racing:
         answers = [told(one) for one in racing]
@@ -292,7 +286,7 @@ def test_of_processes_racing_to_serve_one_wins(place: Home) -> None:
         place.announce(ServerInfo(pid=racing[answers.index("up")].pid, url=INFO.url, version="1"))
         winner = racing[answers.index("up")]
         with pytest.raises(AlreadyRunning, match=f"pid {winner.pid}, {INFO.url}") as caught:
-            place.claim_up()
+            place.claim_up(0.1)
         assert "midwatch down" in str(caught.value)
         winner.kill()
         winner.wait()
@@ -321,12 +315,11 @@ def test_a_broken_file_is_as_good_as_none(place: Home, text: str) -> None:
     up.release()
 
 
-@pytest.mark.usefixtures("hasty")
 def test_a_refused_server_leaves_the_others_file_alone(place: Home) -> None:
     up = place.claim_up()
     place.announce(INFO)
     with pytest.raises(AlreadyRunning):
-        place.claim_up()
+        place.claim_up(0.1)
     assert place.server() == INFO
     up.release()
 

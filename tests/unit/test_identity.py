@@ -40,11 +40,6 @@ async def store() -> AsyncIterator[SqliteStore]:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 async def tokens(store: SqliteStore, clock: FakeClock) -> AsyncIterator[Tokens]:
     made = Tokens(store, clock, FILE)
     yield made
@@ -180,8 +175,8 @@ async def test_whom_a_proxy_names_gets_no_link(tokens: Tokens) -> None:
         await tokens.link(Actor("ada", "operator", "proxy"))
 
 
-async def test_links_of_one_actor_are_bounded(tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midwatch.services.tokens.MOST_OF_AN_ACTOR", 2)
+async def test_links_of_one_actor_are_bounded(store: SqliteStore, clock: FakeClock) -> None:
+    tokens = Tokens(store, clock, FILE, most_of_actor=2)
     await tokens.link(OWNER)
     _, code = await tokens.link(OWNER)
     for more in (tokens.link(OWNER), tokens.sign_in(token=FILE)):
@@ -189,6 +184,7 @@ async def test_links_of_one_actor_are_bounded(tokens: Tokens, monkeypatch: pytes
             await more
     await tokens.link(Actor("ada", "viewer"))
     await tokens.sign_in(code=code)  # it takes the place of its link
+    await tokens.close()
 
 
 async def test_lists_show_no_links_and_forget_what_ended(tokens: Tokens, clock: FakeClock, store: SqliteStore) -> None:

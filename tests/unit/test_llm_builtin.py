@@ -6,7 +6,7 @@ import asyncio
 import os
 import shlex
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,10 @@ from midwatch.agents.llm.toolkit import BUILT_IN, ToolOptions, toolkit
 from midwatch.agents.llm.tools import Toolbox, ToolOutput, tool
 from midwatch.base.errors import AgentError, BadConfig
 from midwatch.domain.agent import Answer
-from midwatch.programs.guard import guard
 from midwatch.programs.reaper import members
 from midwatch.testing import RecordingTurn
 
-
-@pytest.fixture(autouse=True)
-def rested_guard() -> Iterator[None]:
-    yield
-    guard.close()
-    assert guard.pid is None, "a group was left behind"
+pytestmark = pytest.mark.usefixtures("no_process_is_left")
 
 
 class Scout(BaseAgent):

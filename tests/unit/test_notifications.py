@@ -23,11 +23,6 @@ async def store() -> AsyncIterator[SqliteStore]:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def notifications(store: SqliteStore, clock: FakeClock) -> Notifications:
     return Notifications(store, clock, {"desk": RecordingChannel("desk")})
 

@@ -24,18 +24,12 @@ from midwatch.programs.process import Child, Output, ProcessConversation, Progra
 from midwatch.programs.reaper import _lives as alive
 from midwatch.programs.reaper import end_group, end_strays, identify, members, reap
 from midwatch.testing import RecordingTurn
+from servers import eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_process_is_left")]
 
 NOWHERE = 5_000_000
 """Above the largest process number, so that a signal to it reaches nobody."""
-
-
-@pytest.fixture(autouse=True)
-def rested_guard() -> Iterator[None]:
-    yield
-    guard.close()
-    assert guard.pid is None, "a group was left behind"
 
 
 def shell(script: str, **fields: object) -> Program:
@@ -86,14 +80,6 @@ async def run(program: Program, turn: RecordingTurn | None = None, stdin: bytes 
     await child.exited.wait()
     await child.end()
     return child, out.text(), err.text()
-
-
-async def eventually(seen: Callable[[], bool], seconds: float = 30.0) -> bool:
-    """Look again and again: for what other processes do there is nothing to wait on."""
-    give_up = time.monotonic() + seconds
-    while not seen() and time.monotonic() < give_up:
-        await asyncio.sleep(0.01)
-    return seen()
 
 
 # -- starting ----------------------------------------------------------------------------------------------------
@@ -397,7 +383,7 @@ async def test_an_interrupt_before_the_child_exists_is_not_lost() -> None:
 def test_a_child_hears_sigint_even_if_we_were_started_deaf(tmp_path: Path) -> None:
     parent = f"""
 import asyncio, signal, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1])!r}]
 from test_process import HANGING, guard, started
 assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
@@ -572,7 +558,7 @@ async def test_a_fork_of_ours_does_not_keep_the_guard_waiting(
 async def test_at_our_own_end_the_guard_ends_without_a_word() -> None:
     code = f"""
 import asyncio, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1])!r}]
 from test_process import HANGING, guard, run, shell, Child, Output, RecordingTurn
 
 async def main():
@@ -605,6 +591,11 @@ def sleeper() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
         made.wait()
 
 
+def orphan(own: Guard) -> None:
+    """As if the process had ended: the guard hears no more of it."""
+    own._let_go()
+
+
 def test_the_guard_remembers_hundreds_and_forgets_the_right_ones(
     sleeper: Callable[[], subprocess.Popen[bytes]],
 ) -> None:
@@ -615,7 +606,7 @@ def test_the_guard_remembers_hundreds_and_forgets_the_right_ones(
         own.watch(pgid)
     for pgid in (*reversed(others), forgotten.pid, NOWHERE - 1):
         own.forget(pgid)
-    own._let_go()
+    orphan(own)
     assert kept.wait(timeout=30) == -signal.SIGKILL
     assert forgotten.poll() is None
 
@@ -631,7 +622,7 @@ def test_a_guard_that_died_is_replaced_by_one_that_knows_all(sleeper: Callable[[
     assert first.poll() is None, "a guard that is killed ends nothing"
     own.watch(second.pid)
     assert own.pid != dead.pid
-    own._let_go()
+    orphan(own)
     assert first.wait(timeout=30) == second.wait(timeout=30) == -signal.SIGKILL
 
 
@@ -646,7 +637,7 @@ def test_a_guard_that_does_not_read_holds_up_nobody(sleeper: Callable[[], subpro
         own.forget(NOWHERE + n)
     assert own.pid != deaf
     assert kept.poll() is None
-    own._let_go()
+    orphan(own)
     assert kept.wait(timeout=30) == -signal.SIGKILL
 
 

@@ -13,6 +13,7 @@ from midwatch.domain.store import Store
 from midwatch.domain.task import TaskFilter, end
 from midwatch.loops.pruner import FIRST_PRUNE_SECONDS, PRUNE_SECONDS, Pruner, Retention
 from midwatch.stores.sqlite import SqliteStore
+from midwatch.stores.verbs import event
 from midwatch.testing import FakeClock, settle
 from records import fence, progress, put, running
 
@@ -25,10 +26,19 @@ async def store() -> AsyncIterator[Any]:
     await opened.close()
 
 
+class SmallSteps(SqliteStore):
+    """A store that removes three events in one transaction at most."""
+
+    async def prune_events(self, before: int, keep: int) -> int:
+        return await self.write(event.prune, before, keep, 3)
+
+
 @pytest.fixture
-def clock() -> FakeClock:
-    """A clock that is moved by hand."""
-    return FakeClock()
+async def small() -> AsyncIterator[SmallSteps]:
+    """An empty store that prunes in many steps."""
+    opened = SmallSteps(":memory:")
+    yield opened
+    await opened.close()
 
 
 def pruner(store: Any, clock: FakeClock, *, tasks: int = 100, events: int = 1000) -> Pruner:
@@ -64,27 +74,23 @@ async def test_pruning_ends_and_leaves_what_is_kept(store: Any, clock: FakeClock
     async with asyncio.timeout(60):
         await pruner(store, clock, tasks=0, events=0).prune()
     assert [task.id for task in await store.list_tasks(TaskFilter())] == [waiting.id]
-    assert {event.task_id for event in await store.read_events(0)} == {waiting.id}
+    assert {one.task_id for one in await store.read_events(0)} == {waiting.id}
 
 
-async def test_pruning_in_many_steps_ends_too(store: Any, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midwatch.stores.verbs.event.PRUNE_STEP", 3)
-    await end_tasks(store, clock, 20)
+async def test_pruning_in_many_steps_ends_too(small: SmallSteps, clock: FakeClock) -> None:
+    await end_tasks(small, clock, 20)
     async with asyncio.timeout(60):
-        assert await pruner(store, clock, events=0).prune() == (0, 60)
-    assert (await store.log_bounds()).oldest_seq == 61
+        assert await pruner(small, clock, events=0).prune() == (0, 60)
+    assert (await small.log_bounds()).oldest_seq == 61
 
 
-async def test_the_events_of_an_open_task_do_not_end_the_pruning_of_others(
-    store: Any, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("midwatch.stores.verbs.event.PRUNE_STEP", 3)
-    long_one = await running(store)
+async def test_the_events_of_an_open_task_do_not_end_the_pruning_of_others(small: SmallSteps, clock: FakeClock) -> None:
+    long_one = await running(small)
     for _ in range(5):
-        await store.apply(Changes(fence=fence(long_one), events=(progress(long_one),)))
-    await end_tasks(store, clock, 5)
-    await pruner(store, clock, events=0).prune()
-    assert {event.task_id for event in await store.read_events(0)} == {long_one.id}
+        await small.apply(Changes(fence=fence(long_one), events=(progress(long_one),)))
+    await end_tasks(small, clock, 5)
+    await pruner(small, clock, events=0).prune()
+    assert {one.task_id for one in await small.read_events(0)} == {long_one.id}
 
 
 async def test_pruning_happens_soon_after_the_start_and_then_every_hour(store: Any, clock: FakeClock) -> None:

@@ -93,11 +93,6 @@ async def store(tmp_path: Path) -> AsyncIterator[Watched]:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 async def scheduler(store: Watched, clock: FakeClock) -> AsyncIterator[Scheduler]:
     made = Scheduler(store, clock, lambda: True, terms, stop)
     yield made

@@ -9,35 +9,13 @@ import pytest
 
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import Conflict, InvalidInput, NotFound, UnknownAgent
-from midwatch.domain.agent import AgentTerms
 from midwatch.domain.event import EVERYTHING
 from midwatch.domain.task import TaskFilter
 from midwatch.services.sessions import PAGE, Sessions
 from midwatch.services.tasks import Tasks
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock
-from records import take
-
-
-class Two:
-    """Agents demo and other."""
-
-    default = "demo"
-
-    def advice(self, agent: str) -> str | None:
-        return None
-
-    def terms(self, agent: str) -> AgentTerms | None:
-        return AgentTerms() if agent in self.known() else None
-
-    def known(self) -> frozenset[str]:
-        return frozenset({"demo", "other"})
-
-    async def advertised(self, agent: str) -> AgentTerms | None:
-        return None
-
-    async def live(self) -> frozenset[str]:
-        return self.known()
+from records import Two, take
 
 
 @pytest.fixture
@@ -45,11 +23,6 @@ async def store() -> AsyncIterator[SqliteStore]:
     opened = await SqliteStore.open(":memory:")
     yield opened
     await opened.close()
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
 
 
 @pytest.fixture

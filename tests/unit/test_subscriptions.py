@@ -25,10 +25,10 @@ from servers import eventually
 class Place:
     """A store, its bus, and subscriptions."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: SqliteStore, **patience: float) -> None:
         self.store = store
         self.bus = Bus(store, SystemClock())
-        self.subscriptions = Subscriptions(store, self.bus, SystemClock())
+        self.subscriptions = Subscriptions(store, self.bus, SystemClock(), **patience)
 
     async def write(self, *texts: str) -> None:
         made = tuple(event(TaskProgress(text=text), CLOCK.now()) for text in texts)
@@ -40,8 +40,8 @@ class Place:
         await self.store.close()
 
 
-async def opened(file: Path) -> Place:
-    place = Place(await SqliteStore.open(file))
+async def opened(file: Path, **patience: float) -> Place:
+    place = Place(await SqliteStore.open(file), **patience)
     await place.bus.start()
     place.store.on_commit(place.bus.heard)
     return place
@@ -149,8 +149,8 @@ async def test_what_was_not_handled_is_told_again_after_a_crash(tmp_path: Path) 
     await place.close()
 
 
-async def test_a_handler_that_finds_no_store_is_told_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midwatch.live.subscriptions.PAUSE_SECONDS", 0.01)
+async def test_a_handler_that_finds_no_store_is_told_again(tmp_path: Path) -> None:
+    place = await opened(tmp_path / "midwatch.db", pause_seconds=0.01)
     refusals = ["no", "no"]
 
     def refuse(_: Event) -> None:
@@ -162,6 +162,7 @@ async def test_a_handler_that_finds_no_store_is_told_again(place: Place, monkeyp
     await place.write("1")
     assert await eventually(lambda: one.handled == 1)
     assert (told.texts, one.failed) == (["1", "1", "1"], 0)
+    await place.close()
 
 
 async def test_a_gap_is_told_and_counted_once(tmp_path: Path) -> None:
@@ -222,9 +223,9 @@ async def test_a_name_is_used_once_until_it_is_removed(place: Place) -> None:
 
 
 async def test_a_handler_that_does_not_want_to_end_keeps_nobody_waiting(
-    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("midwatch.live.subscriptions.STOP_SECONDS", 0.01)
+    place = await opened(tmp_path / "midwatch.db", stop_seconds=0.01)
     go = asyncio.Event()
 
     async def stubborn() -> None:
@@ -242,3 +243,4 @@ async def test_a_handler_that_does_not_want_to_end_keeps_nobody_waiting(
     assert "stubborn does not end" in caplog.text
     go.set()
     await settle()
+    await place.close()

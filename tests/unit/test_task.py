@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -43,7 +43,6 @@ from midwatch.domain.task import (
     start_notice,
 )
 from midwatch.services.tasks import Limits, Tasks
-from midwatch.stores.sqlite import SqliteStore
 from records import CLOCK, a_task, asking, fence, running, take
 
 NOW = 1_700_000_000 * SECOND
@@ -83,15 +82,13 @@ def console_only(route: str) -> str:
 
 
 @pytest.fixture
-async def memory() -> AsyncIterator[Store]:
-    store = await SqliteStore.open(":memory:")
-    yield store
-    await store.close()
+def roster() -> AgentRegistry:
+    return AgentRegistry()
 
 
 @pytest.fixture
-def tasks(memory: Store) -> Tasks:
-    return Tasks(memory, SystemClock(), AgentRegistry(), console_only, Limits(max_open=3), submitter="i_me")
+def tasks(memory: Store, roster: AgentRegistry) -> Tasks:
+    return Tasks(memory, SystemClock(), roster, console_only, Limits(max_open=3), submitter="i_me")
 
 
 # -- tables ------------------------------------------------------------------------------------------------------
@@ -378,14 +375,13 @@ async def test_keys_and_limits(tasks: Tasks) -> None:
 # -- look --------------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_pending_task_waits_for_is_worked_out(tasks: Tasks, memory: Store) -> None:
+async def test_what_a_pending_task_waits_for_is_worked_out(tasks: Tasks, roster: AgentRegistry, memory: Store) -> None:
     first = await tasks.submit("x", session_key="chat:1")
     assert (await tasks.get(first.id)).wait == "slot"
     await take(memory)
     second = await tasks.submit("x", session_key="chat:1|message:2")
     assert (await tasks.get(second.id)).wait == "session"
     assert (await tasks.get(first.id)).wait is None
-    roster: Any = tasks._agents
     roster.alive.clear()
     assert (await tasks.status(second.id)).wait == "agent"
     assert [(t.id, t.wait) for t in await tasks.list()] == [(second.id, "agent"), (first.id, None)]

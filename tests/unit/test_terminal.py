@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from midwatch.base.errors import AgentError, BadConfig, Conflict
 from midwatch.domain.agent import Answer, TurnResult, has_terminal
 from midwatch.domain.event import AgentExited
 from midwatch.programs import reaper
-from midwatch.programs.guard import guard
 from midwatch.testing import RecordingTurn
+from servers import until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_process_is_left")]
 
 ECHO = """
 import sys
@@ -34,13 +34,6 @@ while True:
 """
 
 BYTES_OF_A_CELL = 8
-
-
-@pytest.fixture(autouse=True)
-def no_process_is_left() -> Iterator[None]:
-    yield
-    guard.close()
-    assert guard.pid is None, "a process group was left behind"
 
 
 def agent(program: str | list[str] = ECHO, **options: Any) -> Any:
@@ -64,21 +57,18 @@ async def say(talk: Any, text: str, **wishes: Any) -> TurnResult:
         return result
 
 
-async def until(seen: Callable[[], object]) -> None:
-    """Look again and again: for what a screen shows there is nothing to wait on."""
-    async with asyncio.timeout(30):
-        while not seen():
-            await asyncio.sleep(0.01)
+def screen_of(talk: Any) -> Any:
+    return talk._live.screen
 
 
 async def begin(talk: Any) -> None:
     """Have the program show its prompt: one that is slow to start and has no signs would be taken for idle before."""
     await talk.start(RecordingTurn())
-    await until(lambda: talk._live.screen.text().strip())
+    await until(lambda: screen_of(talk).text().strip())
 
 
 def lines_kept(talk: Any) -> int:
-    kept: int = talk._live.screen.height
+    kept: int = screen_of(talk).height
     return kept
 
 
@@ -286,8 +276,8 @@ async def test_a_program_that_exits_between_turns_is_told_with_the_next() -> Non
         await until(lambda: made.exits)
     async with talking(made) as talk:
         turn = RecordingTurn("hello again")
-        turn.session_key = talk._session.key
-        made.exits[talk._session.key] = made.exits.popitem()[1]
+        turn.session_key = key = talk._session.key
+        made.exits[key] = made.exits.popitem()[1]
         assert (await talk.turn(turn)).text == "you said hello again"
         assert [e.code for e in turn.events if isinstance(e, AgentExited)] == [5]
 

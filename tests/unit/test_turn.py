@@ -28,7 +28,6 @@ from midwatch.domain.event import (
 from midwatch.domain.rule import Decision, Judge, Ruling, nobody
 from midwatch.domain.store import Store
 from midwatch.domain.task import Claim, Task, owned
-from midwatch.running import turn as turn_module
 from midwatch.running.turn import MOST_UNWRITTEN, LiveTurn
 from midwatch.services.day_budget import Purse
 from midwatch.stores.sqlite import SqliteStore
@@ -40,14 +39,14 @@ class Unsteady:
     """A store whose writes can be held up, or refused a number of times. Everything else goes through."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.real = store
         self.open = asyncio.Event()
         self.open.set()
         self.refuse = 0
         self.applied: list[Changes] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        return getattr(self.real, name)
 
     async def apply(self, changes: Changes) -> None:
         await self.open.wait()
@@ -55,7 +54,7 @@ class Unsteady:
             self.refuse -= 1
             raise StoreUnavailable("the disk is full")
         self.applied.append(changes)
-        await self._store.apply(changes)
+        await self.real.apply(changes)
 
 
 class Worker:
@@ -118,14 +117,15 @@ async def task(store: Unsteady) -> Task:
     return await running(store)  # type: ignore[arg-type]
 
 
+class Impatient(LiveTurn):
+    """A turn that tries the store again at once."""
+
+    pause_seconds = 0.001
+
+
 @pytest.fixture
 def turn(worker: Worker, task: Task) -> LiveTurn:
-    return LiveTurn(worker, Claim(task, "secret"), None)
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_module, "PAUSE_SECONDS", 0.001)
+    return Impatient(worker, Claim(task, "secret"), None)
 
 
 def said(text: str) -> TaskProgress:
@@ -142,15 +142,15 @@ async def stored(store: Unsteady, task: Task) -> list[str]:
 async def written(turn: LiveTurn) -> None:
     """Wait until nothing is unwritten."""
     async with asyncio.timeout(30):
-        while turn._flushing is not None:
-            await asyncio.wait({turn._flushing})
+        while (flushing := turn._flushing) is not None:
+            await asyncio.wait({flushing})
             await settle(2)
 
 
 async def take_over(store: Unsteady, task: Task) -> None:
     """Another process has the task now."""
     update = Update("task", task.id, {"attempt": 9}, {"status": "running"})
-    await store._store.apply(Changes(updates=(update,)))
+    await store.real.apply(Changes(updates=(update,)))
 
 
 # -- order -------------------------------------------------------------------------------------------------------
@@ -372,7 +372,6 @@ async def test_a_turn_that_lost_its_task_writes_nothing_more_and_its_worker_is_t
 # -- a store that fails ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("refusals", [1, 2, 10])
 async def test_events_wait_for_the_store_and_are_written_once_and_in_order(
     turn: LiveTurn, store: Unsteady, task: Task, refusals: int
@@ -397,7 +396,6 @@ async def test_progress_that_could_not_be_kept_is_told_to_the_agent(turn: LiveTu
     assert await turn.load_progress() == "third"
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_what_the_store_did_not_take_goes_with_the_end(turn: LiveTurn, store: Unsteady, task: Task) -> None:
     turn.begin()
     store.refuse = 10**9

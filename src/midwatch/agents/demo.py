@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -37,6 +38,12 @@ class DemoAgent(BaseAgent):
     kind = "demo"
     terms = AgentTerms(timeout_seconds=1800.0, on_crash="rerun", slots=16)
 
+    def __init__(
+        self, name: str, *, terms: AgentTerms | None = None, description: str = "", streaming: float = STREAMING
+    ) -> None:
+        super().__init__(name, terms=terms, description=description)
+        self._streaming = streaming
+
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> DemoAgent:
         """From `[agents.NAME]`."""
@@ -45,14 +52,14 @@ class DemoAgent(BaseAgent):
 
     async def open(self, session: Session) -> OnLoop:
         """Nothing to open."""
-        return OnLoop(perform)
+        return OnLoop(partial(perform, streaming=self._streaming))
 
     def describe(self) -> Mapping[str, Any]:
         """It is built in."""
         return {"target": "built in"}
 
 
-async def perform(prompt: str, turn: Turn) -> TurnResult:
+async def perform(prompt: str, turn: Turn, streaming: float = STREAMING) -> TurnResult:
     """One turn of the demo."""
     wanted = {word.partition("=")[0]: number for word, number in DIRECTIVE.findall(prompt)}
     if "fail" in wanted:
@@ -69,7 +76,7 @@ async def perform(prompt: str, turn: Turn) -> TurnResult:
         await _sleep(float(wanted["sleep"]), turn)
     answer = await turn.ask("The demo would like to go on. May it?") if "ask" in wanted else None
     text = _reply(prompt, clock, words, f"{answer.choice or answer.status}" if answer else None)
-    await _stream(text, turn)
+    await _stream(text, turn, streaming)
     return TurnResult(text=text, outcome="silent" if "silent" in wanted else "ok", iterations=1)
 
 
@@ -111,10 +118,10 @@ async def _sleep(seconds: float, turn: Turn) -> None:
         await asyncio.sleep(min(1.0, left))
 
 
-async def _stream(text: str, turn: Turn) -> None:
+async def _stream(text: str, turn: Turn, seconds: float) -> None:
     offset = 0
     pieces = re.findall(r"\S+\s*", text)
     for piece in pieces:
         await turn.emit(MessageDelta(message_id=message_id(turn), offset=offset, text=piece))
         offset += len(piece)
-        await asyncio.sleep(STREAMING / len(pieces))
+        await asyncio.sleep(seconds / len(pieces))

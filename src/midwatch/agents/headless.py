@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -33,11 +33,6 @@ from midwatch.programs.process import Child, Output, ProcessConversation, Progra
 from midwatch.wire.fields import Seconds
 
 IDLE_SECONDS = 1800.0
-LIMIT_PATIENCE = 120.0
-"""Seconds a program may wait for its provider's limit by itself; then its task is parked."""
-LINGER = 60.0
-"""Seconds a program may live on in silence after its result."""
-STOP_PATIENCE = 5.0
 DRAIN = 0.2
 ERROR_LIMIT = 100_000
 FAULT_SHOWN = 1_000
@@ -67,6 +62,20 @@ class HeadlessOptions(KindOptions):
     )
 
 
+class Patience(NamedTuple):
+    """How long a program is waited for, in seconds."""
+
+    limit: float = 120.0
+    """While it waits for its provider's limit by itself; then its task is parked."""
+    linger: float = 60.0
+    """While it lives on in silence after its result."""
+    stop: float = 5.0
+    """After it was interrupted."""
+
+
+PATIENCE = Patience()
+
+
 class HeadlessAgent(BaseAgent):
     """Starts a program for each turn and reads its stream."""
 
@@ -75,10 +84,17 @@ class HeadlessAgent(BaseAgent):
     terms = AgentTerms(timeout_seconds=8 * 3600.0, on_crash="resume", slots=4)
 
     def __init__(
-        self, name: str, options: HeadlessOptions, *, terms: AgentTerms | None = None, description: str = ""
+        self,
+        name: str,
+        options: HeadlessOptions,
+        *,
+        terms: AgentTerms | None = None,
+        description: str = "",
+        patience: Patience = PATIENCE,
     ) -> None:
         super().__init__(name, terms=terms, description=description)
         self.options = options
+        self.patience = patience
         self.profile = PROFILES[options.profile]
         self.totals: dict[str, steps.Spent] = {}
         """What conversations had consumed after their last turn, of programs that tell no figures of a turn."""
@@ -253,7 +269,7 @@ class HeadlessConversation(ProcessConversation):
             if left <= 0:
                 run.silent, run.lingered = not told.done, told.done
                 child.interrupt("stop")
-                await within(STOP_PATIENCE, child.exited)
+                await within(self._agent.patience.stop, child.exited)
                 return
             due = told.due()
             try:
@@ -269,14 +285,15 @@ class HeadlessConversation(ProcessConversation):
             await asyncio.sleep(0)  # a flood of lines is no reason to stop the world
         for step in parser.end():
             await told.tell(step)
-        await within(LINGER, child.exited)
+        await within(self._agent.patience.linger, child.exited)
 
     def _allowance(self, told: StepEvents) -> float:
         """How long silence is allowed now."""
         if told.done:
-            return LINGER
+            return self._agent.patience.linger
         waits = told.retry is not None and told.retry.fault.kind == "limit"
-        return min(LIMIT_PATIENCE, self._agent.options.idle_limit) if waits else self._agent.options.idle_limit
+        idle = self._agent.options.idle_limit
+        return min(self._agent.patience.limit, idle) if waits else idle
 
     async def _finish(self, run: _Run) -> None:
         """Tell what is left to tell of a stream that is over, and look for the reason of its end."""

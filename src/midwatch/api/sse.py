@@ -104,9 +104,11 @@ def _shorten(records: Iterable[dict[str, Any]], longest: int) -> None:
 class Streams:
     """All open streams of a server: they share encoded frames and can be ended together."""
 
-    def __init__(self, most_of_actor: int = 250) -> None:
+    def __init__(self, most_of_actor: int = 250, heartbeat: float = HEARTBEAT_SECONDS) -> None:
         self.closing = False
-        self._most_of_actor = most_of_actor
+        self.most_of_actor = most_of_actor
+        self.heartbeat = heartbeat
+        """Seconds after which a silent stream shows that it lives, and looks whether its reader may still read."""
         self._of_actor: Counter[str] = Counter()
         self._writers: set[asyncio.Task[None]] = set()
         self._frames: dict[tuple[str, Shape], bytes] = {}
@@ -142,8 +144,8 @@ class Streams:
 
     def check_room(self, actor: str) -> None:
         """LimitReached when this actor follows too many already: nobody may take all connections."""
-        if self._of_actor[actor] >= self._most_of_actor:
-            raise LimitReached(f"{actor} follows {self._most_of_actor} streams already; close some first.")
+        if self._of_actor[actor] >= self.most_of_actor:
+            raise LimitReached(f"{actor} follows {self.most_of_actor} streams already; close some first.")
 
     def close(self) -> None:
         """End every stream; its reader sees a clean end and comes back to the next server."""
@@ -197,7 +199,7 @@ class EventStream(Response):
     async def _stay(self, send: Send) -> None:
         """Show now and then that the stream lives; return once its reader may no longer read."""
         while True:
-            await asyncio.sleep(HEARTBEAT_SECONDS)
+            await asyncio.sleep(self._streams.heartbeat)
             if not await self._still_allowed():
                 return
             if not self._sending:

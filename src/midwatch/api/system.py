@@ -15,6 +15,7 @@ from midwatch.api.dependencies import DeskDep, Who
 from midwatch.api.reply import Json
 from midwatch.base.errors import Forbidden, InvalidInput, MidwatchError, NotFound, StoreUnavailable
 from midwatch.base.version import __version__
+from midwatch.domain.event import EventLog
 from midwatch.wire.alerts import AlertPage, RoutinePage
 from midwatch.wire.system import Directories, Health, Ready, SettingsInfo
 
@@ -36,17 +37,22 @@ async def health() -> Json:
 @router.get("/ready", responses={200: {"model": Ready}})
 async def ready(desk: DeskDep) -> Json:
     """Whether the database answers and tasks are taken; 503 otherwise. Needs no token."""
-    asked = asyncio.ensure_future(desk.store.log_bounds())
+    await check_answers(desk.store)
+    return Json({"status": "ready"})
+
+
+async def check_answers(log: EventLog, seconds: float = READY_SECONDS) -> None:
+    """StoreUnavailable unless the database answers within so many seconds."""
+    asked = asyncio.ensure_future(log.log_bounds())
     try:
         for _ in range(LOOKS):
-            if (await asyncio.wait({asked}, timeout=READY_SECONDS / LOOKS))[0]:
+            if (await asyncio.wait({asked}, timeout=seconds / LOOKS))[0]:
                 break
         asked.result()
     except (asyncio.InvalidStateError, MidwatchError):
         raise StoreUnavailable("the database does not answer; see `midwatch doctor`.") from None
     finally:
         asked.cancel()
-    return Json({"status": "ready"})
 
 
 @router.get("/metrics", responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}})

@@ -46,6 +46,9 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock."""
 
+    def __init__(self, longest_nap: float = LONGEST_NAP) -> None:
+        self._longest_nap = longest_nap
+
     def now(self) -> int:
         return time.time_ns() // 1000
 
@@ -57,7 +60,7 @@ class SystemClock:
 
     async def sleep_until(self, when: int) -> None:
         while (left := when - self.now()) > 0:  # noqa: ASYNC110 - waits for the wall clock
-            await asyncio.sleep(min(left / SECOND, LONGEST_NAP))
+            await asyncio.sleep(min(left / SECOND, self._longest_nap))
 
 
 def iso(when: int | None) -> str | None:

@@ -147,10 +147,10 @@ class Home:
         scratch.write_text(json.dumps({"pid": info.pid, "url": info.url, "version": info.version}))
         scratch.replace(self.server_file)
 
-    def claim_up(self) -> Lock:
+    def claim_up(self, patience: float = OWNER_RETRY_SECONDS) -> Lock:
         """Become the one server of this home, or AlreadyRunning with the other one's pid."""
         lock = self.lock("up")
-        if lock.acquire(OWNER_RETRY_SECONDS):
+        if lock.acquire(patience):
             self.server_file.unlink(missing_ok=True)
             return lock
         other = self.server()

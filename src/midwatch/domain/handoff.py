@@ -103,6 +103,8 @@ class Limits(NamedTuple):
     """How often an agent may be chosen that is in the chain already. To hand back to the one it came from is free."""
     total: int = 64
     """Handoffs that come from one task in all."""
+    linger: float = 2.0
+    """Seconds within which an agent that waits by requests has to ask again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

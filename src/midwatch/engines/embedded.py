@@ -27,7 +27,15 @@ class EmbeddedEngine:
     """Implements `midwatch.domain.engine.Engine` for one process on one home."""
 
     def __init__(
-        self, store: Store, clock: Clock, home: Home, worker: Worker, instance: Instance, on_lead: Callable[[], None]
+        self,
+        store: Store,
+        clock: Clock,
+        home: Home,
+        worker: Worker,
+        instance: Instance,
+        on_lead: Callable[[], None],
+        *,
+        nap: float = LONGEST_NAP,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -35,6 +43,7 @@ class EmbeddedEngine:
         self._worker = worker
         self._instance = instance
         self._on_lead = on_lead
+        self._longest_nap = nap
         self._life = home.lock(instance.id)
         self._lead = home.lock("leader")
         self._up = home.lock("up")
@@ -54,9 +63,9 @@ class EmbeddedEngine:
         self._loop = asyncio.get_running_loop().create_task(self._take())
         self._seek_lead()
 
-    def live(self) -> None:
+    def live(self, patience: float = OWNER_RETRY_SECONDS) -> None:
         """Hold this process's life lock. To be called before anything is written under its name."""
-        if not self._life.acquire(OWNER_RETRY_SECONDS):
+        if not self._life.acquire(patience):
             raise HomeUnusable(f"the lock {self._life.path} is held by another process.")
 
     async def stop_taking(self) -> None:
@@ -128,7 +137,7 @@ class EmbeddedEngine:
             if self._leave and not self._looked:  # the neighbour may have gone since it was seen
                 patience = min(patience or NEIGHBOUR_SECONDS, NEIGHBOUR_SECONDS)
             if patience is not None:
-                timer = self._clock.call_later(min(max(0.0, patience), LONGEST_NAP), self._bell.set)
+                timer = self._clock.call_later(min(max(0.0, patience), self._longest_nap), self._bell.set)
         if timer is not None:
             timer.cancel()
 

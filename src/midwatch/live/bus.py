@@ -28,17 +28,28 @@ from midwatch.live.exchange import Exchange
 
 log = logging.getLogger("midwatch.bus")
 
-TAIL = 4096
-"""Recent events kept in memory, so that followers who keep up never touch the database."""
 LARGE = 64 * 1024
 TEXTS = {
     "task_submitted": "prompt", "turn_start": "user_message", "task_finished": "result", "message_update": "message",
     "tool_exec_end": "result", "task_late": "result",
 }  # fmt: skip
 """Where an event may hold a long text."""
-PAGE = 500
-LIVE_WAITING = 1000
-PAUSE_SECONDS = 0.5
+
+
+class Limits(NamedTuple):
+    """How much a bus keeps in memory, and how it reads the log."""
+
+    tail: int = 4096
+    """Recent events kept, so that followers who keep up never touch the database."""
+    page: int = 500
+    """Events read at once."""
+    live_waiting: int = 1000
+    """Live events kept for a watcher that is slow."""
+    pause_seconds: float = 0.5
+    """Before the log is tried again when it could not be read."""
+
+
+LIMITS = Limits()
 
 
 class Log(EventLog, TaskStore, Protocol):
@@ -57,10 +68,11 @@ class Bus:
     """One per process. `heard` is given every commit, in order. By a relay it shows live events of other processes, and
     they those of this one."""
 
-    def __init__(self, store: Log, clock: Clock, relay: Relay | None = None) -> None:
+    def __init__(self, store: Log, clock: Clock, relay: Relay | None = None, limits: Limits = LIMITS) -> None:
         self._store = store
         self._clock = clock
-        self._tail: deque[Event] = deque(maxlen=TAIL)
+        self._limits = limits
+        self._tail: deque[Event] = deque(maxlen=limits.tail)
         self._head = 0
         self._wanted = 0
         self._news = asyncio.Event()
@@ -155,18 +167,19 @@ class Bus:
         ringing.set()
 
     async def _fetch(self) -> None:
+        most = self._limits.page
         while self._foreign or self._head < self._wanted:
             self._foreign, wanted = False, self._wanted
             try:
-                page = await self._store.read_events(self._head, EVERYTHING, PAGE)
+                page = await self._store.read_events(self._head, EVERYTHING, most)
             except StoreError as problem:
                 log.warning("the log cannot be read: %s", problem)
                 self._foreign = True
-                await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(self._limits.pause_seconds)
                 continue
             if page:
                 self._publish(page)
-                self._foreign = self._foreign or page.cut or len(page) == PAGE
+                self._foreign = self._foreign or page.cut or len(page) == most
             else:
                 self._head = max(self._head, wanted)  # what it was told of has been pruned
                 self._tail.clear()
@@ -252,7 +265,7 @@ class Bus:
     @contextmanager
     def _watching(self, which: EventFilter, live: bool = True) -> Iterator[_Watcher]:
         """Somebody who is offered live events for as long as this lasts."""
-        watcher = _Watcher(which)
+        watcher = _Watcher(which, self._limits.live_waiting)
         if live:
             self._watchers.add(watcher)
             if self._exchange is not None:
@@ -273,11 +286,12 @@ class Bus:
         if (0 < after < oldest - 1 and which.task_id is None) or after > upto:
             yield [event(Gap(oldest_seq=oldest), self._clock.now())]
             return
+        most = self._limits.page
         while after < upto:
-            page = await self._store.read_events(after, which, PAGE)
+            page = await self._store.read_events(after, which, most)
             if due := [made for made in page if made.seq <= upto]:
                 yield due
-            if len(due) < len(page) or not (page.cut or len(page) == PAGE):
+            if len(due) < len(page) or not (page.cut or len(page) == most):
                 return
             after = page[-1].seq
 
@@ -315,14 +329,14 @@ class Bus:
         """The next matching events after `position`, and how far that looked."""
         if position >= self._head:
             return [], position
-        tail = self._tail
+        tail, most = self._tail, self._limits.page
         if self._covers(position):
             start = position + 1 - tail[0].seq
-            part = list(islice(tail, start, start + PAGE))
+            part = list(islice(tail, start, start + most))
             return [made for made in part if which.matches(made)], part[-1].seq
         head = self._head
-        page = await self._store.read_events(position, which, PAGE)
-        more = page.cut or len(page) == PAGE
+        page = await self._store.read_events(position, which, most)
+        more = page.cut or len(page) == most
         return page, page[-1].seq if more else max(head, page[-1].seq if page else position)
 
     async def finished(self, task_id: str) -> None:
@@ -355,11 +369,12 @@ def _large(made: Event) -> bool:
 class _Watcher:
     """Live events one follower has not taken yet."""
 
-    def __init__(self, which: EventFilter) -> None:
+    def __init__(self, which: EventFilter, most: int) -> None:
         self.waiting: deque[Event] = deque()
         self.sources: set[str] = set()
         """Other processes whose live events it was offered."""
         self._which = which
+        self._most = most
         self._dropped = 0
 
     def offer(self, live: Event, source: str | None) -> bool:
@@ -368,7 +383,7 @@ class _Watcher:
             return False
         if source is not None:
             self.sources.add(source)
-        if len(self.waiting) >= LIVE_WAITING:
+        if len(self.waiting) >= self._most:
             self._dropped += 1
             return False
         self.waiting.append(live)

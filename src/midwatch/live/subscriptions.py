@@ -25,9 +25,11 @@ Handler = Callable[[Event], Awaitable[object]]
 HANDLER_SECONDS = 60.0
 MOST_WAITING = 1000
 PAUSE_SECONDS = 1.0
+"""Before one goes on that found no store."""
 SAVE_SECONDS = 0.05
 """How much of a durable one's work may be done again after a crash, if the handler is quick."""
 STOP_SECONDS = 5.0
+"""For a handler that is to end."""
 
 
 class Source(Protocol):
@@ -130,9 +132,10 @@ class Subscription:
 class _Following(Subscription):
     """Follows the log from `position` on."""
 
-    def __init__(self, *args: Any, source: Source, store: EventLog, position: int, durable: bool) -> None:
+    def __init__(self, *args: Any, source: Source, pause: float, store: EventLog, position: int, durable: bool) -> None:
         super().__init__(*args)
         self._source = source
+        self._pause = pause
         self._store = store
         self._position = self._saved = position
         self._durable = durable
@@ -157,7 +160,7 @@ class _Following(Subscription):
             except Exception:
                 log.exception("subscription %s begins again", self.name)
             self._busy = False
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(self._pause)
 
     async def _each(self, batches: AsyncGenerator[Sequence[Event], None], leads: Callable[[], bool]) -> bool:
         """Whether there will never be more."""
@@ -198,9 +201,10 @@ class _Following(Subscription):
 class _Tapping(Subscription):
     """Takes what happens now, live events too, for as long as there is room."""
 
-    def __init__(self, *args: Any, source: Source, most: int) -> None:
+    def __init__(self, *args: Any, source: Source, pause: float, most: int) -> None:
         super().__init__(*args)
         self._source = source
+        self._pause = pause
         self._most = most
         self._queue: deque[Event] = deque()
         self._missing = 0
@@ -223,7 +227,7 @@ class _Tapping(Subscription):
                     return
             except StoreError as problem:
                 log.warning("subscription %s waits for the store: %s", self.name, problem)
-                await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(self._pause)
 
     def _offer(self, told: Event) -> None:
         if told.kind == "gap":  # told below, with what is missing here
@@ -256,10 +260,20 @@ class _Tapping(Subscription):
 class Subscriptions:
     """All of this process."""
 
-    def __init__(self, store: EventLog, source: Source, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: EventLog,
+        source: Source,
+        clock: Clock,
+        *,
+        pause_seconds: float = PAUSE_SECONDS,
+        stop_seconds: float = STOP_SECONDS,
+    ) -> None:
         self._store = store
         self._source = source
         self._clock = clock
+        self._pause = pause_seconds
+        self._stop_seconds = stop_seconds
         self._known: dict[str, Subscription] = {}
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
 
@@ -289,13 +303,13 @@ class Subscriptions:
         position = (await self._store.log_bounds()).last_seq
         about = (name, handler, which, self._clock, seconds)
         if live:
-            tap = self._known[name] = _Tapping(*about, source=self._source, most=most)
+            tap = self._known[name] = _Tapping(*about, source=self._source, pause=self._pause, most=most)
             self._spawn(name, tap.take(position), tap.run())
             return tap
         if durable:
             position = await self._cursor(name, position)
         follower = self._known[name] = _Following(
-            *about, source=self._source, store=self._store, position=position, durable=durable
+            *about, source=self._source, pause=self._pause, store=self._store, position=position, durable=durable
         )
         self._spawn(name, follower.run(leads))
         return follower
@@ -316,7 +330,7 @@ class Subscriptions:
         tasks = self._tasks.pop(name)
         for task in tasks:
             task.cancel()
-        _, left = await asyncio.wait(tasks, timeout=STOP_SECONDS)
+        _, left = await asyncio.wait(tasks, timeout=self._stop_seconds)
         if left:
             log.warning("subscription %s does not end; its handler ignores that it is cancelled", name)
         await self._known.pop(name).stopped()

@@ -11,7 +11,7 @@ import logging
 import random
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock, Timer
 from midwatch.base.errors import Conflict, DeliveryError, MidwatchError
@@ -24,14 +24,26 @@ log = logging.getLogger("midwatch.courier")
 
 LANE_WIDTH = 8
 """Sends of one channel at once."""
-SEND_SECONDS = 15.0
-STOP_SECONDS = 2.0
 PAUSE_SECONDS, LONGEST_PAUSE = 1.0, 60.0
 """Before the store is tried again after an error, and at most."""
 BATCH, MOST_HELD = 50, 20_000
 CROWDED, CROWDED_SECONDS = 500, 0.25
 """With so many in hand the store is read no more often than this: each look reads them all again."""
 ERROR_SHOWN = 500
+
+
+class Patience(NamedTuple):
+    """How long a courier waits, in seconds."""
+
+    send: float = 15.0
+    """For one send."""
+    stop: float = 2.0
+    """For what is due when it is to end."""
+    nap: float = LONGEST_NAP
+    """At most, before it looks again for what is due later."""
+
+
+PATIENCE = Patience()
 
 
 class Store(DeliveryStore, Protocol):
@@ -63,7 +75,15 @@ class _Lane:
 class Courier:
     """Loop: sends what is due while this process leads. It sleeps until it is woken or something becomes due."""
 
-    def __init__(self, store: Store, clock: Clock, channels: Mapping[str, Channel], leads: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        channels: Mapping[str, Channel],
+        leads: Callable[[], bool],
+        patience: Patience = PATIENCE,
+    ) -> None:
+        self._patience = patience
         self._store = store
         self._clock = clock
         self._channels = channels
@@ -93,7 +113,7 @@ class Courier:
         await asyncio.wait({loop})
         self._set_timer(None)
         try:
-            async with asyncio.timeout(STOP_SECONDS):
+            async with asyncio.timeout(self._patience.stop):
                 await self._drain()
         except TimeoutError:
             log.info("%d deliveries stay for the next start", self._held())
@@ -104,7 +124,7 @@ class Courier:
             for send in left:
                 send.cancel()
             if left:
-                await asyncio.wait(left, timeout=STOP_SECONDS)
+                await asyncio.wait(left, timeout=self._patience.stop)
 
     def wake(self) -> None:
         """Look for something to send: a delivery was written, or this process may lead now."""
@@ -169,7 +189,7 @@ class Courier:
             self._timer.cancel()
         self._timer = None
         if seconds is not None:
-            self._timer = self._clock.call_later(min(max(seconds, 0.0), LONGEST_NAP), self.wake)
+            self._timer = self._clock.call_later(min(max(seconds, 0.0), self._patience.nap), self.wake)
 
     async def _pause(self, seconds: float) -> None:
         over = asyncio.Event()
@@ -217,7 +237,7 @@ class Courier:
         if channel is None:
             return DeliveryError(f"no channel is called {name!r}; add [channels.{name}].", permanent=True)
         try:
-            async with asyncio.timeout(SEND_SECONDS) as limit:
+            async with asyncio.timeout(self._patience.send) as limit:
                 await channel.deliver(delivery)
         except DeliveryError as problem:
             return problem
@@ -227,7 +247,7 @@ class Courier:
                 raise
             return DeliveryError(f"channel {name}: {_told(problem)}.")
         except Exception as problem:
-            why = f"not sent within {SEND_SECONDS:g} s" if limit.expired() else _told(problem)
+            why = f"not sent within {self._patience.send:g} s" if limit.expired() else _told(problem)
             return DeliveryError(f"channel {name}: {why}.")
         return None
 

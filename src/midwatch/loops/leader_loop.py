@@ -19,12 +19,19 @@ class LeaderLoop:
     that fails is tried again and ends nothing."""
 
     def __init__(
-        self, clock: Clock, leads: Callable[[], bool], look: Callable[[], Awaitable[int | None]], log: logging.Logger
+        self,
+        clock: Clock,
+        leads: Callable[[], bool],
+        look: Callable[[], Awaitable[int | None]],
+        log: logging.Logger,
+        *,
+        nap: float = LONGEST_NAP,
     ) -> None:
         self._clock = clock
         self._leads = leads
         self._look = look
         self._log = log
+        self._longest_nap = nap
         self._bell = asyncio.Event()
         self._timer: Timer | None = None
         self._loop: asyncio.Task[None] | None = None
@@ -70,4 +77,4 @@ class LeaderLoop:
         if left <= 0:
             self._bell.set()
         else:
-            self._timer = self._clock.call_later(min(left, LONGEST_NAP), lambda: self._nap(wake_at))
+            self._timer = self._clock.call_later(min(left, self._longest_nap), lambda: self._nap(wake_at))

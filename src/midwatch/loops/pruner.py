@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from midwatch.base.clock import SECOND, Clock
+from midwatch.base.clock import LONGEST_NAP, SECOND, Clock
 from midwatch.domain.automation import AutomationStore
 from midwatch.domain.event import EventLog
 from midwatch.domain.task import TaskStore
@@ -35,12 +35,22 @@ class Retention(NamedTuple):
 class Pruner:
     """One per process; works while its process leads."""
 
-    def __init__(self, store: Store, clock: Clock, leads: Callable[[], bool], retention: Retention) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        leads: Callable[[], bool],
+        retention: Retention,
+        *,
+        every: float = PRUNE_SECONDS,
+        nap: float = LONGEST_NAP,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._retention = retention
+        self._every = every
         self._prune_at = clock.now() + int(FIRST_PRUNE_SECONDS * SECOND)
-        self._leader_loop = LeaderLoop(clock, leads, self._look, log)
+        self._leader_loop = LeaderLoop(clock, leads, self._look, log, nap=nap)
 
     async def start(self) -> None:
         """Begin. The first look is a minute later, so that a start is quick."""
@@ -58,7 +68,7 @@ class Pruner:
         now = self._clock.now()
         if now >= self._prune_at:
             await self.prune()
-            self._prune_at = now + int(PRUNE_SECONDS * SECOND)
+            self._prune_at = now + int(self._every * SECOND)
         return self._prune_at
 
     async def prune(self) -> tuple[int, int]:

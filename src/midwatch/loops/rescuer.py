@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from midwatch.base.clock import SECOND, Clock
+from midwatch.base.clock import LONGEST_NAP, SECOND, Clock
 from midwatch.base.errors import Conflict, LeaseLost, StoreError
 from midwatch.domain.approval import ApprovalStore, resolve
 from midwatch.domain.automation import AutomationStore
@@ -53,6 +53,7 @@ class Rescuer:
         reap: Callable[[Task], Awaitable[object]],
         settle: Settle = nothing,
         rescued: Callable[[], Awaitable[None]] | None = None,
+        nap: float = LONGEST_NAP,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -62,7 +63,7 @@ class Rescuer:
         self._reap = reap
         self._settle = settle
         self._rescued = rescued
-        self._leader_loop = LeaderLoop(clock, engine.leads, self._look, log)
+        self._leader_loop = LeaderLoop(clock, engine.leads, self._look, log, nap=nap)
 
     async def start(self) -> None:
         """Rescue what an earlier process left behind, then keep watch."""

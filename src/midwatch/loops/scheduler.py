@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from midwatch.base.clock import SECOND, Clock
+from midwatch.base.clock import LONGEST_NAP, SECOND, Clock
 from midwatch.base.errors import Conflict, StoreError
 from midwatch.domain import automation as automations
 from midwatch.domain import goal as goals
@@ -48,6 +48,8 @@ class Scheduler:
         templates: Templates | None = None,
         expire: Callable[[Handoff], Awaitable[None]] | None = None,
         submitter: str | None = None,
+        *,
+        nap: float = LONGEST_NAP,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -56,7 +58,7 @@ class Scheduler:
         self._templates = templates or Templates()
         self._expire = expire
         self._submitter = submitter
-        self._leader_loop = LeaderLoop(clock, leads, self.look, log)
+        self._leader_loop = LeaderLoop(clock, leads, self.look, log, nap=nap)
 
     async def start(self) -> None:
         """Begin. Harmless when it runs."""

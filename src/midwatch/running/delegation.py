@@ -16,8 +16,6 @@ from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.task import Task
 from midwatch.services.handoffs import HandoffOptions, Handoffs
 
-LINGER_SECONDS = 2.0
-"""How soon an agent that waits by requests has to ask again."""
 LEAVE_SECONDS = 5.0
 
 
@@ -26,20 +24,21 @@ class _Held:
     """A wait that lasts longer than one request."""
 
     waiting: asyncio.Task[None]
+    linger: float
     requests: int = 0
-    linger: asyncio.TimerHandle | None = None
+    timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
         """Somebody asks."""
         self.requests += 1
-        if self.linger is not None:
-            self.linger.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
 
     def end(self) -> None:
         """Nobody asks any more, unless soon."""
         self.requests -= 1
         if not self.requests and not self.waiting.done():
-            self.linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self.waiting.cancel)
+            self.timer = asyncio.get_running_loop().call_later(self.linger, self.waiting.cancel)
 
 
 class Giving:
@@ -106,7 +105,8 @@ class Giving:
         if held is None:
             if self._over or not handoff.open:
                 return
-            held = _Held(asyncio.get_running_loop().create_task(self._hold(handoff.id)))
+            waiting = asyncio.get_running_loop().create_task(self._hold(handoff.id))
+            held = _Held(waiting, self._handoffs.limits.linger)
             self._held[handoff.id] = held
         held.begin()
         try:

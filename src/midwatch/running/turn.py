@@ -51,6 +51,7 @@ from midwatch.services.rule_decision import narrow
 STEPS = (LlmRequest, LlmResponse, ToolExecStart, ToolExecEnd)
 MOST_UNWRITTEN = 500
 PAUSE_SECONDS = 0.5
+"""Before events are written again that the store did not take."""
 NOTED_SECONDS = 0.02
 CUT_OFF = "cut off when the turn ended"
 
@@ -95,6 +96,8 @@ class Host(Protocol):
 
 class LiveTurn:
     """Implements `midwatch.domain.agent.Turn` for one attempt."""
+
+    pause_seconds = PAUSE_SECONDS
 
     def __init__(self, host: Host, claim: Claim, thread_id: str | None) -> None:
         task = claim.task
@@ -544,7 +547,7 @@ class LiveTurn:
                     await self._host.store.apply(step)
                 except StoreUnavailable:
                     self._show_held()  # order is good, but nobody should look at a standing text for it
-                    await asyncio.sleep(PAUSE_SECONDS)
+                    await asyncio.sleep(self.pause_seconds)
                     if self._ended:
                         return
                     continue

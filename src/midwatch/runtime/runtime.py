@@ -16,10 +16,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from midwatch.agents.prices import listed_cost
-from midwatch.base.clock import SECOND, Clock, SystemClock
+from midwatch.base.clock import LONGEST_NAP, SECOND, Clock, SystemClock
 from midwatch.base.errors import Conflict
 from midwatch.base.home import Home, boot_id
 from midwatch.base.schedule import host_zone
@@ -36,8 +36,8 @@ from midwatch.domain.store import Commit, Store
 from midwatch.domain.task import Task
 from midwatch.engines.embedded import EmbeddedEngine
 from midwatch.live.telemetry import ENDS, Telemetry, Workflows, telemetry
-from midwatch.loops.courier import Courier
-from midwatch.loops.pruner import Pruner, Retention
+from midwatch.loops.courier import Courier, Patience
+from midwatch.loops.pruner import PRUNE_SECONDS, Pruner, Retention
 from midwatch.loops.rescuer import Rescuer
 from midwatch.loops.routines import Routines
 from midwatch.loops.scheduler import Scheduler
@@ -53,11 +53,24 @@ from midwatch.services.day_budget import Day, Purse
 log = logging.getLogger("midwatch.runtime")
 
 
-WATCHDOG_SECONDS = 60.0
-PRUNE_SECONDS = 3600.0
-HANDOFFS_SECONDS = 10.0
 SCHEDULED = frozenset({"automation", "goal", "session", "handoff"})
 """What the scheduler wants to hear of."""
+
+
+class Pace(NamedTuple):
+    """How often a runtime looks at what nothing wakes it for, in seconds."""
+
+    watchdog: float = 60.0
+    """For what is overdue, stuck or silent."""
+    prune: float = PRUNE_SECONDS
+    """For what is old."""
+    handoffs: float = 10.0
+    """For handoffs nobody waits for."""
+    nap: float = LONGEST_NAP
+    """At the wall clock, by whoever sleeps until some time."""
+
+
+PACE = Pace()
 
 
 class Runtime(Desk):
@@ -71,8 +84,11 @@ class Runtime(Desk):
         agents: dict[str, Agent],
         channels: dict[str, Channel],
         clock: Clock,
+        *,
+        pace: Pace = PACE,
     ) -> None:
         super().__init__(settings, home, store, agents, channels, clock)
+        self._pace = pace
         self._loopback: Loopback | None = None
         self._telemetry: Telemetry | None = None
         self._worker: Worker | None = None
@@ -130,7 +146,7 @@ class Runtime(Desk):
                 up.release()
 
     async def _start(self, role: Role) -> None:
-        settings = self.settings
+        settings, pace = self.settings, self._pace
         self.instance = Instance(
             id=self._id,
             role=role,
@@ -144,7 +160,7 @@ class Runtime(Desk):
         self._telemetry = telemetry()
         self._worker = self._build_worker()
         engine = self._engine = self._build_engine(self._worker, self.instance)
-        self._courier = Courier(self.store, self.clock, self.channels, engine.leads)
+        self._courier = Courier(self.store, self.clock, self.channels, engine.leads, Patience(nap=pace.nap))
         self._rescuer = Rescuer(
             self.store,
             self.clock,
@@ -154,14 +170,15 @@ class Runtime(Desk):
             reap=reap_left,
             settle=self.settlements.after,
             rescued=self.handoffs.call_off,
+            nap=pace.nap,
         )
         kept = settings.retention
         retention = Retention(kept.tasks, kept.task_age, kept.events, kept.event_age)
-        self._pruner = Pruner(self.store, self.clock, engine.leads, retention)
+        self._pruner = Pruner(self.store, self.clock, engine.leads, retention, every=pace.prune, nap=pace.nap)
         self.routines = self._routines(engine)
         terms, stop, prompts = self.roster.terms_of, self.tasks.cancel, settings.goals.templates()
-        expire = self.handoffs.expire
-        self._scheduler = Scheduler(self.store, self.clock, engine.leads, terms, stop, prompts, expire)
+        about = (engine.leads, terms, stop, prompts, self.handoffs.expire)
+        self._scheduler = Scheduler(self.store, self.clock, *about, nap=pace.nap)
         if self.relay is not None:
             self.relay.open()
         await self._rescuer.start()
@@ -219,9 +236,9 @@ class Runtime(Desk):
 
     def _routines(self, engine: Engine) -> Routines:
         made = Routines(self.clock, engine.leads)
-        made.register("watchdog", WATCHDOG_SECONDS, self.alerts.tell)
-        made.register("prune", PRUNE_SECONDS, self._prune)
-        made.register("handoffs", HANDOFFS_SECONDS, self._tend_handoffs)
+        made.register("watchdog", self._pace.watchdog, self.alerts.tell)
+        made.register("prune", self._pace.prune, self._prune)
+        made.register("handoffs", self._pace.handoffs, self._tend_handoffs)
         return made
 
     def _purse(self) -> Purse:
@@ -276,7 +293,8 @@ class Runtime(Desk):
             pulse = PostgresPulse(url, instance.id)
             store: Any = self.store
             return ProcrastinateEngine(store, url, self.clock, worker, instance, pulse, self._leads_now)
-        engine = EmbeddedEngine(self.store, self.clock, self.home, worker, instance, self._leads_now)
+        about = (self.store, self.clock, self.home, worker, instance, self._leads_now)
+        engine = EmbeddedEngine(*about, nap=self._pace.nap)
         engine.live()
         return engine
 

@@ -35,8 +35,11 @@ log = logging.getLogger("midwatch.identity")
 class Tokens:
     """Service: makes, recognises and revokes tokens."""
 
-    def __init__(self, store: TokenStore, clock: Clock, owner_secret: str) -> None:
+    def __init__(
+        self, store: TokenStore, clock: Clock, owner_secret: str, *, most_of_actor: int = MOST_OF_AN_ACTOR
+    ) -> None:
         self._store = store
+        self._most_of_actor = most_of_actor
         self._clock = clock
         self._owner = hash_of(owner_secret)
         self._noting: dict[str, asyncio.Task[None]] = {}
@@ -151,8 +154,8 @@ class Tokens:
         return now
 
     async def _check_room(self, who: Actor, now: int) -> None:
-        if await self._store.count_tokens(who.name, now) >= MOST_OF_AN_ACTOR:
-            raise LimitReached(f"{who.name} is signed in {MOST_OF_AN_ACTOR} times; sign out somewhere first.")
+        if await self._store.count_tokens(who.name, now) >= self._most_of_actor:
+            raise LimitReached(f"{who.name} is signed in {self._most_of_actor} times; sign out somewhere first.")
 
     def _note(self, token: Token) -> None:
         """Have the use written, beside what the caller is here for."""

@@ -35,6 +35,7 @@ LOOK_SECONDS = 0.5
 """How often the writer looks whether another process has committed; twice a second, so that what it then causes (a
 cancelled agent's end) is done within the second."""
 BUSY_SECONDS = 5.0
+"""How long a lock of another program is waited for."""
 READERS = 2
 MEMORY = ":memory:"
 
@@ -102,13 +103,17 @@ def _explained(op: _Op, problem: Exception) -> Exception:
 class SqliteStore(VerbStore):
     """A store in one file, or in memory for tests."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(
+        self, path: Path | str, *, look_seconds: float = LOOK_SECONDS, busy_seconds: float = BUSY_SECONDS
+    ) -> None:
         super().__init__()
         self.path = str(path)
+        self._look_seconds = look_seconds
+        self._busy_seconds = busy_seconds
         self._statements = load(SQLITE)
         self._queue: queue.SimpleQueue[_Op | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
-        self._connection = open_database(self.path)
+        self._connection = open_database(self.path, busy_seconds)
         self._thread = threading.Thread(target=self._serve, name="midwatch-writer", daemon=True)
         self._local = threading.local()
         self._readers = ThreadPoolExecutor(READERS, "midwatch-reader")
@@ -168,7 +173,7 @@ class SqliteStore(VerbStore):
         """This thread's own connection, which cannot write."""
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
-            connection = _connect(self.path)
+            connection = _connect(self.path, self._busy_seconds)
             connection.execute("PRAGMA query_only = ON")
             self._local.connection = connection
             self._reading.append(connection)
@@ -189,16 +194,16 @@ class SqliteStore(VerbStore):
 
     def _serve(self) -> None:
         """Take what waits, commit it as one group, look for other processes' commits now and then."""
-        seen = self._data_version()
+        seen, pause = self._data_version(), self._look_seconds
         looked = time.monotonic()
         while True:
-            group, more = self._gather(max(0.0, looked + LOOK_SECONDS - time.monotonic()))
+            group, more = self._gather(max(0.0, looked + pause - time.monotonic()))
             if group:
                 self._commit(group)
             if not more:
                 self._connection.close()
                 return
-            if time.monotonic() - looked >= LOOK_SECONDS:
+            if time.monotonic() - looked >= pause:
                 looked = time.monotonic()
                 self._gone = self._identity is not None and _identity(self.path) != self._identity
                 version = self._data_version()
@@ -335,8 +340,8 @@ def _identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _connect(path: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+def _connect(path: str, busy_seconds: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA cache_size = -16000")
     except BaseException:
@@ -345,12 +350,12 @@ def _connect(path: str) -> sqlite3.Connection:
     return connection
 
 
-def open_database(path: str) -> sqlite3.Connection:
+def open_database(path: str, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Connection:
     """A connection for the writer, on the newest schema."""
     try:
         if path != MEMORY:
             Path(path).touch(mode=0o600, exist_ok=True)
-        connection = _connect(path)
+        connection = _connect(path, busy_seconds)
     except OSError as problem:
         raise StoreUnavailable(f"{path} cannot be opened: {problem.strerror}.") from None
     except sqlite3.Error as problem:

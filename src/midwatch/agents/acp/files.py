@@ -19,8 +19,9 @@ class Refused(Exception):
 class Files:
     """The files below one root. Its methods block: call them in a thread."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, longest: int = LONGEST_FILE) -> None:
         self.root = os.path.realpath(root)
+        self._longest = longest
 
     def place(self, path: str) -> str:
         """Where a path really leads, which is in the root."""
@@ -38,18 +39,18 @@ class Files:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             with os.fdopen(self._open(name, flags, folder, path), "rb") as file:
                 if line is None and limit is None:
-                    data = file.read(LONGEST_FILE + 1)
+                    data = file.read(self._longest + 1)
                 else:
-                    data = b"".join(_some(file, max(line or 1, 1), limit, path))
-        if len(data) > LONGEST_FILE:
-            raise Refused(f"{path} is larger than {LONGEST_FILE} bytes; ask for some of its lines")
+                    data = b"".join(_some(file, max(line or 1, 1), limit, path, self._longest))
+        if len(data) > self._longest:
+            raise Refused(f"{path} is larger than {self._longest} bytes; ask for some of its lines")
         return data.decode("utf-8", "replace")
 
     def write(self, path: str, content: str) -> None:
         """Make or replace a file; its folders are made, too."""
         data = content.encode("utf-8", "replace")
-        if len(data) > LONGEST_FILE:
-            raise Refused(f"{path} would be larger than {LONGEST_FILE} bytes")
+        if len(data) > self._longest:
+            raise Refused(f"{path} would be larger than {self._longest} bytes")
         real = self.place(path)
         with self._parent(real, make=True) as (folder, name):
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -85,16 +86,16 @@ class Files:
             os.close(here)
 
 
-def _some(file: BinaryIO, first: int, limit: int | None, path: str) -> Iterator[bytes]:
+def _some(file: BinaryIO, first: int, limit: int | None, path: str, longest: int) -> Iterator[bytes]:
     size = 0
-    for number, text in enumerate(iter(lambda: file.readline(LONGEST_FILE + 1), b""), 1):
+    for number, text in enumerate(iter(lambda: file.readline(longest + 1), b""), 1):
         if limit is not None and number >= first + limit:
             return
-        if len(text) > LONGEST_FILE:
-            raise Refused(f"line {number} of {path} is longer than {LONGEST_FILE} bytes")
+        if len(text) > longest:
+            raise Refused(f"line {number} of {path} is longer than {longest} bytes")
         if number < first:
             continue
         size += len(text)
         yield text
-        if size > LONGEST_FILE:
+        if size > longest:
             return

@@ -70,11 +70,11 @@ def bounds(tx: Tx) -> LogBounds:
     return LogBounds(*row)
 
 
-def prune(tx: Tx, before: int, keep: int) -> int:
+def prune(tx: Tx, before: int, keep: int, step: int = PRUNE_STEP) -> int:
     oldest, last = bounds(tx)
     fresh = tx.row("event.first_fresh", {"oldest": oldest, "before": before})
     too_old = (fresh[0] if fresh else last + 1) - 1
-    upto = min(max(too_old, last - keep), oldest + PRUNE_STEP - 1)
+    upto = min(max(too_old, last - keep), oldest + step - 1)
     gone = tx.run("event.prune_left", {"oldest": oldest})
     if upto >= oldest:
         gone += tx.run("event.prune", {"oldest": oldest, "upto": upto})
