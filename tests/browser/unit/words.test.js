@@ -1,9 +1,9 @@
 import { addressOf, needsCare, subjectOf } from "/web/attention.js";
 import { lastText } from "/web/pages/automations.js";
 import { standText } from "/web/pages/goals.js";
-import { noteOf, rootOf, whatOf } from "/web/passing.js";
+import { noteOf, rootOf, whatOf } from "/web/handoff-parts.js";
 import { surface } from "/web/place.js";
-import { known, nameOf, outcomeText, short, tokensOf } from "/web/standing.js";
+import { known, nameOf, outcomeText, short, tokensOf } from "/web/automation-parts.js";
 import { each, equal } from "./check.js";
 
 const handed = (task, more) => ({ id: "h_1", refusals: [], task, ...more });

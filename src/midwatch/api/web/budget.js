@@ -6,7 +6,7 @@ import { h, keyed, wishKey } from "./dom.js";
 import { dollars, tokens } from "./figures.js";
 import { isOpen } from "./model.js";
 import { ask, field, toast } from "./parts.js";
-import { meter, updateMeter } from "./standing.js";
+import { meter, updateMeter } from "./automation-parts.js";
 import { length, now, span } from "./time.js";
 
 const LIMITS = {

@@ -6,7 +6,7 @@ import { desk } from "../desk.js";
 import { h, say, wishKey } from "../dom.js";
 import { act, beginAt, empty, field, pageHead, showProblem } from "../parts.js";
 import { agentPicker, directoryPicker } from "../picker.js";
-import { nameOf } from "../standing.js";
+import { nameOf } from "../automation-parts.js";
 import { span } from "../time.js";
 
 const SHOWN = 5;

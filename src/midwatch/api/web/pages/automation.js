@@ -11,7 +11,7 @@ import {
 } from "../parts.js";
 import {
   alertLine, follow, known, nameOf, outcomeText, RUN_KINDS, runParts, short, tokensOf, updateRun, updateStanding,
-} from "../standing.js";
+} from "../automation-parts.js";
 import { dateTime, length, moment } from "../time.js";
 import { automationForm } from "./automation-form.js";
 import { lastText, runNow } from "./automations.js";

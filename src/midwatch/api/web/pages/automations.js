@@ -7,7 +7,7 @@ import { desk } from "../desk.js";
 import { h, perFrame, placed, say } from "../dom.js";
 import { icon } from "../icons.js";
 import { actButton, agoOf, attribute, command, empty, failure, pageHead, panel, skeleton, toast } from "../parts.js";
-import { alertLine, dots, follow, nameOf, RUN_KINDS, updateDots, updateStanding } from "../standing.js";
+import { alertLine, dots, follow, nameOf, RUN_KINDS, updateDots, updateStanding } from "../automation-parts.js";
 import "../strip.js";
 
 const STATUSES = ["active", "paused", "deleted"];

@@ -10,7 +10,7 @@ import {
 } from "../parts.js";
 import {
   alertLine, follow, known, nameOf, RUN_KINDS, runParts, short, tokensOf, updateRun, updateStanding,
-} from "../standing.js";
+} from "../automation-parts.js";
 import { dateTime, length, span } from "../time.js";
 import { isOpenGoal, meters, standText, updateMeters } from "./goals.js";
 

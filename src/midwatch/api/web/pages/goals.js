@@ -7,7 +7,9 @@ import { h, perFrame, placed, say } from "../dom.js";
 import { dollars } from "../figures.js";
 import { icon } from "../icons.js";
 import { agoOf, attribute, command, empty, failure, pageHead, skeleton } from "../parts.js";
-import { alertLine, follow, meter, nameOf, RUN_KINDS, short, updateMeter, updateStanding } from "../standing.js";
+import {
+  alertLine, follow, meter, nameOf, RUN_KINDS, short, updateMeter, updateStanding,
+} from "../automation-parts.js";
 import { length } from "../time.js";
 
 const STATUSES = {

@@ -6,8 +6,8 @@ import { h, keyed, perFrame, say, set, wishKey } from "../dom.js";
 import {
   actButton, attribute, confirmed, copyButton, elapsed, pageHead, panel, skeleton, taskLink, toast,
 } from "../parts.js";
-import { isOpenHandoff, rootOf, sourceOf, targetOf, updateMark, wayOf, whatOf } from "../passing.js";
-import { follow, known } from "../standing.js";
+import { isOpenHandoff, rootOf, sourceOf, targetOf, updateMark, wayOf, whatOf } from "../handoff-parts.js";
+import { follow, known } from "../automation-parts.js";
 import { dateTime, length } from "../time.js";
 
 const FORMS = { delegate: "delegate: the answer comes back", transfer: "transfer: the conversation has moved" };

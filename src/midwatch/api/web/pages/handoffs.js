@@ -4,8 +4,8 @@ import { asking, get, query } from "../api.js";
 import { go } from "../app.js";
 import { h, keyed, perFrame, say } from "../dom.js";
 import { act, command, empty, failure, pageHead, panel, skeleton } from "../parts.js";
-import { handoffRow, MOST, rootOf, updateHandoffRow } from "../passing.js";
-import { follow } from "../standing.js";
+import { handoffRow, MOST, rootOf, updateHandoffRow } from "../handoff-parts.js";
+import { follow } from "../automation-parts.js";
 
 const STATUSES = {
   "": [], open: ["pending", "accepted", "in_progress"], completed: ["completed"],

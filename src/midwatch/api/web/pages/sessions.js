@@ -7,7 +7,7 @@ import { h, perFrame, placed, say } from "../dom.js";
 import { icon } from "../icons.js";
 import { agentPicker, directoryPicker } from "../picker.js";
 import { act, agoOf, attribute, command, empty, failure, field, pageHead, showProblem, skeleton } from "../parts.js";
-import { follow } from "../standing.js";
+import { follow } from "../automation-parts.js";
 
 const PAGE = 50;
 

@@ -6,9 +6,9 @@ import { approvalList } from "../approval.js";
 import { askMore, drawBudget, isSpent } from "../budget.js";
 import { firstLine, h, insertSanitised, keyed, perFrame, say, set, wishKey } from "../dom.js";
 import { usageText } from "../figures.js";
-import { notice, relative, updateNotice, withWork } from "../kin.js";
+import { notice, relative, updateNotice, withWork } from "../lineage.js";
 import { after, isOpen, line, tone, waitText } from "../model.js";
-import { handOver, handoffRow, updateHandoffRow } from "../passing.js";
+import { handOver, handoffRow, updateHandoffRow } from "../handoff-parts.js";
 import {
   actButton, agoOf, attribute, confirmed, copyButton, elapsed, empty, pageHead, panel, promptText, sessionLink,
   skeleton, statusMark, toast, updateElapsed, updateStatus,

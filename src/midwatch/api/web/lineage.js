@@ -4,7 +4,7 @@ import { post } from "./api.js";
 import { desk } from "./desk.js";
 import { firstLine, h, say } from "./dom.js";
 import { actButton, statusMark, toast } from "./parts.js";
-import { whatOf } from "./passing.js";
+import { whatOf } from "./handoff-parts.js";
 
 /** Its kin; of what was handed over the work, as the prompt may begin with all that was said before. */
 export function withWork({ lineage, handoffs }) {
