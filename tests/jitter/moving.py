@@ -3,10 +3,11 @@
 import asyncio
 import random
 
-from midwatch.testing import clock as testing
+from midwatch import testing
+from midwatch.testing import clock
 
 MOMENTS = (0.0, 0.0, 0.001, 0.004)
-settle = testing.settle
+settle = clock.settle
 
 
 async def longer(turns: int = 20) -> None:
@@ -16,4 +17,4 @@ async def longer(turns: int = 20) -> None:
     await settle(turns)
 
 
-testing.settle = longer
+clock.settle = testing.settle = longer

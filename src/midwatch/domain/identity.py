@@ -192,6 +192,3 @@ def _about(token: Token) -> dict[str, Any]:
 
 def _root(token: Token | None) -> str | None:
     return None if token is None else token.root or token.id
-
-
-# -- the service -------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from midwatch.base.clock import iso
 from midwatch.domain.changes import Fence
 
 Role = Literal["up", "library", "run", "worker"]
+DEAD_SECONDS = 8.0
+"""Where processes prove their lives by heartbeats, one that has not written its own for this long is dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +58,6 @@ class InstanceStore(Protocol):
     async def list_instances(self) -> list[Instance]:
         """All that are known, oldest first."""
         ...
-
-
-DEAD_SECONDS = 8.0
-"""Where processes prove their lives by heartbeats, one that has not written its own for this long is dead."""
 
 
 class Beat(NamedTuple):

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from midwatch.domain.event import Event
 
+EVERYBODY = "*"
+
 
 class Relay(Protocol):
     """Port: carries messages between processes. One arrives whole and in order, or not at all, and that is told.
@@ -62,6 +64,3 @@ class Audience(Protocol):
 
     def lost_from(self, source: str, dropped: int) -> None:
         """Tell those who watch that process that live events of it are missing."""
-
-
-EVERYBODY = "*"

@@ -26,6 +26,18 @@ Reason = Literal["cancel", "yield", "budget", "shutdown", "timeout", "lost"]
 """Why a turn is being stopped."""
 ERROR_SHOWN = 4000
 STUCK = TurnResult(outcome="error", stuck=True)
+LIMIT_PAUSES = (300.0, 900.0, 1800.0, 3600.0)
+"""Before a task goes on whose provider's limit was used up, when nobody said until when."""
+LIMIT_GRACE_SECONDS = 1.0
+"""After the limit's end; a provider's clock may differ a little from ours."""
+LONGEST_LIMIT_SECONDS = 32 * 86400.0
+"""A reset further away than this is taken for a mistake of whoever told it."""
+SHOWN = 500
+RELEASED: Mapping[str, Any] = {
+    "status": "pending", "wait": None, "stop_requested": None, "lease_owner": None, "pgid": None, "pgid_mark": None,
+    "token_hash": None,
+}  # fmt: skip
+"""What a task loses when it goes back to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,28 +138,6 @@ def turn_status(reason: Reason | None, verdict: Verdict) -> str:
     if reason not in (None, "budget"):
         return "aborted"
     return "budget" if reason == "budget" or verdict.outcome == "budget" else "error"
-
-
-LIMIT_PAUSES = (300.0, 900.0, 1800.0, 3600.0)
-"""Before a task goes on whose provider's limit was used up, when nobody said until when."""
-
-
-LIMIT_GRACE_SECONDS = 1.0
-"""After the limit's end; a provider's clock may differ a little from ours."""
-
-
-LONGEST_LIMIT_SECONDS = 32 * 86400.0
-"""A reset further away than this is taken for a mistake of whoever told it."""
-
-
-SHOWN = 500
-
-
-RELEASED: Mapping[str, Any] = {
-    "status": "pending", "wait": None, "stop_requested": None, "lease_owner": None, "pgid": None, "pgid_mark": None,
-    "token_hash": None,
-}  # fmt: skip
-"""What a task loses when it goes back to wait."""
 
 
 def back(task: Task, told: TaskInterrupted | TaskWaiting, now: int, **fields: object) -> Changes:

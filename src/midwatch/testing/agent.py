@@ -27,9 +27,6 @@ from midwatch.domain.event import MessageDelta, MessageUpdate, Payload, ToolExec
 from midwatch.domain.session import Session
 from midwatch.domain.task import Outcome
 
-# -- time --------------------------------------------------------------------------------------------------------
-
-
 # -- agents ------------------------------------------------------------------------------------------------------
 
 Step = Callable[[Turn], Awaitable[Any]]
@@ -223,6 +220,3 @@ class _LastingConversation(_ScriptedConversation):
     async def close(self) -> None:
         self.alive = False
         await super().close()
-
-
-# -- channels ----------------------------------------------------------------------------------------------------
