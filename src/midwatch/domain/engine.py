@@ -36,7 +36,7 @@ class Engine(Protocol):
         ...
 
     def leads(self) -> bool:
-        """Whether this process runs the loops (courier, watchdog, ...) now. Takes the lead when it is free."""
+        """Whether this process runs the loops (courier, rescuer, ...) now. Takes the lead when it is free."""
         ...
 
     def dead(self, owners: Iterable[str]) -> set[str]:

@@ -13,7 +13,7 @@ from midwatch.domain.task import TaskStore
 from midwatch.loops.leader_loop import LeaderLoop
 from midwatch.services.automations import kept_since
 
-log = logging.getLogger("midwatch.watchdog")
+log = logging.getLogger("midwatch.pruner")
 
 PRUNE_SECONDS = 3600.0
 FIRST_PRUNE_SECONDS = 60.0

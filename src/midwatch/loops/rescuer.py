@@ -27,7 +27,7 @@ from midwatch.running.outcome import together
 from midwatch.services.approvals import Approvals
 from midwatch.services.task_endings import Settle, nothing, settled
 
-log = logging.getLogger("midwatch.watchdog")
+log = logging.getLogger("midwatch.rescuer")
 
 LIFE_CHECK_SECONDS = 1.0
 PAUSE_SECONDS = 1.0
