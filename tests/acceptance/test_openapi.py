@@ -19,7 +19,7 @@ import pytest
 from servers import Server
 
 REQUESTS = 4000
-EXAMPLES_EACH = 40
+EXAMPLES_EACH = 25
 SELDOM = {
     "POST /api/v1/sign-in",
     "POST /api/v1/sessions/{key}/keys",
