@@ -30,6 +30,8 @@ from midwatch.services.task_endings import Settle, nothing, settled
 log = logging.getLogger("midwatch.rescuer")
 
 LIFE_CHECK_SECONDS = 1.0
+LOOK_SECONDS = 3600.0
+"""At least this often it looks, though nothing woke it."""
 PAUSE_SECONDS = 1.0
 LOST = "the process that ran it ended, and half-done work is not repeated unasked. Look at what it left, then retry it."
 CUT_OFF = "cut off when its process ended"
@@ -79,7 +81,7 @@ class Rescuer:
         """Something changed that may matter here."""
         self._leader_loop.ring()
 
-    async def _look(self) -> int | None:
+    async def _look(self) -> int:
         """Do what is due; when to look again."""
         now = self._clock.now()
         others_run = await self.rescue()
@@ -87,10 +89,10 @@ class Rescuer:
         if expiry is not None and expiry <= now:
             await self._approvals.expire()
             expiry = await self._store.next_expiry()
-        times = [] if expiry is None else [expiry]
-        if others_run:
-            times.append(now + int(LIFE_CHECK_SECONDS * SECOND))
-        return min(times, default=None)
+        times = [now + int((LIFE_CHECK_SECONDS if others_run else LOOK_SECONDS) * SECOND)]
+        if expiry is not None:
+            times.append(expiry)
+        return min(times)
 
     # -- rescue --------------------------------------------------------------------------------------------------
 

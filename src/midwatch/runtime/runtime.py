@@ -351,6 +351,8 @@ class Runtime(Desk):
             self._scheduler.wake()
         if commit.foreign or "approval" in commit.topics:
             self._rescuer.wake()
+        if commit.foreign and self._pruner is not None:  # whoever led may be gone
+            self._pruner.wake()
 
     def _leads_now(self) -> None:
         for loop in (self._courier, self._rescuer, self._pruner, self._scheduler):

@@ -119,7 +119,7 @@ def narrow(asked: Question, root: str | None) -> Pattern | None:
     if look.place is None or asked.kind == "choice":
         return None
     if asked.command is not None:
-        if look.argv is None or any(one.startswith("*") for one in look.argv) or len(asked.command) > LONGEST:
+        if len(asked.command) > LONGEST or look.argv is None or any(one.startswith("*") for one in look.argv):
             return None
         made = Pattern(asked.kind, shlex.join(look.argv), None, look.place)
     elif asked.kind in TARGETED and len(asked.paths) == 1:
