@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +15,8 @@ from typing import Any
 
 import httpx2
 
-from servers import PROGRAM, eventually, processes_with
+from commands import start
+from servers import eventually, processes_with
 
 ECHO = """
 import os, sys
@@ -42,21 +42,23 @@ class Alone:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("MIDWATCH_", "AGENTAPI_"))}
         self.errors = folder / "errors.log"
         self.mark = f"AGENTAPI_TEST={folder}"
+        (its_stdin, stdin_end), (stdout_end, its_stdout) = os.pipe(), os.pipe()
+        self.stdin, self.stdout = os.fdopen(stdin_end, "w"), os.fdopen(stdout_end)
         with self.errors.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [PROGRAM, "agentapi", "server", "--port", "0", "--json", *flags, "--", *agent],
-                env={**kept, "TMPDIR": str(folder), "AGENTAPI_TEST": str(folder), **env}, cwd=folder, text=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
+            self.process = start(
+                ["agentapi", "server", "--port", "0", "--json", *flags, "--", *agent],
+                env={**kept, "TMPDIR": str(folder), "AGENTAPI_TEST": str(folder), **env}, log=errors, cwd=folder,
+                stdin=its_stdin, stdout=its_stdout,
             )  # fmt: skip
-        assert self.process.stdin is not None
+        os.close(its_stdin)
+        os.close(its_stdout)
         if stdin is not None:
-            self.process.stdin.write(stdin)
-            self.process.stdin.close()
+            self.stdin.write(stdin)
+            self.stdin.close()
         self.http = httpx2.AsyncClient(trust_env=False, timeout=60.0)
 
     async def started(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = await asyncio.to_thread(self.process.stdout.readline)
+        line = await asyncio.to_thread(self.stdout.readline)
         assert line, self.errors.read_text()
         told: dict[str, Any] = json.loads(line)
         self.http.base_url = httpx2.URL(told["url"])
@@ -92,6 +94,14 @@ class Alone:
             self.process.send_signal(number)
         return await asyncio.to_thread(self.process.wait, 60)
 
+    async def close(self) -> None:
+        """End it, if it runs, and close what was open to it."""
+        self.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(self.process.wait, 60)
+        self.stdin.close()
+        self.stdout.close()
+        await self.http.aclose()
+
 
 @asynccontextmanager
 async def alone(folder: Path, *flags: str, **wish: Any) -> AsyncIterator[Alone]:
@@ -101,12 +111,7 @@ async def alone(folder: Path, *flags: str, **wish: Any) -> AsyncIterator[Alone]:
         await made.started()
         yield made
     finally:
-        if made.process.poll() is None:
-            made.process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(made.process.wait, 60)
-        assert made.process.stdout is not None
-        made.process.stdout.close()
-        await made.http.aclose()
+        await made.close()
     assert await eventually(lambda: not processes_with(made.mark)), "a process was left behind"
     left = [*folder.glob("midwatch-agentapi-*"), *folder.glob("agentapi-uploads-*")]
     assert left == [] or made.process.returncode == -signal.SIGKILL

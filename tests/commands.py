@@ -26,6 +26,8 @@ LOADED = (
     "midwatch.client",
     "midwatch.runtime.runtime",
     "midwatch.runtime.serve",
+    "midwatch.runtime.serve_agentapi",
+    "midwatch.agents.terminal.kind",
     "midwatch.engines.embedded",
     "httpcore2",
     "anyio._backends._asyncio",
@@ -55,11 +57,16 @@ def run(
         return subprocess.CompletedProcess(arguments, status, stdout.read().decode(), stderr.read().decode())
 
 
-def start(arguments: Sequence[str], *, env: Mapping[str, str], log: BinaryIO) -> Process:
-    """Start a command in a session of its own, as `subprocess.Popen` does; what it says goes to `log`."""
-    request = {"arguments": list(arguments), "env": dict(env), "cwd": str(Path.cwd()), "session": True}
+def start(
+    arguments: Sequence[str], *, env: Mapping[str, str], log: BinaryIO, cwd: Path | None = None,
+    stdin: int | None = None, stdout: int | None = None,
+) -> Process:  # fmt: skip
+    """Start a command in a session of its own, as `subprocess.Popen` does. It reads and writes the files that are
+    named; without them it reads nothing, and what it says goes to `log`."""
+    request = {"arguments": list(arguments), "env": dict(env), "cwd": str(cwd or Path.cwd()), "session": True}
     with Path(os.devnull).open("rb") as nothing:
-        return Process(request, (nothing.fileno(), log.fileno(), log.fileno()))
+        read = nothing.fileno() if stdin is None else stdin
+        return Process(request, (read, log.fileno() if stdout is None else stdout, log.fileno()))
 
 
 class Process:
@@ -84,6 +91,11 @@ class Process:
         if status is None:
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
         return status
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
 
     def _status(self, seconds: float | None) -> int | None:
         if self.returncode is None:
@@ -127,6 +139,7 @@ def _end(connection: socket.socket, started: subprocess.Popen[bytes]) -> None:
 def serve(connection: socket.socket) -> None:
     """Fork for each command. Who waits for it is a fork, too, so that many can run at once."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    atexit.register(_leave)  # before all others, so that it is called after them
     for name in LOADED:
         importlib.import_module(name)
     gc.collect()
@@ -158,6 +171,8 @@ def _attend(request: dict[str, object], fds: list[int]) -> None:
         os.dup2(fd, number)
     for fd in fds:
         os.close(fd)
+    sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     _become(request)
 
 
@@ -174,8 +189,25 @@ def _become(request: dict[str, object]) -> NoReturn:
     sys.argv = ["midwatch", *arguments]
     from midwatch.cli.main import main
 
-    main(arguments)
+    global _status
+    try:
+        main(arguments)
+    except SystemExit as end:
+        _status = end.code
+        raise
     raise AssertionError("a command ends its process")
+
+
+_status: object = None
+
+
+def _leave() -> None:
+    """End a command that has done all it does at its end. Python would free each object on its own, which takes longer
+    than most commands, as every page it is on has to be copied first."""
+    if isinstance(_status, int):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_status)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ settings.load_profile("same")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How long the chaos test goes on, and which weeks are simulated."""
     parser.addoption("--chaos-seconds", type=float, default=40.0, help="how long the chaos test goes on")
-    parser.addoption("--seeds", type=int, default=100, help="how many weeks are simulated")
+    parser.addoption("--seeds", type=int, default=60, help="how many weeks are simulated")
     parser.addoption("--seed", type=int, default=None, help="simulate only the week of this seed")
 
 

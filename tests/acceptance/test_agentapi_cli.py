@@ -102,11 +102,7 @@ async def test_an_agent_that_exits_at_once(tmp_path: Path) -> None:
     try:
         assert await server.ended() == 1
     finally:
-        server.process.kill()
-        server.process.wait()
-        assert server.process.stdout is not None
-        server.process.stdout.close()
-        await server.http.aclose()
+        await server.close()
     assert "no key" in server.errors.read_text()
     assert await eventually(lambda: not processes_with(server.mark))
 
@@ -212,8 +208,7 @@ async def test_a_pipe_that_stays_open_delays_nothing(tmp_path: Path) -> None:
         await server.stable()
         await server.send("hello")
         assert await server.ended(signal.SIGTERM) == 0
-        assert server.process.stdin is not None
-        server.process.stdin.close()
+        server.stdin.close()
 
 
 async def test_flags_by_environment(tmp_path: Path) -> None:

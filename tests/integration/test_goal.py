@@ -304,7 +304,7 @@ async def test_A20_a_delay_ends_at_the_deadline_with_one_wrap_up_and_one_notice(
         assert await on.notices(made) == ["goal_timeout"]
         (told,) = await on.desk.store.list_deliveries(task_id=made.id)
         assert "half of it is done" in told.text
-        await on.later(48 * HOUR)
+        await on.later(4 * HOUR)
         assert await on.notices(made) == ["goal_timeout"]
 
 

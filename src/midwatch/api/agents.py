@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header
 
-from midwatch.api.dependencies import DeskDep, Who
+from midwatch.api.dependencies import PREFIX, DeskDep, Who
 from midwatch.api.reply import Json
 from midwatch.base.errors import NotFound, UnknownAgent
 from midwatch.domain.agent import Agent
@@ -18,7 +18,7 @@ from midwatch.wire.tasks import TaskInfo
 TEST_PROMPT = "Answer with the single word: ready"
 TEST_SECONDS = 120.0
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX, tags=["agents"])
 
 
 @router.get("/agents", responses={200: {"model": AgentPage}})

@@ -32,6 +32,7 @@ from midwatch.api import (
 )  # fmt: skip
 from midwatch.api.admission import Admission
 from midwatch.api.agentapi.app import mount as mount_agentapi
+from midwatch.api.dependencies import PREFIX
 from midwatch.api.guard import HEADERS, Guard
 from midwatch.api.reply import Problem, not_valid, problem, refused
 from midwatch.api.sse import Streams
@@ -39,7 +40,6 @@ from midwatch.base.errors import InvalidInput, MidwatchError
 from midwatch.base.version import __version__
 from midwatch.desk.desk import Desk
 
-PREFIX = "/api/v1"
 NOUNS = (
     system, now, tasks, terminals, sessions, worktrees, automations, goals, handoffs, events, approvals, rules, agents,
     deliveries, identity, cluster,
@@ -61,7 +61,7 @@ def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
     app.state.streams = Streams(max(10, desk.settings.max_connections * 3 // 5))
     app.state.failures = identity.Failures(desk.clock)
     for noun in NOUNS:
-        app.include_router(noun.router, prefix=PREFIX, tags=[noun.__name__.rpartition(".")[2]])
+        app.router.routes.extend(noun.router.routes)  # as they are: include_router would build each of them again
     mount_agentapi(app, desk)
     web.mount(app)
     describe.describe(app)

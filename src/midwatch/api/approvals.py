@@ -8,14 +8,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from midwatch.api.bodies import AnswerBody, ApprovalQuery
-from midwatch.api.dependencies import DeskDep, Who
+from midwatch.api.dependencies import PREFIX, DeskDep, Who
 from midwatch.api.reply import Json
 from midwatch.base.errors import Forbidden
 from midwatch.desk.desk import Desk
 from midwatch.domain.identity import Actor
 from midwatch.wire.approvals import ApprovalInfo, ApprovalPage
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX, tags=["approvals"])
 
 
 @router.get("/approvals", responses={200: {"model": ApprovalPage}})

@@ -17,7 +17,7 @@ from midwatch.api.bodies import (
     ImportBody,
     PreviewQuery,
 )
-from midwatch.api.dependencies import DeskDep, Who
+from midwatch.api.dependencies import PREFIX, DeskDep, Who
 from midwatch.api.reply import Json
 from midwatch.base.clock import SECOND, iso
 from midwatch.base.errors import InvalidInput
@@ -37,7 +37,7 @@ DAY_RUNS, DAY_RUNS_OF_ONE = 3000, 300
 LAST_RUNS = 10
 ONE: dict[int | str, dict[str, Any]] = {200: {"model": AutomationInfo}}
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX, tags=["automations"])
 
 
 async def shown(desk: Desk, found: Automation) -> dict[str, Any]:

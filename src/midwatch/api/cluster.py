@@ -7,14 +7,14 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from midwatch.api.dependencies import DeskDep, Who
+from midwatch.api.dependencies import PREFIX, DeskDep, Who
 from midwatch.api.reply import Json
 from midwatch.desk.desk import Desk
 from midwatch.desk.shared_database import processes_seen
 from midwatch.domain.instance import Instance
 from midwatch.wire.system import ClusterInfo
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX, tags=["cluster"])
 
 
 @router.get("/cluster", responses={200: {"model": ClusterInfo}})

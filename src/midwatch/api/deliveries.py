@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from midwatch.api.bodies import DeliveryQuery
-from midwatch.api.dependencies import DeskDep, Who
+from midwatch.api.dependencies import PREFIX, DeskDep, Who
 from midwatch.api.reply import Json
 from midwatch.wire.deliveries import DeliveryInfo, DeliveryPage
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX, tags=["deliveries"])
 
 
 @router.get("/deliveries", responses={200: {"model": DeliveryPage}})

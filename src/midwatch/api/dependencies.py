@@ -13,6 +13,8 @@ from midwatch.base.errors import Forbidden, StoreError
 from midwatch.desk.desk import Desk
 from midwatch.domain.identity import Actor
 
+PREFIX = "/api/v1"
+"""The path of every route of this version begins with it."""
 ACTOR = "midwatch.actor"
 CALL = "midwatch.call"
 """Where the guard puts what it found out into the scope of a request."""

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from midwatch.api.bodies import EventQuery
-from midwatch.api.dependencies import DeskDep, StillAllowed, Who
+from midwatch.api.dependencies import PREFIX, DeskDep, StillAllowed, Who
 from midwatch.api.reply import Json
 from midwatch.api.sse import Batches, EventStream, Shape, Streams
 from midwatch.base.errors import InvalidInput, NotFound, Pruned, StoreUnavailable
@@ -18,7 +18,7 @@ from midwatch.domain.identity import Actor
 from midwatch.domain.watch_state import State
 from midwatch.wire.events import EventPage
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX, tags=["events"])
 
 LastEventId = Annotated[str | None, Header(description="The seq of the last event that was seen.")]
 

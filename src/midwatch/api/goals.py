@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from midwatch.api.automations import run_of
 from midwatch.api.bodies import CompleteBody, DelayBody, GoalBody, GoalPatch, GoalQuery, HistoryQuery
-from midwatch.api.dependencies import DeskDep, Who
+from midwatch.api.dependencies import PREFIX, DeskDep, Who
 from midwatch.api.reply import Json
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import Forbidden
@@ -22,7 +22,7 @@ from midwatch.wire.goals import GoalInfo, GoalPage
 
 ONE: dict[int | str, dict[str, Any]] = {200: {"model": GoalInfo}}
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX, tags=["goals"])
 
 
 async def shown(desk: Desk, found: Goal) -> dict[str, Any]:

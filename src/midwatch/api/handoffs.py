@@ -11,7 +11,7 @@ from fastapi import APIRouter, Header, Query
 
 from midwatch.api.agent_rights import must_submit, place_for
 from midwatch.api.bodies import HandoffBody, HandoffQuery, WaitQuery
-from midwatch.api.dependencies import DeskDep, Who
+from midwatch.api.dependencies import PREFIX, DeskDep, Who
 from midwatch.api.reply import Json
 from midwatch.api.tasks import check_may
 from midwatch.base.errors import Conflict, Forbidden, HandoffError, InvalidInput
@@ -27,7 +27,7 @@ from midwatch.wire.handoffs import HandoffInfo, HandoffPage
 ONE: dict[int | str, dict[str, Any]] = {200: {"model": HandoffInfo}}
 MADE: dict[int | str, dict[str, Any]] = {201: {"model": HandoffInfo}}
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX, tags=["handoffs"])
 
 
 @router.post("/handoffs", status_code=201, responses=MADE)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 
 from midwatch.api.admission import COOKIE
 from midwatch.api.bodies import SignInBody, TokenBody
-from midwatch.api.dependencies import DeskDep, FromWhere, Owner, Who
+from midwatch.api.dependencies import PREFIX, DeskDep, FromWhere, Owner, Who
 from midwatch.api.reply import Json, problem
 from midwatch.base.clock import Clock, iso
 from midwatch.base.errors import InvalidInput, LimitReached, Unauthorized
@@ -21,7 +21,7 @@ MOST_OF_A_PEER, MOST_OF_ALL = 10, 100
 
 log = logging.getLogger("midwatch.guard")
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX, tags=["identity"])
 
 
 class Failures:

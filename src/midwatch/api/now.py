@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from midwatch.api.bodies import SinceQuery, UsageQuery
-from midwatch.api.dependencies import DeskDep
+from midwatch.api.dependencies import PREFIX, DeskDep
 from midwatch.api.reply import Json
 from midwatch.api.tasks import listed
 from midwatch.base.clock import SECOND, iso
@@ -25,7 +25,7 @@ SHOWN = 10
 TELLING = ("text", "tool", "question", "wait", "status")
 """Of a payload, what says most about what goes on."""
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX, tags=["now"])
 
 
 @router.get("/now", responses={200: {"model": Now}})

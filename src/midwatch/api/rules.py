@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from midwatch.api.bodies import RuleQuery
-from midwatch.api.dependencies import DeskDep, Who
+from midwatch.api.dependencies import PREFIX, DeskDep, Who
 from midwatch.api.reply import Json
 from midwatch.base.errors import Forbidden
 from midwatch.wire.approvals import RuleInfo, RulePage
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX, tags=["rules"])
 
 
 @router.get("/rules", responses={200: {"model": RulePage}})

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from midwatch.api.bodies import InterruptBody, MessageBody, MessageQuery, SessionBody, SessionQuery
-from midwatch.api.dependencies import DeskDep, StillAllowed, Who
+from midwatch.api.dependencies import PREFIX, DeskDep, StillAllowed, Who
 from midwatch.api.events import LastEventId, resume_point, stream, watched
 from midwatch.api.markdown import page_of
 from midwatch.api.reply import Json
@@ -24,7 +24,7 @@ SLASH = "\x1f"
 MOST_SHOWN = 4_000_000
 """Characters of one page of messages."""
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX, tags=["sessions"])
 
 
 class Keys:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from midwatch.api.bodies import DirectoryQuery
-from midwatch.api.dependencies import DeskDep, Who
+from midwatch.api.dependencies import PREFIX, DeskDep, Who
 from midwatch.api.reply import Json
 from midwatch.base.errors import Forbidden, InvalidInput, MidwatchError, NotFound, StoreUnavailable
 from midwatch.base.version import __version__
@@ -25,7 +25,7 @@ LOOKS = 5
 MOST_DIRECTORIES = 1000
 LIMITS = ("slots", "max_open", "max_open_per_actor", "max_running_per_actor", "max_waiting", "approval_expiry")
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX, tags=["system"])
 
 
 @router.get("/health", responses={200: {"model": Health}})

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query
 
 from midwatch.api.agent_rights import OF_TASKS, handed_in, origin
 from midwatch.api.bodies import RetryBody, SubmitBody, TaskQuery
-from midwatch.api.dependencies import DeskDep, Who
+from midwatch.api.dependencies import PREFIX, DeskDep, Who
 from midwatch.api.markdown import page_of
 from midwatch.api.reply import Json
 from midwatch.base.clock import iso
@@ -27,7 +27,7 @@ LISTED_TEXT = 2000
 KIN_TEXT = 200
 MOST_HANDOFFS = 100
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX, tags=["tasks"])
 
 
 @router.post("/tasks", status_code=201, responses={201: {"model": TaskInfo}})

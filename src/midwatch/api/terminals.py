@@ -8,14 +8,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from midwatch.api.bodies import KeysBody, ScreenQuery, SizeBody
-from midwatch.api.dependencies import DeskDep
+from midwatch.api.dependencies import PREFIX, DeskDep
 from midwatch.api.reply import Json
 from midwatch.api.sessions import Key
 from midwatch.base.errors import AgentError, Conflict
 from midwatch.domain.agent import Screenshot
 from midwatch.wire.sessions import Pressed, ScreenInfo
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX, tags=["terminals"])
 
 
 @router.get("/sessions/{key:path}/screen", responses={200: {"model": ScreenInfo}})

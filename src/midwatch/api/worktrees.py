@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from midwatch.api.bodies import DiffQuery, RemoveBody, WorktreeQuery
-from midwatch.api.dependencies import DeskDep, Who
+from midwatch.api.dependencies import PREFIX, DeskDep, Who
 from midwatch.api.reply import Json
 from midwatch.api.tasks import check_may
 from midwatch.base.errors import Forbidden, NotFound
@@ -16,7 +16,7 @@ from midwatch.domain.identity import Actor
 from midwatch.domain.worktree import PRESENT, WorktreeFilter
 from midwatch.wire.worktrees import WorktreeDiff, WorktreeInfo, WorktreeMerged, WorktreePage
 
-router = APIRouter()
+router = APIRouter(prefix=PREFIX, tags=["worktrees"])
 
 
 @router.get("/worktrees", responses={200: {"model": WorktreePage}})
