@@ -18,8 +18,8 @@ import pytest
 
 from servers import Server
 
-REQUESTS = 2000
-EXAMPLES_EACH = 12
+REQUESTS = 4000
+EXAMPLES_EACH = 25
 SELDOM = {
     "POST /api/v1/sign-in",
     "POST /api/v1/sessions/{key}/keys",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from midwatch.domain.agent import AgentTerms
 from midwatch.domain.event import EventFilter
 from midwatch.domain.instance import DEAD_SECONDS, Beat, Instance
 from midwatch.engines.heartbeat import BEAT_SECONDS, SOUND_SECONDS, Heartbeat
-from midwatch.engines.jobs import LOOK, queue_of
+from midwatch.engines.jobs import LOOK, open_queue, queue_app, queue_of
 from midwatch.engines.procrastinate import Hinter, ProcrastinateEngine, prepare
 from midwatch.engines.queue_upkeep import SPARE_JOBS, STALLED_SECONDS, QueueUpkeep
 from midwatch.stores.postgres import PostgresStore
@@ -232,6 +233,26 @@ def end_connections(url: str) -> None:
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
+
+
+async def test_a_queue_whose_opening_is_cancelled_leaves_nothing_behind() -> None:
+    others = asyncio.all_tasks()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        host, port = silent.getsockname()
+
+        async def use() -> None:
+            async with open_queue(queue_app(f"postgresql://nobody@{host}:{port}/nothing")):
+                raise AssertionError("nobody answers")
+
+        using = asyncio.create_task(use())
+        async with asyncio.timeout(30):
+            asked, _ = await asyncio.get_running_loop().sock_accept(silent)
+            using.cancel()
+            asked.close()
+            with pytest.raises(asyncio.CancelledError):
+                await using
+            await until(lambda: asyncio.all_tasks() == others)
 
 
 async def test_lost_connections_stop_no_agent_and_make_no_noise(

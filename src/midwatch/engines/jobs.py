@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -142,10 +142,21 @@ def queue_app(url: str) -> procrastinate.App:
     return procrastinate.App(connector=connector)
 
 
+@asynccontextmanager
+async def open_queue(app: procrastinate.App) -> AsyncIterator[procrastinate.App]:
+    """Open the app, and close it in every case. Its own context manager does not close a pool whose opening failed or
+    was cancelled, and a task of the pool that connects ignores its cancellation: the process would never end."""
+    try:
+        await app.open_async()
+        yield app
+    finally:
+        await app.close_async()
+
+
 async def prepare(url: str) -> None:
     """Make procrastinate's tables where they are missing."""
     try:
-        async with queue_app(url).open_async() as app:
+        async with open_queue(queue_app(url)) as app:
             if await app.check_connection_async():
                 return
             try:

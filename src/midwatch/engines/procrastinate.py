@@ -22,7 +22,7 @@ from midwatch.domain.event import TaskInterrupted, event
 from midwatch.domain.instance import Instance, Pulse
 from midwatch.domain.task import Task, end, meta, owned
 from midwatch.engines.heartbeat import Heartbeat
-from midwatch.engines.jobs import AWAY, LOOK, Jobs, look_for, queue_app, queue_of, reason
+from midwatch.engines.jobs import AWAY, LOOK, Jobs, look_for, open_queue, queue_app, queue_of, reason
 from midwatch.engines.jobs import Hinter as Hinter
 from midwatch.engines.jobs import prepare as prepare
 from midwatch.engines.queue_upkeep import CHORE_SECONDS, QueueUpkeep, SharedStore
@@ -235,7 +235,7 @@ class ProcrastinateEngine:
             began, why = self._clock.monotonic(), "its worker ended"
             self._look_around()
             try:
-                async with asyncio.timeout(None) as self._listening, self._app.open_async():
+                async with asyncio.timeout(None) as self._listening, open_queue(self._app):
                     await self._app.run_worker_async(
                         queues=[queue_of(agent) for agent in self._instance.agents],
                         concurrency=self._instance.slots,

@@ -14,7 +14,7 @@ from midwatch.base.clock import Clock
 from midwatch.base.errors import MidwatchError
 from midwatch.domain.instance import Instance
 from midwatch.domain.store import Store
-from midwatch.engines.jobs import AWAY, look_for, queue_app, queue_of, reason
+from midwatch.engines.jobs import AWAY, look_for, open_queue, queue_app, queue_of, reason
 
 log = logging.getLogger("midwatch.engine")
 
@@ -67,7 +67,7 @@ class QueueUpkeep:
 
     async def do(self) -> None:
         """Once."""
-        async with queue_app(self._url).open_async() as app:
+        async with open_queue(queue_app(self._url)) as app:
             await self._defer_again(app)
             for left in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=STALLED_SECONDS):
                 await app.job_manager.finish_job(left, jobs.Status.FAILED, delete_job=True)
