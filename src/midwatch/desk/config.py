@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
@@ -32,6 +33,8 @@ from midwatch.domain.handoff import TIMEOUT_SECONDS, Limits
 from midwatch.domain.identity import Role
 from midwatch.domain.rule import ASK, Policy
 from midwatch.wire.fields import Seconds
+
+FILE = "midwatch.toml"
 
 
 def _database(value: Any) -> Any:
@@ -366,22 +369,18 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls))
+        return (init_settings, env_settings)
 
     @classmethod
     def load(cls, home: str | os.PathLike[str] | None = None, **overrides: Any) -> Settings:
         """Settings of a home directory, or BadConfig with the place and the reason. Overrides win over all."""
         place = _place(Path(home or os.environ.get("MIDWATCH_HOME") or "~/.midwatch"))
-        file = place / "midwatch.toml"
-
-        class Located(cls):  # type: ignore[valid-type,misc]  # the file's place is a class-level setting of the library
-            model_config = SettingsConfigDict(toml_file=file)
-
+        file = place / FILE
         try:
             _refuse_unknown(file)
             if unknown := set(overrides) - set(cls.model_fields):
                 raise BadConfig(f"there is no setting called {', '.join(sorted(unknown))}.")
-            made: Settings = Located(home=place, **overrides)
+            return _SettingsOfHome(home=place, **overrides)
         except ValidationError as problem:
             first = problem.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"] if not ALTERNATIVE.match(str(part)))
@@ -393,7 +392,18 @@ class Settings(BaseSettings):
             raise BadConfig(f"{problem}; it is JSON in the environment.") from None
         except OSError as problem:
             raise BadConfig(f"{file} cannot be read: {problem.strerror}.") from None
-        return made
+
+
+class _SettingsOfHome(Settings):
+    """Settings that are read from the file of their home, too."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *others: Any, **named: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        assert isinstance(init_settings, InitSettingsSource)
+        file = TomlConfigSettingsSource(settings_cls, toml_file=init_settings.init_kwargs["home"] / FILE)
+        return (*super().settings_customise_sources(settings_cls, init_settings, *others, **named), file)
 
 
 def _refuse_unknown(file: Path) -> None:
@@ -409,7 +419,7 @@ def _refuse_unknown(file: Path) -> None:
 
 def add_agent(home: Path, name: str, section: Mapping[str, Any]) -> Path:
     """Write `[agents.NAME]` to the end of midwatch.toml; the rest of the file stays as it is. Returns the file."""
-    file = home / "midwatch.toml"
+    file = home / FILE
     check_name(name)
     if name in Settings.load(home).agents:
         raise Conflict(f"{file} has an agent {name!r} already; change it there, or choose another name.")
