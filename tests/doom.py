@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,13 @@ from midwatch.stores.sqlite import SqliteStore
 DIED = 77
 
 Life = Callable[[Path, str], Awaitable[None]]
+
+
+def places_of_death(scenarios: Iterable[str]) -> list[tuple[str, str]]:
+    """Before every write of each scenario, and once after every write, too: the store is then as it is before the next
+    write, but what is done between the two was not begun."""
+    before = [(name, "before") for name in scenarios]
+    return [*before, (before[0][0], "after")]
 
 
 def doom(die_at: int, *, after: bool) -> None:

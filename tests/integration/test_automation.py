@@ -24,7 +24,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from doom import DIED, die_everywhere
+from doom import DIED, die_everywhere, places_of_death
 from midwatch import Runtime, Settings
 from midwatch.base.clock import LONGEST_NAP, SECOND, SystemClock
 from midwatch.base.errors import AgentError, TransientError
@@ -492,8 +492,7 @@ async def live(home: Path, name: str) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("name", list(SCENARIOS))
+@pytest.mark.parametrize(("name", "when"), places_of_death(SCENARIOS))
 async def test_death_at_any_write_loses_and_doubles_nothing(tmp_path: Path, name: str, when: str) -> None:
     child = program("die", str(tmp_path), name, when)
     out, _ = await asyncio.to_thread(child.communicate)
