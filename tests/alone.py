@@ -42,16 +42,16 @@ class Alone:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("MIDWATCH_", "AGENTAPI_"))}
         self.errors = folder / "errors.log"
         self.mark = f"AGENTAPI_TEST={folder}"
-        (its_stdin, stdin_end), (stdout_end, its_stdout) = os.pipe(), os.pipe()
-        self.stdin, self.stdout = os.fdopen(stdin_end, "w"), os.fdopen(stdout_end)
+        (server_stdin, our_stdin), (our_stdout, server_stdout) = os.pipe(), os.pipe()
+        self.stdin, self.stdout = os.fdopen(our_stdin, "w"), os.fdopen(our_stdout)
         with self.errors.open("ab") as errors:
             self.process = start(
                 ["agentapi", "server", "--port", "0", "--json", *flags, "--", *agent],
                 env={**kept, "TMPDIR": str(folder), "AGENTAPI_TEST": str(folder), **env}, log=errors, cwd=folder,
-                stdin=its_stdin, stdout=its_stdout,
+                stdin=server_stdin, stdout=server_stdout,
             )  # fmt: skip
-        os.close(its_stdin)
-        os.close(its_stdout)
+        os.close(server_stdin)
+        os.close(server_stdout)
         if stdin is not None:
             self.stdin.write(stdin)
             self.stdin.close()
@@ -95,7 +95,7 @@ class Alone:
         return await asyncio.to_thread(self.process.wait, 60)
 
     async def close(self) -> None:
-        """End it, if it runs, and close what was open to it."""
+        """Stop the server if it runs, and close the pipes and the HTTP client."""
         self.process.send_signal(signal.SIGTERM)
         await asyncio.to_thread(self.process.wait, 60)
         self.stdin.close()

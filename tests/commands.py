@@ -61,12 +61,12 @@ def start(
     arguments: Sequence[str], *, env: Mapping[str, str], log: BinaryIO, cwd: Path | None = None,
     stdin: int | None = None, stdout: int | None = None,
 ) -> Process:  # fmt: skip
-    """Start a command in a session of its own, as `subprocess.Popen` does. It reads and writes the files that are
-    named; without them it reads nothing, and what it says goes to `log`."""
+    """Start a command in a session of its own, as `subprocess.Popen` does. `stdin` and `stdout` are file descriptors;
+    without them its input is empty and its output goes to `log`."""
     request = {"arguments": list(arguments), "env": dict(env), "cwd": str(cwd or Path.cwd()), "session": True}
     with Path(os.devnull).open("rb") as nothing:
-        read = nothing.fileno() if stdin is None else stdin
-        return Process(request, (read, log.fileno() if stdout is None else stdout, log.fileno()))
+        fds = (nothing.fileno() if stdin is None else stdin, log.fileno() if stdout is None else stdout, log.fileno())
+        return Process(request, fds)
 
 
 class Process:
@@ -93,7 +93,7 @@ class Process:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, if it has not ended."""
+        """Send it a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -139,7 +139,7 @@ def _end(connection: socket.socket, started: subprocess.Popen[bytes]) -> None:
 def serve(connection: socket.socket) -> None:
     """Fork for each command. Who waits for it is a fork, too, so that many can run at once."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    atexit.register(_leave)  # before all others, so that it is called after them
+    atexit.register(_leave)  # registered first, so that it is called last
     for name in LOADED:
         importlib.import_module(name)
     gc.collect()
@@ -202,8 +202,8 @@ _status: object = None
 
 
 def _leave() -> None:
-    """End a command that has done all it does at its end. Python would free each object on its own, which takes longer
-    than most commands, as every page it is on has to be copied first."""
+    """End the process after all other exit handlers. If Python freed every object, each shared page of memory would be
+    copied first, and that takes longer than most commands."""
     if isinstance(_status, int):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -127,7 +127,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 @pytest.fixture
-async def memory() -> AsyncIterator[Store]:
+async def memory() -> AsyncIterator[SqliteStore]:
     """An empty store in memory."""
     opened = await SqliteStore.open(":memory:")
     yield opened

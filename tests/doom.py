@@ -17,11 +17,11 @@ DIED = 77
 Life = Callable[[Path, str], Awaitable[None]]
 
 
-def places_of_death(scenarios: Iterable[str]) -> list[tuple[str, str]]:
-    """Before every write of each scenario, and once after every write, too: the store is then as it is before the next
-    write, but what is done between the two was not begun."""
-    before = [(name, "before") for name in scenarios]
-    return [*before, (before[0][0], "after")]
+def list_deaths(scenarios: Iterable[str]) -> list[tuple[str, str]]:
+    """Return each scenario with a death before every write, and the first one also with a death after every write.
+    Both leave the same store behind; only the work between two writes has not begun after the earlier one."""
+    deaths = [(name, "before") for name in scenarios]
+    return [*deaths, (deaths[0][0], "after")]
 
 
 def doom(die_at: int, *, after: bool) -> None:

@@ -108,19 +108,21 @@ def progress(task: Task, text: str = "working") -> Event:
     return event(TaskProgress(text=text), CLOCK.now(), **meta(task))
 
 
-class Two:
-    """Agents demo and other."""
+class KnownAgents:
+    """A registry of some agents; the first one is the default."""
 
-    default = "demo"
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.default = names[0]
 
     def advice(self, agent: str) -> str | None:
         return None
 
     def terms(self, agent: str) -> AgentTerms | None:
-        return AgentTerms() if agent in self.known() else None
+        return AgentTerms() if agent in self.names else None
 
     def known(self) -> frozenset[str]:
-        return frozenset({"demo", "other"})
+        return frozenset(self.names)
 
     async def advertised(self, agent: str) -> AgentTerms | None:
         return None

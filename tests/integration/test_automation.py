@@ -24,7 +24,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from doom import DIED, die_everywhere, places_of_death
+from doom import DIED, die_everywhere, list_deaths
 from midwatch import Runtime, Settings
 from midwatch.base.clock import LONGEST_NAP, SECOND, SystemClock
 from midwatch.base.errors import AgentError, TransientError
@@ -85,11 +85,11 @@ ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
 
 DAYS, SPRING, AUTUMN = 45, "2026-02-25", "2026-09-25"
 SKIPPED = {"Europe/Berlin": (3, 29, 3, 0), "America/New_York": (3, 8, 3, 0)}
-"""When a run came instead of one at 02:30, which did not exist on that day of spring."""
+"""The run that replaces 02:30 on the day in spring when that time does not exist: month, day, hour, minute."""
 
 
 @pytest.mark.parametrize("begin", [SPRING, AUTUMN])
-async def test_each_day_has_its_run_while_the_clocks_of_three_zones_change(home: Path, begin: str) -> None:
+async def test_each_day_has_one_run_when_clocks_change_in_three_zones(home: Path, begin: str) -> None:
     start = parse_moment(f"{begin}T00:00:00+00:00", 0, "UTC")
     clock = FakeClock(start)
     async with opened(home, clock, ScriptedAgent(result("ok"), name="it")) as desk:
@@ -492,7 +492,7 @@ async def live(home: Path, name: str) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("name", "when"), places_of_death(SCENARIOS))
+@pytest.mark.parametrize(("name", "when"), list_deaths(SCENARIOS))
 async def test_death_at_any_write_loses_and_doubles_nothing(tmp_path: Path, name: str, when: str) -> None:
     child = program("die", str(tmp_path), name, when)
     out, _ = await asyncio.to_thread(child.communicate)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from doom import DIED, die_everywhere, places_of_death
+from doom import DIED, die_everywhere, list_deaths
 from midwatch import Runtime, Settings
 from midwatch.base.clock import LONGEST_NAP, SECOND
 from midwatch.base.errors import AgentError
@@ -70,7 +70,7 @@ async def live(home: Path, name: str) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("name", "when"), places_of_death(SCENARIOS))
+@pytest.mark.parametrize(("name", "when"), list_deaths(SCENARIOS))
 async def test_death_at_any_write_of_a_goal_loses_and_doubles_nothing(tmp_path: Path, name: str, when: str) -> None:
     argv = [sys.executable, str(Path(__file__)), str(tmp_path), name, when]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}

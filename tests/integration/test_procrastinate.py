@@ -237,9 +237,9 @@ def end_connections(url: str) -> None:
 
 async def test_a_queue_whose_opening_is_cancelled_leaves_nothing_behind() -> None:
     others = asyncio.all_tasks()
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.setblocking(False)
-        host, port = silent.getsockname()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        host, port = server.getsockname()
 
         async def use() -> None:
             async with open_queue(queue_app(f"postgresql://nobody@{host}:{port}/nothing")):
@@ -247,9 +247,9 @@ async def test_a_queue_whose_opening_is_cancelled_leaves_nothing_behind() -> Non
 
         using = asyncio.create_task(use())
         async with asyncio.timeout(30):
-            asked, _ = await asyncio.get_running_loop().sock_accept(silent)
+            connection, _ = await asyncio.get_running_loop().sock_accept(server)
             using.cancel()
-            asked.close()
+            connection.close()
             with pytest.raises(asyncio.CancelledError):
                 await using
             await until(lambda: asyncio.all_tasks() == others)

@@ -31,7 +31,7 @@ from midwatch.services.automations import CHANGEABLE, KEPT_SECONDS, Automations,
 from midwatch.services.task_endings import TaskEndings
 from midwatch.services.tasks import Tasks
 from midwatch.testing import FakeClock
-from records import Meddled, Two, asking
+from records import KnownAgents, Meddled, asking
 
 HOUR = 3600 * SECOND
 ANN, BOB = Actor("ann", "operator"), Actor("bob", "operator")
@@ -62,7 +62,9 @@ def clock() -> FakeClock:
 @pytest.fixture
 def tasks(store: Meddled, clock: FakeClock) -> Tasks:
     settlements = TaskEndings(store, clock, terms)
-    return Tasks(store, clock, Two(), check_route, settle=lambda ended: settlements.after(Ended(ended)))
+    return Tasks(
+        store, clock, KnownAgents("demo", "other"), check_route, settle=lambda ended: settlements.after(Ended(ended))
+    )
 
 
 @pytest.fixture

@@ -23,30 +23,9 @@ from midwatch.services.goals import Goals
 from midwatch.services.tasks import Tasks
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock
-from records import a_goal, asking
+from records import KnownAgents, a_goal, asking
 
 HOUR = 3600 * SECOND
-
-
-class Agents:
-    """Two agents that are there."""
-
-    default = "demo"
-
-    def advice(self, agent: str) -> str | None:
-        return None
-
-    def terms(self, agent: str) -> AgentTerms | None:
-        return AgentTerms() if agent in ("demo", "judge") else None
-
-    def known(self) -> frozenset[str]:
-        return frozenset({"demo", "judge"})
-
-    async def advertised(self, agent: str) -> AgentTerms | None:
-        return None
-
-    async def live(self) -> frozenset[str]:
-        return self.known()
 
 
 class Desk:
@@ -56,7 +35,7 @@ class Desk:
         self.store = store
         self.clock = FakeClock()
         self.routes: list[str] = []
-        self.tasks = Tasks(store, self.clock, Agents(), self.check)
+        self.tasks = Tasks(store, self.clock, KnownAgents("demo", "judge"), self.check)
         self.goals = self.make()
 
     def make(self, **fields: Any) -> Goals:

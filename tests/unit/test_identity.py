@@ -33,10 +33,8 @@ FILE = "the-secret-in-the-file"
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[SqliteStore]:
-    opened = await SqliteStore.open(":memory:")
-    yield opened
-    await opened.close()
+def store(memory: SqliteStore) -> SqliteStore:
+    return memory
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from midwatch.base.errors import Conflict, InvalidInput, NotFound
@@ -16,10 +14,8 @@ from midwatch.testing import FakeClock, RecordingChannel
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[SqliteStore]:
-    opened = await SqliteStore.open(":memory:")
-    yield opened
-    await opened.close()
+def store(memory: SqliteStore) -> SqliteStore:
+    return memory
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,19 +14,17 @@ from midwatch.services.sessions import PAGE, Sessions
 from midwatch.services.tasks import Tasks
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock
-from records import Two, take
+from records import KnownAgents, take
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[SqliteStore]:
-    opened = await SqliteStore.open(":memory:")
-    yield opened
-    await opened.close()
+def store(memory: SqliteStore) -> SqliteStore:
+    return memory
 
 
 @pytest.fixture
 def sessions(store: SqliteStore, clock: FakeClock) -> Sessions:
-    return Sessions(store, clock, Tasks(store, clock, Two(), lambda route: route))
+    return Sessions(store, clock, Tasks(store, clock, KnownAgents("demo", "other"), lambda route: route))
 
 
 async def kinds(store: SqliteStore) -> list[str]:

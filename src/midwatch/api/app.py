@@ -61,7 +61,7 @@ def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
     app.state.streams = Streams(max(10, desk.settings.max_connections * 3 // 5))
     app.state.failures = identity.Failures(desk.clock)
     for noun in NOUNS:
-        app.router.routes.extend(noun.router.routes)  # as they are: include_router would build each of them again
+        app.router.routes.extend(noun.router.routes)  # include_router would build every route a second time
     mount_agentapi(app, desk)
     web.mount(app)
     describe.describe(app)

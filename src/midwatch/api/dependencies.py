@@ -14,7 +14,7 @@ from midwatch.desk.desk import Desk
 from midwatch.domain.identity import Actor
 
 PREFIX = "/api/v1"
-"""The path of every route of this version begins with it."""
+"""Every route of this API version starts with this path."""
 ACTOR = "midwatch.actor"
 CALL = "midwatch.call"
 """Where the guard puts what it found out into the scope of a request."""

@@ -395,7 +395,7 @@ class Settings(BaseSettings):
 
 
 class _SettingsOfHome(Settings):
-    """Settings that are read from the file of their home, too."""
+    """Settings that also read `midwatch.toml` in their home directory."""
 
     @classmethod
     def settings_customise_sources(

@@ -144,8 +144,8 @@ def queue_app(url: str) -> procrastinate.App:
 
 @asynccontextmanager
 async def open_queue(app: procrastinate.App) -> AsyncIterator[procrastinate.App]:
-    """Open the app, and close it in every case. Its own context manager does not close a pool whose opening failed or
-    was cancelled, and a task of the pool that connects ignores its cancellation: the process would never end."""
+    """Open the app and always close it again. procrastinate leaves the pool open when opening it fails or is cancelled.
+    The pool's tasks ignore cancellation while they connect, so the process would never end."""
     try:
         await app.open_async()
         yield app
