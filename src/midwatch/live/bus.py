@@ -14,14 +14,13 @@ from contextlib import aclosing, contextmanager, suppress
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import NotFound, StoreError, StoreUnavailable
-from midwatch.domain.event import EVERYTHING, Event, EventFilter, EventLog, Gap, event
+from midwatch.domain.event import EVERYTHING, Event, EventFilter, Gap, event
 from midwatch.domain.relay import Relay
-from midwatch.domain.store import Commit
-from midwatch.domain.task import TaskStore
+from midwatch.domain.store import Commit, Store
 from midwatch.domain.watch_state import State
 from midwatch.live.drafts import ENDS, Drafts, Written, joined
 from midwatch.live.exchange import Exchange
@@ -52,10 +51,6 @@ class Limits(NamedTuple):
 LIMITS = Limits()
 
 
-class Log(EventLog, TaskStore, Protocol):
-    """What the bus needs of the store."""
-
-
 class Shown(NamedTuple):
     """What somebody who begins to watch is shown first: a moment of the store, and what is being written."""
 
@@ -68,7 +63,7 @@ class Bus:
     """One per process. `heard` is given every commit, in order. By a relay it shows live events of other processes, and
     they those of this one."""
 
-    def __init__(self, store: Log, clock: Clock, relay: Relay | None = None, limits: Limits = LIMITS) -> None:
+    def __init__(self, store: Store, clock: Clock, relay: Relay | None = None, limits: Limits = LIMITS) -> None:
         self._store = store
         self._clock = clock
         self._limits = limits

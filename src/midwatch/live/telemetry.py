@@ -15,12 +15,12 @@ import time
 from collections.abc import Mapping
 from importlib.metadata import entry_points, version
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 
 from midwatch.base.trace import Trace, read
 from midwatch.domain.event import Event, EventFilter, call_of
-from midwatch.domain.goal import GoalStore
-from midwatch.domain.task import Task, TaskStore
+from midwatch.domain.store import Store
+from midwatch.domain.task import Task
 
 log = logging.getLogger("midwatch.telemetry")
 
@@ -79,10 +79,6 @@ SECOND_BUCKETS = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10
 FLUSH_SECONDS = 5.0
 ENDS = EventFilter(kinds=("goal_completed", "goal_timed_out", "task_finished"))
 """What may end a workflow."""
-
-
-class Store(TaskStore, GoalStore, Protocol):
-    """What telemetry needs of the store."""
 
 
 def telemetry() -> Telemetry | None:

@@ -11,14 +11,15 @@ import logging
 import random
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock, Timer
 from midwatch.base.errors import Conflict, DeliveryError, MidwatchError
 from midwatch.base.text import cut
 from midwatch.domain.changes import Changes, Update
-from midwatch.domain.channel import MAX_ATTEMPTS, Channel, Delivery, DeliveryStore, backoff
+from midwatch.domain.channel import MAX_ATTEMPTS, Channel, Delivery, backoff
 from midwatch.domain.event import DeliveryFailed, DeliverySent, Payload, event
+from midwatch.domain.store import Store
 
 log = logging.getLogger("midwatch.courier")
 
@@ -44,14 +45,6 @@ class Patience(NamedTuple):
 
 
 PATIENCE = Patience()
-
-
-class Store(DeliveryStore, Protocol):
-    """What this loop needs of the store."""
-
-    async def apply(self, changes: Changes) -> None:
-        """Write a step as a whole. Conflict when a guard no longer holds."""
-        ...
 
 
 class _Lane:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock
-from midwatch.domain.automation import AutomationStore
-from midwatch.domain.event import EventLog
-from midwatch.domain.task import TaskStore
+from midwatch.domain.store import Store
 from midwatch.loops.leader_loop import LeaderLoop
 from midwatch.services.automations import kept_since
 
@@ -17,10 +15,6 @@ log = logging.getLogger("midwatch.pruner")
 
 PRUNE_SECONDS = 3600.0
 FIRST_PRUNE_SECONDS = 60.0
-
-
-class Store(TaskStore, EventLog, AutomationStore, Protocol):
-    """What the pruner needs of the store."""
 
 
 class Retention(NamedTuple):

@@ -9,19 +9,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock
 from midwatch.base.errors import Conflict, LeaseLost, StoreError
-from midwatch.domain.approval import ApprovalStore, resolve
-from midwatch.domain.automation import AutomationStore
+from midwatch.domain.approval import resolve
 from midwatch.domain.budget import COUNTED, counted
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.engine import Engine
-from midwatch.domain.event import Event, EventFilter, EventLog, TaskRescued, TurnEnd, ending, event
-from midwatch.domain.instance import InstanceStore
+from midwatch.domain.event import Event, EventFilter, TaskRescued, TurnEnd, ending, event
 from midwatch.domain.requests import OnCrash
-from midwatch.domain.task import MAX_RESCUES, Task, TaskStore, changed_status, end, meta, owned
+from midwatch.domain.store import Store
+from midwatch.domain.task import MAX_RESCUES, Task, changed_status, end, meta, owned
 from midwatch.loops.leader_loop import LeaderLoop
 from midwatch.running.outcome import together
 from midwatch.services.approvals import Approvals
@@ -35,10 +34,6 @@ LOOK_SECONDS = 3600.0
 PAUSE_SECONDS = 1.0
 LOST = "the process that ran it ended, and half-done work is not repeated unasked. Look at what it left, then retry it."
 CUT_OFF = "cut off when its process ended"
-
-
-class Store(TaskStore, ApprovalStore, EventLog, InstanceStore, AutomationStore, Protocol):
-    """What the rescuer needs of the store."""
 
 
 class Rescuer:

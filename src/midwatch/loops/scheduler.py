@@ -11,28 +11,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock
 from midwatch.base.errors import Conflict, StoreError
 from midwatch.domain import automation as automations
 from midwatch.domain import goal as goals
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.automation import Automation, AutomationStore
-from midwatch.domain.goal import Goal, GoalStore, Templates
-from midwatch.domain.handoff import Handoff, HandoffStore
-from midwatch.domain.session import SessionStore
-from midwatch.domain.task import TaskStore
+from midwatch.domain.automation import Automation
+from midwatch.domain.goal import Goal, Templates
+from midwatch.domain.handoff import Handoff
+from midwatch.domain.store import Store
 from midwatch.loops.leader_loop import LeaderLoop
 
 log = logging.getLogger("midwatch.scheduler")
 
 BATCH = 128
 PAUSE_SECONDS = 1.0
-
-
-class Store(AutomationStore, GoalStore, HandoffStore, TaskStore, SessionStore, Protocol):
-    """What the scheduler needs of the store."""
 
 
 class Scheduler:

@@ -41,8 +41,9 @@ from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.rule import Judge, Pattern
 from midwatch.domain.session import Message, Session, said
 from midwatch.domain.steering import STOP, Mode, Steer
-from midwatch.domain.task import Claim, Task, TaskStore, changed_status, conversation, in_turn, prompt_message, used
-from midwatch.domain.turn_steps import Step, StepStore
+from midwatch.domain.store import Store
+from midwatch.domain.task import Claim, Task, changed_status, conversation, in_turn, prompt_message, used
+from midwatch.domain.turn_steps import Step
 from midwatch.running.delegation import Giving
 from midwatch.services.day_budget import Purse
 from midwatch.services.handoffs import Handoffs
@@ -54,10 +55,6 @@ PAUSE_SECONDS = 0.5
 """Before events are written again that the store did not take."""
 NOTED_SECONDS = 0.02
 CUT_OFF = "cut off when the turn ended"
-
-
-class Store(TaskStore, StepStore, Protocol):
-    """What a turn needs of the store."""
 
 
 class Observed(Protocol):

@@ -11,21 +11,18 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import replace
-from typing import Protocol
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import AgentError, Conflict, LeaseLost, LimitReached, MidwatchError, StoreUnavailable
 from midwatch.base.text import cut
 from midwatch.domain.agent import Agent, Conversation
-from midwatch.domain.approval import Approval, ApprovalStore, resolve
+from midwatch.domain.approval import Approval, resolve
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import Event, TaskLate, event
-from midwatch.domain.goal import GoalStore
 from midwatch.domain.handoff import Handoff, given_on
-from midwatch.domain.session import Session, SessionStore
-from midwatch.domain.steering import SteerStore
-from midwatch.domain.task import Claim, Task, TaskStore, conversation, end, meta, used
-from midwatch.domain.turn_steps import StepStore
+from midwatch.domain.session import Session
+from midwatch.domain.store import Store
+from midwatch.domain.task import Claim, Task, conversation, end, meta, used
 from midwatch.running.open_agents import OpenAgents
 from midwatch.running.outcome import (
     ERROR_SHOWN,
@@ -55,10 +52,6 @@ FIRST_FLUSH_SECONDS = 0.01
 STOPPED_SECONDS = 0.2
 STORE_PAUSE_SECONDS = 0.5
 STORE_PATIENCE_SECONDS = 5.0
-
-
-class Store(TaskStore, SessionStore, ApprovalStore, StepStore, SteerStore, GoalStore, Protocol):
-    """What the worker needs of the store."""
 
 
 class Worker:

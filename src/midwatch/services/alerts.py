@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from midwatch.base.clock import SECOND, Clock
 from midwatch.domain.alert import (
@@ -13,26 +12,19 @@ from midwatch.domain.alert import (
     GRACE_SECONDS,
     SILENT_SECONDS,
     Alert,
-    AlertStore,
     of_automation,
     of_goal,
     of_pending,
     of_running,
     telling,
 )
-from midwatch.domain.automation import AutomationStore
-from midwatch.domain.goal import GoalStore
-from midwatch.domain.task import TaskFilter, TaskStore
-from midwatch.domain.watch_state import StateStore
+from midwatch.domain.store import Store
+from midwatch.domain.task import TaskFilter
 
 log = logging.getLogger("midwatch.watchdog")
 
 LOOKED_AT = 500
 """Of each kind, when something wrong is looked for."""
-
-
-class Store(TaskStore, StateStore, AutomationStore, GoalStore, AlertStore, Protocol):
-    """What this service needs of the store."""
 
 
 class Alerts:

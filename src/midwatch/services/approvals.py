@@ -9,13 +9,9 @@ from typing import Protocol
 from midwatch.base.clock import Clock
 from midwatch.base.errors import Conflict, InvalidInput, NotFound
 from midwatch.domain.agent import Choice
-from midwatch.domain.approval import ALWAYS, Approval, ApprovalStore, Status, chosen, resolve, rule_of
+from midwatch.domain.approval import ALWAYS, Approval, Status, chosen, resolve, rule_of
 from midwatch.domain.rule import Judge, nobody
-from midwatch.domain.task import TaskStore
-
-
-class Store(ApprovalStore, TaskStore, Protocol):
-    """What this service needs of the store."""
+from midwatch.domain.store import Store
 
 
 class Alive(Protocol):

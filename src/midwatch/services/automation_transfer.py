@@ -8,20 +8,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import Conflict, InvalidInput, NotFound
 from midwatch.base.schedule import Schedule, next_run_at
 from midwatch.domain import automation as rules
-from midwatch.domain.automation import Automation, AutomationStore, normalise, validate
+from midwatch.domain.automation import Automation, normalise, validate
 from midwatch.domain.changes import Changes
 from midwatch.domain.channel import shown_route
 from midwatch.domain.event import AutomationChanged, AutomationCreated
 from midwatch.domain.identity import Actor
 from midwatch.domain.requests import MAX_PROMPT, Submission
 from midwatch.domain.session import checked_key
-from midwatch.domain.task import TRIES, TaskStore
+from midwatch.domain.store import Store
+from midwatch.domain.task import TRIES
 from midwatch.services.request_checks import check
 from midwatch.services.tasks import Tasks
 
@@ -42,10 +43,6 @@ class Taken(NamedTuple):
 
     id: str
     what: Literal["made", "changed", "same", "deleted"]
-
-
-class Store(AutomationStore, TaskStore, Protocol):
-    """What this service needs of the store."""
 
 
 class AutomationTransfer:

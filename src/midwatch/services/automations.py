@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
-from typing import Any, Protocol
+from typing import Any
 
 from midwatch.base.clock import SECOND, Clock
 from midwatch.base.errors import Conflict, InvalidInput, NotFound
@@ -14,13 +14,14 @@ from midwatch.base.ids import new_id
 from midwatch.base.schedule import Schedule, host_zone, next_run_at
 from midwatch.domain import automation as rules
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.automation import TRANSITIONS, Automation, AutomationStore, Status, normalise, validate
+from midwatch.domain.automation import TRANSITIONS, Automation, Status, normalise, validate
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import AutomationChanged, AutomationCreated
 from midwatch.domain.identity import Actor
 from midwatch.domain.requests import Submission, refuse_unknown
-from midwatch.domain.session import Session, SessionStore, checked_key, gate_key
-from midwatch.domain.task import TRIES, Task, TaskStore
+from midwatch.domain.session import Session, checked_key, gate_key
+from midwatch.domain.store import Store
+from midwatch.domain.task import TRIES, Task
 from midwatch.services.request_checks import check, check_repository
 from midwatch.services.tasks import Tasks, stopping
 
@@ -37,10 +38,6 @@ CLEARABLE = frozenset(
     {"route", "workdir", "timeout_seconds", "on_crash", "quiet", "budget", "approvals", *TIMES, "zone", "next_run_at"}
 )
 """What a patch may set to nothing."""
-
-
-class Store(AutomationStore, TaskStore, SessionStore, Protocol):
-    """What this service needs of the store."""
 
 
 class Automations:

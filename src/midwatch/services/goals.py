@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from midwatch.base.clock import SECOND, Clock, iso
 from midwatch.base.errors import Conflict, InvalidInput, NotFound
@@ -19,7 +19,6 @@ from midwatch.domain.goal import (
     DEADLINE_SECONDS,
     TRANSITIONS,
     Goal,
-    GoalStore,
     Status,
     normalise,
     over_budget,
@@ -27,8 +26,9 @@ from midwatch.domain.goal import (
 )
 from midwatch.domain.identity import Actor
 from midwatch.domain.requests import refuse_unknown
-from midwatch.domain.session import Session, SessionStore, checked_key
-from midwatch.domain.task import TRIES, Task, TaskStore
+from midwatch.domain.session import Session, checked_key
+from midwatch.domain.store import Store
+from midwatch.domain.task import TRIES, Task
 from midwatch.services.request_checks import check
 from midwatch.services.tasks import Tasks, stopping
 
@@ -39,10 +39,6 @@ SETTABLE = frozenset({
 EDITABLE = frozenset(
     {"objective", "deadline_at", "max_steps", "max_tokens", "max_seconds", "max_usd", "route", "manage_mode"}
 )
-
-
-class Store(GoalStore, TaskStore, SessionStore, Protocol):
-    """What this service needs of the store."""
 
 
 class Goals:

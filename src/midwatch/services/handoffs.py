@@ -38,7 +38,6 @@ from midwatch.domain.handoff import (
     Form,
     Handoff,
     HandoffFilter,
-    HandoffStore,
     HandoffTask,
     Limits,
     Link,
@@ -67,7 +66,8 @@ from midwatch.domain.handoff_history import (
     nested,
 )
 from midwatch.domain.session import PRIVATE, gate_key
-from midwatch.domain.task import TRIES, Task, TaskStore
+from midwatch.domain.store import Store
+from midwatch.domain.task import TRIES, Task
 from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.handoff_waiters import HandoffWaiters
 from midwatch.services.tasks import stopping
@@ -88,10 +88,6 @@ Pausing = Callable[[str], AbstractAsyncContextManager[None]]
 """What a task that waits for its handoff does meanwhile."""
 Attending = Callable[[str, Handoff], Awaitable[None]]
 """What is done while the agent of a task asks for a handoff of its own: returns when that has ended, or at once."""
-
-
-class Store(HandoffStore, TaskStore, Protocol):
-    """What this service needs of the store."""
 
 
 @runtime_checkable

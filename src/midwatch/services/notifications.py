@@ -6,21 +6,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any, Protocol
+from typing import Any
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import Conflict, InvalidInput, NotFound
 from midwatch.domain.changes import Changes, Update
-from midwatch.domain.channel import TYPING_SECONDS, Channel, Delivery, DeliveryStore, Route, Status
+from midwatch.domain.channel import TYPING_SECONDS, Channel, Delivery, Route, Status
 from midwatch.domain.event import DeliveryRetried, event
-
-
-class Store(DeliveryStore, Protocol):
-    """What this service needs of the store."""
-
-    async def apply(self, changes: Changes) -> None:
-        """Write a step as a whole. Conflict when a guard no longer holds."""
-        ...
+from midwatch.domain.store import Store
 
 
 class Notifications:

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Protocol
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import Conflict, InvalidInput, NotFound
 from midwatch.domain.agent import Question
-from midwatch.domain.automation import AutomationStore
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import RuleRevoked, event
-from midwatch.domain.goal import GoalStore
-from midwatch.domain.rule import ASK, Policy, Rule, RuleStore, Ruling
-from midwatch.domain.task import Task, TaskStore
+from midwatch.domain.rule import ASK, Policy, Rule, Ruling
+from midwatch.domain.store import Store
+from midwatch.domain.task import Task
 from midwatch.services.rule_decision import decide
 
 ALL = 1_000_000
-
-
-class Store(RuleStore, TaskStore, Protocol):
-    """What the service needs of the store."""
 
 
 class Rules:
@@ -55,14 +49,10 @@ class Rules:
         return await self.get(rule_id)
 
 
-class JudgeStore(RuleStore, AutomationStore, GoalStore, Protocol):
-    """What the judge needs of the store."""
-
-
 class Policies:
     """A judge: asks the agent's policy, that of the automation that runs, and the rules that answers have made."""
 
-    def __init__(self, store: JudgeStore, of_agent: Callable[[str], Policy]) -> None:
+    def __init__(self, store: Store, of_agent: Callable[[str], Policy]) -> None:
         self._store = store
         self._of_agent = cache(of_agent)
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import AlreadyFinished, Conflict, InvalidInput, KeyReused, NotFound
@@ -15,23 +15,16 @@ from midwatch.base.ids import new_id
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import SessionClosed, SessionOpened, StatusChange, event
 from midwatch.domain.requests import MAX_PROMPT, Submission
-from midwatch.domain.session import MAX_TITLE, Message, Role, Session, SessionStore, View, checked_key, gate_key, said
+from midwatch.domain.session import MAX_TITLE, Message, Role, Session, View, checked_key, gate_key, said
 from midwatch.domain.steering import SEND_MODES, SendMode, Sent
-from midwatch.domain.task import Status, Task, TaskFilter, TaskStore
+from midwatch.domain.store import Store
+from midwatch.domain.task import Status, Task, TaskFilter
 from midwatch.services.request_checks import check, check_repository
 from midwatch.services.tasks import Tasks
 
 PAGE = 200
 InterruptMode = Literal["abort", "stop"]
 """How a running turn is ended: at once, or with one closing answer and no more tools."""
-
-
-class Store(SessionStore, TaskStore, Protocol):
-    """What this service needs of the store."""
-
-    async def restart_session(self, key: str) -> bool:
-        """See `midwatch.domain.instance.LiveStore`."""
-        ...
 
 
 class Sessions:

@@ -6,25 +6,18 @@ Unread messages are those that people have sent into its turn. All of it is writ
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from midwatch.base.clock import Clock
 from midwatch.domain import automation, goal, handoff
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.automation import AutomationStore
 from midwatch.domain.changes import Changes
-from midwatch.domain.goal import GoalStore, Templates
-from midwatch.domain.handoff import HandoffStore
-from midwatch.domain.session import SessionStore
-from midwatch.domain.steering import SteerStore, passed_on
-from midwatch.domain.task import Ended, Task, TaskStore
+from midwatch.domain.goal import Templates
+from midwatch.domain.steering import passed_on
+from midwatch.domain.store import Store
+from midwatch.domain.task import Ended, Task
 
 Settle = Callable[[Ended], Awaitable[Changes]]
 """What is to be written with the end of a task."""
-
-
-class Store(AutomationStore, GoalStore, HandoffStore, SessionStore, SteerStore, TaskStore, Protocol):
-    """What this needs of the store."""
 
 
 async def nothing(ended: Ended) -> Changes:

@@ -15,9 +15,10 @@ from midwatch.domain.budget import BEFORE, Budget, again, spent_of
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import InterruptReceived, TaskSubmitted, event
 from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
-from midwatch.domain.session import PRIVATE, SessionStore, checked_key, gate_key
-from midwatch.domain.steering import Mode, Sent, Steer, SteerStore
-from midwatch.domain.task import OUTSIDE, TRIES, Summary, Task, TaskFilter, TaskStore, end, meta, owned
+from midwatch.domain.session import PRIVATE, checked_key, gate_key
+from midwatch.domain.steering import Mode, Sent, Steer
+from midwatch.domain.store import Store
+from midwatch.domain.task import OUTSIDE, TRIES, Summary, Task, TaskFilter, end, meta, owned
 from midwatch.services.request_checks import check, check_repository
 
 
@@ -28,10 +29,6 @@ class Limits:
     max_open: int = 1000
     max_open_per_actor: int | None = None
     max_prompt: int = MAX_PROMPT
-
-
-class Store(TaskStore, SessionStore, SteerStore, Protocol):
-    """What this service needs of the store."""
 
 
 class Agents(Protocol):

@@ -9,15 +9,15 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 from zlib import crc32
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import Conflict, InvalidInput, MidwatchError, NotFound
 from midwatch.base.text import cut
 from midwatch.domain.changes import Changes, Update
-from midwatch.domain.session import SessionStore
-from midwatch.domain.task import Task, TaskStore
+from midwatch.domain.store import Store
+from midwatch.domain.task import Task
 from midwatch.domain.worktree import (
     MAX_DIFF,
     Diff,
@@ -26,7 +26,6 @@ from midwatch.domain.worktree import (
     Mutex,
     Worktree,
     WorktreeFilter,
-    WorktreeStore,
     changed,
     noted,
     planned,
@@ -42,10 +41,6 @@ LOCKS = 16
 """Locks that all worktrees of a home share."""
 PAUSE_SECONDS = 0.05
 MESSAGE_SHOWN = 60
-
-
-class Store(TaskStore, SessionStore, WorktreeStore, Protocol):
-    """What this service needs of the store."""
 
 
 class Worktrees:
