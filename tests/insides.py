@@ -11,23 +11,17 @@ from midwatch.running.worker import Worker
 
 def worker_of(desk: Runtime) -> Worker:
     """What runs its tasks."""
-    worker = desk._worker
-    assert worker is not None
-    return worker
+    return desk.crew.worker
 
 
 def engine_of(desk: Runtime) -> Any:
     """What hands out tasks to it, of whichever kind."""
-    engine = desk._engine
-    assert engine is not None
-    return engine
+    return desk.crew.engine
 
 
 def scheduler_of(desk: Runtime) -> Scheduler:
     """What fires its automations and wakes its goals."""
-    scheduler = desk._scheduler
-    assert scheduler is not None
-    return scheduler
+    return desk.crew.scheduler
 
 
 def heart_of(desk: Runtime) -> Any:
@@ -46,4 +40,3 @@ def abandon(desk: Runtime) -> None:
     for lost in list(worker._tasks):
         lost.cancel()
     worker.running.clear()
-    worker._questions.clear()

@@ -137,9 +137,7 @@ class Life(Runtime):
 
     async def begin(self) -> None:
         """What opening it does, on a store that is there."""
-        await self.bus.start()
-        self.store.on_commit(self._heard)
-        await self._start("up")
+        await self._start()
 
     async def end(self) -> None:
         """What closing it does."""
@@ -147,7 +145,7 @@ class Life(Runtime):
 
     def die(self) -> None:
         """Its locks are free, as those of a process that was killed."""
-        engine: Any = self._engine
+        engine: Any = self.crew.engine
         life, lead = engine._life, engine._lead
         life.release()
         lead.release()
@@ -155,8 +153,7 @@ class Life(Runtime):
 
     async def led_by_two(self) -> None:
         """For a moment there are two who look at what is due."""
-        if self._scheduler is not None:
-            await asyncio.gather(self._scheduler.look(), self._scheduler.look())
+        await asyncio.gather(self.crew.scheduler.look(), self.crew.scheduler.look())
 
 
 class LifeClock:
@@ -268,7 +265,7 @@ class World:
         }
         agents: dict[str, Any] = {name: Moody(self, name, said) for name, said in terms.items()}
         about = (self.settings, self.home, self.store, agents, {"there": self.channel}, self.clock_of_life)
-        self.desk = Life(*about, pace=LONG_NAPS)
+        self.desk = Life(*about, role="up", pace=LONG_NAPS)
         self.lives.append(self.desk)
         await self.desk.begin()
 

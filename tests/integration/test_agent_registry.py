@@ -104,10 +104,10 @@ async def test_who_comes_is_given_work_at_once_and_who_goes_gets_no_more(
         assert first.timeout_seconds == 777.0
         assert (await desk.tasks.wait(first.id)).result == "<from another process>"
         assert (await desk.handoffs.handoff(asked("late"))).output == "<it>"
-        assert {one.id: one.agents for one in await desk.living()}[desk.instance.id] == ("demo", "late")
+        assert {one.id: one.agents for one in await desk.living()}[desk.id] == ("demo", "late")
         waiting = await other.tasks.submit("later", agent="late", delay=3600)
         await desk.handoffs.unregister("late")
-        assert {one.id: one.agents for one in await desk.living()}[desk.instance.id] == ("demo",)
+        assert {one.id: one.agents for one in await desk.living()}[desk.id] == ("demo",)
         for one in (desk, other):
             with pytest.raises(UnknownAgent):
                 await one.tasks.submit("x", agent="late")

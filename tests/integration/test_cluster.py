@@ -228,7 +228,7 @@ async def test_a_worker_that_was_taken_for_dead_ends_its_agent_itself(database: 
             async with desk(tmp_path, "near", database, agents=agents, role="worker") as near:
                 far.signal(signal.SIGSTOP)
                 taken = await owner(client, task.id, 2)
-                assert taken.id == near.instance.id
+                assert taken.id == near.id
                 assert processes_with(mark)  # nobody here could end it
                 far.signal(signal.SIGCONT)
                 began = time.monotonic()

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,6 @@ class Worker:
 
     def __init__(self, total: int = 10, **per_agent: int) -> None:
         self.slots = Slots(total, per_agent or {"demo": 10})
-        self.slot_freed: Callable[[], None] = lambda: None
         self.started: list[Task] = []
 
     def start(self, claim: Claim) -> None:
@@ -46,7 +45,6 @@ class Worker:
 
     def done(self, agent: str = "demo") -> None:
         self.slots.give(agent)
-        self.slot_freed()
 
     def ids(self) -> list[str]:
         return [task.id for task in self.started]
@@ -396,7 +394,7 @@ async def main():
         task = await desk.tasks.submit("x", agent="it", on_crash="rerun")
         while (await desk.tasks.get(task.id)).status != "running":
             await asyncio.sleep(0.005)
-        print(task.id, desk.instance.id, int(desk._engine.leads()), flush=True)
+        print(task.id, desk.id, int(desk.crew.engine.leads()), flush=True)
         await asyncio.Event().wait()
 
 asyncio.run(main())

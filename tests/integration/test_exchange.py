@@ -459,10 +459,10 @@ async def test_nothing_is_sent_while_nobody_watches_elsewhere(database: str, tmp
         reader = Reader(here)
         writer.write("seen")
         await reader.until(lambda: reader.text == "seen")
-        await spy.until(lambda: spy.found.count((here.instance.id, [{}])) > 3)  # a wish is renewed
+        await spy.until(lambda: spy.found.count((here.id, [{}])) > 3)  # a wish is renewed
         spy.found.clear()
         await reader.end()
-        await spy.until(lambda: (here.instance.id, []) in spy.found)
+        await spy.until(lambda: (here.id, []) in spy.found)
         while peers(there):  # it hears so a moment before or after the spy
             await asyncio.sleep(0.01)
         await there.relay.sent()
@@ -479,7 +479,7 @@ async def test_a_wish_that_is_not_renewed_runs_out(database: str, tmp_path: Path
     clock = Ahead()
     async with relays(database, "i_dies") as [dying], writing(tmp_path, database, clock) as (writer, there, _):
         own = Reader(there)
-        await dying.until(lambda: (there.instance.id, []) in dying.found)  # it listens now
+        await dying.until(lambda: (there.id, []) in dying.found)  # it listens now
         writer.write("x")
         await own.until(lambda: own.text == "x")
         dying.relay.send(EVERYBODY, WISH, {"wants": [{}], "fresh": True, "ask": False})
@@ -490,7 +490,7 @@ async def test_a_wish_that_is_not_renewed_runs_out(database: str, tmp_path: Path
             writer.write("y")
             await asyncio.sleep(0.01)
         there.relay.send("i_dies", "keys", "the last")
-        await dying.until(lambda: dying.found[-1] == (there.instance.id, "the last"))
+        await dying.until(lambda: dying.found[-1] == (there.id, "the last"))
         seen, before = len(dying.found), backends(database)
         writer.write("z")
         await own.until(lambda: own.text.endswith("z"))

@@ -348,7 +348,7 @@ async def test_a_process_that_was_removed_while_it_lives_makes_itself_known_agai
         await until(lambda: runtime.running == 1)
         with psycopg.connect(database, autocommit=True) as admin:  # not looked for afterwards: it may be back at once
             gone = admin.execute("DELETE FROM instances RETURNING id").fetchall()
-        assert gone == [(runtime.instance.id,)]
+        assert gone == [(runtime.id,)]
         await until(lambda: not heart_of(runtime).sound())  # for a while it takes nothing that could be taken
         await until(lambda: _lives(runtime))
         go_on.set()
@@ -359,7 +359,7 @@ async def test_a_process_that_was_removed_while_it_lives_makes_itself_known_agai
 
 
 async def _lives(runtime: Runtime) -> bool:
-    return [one.id for one in await runtime.living()] == [runtime.instance.id]
+    return [one.id for one in await runtime.living()] == [runtime.id]
 
 
 async def test_a_lease_that_is_gone_ends_the_turn(database: str, tmp_path: Path) -> None:
@@ -489,4 +489,4 @@ async def test_claims_of_a_process_that_is_not_sound_are_left_to_others(database
         task = await first.tasks.submit("x", agent="it")
         async with desk(tmp_path, "b", database, agents=agents) as second, asyncio.timeout(60):
             assert (await first.tasks.wait(task.id)).status == "done"
-            assert await started_by(first, task.id) == [second.instance.id]
+            assert await started_by(first, task.id) == [second.id]

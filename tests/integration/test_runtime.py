@@ -23,6 +23,7 @@ from midwatch.base.home import Home
 from midwatch.domain.event import MessageUpdate
 from midwatch.domain.task import TaskFilter
 from midwatch.programs.guard import guard
+from midwatch.runtime.crew import Part
 from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent, raise_, result, settle, wait_for
 from servers import processes_with, until
 
@@ -118,7 +119,7 @@ async def test_a_runtime_that_only_looks_runs_nothing_and_leads_nothing(home: Pa
     before = footprint()
     async with Runtime.open(home, work=False) as desk:
         assert is_free(home) and locks(home) == set()
-        assert (desk.instance, desk.running, await desk.store.list_instances()) == (None, 0, [])
+        assert (desk.running, await desk.store.list_instances()) == (0, [])
         task = await desk.tasks.submit("x", agent="demo")
         await settle(50)
         assert (await desk.tasks.get(task.id)).status_text == "pending: no live process has agent 'demo'"
@@ -192,8 +193,7 @@ async def test_a_part_that_does_not_stop_keeps_no_other_from_stopping(home: Path
     before = footprint()
     with pytest.raises(Odd):
         async with Runtime.open(home) as desk:
-            await engine_of(desk).stop_taking()
-            engine_of(desk).stop_taking = broken
+            desk._started.append(Part(stop=broken))
     assert left_since(before) == NOTHING
     assert locks(home) == set() and is_free(home)
 
@@ -341,15 +341,14 @@ async def test_two_runtimes_on_one_home_share_the_work_and_do_each_task_once(hom
     await asyncio.to_thread(lambda: None)
     before = footprint()
     async with Runtime.open(home, agents=agents) as one, Runtime.open(home, agents=agents) as two:
-        assert one.instance is not None and two.instance is not None
-        assert one.instance.id != two.instance.id
+        assert one.id != two.id
         assert [engine_of(desk).leads() for desk in (one, two)] == [True, False]
         tasks = [await desk.tasks.submit(str(n), agent="it") for n in range(10) for desk in (one, two)]
         for task in tasks:
             assert (await ended(two, task)).status == "done"
             assert (await ended(one, task)).status == "done"
         assert sorted(done) == sorted(task.id for task in tasks)
-        assert {i.id for i in await one.store.list_instances()} == {one.instance.id, two.instance.id}
+        assert {i.id for i in await one.store.list_instances()} == {one.id, two.id}
     assert left_since(before) == NOTHING
     assert locks(home) == set()
 

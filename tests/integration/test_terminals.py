@@ -128,7 +128,7 @@ async def test_keys_and_screens_reach_another_process(tmp_path: Path, database: 
         await here.sessions.create(key=KEY)
         await said(here, "hello")
         owner = (await here.sessions.get(KEY)).session.live_owner
-        near, far = (here, there) if owner == here.instance.id else (there, here)
+        near, far = (here, there) if owner == here.id else (there, here)
         assert "you said hello" in (await far.terminals.screenshot(KEY)).text
         task = await far.sessions.send(KEY, "wait")
         await shows(far, "waiting")

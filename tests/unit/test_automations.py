@@ -26,7 +26,7 @@ from midwatch.domain.changes import Changes
 from midwatch.domain.event import EVERYTHING
 from midwatch.domain.identity import Actor
 from midwatch.domain.session import Session
-from midwatch.domain.task import Ended, Outcome, Task, end
+from midwatch.domain.task import Outcome, Task, end
 from midwatch.services.automations import CHANGEABLE, KEPT_SECONDS, Automations, kept_since
 from midwatch.services.task_endings import TaskEndings
 from midwatch.services.tasks import Tasks
@@ -61,10 +61,8 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def tasks(store: Meddled, clock: FakeClock) -> Tasks:
-    settlements = TaskEndings(store, clock, terms)
-    return Tasks(
-        store, clock, KnownAgents("demo", "other"), check_route, settle=lambda ended: settlements.after(Ended(ended))
-    )
+    endings = TaskEndings(store, clock, terms)
+    return Tasks(store, clock, KnownAgents("demo", "other"), check_route, endings=endings)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from midwatch.domain.agent import AgentTerms
 from midwatch.domain.budget import NAMES, Budget, Meter, Over, Price, Prices, Spending, again, counted, shown
 from midwatch.domain.event import ApprovalRequested, Event, LlmResponse, ToolExecEnd, TurnStart, event
 from midwatch.domain.usage import Asked, Spent
-from midwatch.services.day_budget import FRESH_SECONDS, Day, Purse, day_of
+from midwatch.services.day_budget import FRESH_SECONDS, Budgets, DayBudget, day_of
 from midwatch.testing import FakeClock
 from records import a_task
 
@@ -301,34 +301,38 @@ class Books:
 
 async def test_a_day_counts_what_ended_what_runs_and_what_ended_since() -> None:
     clock, books = FakeClock(), Books(a=40, b=30)
-    day = Day(books, clock, "UTC", Budget(tokens=100), {"a": Budget(tokens=60)})
-    purse = Purse(day=day)
-    assert await purse.rest("a") is None
-    meter = purse.open(a_task(agent="a", usage={"input_tokens": 5}), lambda: 0.0)
+    day = DayBudget(books, clock, "UTC", Budget(tokens=100), {"a": Budget(tokens=60)})
+    budgets = Budgets(day=day)
+    assert await budgets.find_spent_day("a") is None
+    meter = budgets.open(a_task(agent="a", usage={"input_tokens": 5}), lambda: 0.0)
     meter.answered({"input_tokens": 14})
-    assert (day.spent("a").tokens, day.spent(None).tokens, purse.over("a", meter)) == (59, 89, None)
+    assert (day.spent("a").tokens, day.spent(None).tokens, budgets.find_over("a", meter)) == (59, 89, None)
     meter.answered({"output_tokens": 1})
-    assert purse.over("a", meter) == Over("tokens", 60, 60, "day")
-    assert (await purse.rest("b"), len(books.asked)) == (None, 1), "the store is not asked at every step"
-    purse.close(meter, {"input_tokens": 33})
+    assert budgets.find_over("a", meter) == Over("tokens", 60, 60, "day")
+    assert (await budgets.find_spent_day("b"), len(books.asked)) == (None, 1), "the store is not asked at every step"
+    budgets.close(meter, {"input_tokens": 33})
     assert day.spent("a").tokens == 73, "what ended a moment ago is not forgotten"
-    resting = await purse.rest("b")
-    assert resting and (resting.over.spent, resting.until) == (103, day.ends())
+    resting = await budgets.find_spent_day("b")
+    assert resting and (resting.over.spent, resting.until) == (103, day.find_end())
     books.rows["a"] = 73
     await clock.advance(FRESH_SECONDS)
-    await purse.look()
+    await budgets.refresh()
     assert (day.spent("a").tokens, len(books.asked)) == (73, 2), "nor is it counted twice"
     books.away = True
     await clock.advance(FRESH_SECONDS)
-    assert await purse.rest("b")
+    assert await budgets.find_spent_day("b")
     books.away, books.rows = False, {}
-    await clock.advance((day.ends() - clock.now()) / SECOND)
-    assert await purse.rest("b") is None
+    await clock.advance((day.find_end() - clock.now()) / SECOND)
+    assert await budgets.find_spent_day("b") is None
 
 
 async def test_a_desk_without_budgets_asks_the_store_nothing() -> None:
-    purse = Purse()
-    meter = purse.open(a_task(), lambda: 0.0)
-    await purse.look()
-    assert (await purse.rest("a"), purse.over("a", meter), purse.counts_money("a", meter)) == (None, None, False)
-    purse.close(meter, None)
+    budgets = Budgets()
+    meter = budgets.open(a_task(), lambda: 0.0)
+    await budgets.refresh()
+    assert (await budgets.find_spent_day("a"), budgets.find_over("a", meter), budgets.counts_money("a", meter)) == (
+        None,
+        None,
+        False,
+    )
+    budgets.close(meter, None)

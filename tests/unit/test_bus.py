@@ -15,7 +15,7 @@ from midwatch.base.errors import NotFound, StoreUnavailable
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import EVERYTHING, Event, EventFilter, MessageDelta, TaskProgress, event
 from midwatch.domain.store import Commit
-from midwatch.domain.task import end, meta
+from midwatch.domain.task import Task, end, meta
 from midwatch.live.bus import LIMITS, Bus, Limits
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import settle
@@ -55,9 +55,21 @@ async def write(store: Any, *texts: str, task_id: str | None = None) -> None:
     await store.apply(Changes(events=made))
 
 
+async def finished(bus: Bus, store: SqliteStore, task_id: str) -> Task:
+    """Wait for the end of a task as the task service does."""
+
+    async def read() -> Task:
+        task = await store.get_task(task_id)
+        if task is None:
+            raise NotFound("task", task_id)
+        return task
+
+    return await bus._waiter.wait(task_id, read, lambda task: not task.open)
+
+
 def left_in(bus: Bus) -> tuple[Any, ...]:
     """Who watches, who waits for a task, and what reads the log."""
-    return bus._watchers, bus._waiting, bus._pump
+    return bus._watchers, bus._waiter._waiting, bus._pump
 
 
 def numbers(first: int, last: int) -> list[str]:
@@ -255,7 +267,7 @@ async def test_what_is_committed_while_the_log_is_read_is_read_too(disk: SqliteS
     disk.on_commit(heard.append)
     bus = Bus(Slow(), SystemClock())  # type: ignore[arg-type]
     await bus.start()
-    waiting = asyncio.create_task(bus.finished(task.id))
+    waiting = asyncio.create_task(finished(bus, disk, task.id))
     try:
         await settle(50)
         bus.heard(Commit(frozenset(), (), foreign=True))
@@ -510,7 +522,7 @@ async def test_a_follower_that_is_cancelled_leaks_nothing(bus: Bus, disk: Sqlite
         follower.cancel()
         with pytest.raises(asyncio.CancelledError):
             await follower
-        ending = asyncio.create_task(bus.finished((await put(disk)).id))
+        ending = asyncio.create_task(finished(bus, disk, (await put(disk)).id))
         await settle(wait)
         ending.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -524,25 +536,25 @@ async def test_a_follower_that_is_cancelled_leaks_nothing(bus: Bus, disk: Sqlite
 
 async def test_the_end_of_a_task_is_heard_wherever_it_is_written(bus: Bus, disk: SqliteStore, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
-        await bus.finished("t_none")
+        await finished(bus, disk, "t_none")
     other = await SqliteStore.open(tmp_path / "midwatch.db")
     try:
         for writer in (disk, other):
             task = await running(writer)
-            waiting = [asyncio.create_task(bus.finished(task.id)) for _ in range(3)]
+            waiting = [asyncio.create_task(finished(bus, disk, task.id)) for _ in range(3)]
             await settle(50)
             assert not any(one.done() for one in waiting)
             await writer.apply(end(task, CLOCK.now(), outcome="ok", result="")[1])
             async with asyncio.timeout(30):
                 await asyncio.gather(*waiting)
-                await bus.finished(task.id)  # it had ended before
+                await finished(bus, disk, task.id)  # it had ended before
     finally:
         await other.close()
     assert left_in(bus) == (set(), {}, None)
 
 
 async def test_who_waits_when_the_bus_stops_hears_an_error(bus: Bus, disk: SqliteStore) -> None:
-    waiting = asyncio.create_task(bus.finished((await put(disk)).id))
+    waiting = asyncio.create_task(finished(bus, disk, (await put(disk)).id))
     await settle(50)
     await bus.stop()
     await asyncio.wait({waiting})
@@ -553,9 +565,9 @@ async def test_who_waits_when_the_bus_stops_hears_an_error(bus: Bus, disk: Sqlit
 async def test_who_begins_to_wait_after_the_bus_stopped_does_not_wait_for_ever(bus: Bus, disk: SqliteStore) -> None:
     task = await put(disk)
     await settle(50)
-    assert meta(task)["task_id"] in bus._open
+    assert meta(task)["task_id"] in bus._waiter._open_tasks
     await bus.stop()
-    waiting = asyncio.create_task(bus.finished(task.id))
+    waiting = asyncio.create_task(finished(bus, disk, task.id))
     try:
         await settle(50)
         assert waiting.done()

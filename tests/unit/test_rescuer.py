@@ -11,7 +11,7 @@ import pytest
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, SystemClock
 from midwatch.base.errors import StoreUnavailable
-from midwatch.domain.agent import Question
+from midwatch.domain.agent import AgentTerms, Question
 from midwatch.domain.approval import ask
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import EventFilter, ToolExecStart, TurnStart, event
@@ -21,6 +21,7 @@ from midwatch.domain.store import Store
 from midwatch.domain.task import MAX_RESCUES, TRANSITIONS, Stop, Task, meta, owned
 from midwatch.loops.rescuer import LIFE_CHECK_SECONDS, Rescuer, rescue
 from midwatch.services.approvals import Approvals
+from midwatch.services.task_endings import TaskEndings
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock, settle
 from records import a_task, asking, fence, put
@@ -44,6 +45,10 @@ class Engine:
         return set(owners) & self.buried
 
 
+async def terms(agent: str) -> AgentTerms:
+    return AgentTerms()
+
+
 class Desk:
     """A rescuer on an empty store."""
 
@@ -56,7 +61,8 @@ class Desk:
 
     def make(self, reap: Callable[[Task], Awaitable[None]] | None = None) -> Rescuer:
         approvals = Approvals(self.store, self.clock)
-        return Rescuer(self.store, self.clock, self.engine, approvals, owner=ME, reap=reap or self.reap)  # type: ignore[arg-type]
+        endings = TaskEndings(self.store, self.clock, terms)
+        return Rescuer(self.store, self.clock, self.engine, approvals, endings, owner=ME, reap=reap or self.reap)  # type: ignore[arg-type]
 
     async def reap(self, task: Task) -> None:
         self.reaped.append(task.id)
@@ -99,10 +105,11 @@ RULES = [
 def test_what_becomes_of_a_task_whose_process_died(on_crash: Any, rescues: int, stop: Any) -> None:
     task = a_task(status="running", attempt=3, on_crash=on_crash, rescues=rescues, stop_requested=stop, lease_owner="i")
     before = tuple(task)
-    changes, action = rescue(task, NOW)
+    step, action = rescue(task, NOW)
+    changes = step.changes
     (update,) = changes.updates
     fields = dict(update.fields)
-    assert tuple(task) == before
+    assert (tuple(task), step.task) == (before, task._replace(**fields))
     ends = {} if fields["status"] == "pending" else {"steers": 0}  # the last message for it was seen
     assert update.guard == {"status": "running", "attempt": 3, "stop_requested": stop, **ends}
     assert fields["status"] in TRANSITIONS["running"]
@@ -123,8 +130,8 @@ def test_what_becomes_of_a_task_whose_process_died(on_crash: Any, rescues: int, 
 
 
 def test_the_event_says_what_became_of_a_cancelled_task() -> None:
-    changes, action = rescue(a_task(status="running", on_crash="rerun", stop_requested="cancel"), NOW)
-    assert changes.events[0].payload["action"] == action
+    step, action = rescue(a_task(status="running", on_crash="rerun", stop_requested="cancel"), NOW)
+    assert step.changes.events[0].payload["action"] == action
 
 
 async def test_a_task_that_keeps_killing_its_process_is_given_up(desk: Desk) -> None:
@@ -180,7 +187,7 @@ async def test_a_task_that_somebody_else_rescued_is_left_alone(desk: Desk) -> No
 
     async def reap(dying: Task) -> None:
         if dying.id == task.id:  # meanwhile another leader did all of it
-            await desk.store.apply(rescue(task, NOW)[0])
+            await desk.store.apply(rescue(task, NOW)[0].changes)
 
     desk.dog = desk.make(reap)
     desk.engine.buried.add(OTHER)

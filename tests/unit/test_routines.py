@@ -17,9 +17,9 @@ async def nothing() -> None:
 
 async def test_it_runs_after_each_interval_and_only_while_it_leads() -> None:
     clock, leads = FakeClock(), [True]
-    routines = Routines(clock, lambda: leads[0])
+    routines = Routines(clock)
     one = routines.register("look", 60, nothing)
-    await routines.start()
+    await routines.start(lambda: leads[0])
     for expected in (1, 2):
         await clock.advance(60)
         await settle()
@@ -36,14 +36,14 @@ async def test_it_runs_after_each_interval_and_only_while_it_leads() -> None:
 
 async def test_it_never_overlaps_itself_and_a_failure_is_contained() -> None:
     clock, go_on = FakeClock(), asyncio.Event()
-    routines = Routines(clock, lambda: True)
+    routines = Routines(clock)
 
     async def slow() -> None:
         await go_on.wait()
         raise RuntimeError("no")
 
     one = routines.register("slow", 10, slow)
-    await routines.start()
+    await routines.start(lambda: True)
     await clock.advance(10)
     await settle()
     await clock.advance(10)
@@ -61,11 +61,11 @@ async def test_it_never_overlaps_itself_and_a_failure_is_contained() -> None:
 @pytest.mark.parametrize(("name", "seconds"), [("", 1), ("  ", 1), ("x", 0), ("x", -1)])
 async def test_a_routine_needs_a_name_and_an_interval(name: str, seconds: float) -> None:
     with pytest.raises(InvalidInput):
-        Routines(FakeClock(), lambda: True).register(name, seconds, nothing)
+        Routines(FakeClock()).register(name, seconds, nothing)
 
 
 async def test_a_name_is_used_once() -> None:
-    routines = Routines(FakeClock(), lambda: True)
+    routines = Routines(FakeClock())
     routines.register("b", 1, nothing)
     routines.register("a", 1, nothing)
     with pytest.raises(Conflict):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from midwatch.base.clock import SECOND, SystemClock
-from midwatch.base.errors import AgentError, Conflict, InvalidInput, LeaseLost, StoreUnavailable
+from midwatch.base.errors import AgentError, Conflict, InvalidInput, LeaseLost, LimitReached, StoreUnavailable
 from midwatch.domain.agent import Choice, Question
 from midwatch.domain.approval import Approval, resolve
 from midwatch.domain.changes import Changes, Update
@@ -25,11 +25,14 @@ from midwatch.domain.event import (
     ToolExecEnd,
     ToolExecStart,
 )
-from midwatch.domain.rule import Decision, Judge, Ruling, nobody
+from midwatch.domain.rule import Decision, Judge, Ruling
 from midwatch.domain.store import Store
 from midwatch.domain.task import Claim, Task, owned
+from midwatch.running.host import Host
+from midwatch.running.run import Run
+from midwatch.running.slots import Slots
 from midwatch.running.turn import MOST_UNWRITTEN, LiveTurn
-from midwatch.services.day_budget import Purse
+from midwatch.services.approvals import Approvals
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import RecordingTurn, settle
 from records import a_steer, a_task, running
@@ -57,47 +60,52 @@ class Unsteady:
         await self.real.apply(changes)
 
 
+class People(Approvals):
+    """Somebody who answers a question as soon as it is looked at."""
+
+    status: Any = "granted"
+
+    async def get(self, approval_id: str) -> Approval:
+        approval = await super().get(approval_id)
+        if approval.status == "pending" and self.status != "pending":
+            await self._store.apply(resolve(approval, self.status, 1, answer="yes", why="because"))
+            approval = await super().get(approval_id)
+        return approval
+
+
+class CountedSlots(Slots):
+    """Remembers who gave a slot back for a while."""
+
+    def __init__(self) -> None:
+        super().__init__(5, {"demo": 5})
+        self.calls: list[str] = []
+
+    def pause(self, agent: str, actor: str = "") -> None:
+        self.calls.append("pause")
+        super().pause(agent, actor)
+
+    async def resume(self, agent: str, actor: str = "", *, at_once: bool = False) -> None:
+        self.calls.append("resume")
+        await super().resume(agent, actor, at_once=at_once)
+
+
 class Worker:
-    """What a turn needs of a worker: remembers what it was asked for, and answers questions as told."""
+    """Makes turns of running tasks and remembers what they show."""
 
     def __init__(self, store: Unsteady) -> None:
-        self.store: Any = store
-        self.clock = SystemClock()
-        self.approval_seconds = 100.0
-        self.judge: Judge = nobody
-        self.observe = None
-        self.handoffs: Any = None
-        self.purse = Purse()
         self.shown: list[Event] = []
-        self.said: list[str] = []
-        self.status: Any = "granted"
+        self.slots = CountedSlots()
+        self.clock = SystemClock()
+        self.people = People(store, self.clock)  # type: ignore[arg-type]
+        parts: Any = {"store": store, "handoffs": None}
+        self.host = Host(
+            clock=self.clock, slots=self.slots, approvals=self.people, show=self.shown.append,
+            identify=lambda pgid: f"mark of {pgid}", approval_seconds=100.0, **parts,
+        )  # fmt: skip
 
-    def show(self, live: Event) -> None:
-        self.shown.append(live)
-
-    def lost(self, turn: LiveTurn) -> None:
-        self.said.append("lost")
-
-    async def spent(self, turn: LiveTurn) -> None:
-        self.said.append("spent")
-
-    async def identify(self, pgid: int) -> str:
-        return f"mark of {pgid}"
-
-    async def pause(self, turn: LiveTurn) -> None:
-        self.said.append("pause")
-
-    async def go_on(self, turn: LiveTurn) -> None:
-        self.said.append("go on")
-
-    async def answer(self, approval: Approval) -> Approval:
-        self.said.append("answer")
-        if self.status == "pending":
-            return approval
-        await self.store.apply(resolve(approval, self.status, 1, answer="yes", why="because"))
-        found = await self.store.get_approval(approval.id)
-        assert found is not None
-        return found
+    def turn(self, task: Task, kind: type[LiveTurn] = LiveTurn) -> LiveTurn:
+        self.slots.take(task.agent, task.actor)
+        return kind(self.host, Run(self.host, Claim(task, "secret")))
 
 
 @pytest.fixture
@@ -124,8 +132,8 @@ class Impatient(LiveTurn):
 
 
 @pytest.fixture
-def turn(worker: Worker, task: Task) -> LiveTurn:
-    return Impatient(worker, Claim(task, "secret"), None)
+async def turn(worker: Worker, task: Task) -> LiveTurn:
+    return worker.turn(task, Impatient)
 
 
 def said(text: str) -> TaskProgress:
@@ -159,7 +167,7 @@ async def take_over(store: Unsteady, task: Task) -> None:
 async def test_events_are_stored_in_the_order_they_were_told_with_the_turns_name(
     turn: LiveTurn, store: Unsteady, task: Task
 ) -> None:
-    turn.begin()
+    turn.begin(None)
     for number in range(100):
         await turn.emit(said(str(number)))
     await written(turn)
@@ -171,7 +179,7 @@ async def test_events_are_stored_in_the_order_they_were_told_with_the_turns_name
 async def test_what_was_told_before_is_stored_before_progress_and_questions(
     turn: LiveTurn, store: Unsteady, task: Task
 ) -> None:
-    turn.begin()
+    turn.begin(None)
     await turn.emit(said("one"))
     await turn.save_progress({"step": 1})
     assert await stored(store, task) == ["turn_start", "one"]
@@ -188,7 +196,7 @@ async def test_what_was_told_before_is_stored_before_progress_and_questions(
 
 
 async def test_every_write_of_the_turn_is_fenced(turn: LiveTurn, store: Unsteady) -> None:
-    turn.begin()
+    turn.begin(None)
     await turn.emit(said("one"))
     await turn.save_progress(1)
     await turn.own_group(77)
@@ -238,8 +246,8 @@ def test_what_an_agent_tells() -> None:
 async def test_an_agent_says_nothing_in_anothers_name(worker: Worker, store: Unsteady) -> None:
     """A message takes the place of an earlier one with its id."""
     task = await running(store, session_key="chat:1")  # type: ignore[arg-type]
-    turn = LiveTurn(worker, Claim(task, "secret"), None)
-    turn.begin()
+    turn = worker.turn(task)
+    turn.begin(None)
     own = f"{task.id}.{task.attempt}"
     ids = [task.id, f"{own}0", "t_9.1", f"{task.id}.result", "", own, f"{own}.note"]
     for name in ids:
@@ -346,13 +354,13 @@ async def test_many_events_are_written_in_few_steps(turn: LiveTurn, store: Unste
 async def test_a_turn_that_lost_its_task_writes_nothing_more_and_its_worker_is_told(
     turn: LiveTurn, worker: Worker, store: Unsteady, task: Task
 ) -> None:
-    turn.begin()
+    turn.begin(None)
     await turn.emit(said("mine"))
     await written(turn)
     await take_over(store, task)
     await turn.emit(said("no longer mine"))
     await written(turn)
-    assert worker.said == ["lost"]
+    assert turn._run.reason == "lost"
     with pytest.raises(LeaseLost):
         await turn.save_progress("no longer mine")
     with pytest.raises(LeaseLost):
@@ -366,7 +374,7 @@ async def test_a_turn_that_lost_its_task_writes_nothing_more_and_its_worker_is_t
     found = await store.get_task(task.id)
     assert found is not None and (found.progress, found.pgid, found.wait) == (None, None, None)
     assert await store.list_approvals() == []
-    assert "pause" not in worker.said
+    assert worker.slots.calls == []
 
 
 # -- a store that fails ------------------------------------------------------------------------------------------
@@ -376,7 +384,7 @@ async def test_a_turn_that_lost_its_task_writes_nothing_more_and_its_worker_is_t
 async def test_events_wait_for_the_store_and_are_written_once_and_in_order(
     turn: LiveTurn, store: Unsteady, task: Task, refusals: int
 ) -> None:
-    turn.begin()
+    turn.begin(None)
     store.refuse = refusals
     for number in range(20):
         await turn.emit(said(str(number)))
@@ -397,7 +405,7 @@ async def test_progress_that_could_not_be_kept_is_told_to_the_agent(turn: LiveTu
 
 
 async def test_what_the_store_did_not_take_goes_with_the_end(turn: LiveTurn, store: Unsteady, task: Task) -> None:
-    turn.begin()
+    turn.begin(None)
     store.refuse = 10**9
     for number in range(3):
         await turn.emit(said(str(number)))
@@ -413,7 +421,7 @@ async def test_what_the_store_did_not_take_goes_with_the_end(turn: LiveTurn, sto
 
 
 async def test_the_end_hands_over_only_what_is_not_written_yet(turn: LiveTurn, store: Unsteady, task: Task) -> None:
-    turn.begin()
+    turn.begin(None)
     await turn.emit(said("one"))
     await written(turn)
     tail = await turn.finish("error", None, 0)
@@ -424,6 +432,7 @@ async def test_the_end_hands_over_only_what_is_not_written_yet(turn: LiveTurn, s
 
 
 async def test_tools_that_are_open_at_the_end_are_closed_in_the_order_they_began(turn: LiveTurn) -> None:
+    turn.begin(None)
     for tool, call in (("a", "1"), ("b", None), ("a", "2"), ("c", "3")):
         await turn.emit(ToolExecStart(tool=tool, tool_call_id=call))
     await turn.emit(ToolExecEnd(tool="a", tool_call_id="1"))
@@ -441,8 +450,8 @@ async def test_the_prompt_is_said_in_a_conversation_only(
     worker: Worker, store: Unsteady, session: str | None, said_it: int
 ) -> None:
     task = await running(store, **({"session_key": session} if session else {}))  # type: ignore[arg-type]
-    turn = LiveTurn(worker, Claim(task, "secret"), None)
-    turn.begin()
+    turn = worker.turn(task)
+    turn.begin(None)
     turn.flush_soon()
     await written(turn)
     found = await store.read_messages(task.session_key)
@@ -453,12 +462,12 @@ async def test_the_prompt_is_said_in_a_conversation_only(
     ("on_crash", "rescues", "interruptions", "resumed"),
     [("resume", 0, 0, False), ("resume", 1, 0, True), ("resume", 0, 1, True), ("rerun", 1, 1, False)],
 )
-def test_a_turn_goes_on_only_where_its_task_says_so(
+async def test_a_turn_goes_on_only_where_its_task_says_so(
     on_crash: Any, rescues: int, interruptions: int, resumed: bool
 ) -> None:
     task = a_task(on_crash=on_crash, rescues=rescues, interruptions=interruptions, attempt=2)
-    worker: Any = Worker(None)  # type: ignore[arg-type]
-    assert LiveTurn(worker, Claim(task, ""), None).resumed == resumed
+    nowhere: Any = None
+    assert Worker(nowhere).turn(task).resumed == resumed
 
 
 # -- questions ---------------------------------------------------------------------------------------------------
@@ -468,11 +477,11 @@ def test_a_turn_goes_on_only_where_its_task_says_so(
 async def test_a_question_gives_back_the_slot_waits_and_goes_on(
     turn: LiveTurn, worker: Worker, store: Unsteady, task: Task, status: Any
 ) -> None:
-    worker.status = status
+    worker.people.status = status
     answer = await turn.ask("Go?", ("yes", "no"))
     assert (answer.status, answer.choice, answer.why) == (status, "yes", "because")
     assert answer.granted == (status == "granted")
-    assert worker.said == ["pause", "answer", "go on"]
+    assert worker.slots.calls == ["pause", "resume"]
     found = await store.get_task(task.id)
     assert found is not None and found.wait is None
     (question,) = await store.list_approvals()
@@ -486,20 +495,21 @@ async def test_a_question_may_expire_sooner(turn: LiveTurn, store: Unsteady) -> 
 
 
 async def test_a_question_left_open_by_a_stop_ends_the_turn(turn: LiveTurn, worker: Worker) -> None:
-    worker.status = "pending"
+    worker.people.status = "pending"
+    turn._run.interrupt("cancel")
     with pytest.raises(AgentError, match="being stopped"):
         await turn.ask("Go?")
-    assert worker.said[-1] == "go on"
+    assert worker.slots.calls[-1] == "resume"
 
 
 async def test_the_turn_goes_on_even_when_waiting_failed(turn: LiveTurn, worker: Worker) -> None:
-    async def broken(approval: Approval) -> Approval:
+    async def broken(approval_id: str) -> Approval:
         raise StoreUnavailable("gone")
 
-    worker.answer = broken  # type: ignore[method-assign]
+    worker.people.get = broken  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable):
         await turn.ask("Go?")
-    assert worker.said == ["pause", "go on"]
+    assert worker.slots.calls == ["pause", "resume"]
 
 
 LEAVE = Question(
@@ -518,10 +528,10 @@ def judging(ruling: Ruling) -> Judge:
 async def test_what_a_rule_answers_nobody_is_asked(
     turn: LiveTurn, worker: Worker, store: Unsteady, verdict: Any, answer: tuple[str, str]
 ) -> None:
-    worker.judge = judging(Ruling(Decision(verdict, "rule:r_1", "the rule")))
+    worker.people.judge = judging(Ruling(Decision(verdict, "rule:r_1", "the rule")))
     store.applied.clear()
     assert (await turn.ask(LEAVE))[:2] == answer
-    assert (worker.said, len(store.applied), turn.asked) == ([], 1, False)
+    assert (worker.slots.calls, len(store.applied), turn.asked) == ([], 1, False)
     (kept,) = await store.list_approvals()
     assert (kept.status, kept.answered_by, kept.rule) == (answer[0], "rule:r_1", "the rule")
 
@@ -529,19 +539,19 @@ async def test_what_a_rule_answers_nobody_is_asked(
 async def test_a_rule_answers_nobody_who_lost_the_task(
     turn: LiveTurn, worker: Worker, store: Unsteady, task: Task
 ) -> None:
-    worker.judge = judging(Ruling(Decision("allow", "rule:config", "x")))
+    worker.people.judge = judging(Ruling(Decision("allow", "rule:config", "x")))
     await store.apply(Changes(updates=(Update("task", task.id, {"attempt": 7}),)))
     with pytest.raises(LeaseLost):
         await turn.ask(LEAVE)
-    assert (worker.said, await store.list_approvals()) == (["lost"], [])
+    assert (turn._run.reason, await store.list_approvals()) == ("lost", [])
 
 
 async def test_the_shortest_time_counts_and_a_deadline_ends_it(turn: LiveTurn, worker: Worker, store: Unsteady) -> None:
-    worker.judge = judging(Ruling(expires=50.0))
+    worker.people.judge = judging(Ruling(expires=50.0))
     await turn.ask(LEAVE)
     await turn.ask(LEAVE, expires=2.0)
     await turn.ask(LEAVE, expires=70.0)
-    worker.judge = judging(Ruling(until=(until := worker.clock.now() + 9 * SECOND)))
+    worker.people.judge = judging(Ruling(until=(until := worker.clock.now() + 9 * SECOND)))
     await turn.ask(LEAVE)
     found = await store.list_approvals()
     spans = [(one.expires_at - one.created_at) // SECOND for one in found if one.expires_at != until]
@@ -549,11 +559,11 @@ async def test_the_shortest_time_counts_and_a_deadline_ends_it(turn: LiveTurn, w
 
 
 async def test_when_the_deadline_has_passed_nobody_is_asked(turn: LiveTurn, worker: Worker, store: Unsteady) -> None:
-    worker.judge = judging(Ruling(until=1))
+    worker.people.judge = judging(Ruling(until=1))
     answer = await turn.ask(LEAVE)
     assert (answer.status, answer.granted, answer.why) == ("expired", False, "the goal's deadline has passed")
-    assert worker.said == []
-    worker.judge = judging(Ruling(Decision("allow", "rule:config", "x"), until=1))
+    assert worker.slots.calls == []
+    worker.people.judge = judging(Ruling(Decision("allow", "rule:config", "x"), until=1))
     assert (await turn.ask(LEAVE)).granted
 
 
@@ -561,17 +571,14 @@ async def test_a_senseless_question_is_not_asked(turn: LiveTurn, worker: Worker,
     for question, choices in (("", ("yes",)), ("Go?", ())):
         with pytest.raises(InvalidInput):
             await turn.ask(question, choices)
-    assert (worker.said, await store.list_approvals()) == ([], [])
+    assert (worker.slots.calls, await store.list_approvals()) == ([], [])
 
 
 async def test_a_question_nobody_will_wait_for_is_not_left_in_the_inbox(
     turn: LiveTurn, worker: Worker, store: Unsteady
 ) -> None:
-    async def full(turn: LiveTurn) -> None:
-        raise AgentError("too many tasks wait already")
-
-    worker.pause = full  # type: ignore[method-assign]
-    with pytest.raises(AgentError):
+    worker.slots._max_paused = 0
+    with pytest.raises(LimitReached):
         await turn.ask("Go?")
     assert await store.list_approvals("pending") == []
 
@@ -581,7 +588,7 @@ async def test_messages_reach_the_turn_in_order_and_once(turn: LiveTurn, store: 
     await settle()
     sent = [a_steer(task, text, number) for number, text in enumerate(("one", "two", "three"))]
     await store.apply(Changes(records=tuple(sent)))
-    turn.hear(await store.queued_steers(task.id))
+    turn._run.inbox.fill(await store.queued_steers(task.id))
     assert [await waiting, await turn.receive()] == ["one", "two"]
     await turn.save_step({"kind": "said"}, [steer.id for steer in turn.steers("after_tool")])
     assert turn.steers() == ()
@@ -593,33 +600,38 @@ async def test_messages_reach_the_turn_in_order_and_once(turn: LiveTurn, store: 
 
 async def test_a_turn_that_hears_of_nothing_new_is_not_woken(turn: LiveTurn, task: Task) -> None:
     sent = a_steer(task, "one")
-    turn.hear([sent])
+    turn._run.inbox.fill([sent])
     waiting = asyncio.create_task(turn.steered())
     await settle()
-    turn.hear([sent])
+    turn._run.inbox.fill([sent])
     await settle()
     assert not waiting.done()
-    turn.hear([sent, a_steer(task, "two", mode="interrupt")])
+    turn._run.inbox.fill([sent, a_steer(task, "two", mode="interrupt")])
     await waiting
     assert [steer.text for steer in turn.steers("interrupt", "stop")] == ["two"]
 
 
 async def test_steps_are_kept_in_order_over_attempts(worker: Worker, store: Unsteady) -> None:
     task = await running(store)  # type: ignore[arg-type]
-    first = LiveTurn(worker, Claim(task, "secret"), "th_1")
+    first = worker.turn(task)
+    first.begin("th_1")
     await first.save_step(["a"])
     await first.save_step(["b"])
-    again = LiveTurn(worker, Claim(task, "secret"), "th_1")
+    again = worker.turn(task)
+    again.begin("th_1")
     again.attempt = 2  # the fence is still the first's
     await again.save_step(["c"])
     assert await again.load_steps() == [["a"], ["b"], ["c"]]
     assert await again.history() == []  # its own steps are no history yet
     other = await running(store)  # type: ignore[arg-type]
-    assert await LiveTurn(worker, Claim(other, "secret"), "th_1").history() == [["a"], ["b"], ["c"]]
-    assert await LiveTurn(worker, Claim(other, "secret"), None).history() == []
+    for thread_id, steps in (("th_1", [["a"], ["b"], ["c"]]), (None, [])):
+        later = worker.turn(other)
+        later.begin(thread_id)
+        assert await later.history() == steps
 
 
 async def test_an_open_model_call_is_closed_with_the_turn(turn: LiveTurn) -> None:
+    turn.begin(None)
     await turn.emit(LlmRequest(model="m", messages_count=1, request_id="r1"))
     await turn.emit(LlmRequest(model="m", messages_count=1, request_id="r2"))
     await turn.emit(LlmResponse(model="m", request_id="r1", finish_reason="stop"))

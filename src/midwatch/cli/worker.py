@@ -62,12 +62,12 @@ def welcome(runtime: Runtime, as_json: bool) -> None:
     """Who works here, and on what."""
     from midwatch.desk.shared_database import without_password
 
-    assert runtime.instance is not None and runtime.settings.db is not None
+    assert runtime.settings.db is not None
     database = without_password(runtime.settings.db)
     if as_json:
-        emit({**runtime.instance.snapshot(), "database": database, "home": str(runtime.home.path)})
+        emit({**runtime.crew.instance.snapshot(), "database": database, "home": str(runtime.home.path)})
     else:
-        one = runtime.instance
+        one = runtime.crew.instance
         say(f"midwatch worker {one.id} takes tasks from {database}, {one.slots} at once")
         say(f"Agents: {', '.join(one.agents) or 'none'}")
         say("Ctrl-C stops it; what is unfinished goes on elsewhere.")

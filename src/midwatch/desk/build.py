@@ -1,4 +1,4 @@
-"""Build what the settings describe: the store, the agents and the channels."""
+"""Build what the settings describe: store, agents, channels, budgets."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from midwatch.agents.function import FunctionAgent
+from midwatch.agents.prices import listed_cost
 from midwatch.agents.profiles import detect
 from midwatch.agents.registry import build as build_agent
+from midwatch.base.clock import Clock
 from midwatch.base.errors import BadConfig, UnknownAgent
 from midwatch.base.home import Home
+from midwatch.base.schedule import host_zone
 from midwatch.channels.registry import build as build_channel
 from midwatch.desk.config import Settings
 from midwatch.domain.agent import Agent
+from midwatch.domain.budget import Price, Prices
 from midwatch.domain.channel import Channel
 from midwatch.domain.store import Store
 from midwatch.programs.sandbox import sandbox_of
 from midwatch.services.agent_registry import check_targets
+from midwatch.services.day_budget import Budgets, DayBudget
 from midwatch.stores.sqlite import SqliteStore
 
 Registered = Agent | Callable[..., Any] | str
@@ -24,7 +29,7 @@ Registered = Agent | Callable[..., Any] | str
 
 
 async def open_store(settings: Settings, home: Home) -> Store:
-    """The configured store: SQLite in the home directory, or a shared PostgreSQL."""
+    """Open the configured store: SQLite in the home directory, or a shared PostgreSQL."""
     if not settings.db:
         return await SqliteStore.open(home.database)
     try:
@@ -45,7 +50,7 @@ async def open_store(settings: Settings, home: Home) -> Store:
 
 
 def build_channels(settings: Settings) -> dict[str, Channel]:
-    """The configured channels, and the built-in ones that are always there."""
+    """Build the configured channels, and the built-in ones."""
     built = {name: build_channel(name, name, {}) for name in ("console", "webhook")}
     for name, wanted in settings.channels.items():
         built[name] = build_channel(name, wanted.kind, wanted.options())
@@ -53,7 +58,7 @@ def build_channels(settings: Settings) -> dict[str, Channel]:
 
 
 def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> dict[str, Agent]:
-    """The demo, agent programs found on this machine, the configured agents, and those registered in code."""
+    """Build the demo, agents found on this machine, configured agents, and those registered in code."""
     built: dict[str, Agent] = {"demo": build_agent("demo", "demo", {})}
     if settings.detect_agents:
         built.update({found.profile.name: found.agent() for found in detect()})
@@ -86,8 +91,22 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
     return built
 
 
-def chosen(known: dict[str, Agent], only: Collection[str] | None) -> dict[str, Agent]:
-    """Those of the agents that work here; UnknownAgent when one that was asked for does not exist."""
+def build_budgets(settings: Settings, store: Store, clock: Clock, agents: Mapping[str, Agent]) -> Budgets:
+    """Return what work here may spend. Prices are those of the settings; midwatch's own model calls also use a list."""
+    prices = Prices({name: Price(**price.model_dump()) for name, price in settings.prices.items()})
+    by_agent = {name: agent.day_budget.budget() for name, agent in settings.agents.items() if agent.day_budget}
+    desk = settings.day_budget.budget()
+    limited = any(budget.data() for budget in (desk, *by_agent.values()))
+    day = DayBudget(store, clock, host_zone(), desk, by_agent) if limited else None
+
+    def find_cost(agent: str, model: str, usage: Mapping[str, Any]) -> float | None:
+        return listed_cost(model, usage) if agents[agent].kind == "llm" else None
+
+    return Budgets(prices, day, find_cost)
+
+
+def choose_agents(known: dict[str, Agent], only: Collection[str] | None) -> dict[str, Agent]:
+    """Return the agents that work here; UnknownAgent when one of `only` does not exist."""
     for name in only or ():
         if name not in known:
             raise UnknownAgent(name, list(known))

@@ -203,7 +203,7 @@ class AgentSettings(BaseModel):
     )
 
     def options(self) -> dict[str, Any]:
-        """The options of its kind."""
+        """Return the options of its kind."""
         own = {} if isinstance(self.handoffs, bool) else {"handoffs": self.handoffs}
         return {**(self.model_extra or {}), **own}
 
@@ -216,7 +216,7 @@ class ChannelSettings(BaseModel):
     kind: str = Field(description="What kind of channel it is: console, webhook, apprise.")
 
     def options(self) -> dict[str, Any]:
-        """The options of its kind."""
+        """Return the options of its kind."""
         return dict(self.model_extra or {})
 
 
@@ -255,11 +255,11 @@ class GoalSettings(BaseModel):
     )
 
     def templates(self) -> Templates:
-        """The prompts."""
+        """Return the prompts."""
         return Templates(self.continue_prompt or CONTINUE, self.wrap_up_prompt or WRAP_UP, self.verify_prompt or VERIFY)
 
     def defaults(self) -> dict[str, Any]:
-        """What holds for a goal that does not say it."""
+        """Return the defaults of a new goal."""
         return self.model_dump(include={"deadline", "max_steps", "max_tokens", "max_seconds", "max_usd"})
 
 
@@ -351,7 +351,7 @@ class Settings(BaseSettings):
     channels: dict[Name, ChannelSettings] = Field(default_factory=dict, description="Channels by name.")
 
     def policy_of(self, agent: str) -> Policy:
-        """What an agent may do without asking."""
+        """Return what an agent may do without asking."""
         chosen = self.agents.get(agent)
         return chosen.approvals.policy() if chosen and chosen.approvals else ASK
 
@@ -373,7 +373,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, home: str | os.PathLike[str] | None = None, **overrides: Any) -> Settings:
-        """Settings of a home directory, or BadConfig with the place and the reason. Overrides win over all."""
+        """Load the settings of a home directory; BadConfig names the place and the reason. Overrides win over all."""
         place = _place(Path(home or os.environ.get("MIDWATCH_HOME") or "~/.midwatch"))
         file = place / FILE
         try:
@@ -407,7 +407,7 @@ class _SettingsOfHome(Settings):
 
 
 def _refuse_unknown(file: Path) -> None:
-    """A misspelt setting must not be ignored silently."""
+    """Refuse settings that do not exist: a misspelt one must not be ignored silently."""
     if not file.exists():
         return
     with file.open("rb") as opened:

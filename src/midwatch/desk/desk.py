@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -17,13 +18,14 @@ from midwatch.domain.channel import Channel
 from midwatch.domain.instance import Instance
 from midwatch.domain.relay import Relay
 from midwatch.domain.store import Store
-from midwatch.domain.task import Ended
 from midwatch.engines.embedded import dead_owners
 from midwatch.live.bus import Bus
 from midwatch.live.hooks import Hooks
 from midwatch.live.subscriptions import Subscriptions
 from midwatch.loops.routines import Routines
 from midwatch.programs.git import GitProgram
+from midwatch.running.open_agents import OpenAgents
+from midwatch.running.running_tasks import RunningTasks
 from midwatch.services.agent_registry import AgentRegistry, Living
 from midwatch.services.alerts import Alerts
 from midwatch.services.approvals import Approvals
@@ -38,6 +40,7 @@ from midwatch.services.task_endings import TaskEndings
 from midwatch.services.tasks import Limits, Tasks
 from midwatch.services.terminals import Terminals
 from midwatch.services.tokens import Tokens
+from midwatch.services.waiter import Waiter
 from midwatch.services.worktrees import Worktrees
 
 
@@ -52,60 +55,69 @@ class Desk:
         agents: dict[str, Agent],
         channels: dict[str, Channel],
         clock: Clock,
+        *,
+        work: bool = False,
+        find_url: Callable[[], str | None] = lambda: None,
     ) -> None:
-        now = clock.now()
+        """`work` says whether this process runs tasks; `find_url` returns the address where agents reach this desk."""
         self.settings = settings
         self.home = home
         self.store = store
         self.agents = agents
-        self.clock = clock
-        self.url: str | None = None
-        self.instance: Instance | None = None
         self.channels = channels
-        self.notifications = Notifications(store, clock, self.channels)
+        self.clock = clock
+        self.id = new_id("i", clock.now())
+        self._find_url = find_url
+        self.waiter = Waiter()
+        self.running_tasks = RunningTasks()
+        self.relay = build_relay(settings, self.id)
+        self.bus = Bus(store, clock, self.waiter, self.relay)
+        self.conversations = OpenAgents(
+            store, clock, self.id, agents,
+            idle_seconds=settings.keep_open, most=settings.max_live, show=self.bus.show,
+        )  # fmt: skip
         self.living = living_processes(settings, home, store)
+        self.roster = AgentRegistry(store, self.id, agents, settings.default_agent, self.living, advice)
+        self.notifications = Notifications(store, clock, channels)
         self.approvals = Approvals(store, clock, self.living, Policies(store, settings.policy_of))
         self.rules = Rules(store, clock)
         self.tokens = Tokens(store, clock, home.token())
-        self._id = new_id("i", now)
-        self.relay = relay_of(settings, self._id)
-        self.bus = Bus(store, clock, self.relay)
-        self.roster = AgentRegistry(agents, settings.default_agent, self.living, advice)
+        self.endings = TaskEndings(store, clock, self.roster.terms_of, settings.goals.templates())
         self.tasks = Tasks(
             store,
             clock,
             self.roster,
             self.notifications.check_route,
             Limits(max_open=settings.max_open, max_open_per_actor=settings.max_open_per_actor),
-            submitter=self._id,
-            wait_finished=self.bus.finished,
+            submitter=self.id,
+            waiter=self.waiter,
             default_route=settings.notify,
-            settle=lambda ended: self.settlements.after(Ended(ended)),
+            endings=self.endings,
         )
         self.worktrees = Worktrees(
             store, clock, GitProgram(), home=str(home.worktrees), host=socket.gethostname(), lock=home.lock
         )
-        self.sessions = Sessions(store, clock, self.tasks, self._pause_automation)
-        self.terminals = Terminals(store, agents, self.relay, self._child_env)
-        self.settlements = TaskEndings(store, clock, self.roster.terms_of, settings.goals.templates())
         about = (self.roster.terms_of, self.notifications.check_route, settings.notify)
-        self.automations = Automations(store, clock, self.tasks, *about, submitter=self._id)
+        self.automations = Automations(store, clock, self.tasks, *about, submitter=self.id)
         self.snapshots = AutomationTransfer(store, clock, self.tasks, self.notifications.check_route)
+        self.sessions = Sessions(store, clock, self.tasks, self._pause_automation)
+        self.terminals = Terminals(store, agents, self.conversations if work else None, self.relay, self.child_env)
         self.goals = Goals(store, clock, self.tasks, *about, settings.goals.defaults())
-        self.handoffs = build_handoffs(settings, store, clock, self.roster, self._id)
-        self.routines = Routines(clock, lambda: False)
+        self.handoffs = build_handoffs(settings, store, clock, self.roster, self.id, self.running_tasks, self.waiter)
+        self.routines = Routines(clock)
         self.subscriptions = Subscriptions(store, self.bus, clock)
         self.hooks = Hooks(store, self.subscriptions)
         self.alerts = Alerts(store, clock, self.roster.live, settings.silence_of)
 
     @property
     def running(self) -> int:
-        """How many tasks run in this process now."""
-        return 0
+        """The number of tasks that run in this process now."""
+        return len(self.running_tasks)
 
-    def _child_env(self) -> dict[str, str]:
-        """What an agent's program is told of this desk."""
-        return {"MIDWATCH_URL": self.url} if self.url else {}
+    def child_env(self) -> dict[str, str]:
+        """Return the environment variables that tell an agent's program where this desk is."""
+        url = self._find_url()
+        return {"MIDWATCH_URL": url} if url else {}
 
     async def _pause_automation(self, automation_id: str, actor: str | None) -> None:
         why = f"{actor or 'a person'} interrupted its run"
@@ -113,8 +125,8 @@ class Desk:
             await self.automations.pause(automation_id, why=why, actor=actor)
 
 
-def relay_of(settings: Settings, instance_id: str) -> Relay | None:
-    """What carries live events to and from other processes, where there are some."""
+def build_relay(settings: Settings, instance_id: str) -> Relay | None:
+    """Return what carries live events between processes; None on SQLite."""
     if not settings.db:
         return None
     from midwatch.stores.relay import PostgresRelay
@@ -140,14 +152,17 @@ def build_handoffs(
     settings: Settings,
     store: Store,
     clock: Clock,
-    roster: AgentRegistry,
+    registry: AgentRegistry,
     owner: str,
+    running: RunningTasks,
+    waiter: Waiter,
 ) -> Handoffs:
-    """The service, with its limits, and without the agents that nothing may be handed to."""
+    """Return the handoff service, with its limits, and without the agents that no work may be handed to."""
     wanted = settings.handoffs
-    made = Handoffs(
-        store, clock, roster, owner, wanted.limits(), timeout=wanted.timeout, nest_history=wanted.nest_history
-    )
+    handoffs = Handoffs(
+        store, clock, registry, owner, running, waiter, wanted.limits(),
+        timeout=wanted.timeout, nest_history=wanted.nest_history,
+    )  # fmt: skip
     for name, agent in settings.agents.items():
-        made.enable(name, agent.handoffs is not False)
-    return made
+        handoffs.enable(name, agent.handoffs is not False)
+    return handoffs

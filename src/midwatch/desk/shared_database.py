@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def without_password(url: str) -> str:
-    """The address of a database as it may be shown."""
+    """Return the address of a database without its password."""
     from midwatch.stores.postgres import shown
 
     return shown(url)

@@ -148,10 +148,13 @@ class Turn(Protocol):
     prompt: str
     thread_id: str | None
     workdir: str | None
-    deadline: float | None
-    """Monotonic time at which the turn is ended, or None. It moves when the turn waits for an answer."""
     resumed: bool
     """Whether an earlier attempt was cut off and this one should go on where it stopped."""
+
+    @property
+    def deadline(self) -> float | None:
+        """Monotonic time at which the turn is ended, or None. It moves while the turn waits for an answer."""
+        ...
 
     @property
     def env(self) -> Mapping[str, str]:

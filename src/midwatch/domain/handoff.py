@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -227,6 +228,18 @@ class HandoffFilter:
     limit: int = 50
 
 
+class RunningTasks(Protocol):
+    """Port: the tasks that run in this process, one of which may wait for its handoff."""
+
+    def pause(self, task_id: str) -> AbstractAsyncContextManager[None]:
+        """Give back the slot of a task while it waits for its handoff."""
+        ...
+
+    async def attend(self, task_id: str, handoff: Handoff) -> None:
+        """Wait for a handoff on behalf of a task's agent, which asks for it by requests."""
+        ...
+
+
 class HandoffStore(Protocol):
     """Port: handoffs. They are written through `Changes`."""
 
@@ -436,11 +449,11 @@ def started(handoff: Handoff, task: Task, now: int) -> tuple[Handoff, Changes]:
     return after, step.plus(Changes(records=(task,), events=(event(handed_in, now, **meta(task)),)))
 
 
-def given_on(transfer: Transfer, step: Changes, now: int) -> Changes:
-    """A step of the source's task, with what it means for the work it was about to give to another."""
-    if step.updates[0].fields.get("transferred_to") == transfer.task.id:
-        return step.plus(started(transfer.handoff, transfer.task, now)[1])
-    return step.plus(cancelled(transfer.handoff, "its source was stopped before.", now)[1])
+def given_on(transfer: Transfer, source: Task, now: int) -> Changes:
+    """Start a transfer with the end of its source task, or cancel it when that task ended otherwise."""
+    if source.transferred_to == transfer.task.id:
+        return started(transfer.handoff, transfer.task, now)[1]
+    return cancelled(transfer.handoff, "its source was stopped before.", now)[1]
 
 
 def failed(handoff: Handoff, why: str, now: int, stage: str = "execute", **fields: Any) -> tuple[Handoff, Changes]:

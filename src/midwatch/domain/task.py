@@ -487,3 +487,12 @@ class Ended(NamedTuple):
     tools: int = 0
     thread_id: str | None = None
     why: str | None = None
+
+
+class TaskStep(NamedTuple):
+    """A step of a task: the task as it is afterwards, and what is written."""
+
+    task: Task
+    changes: Changes
+    reason: str | None = None
+    """Why the task is tried again."""

@@ -47,7 +47,7 @@ class EmbeddedEngine:
         self._life = home.lock(instance.id)
         self._lead = home.lock("leader")
         self._up = home.lock("up")
-        self._bell = asyncio.Event()
+        self._bell = worker.slots.freed
         self._taking = False
         self._loop: asyncio.Task[None] | None = None
         self._lead_timer: Timer | None = None
@@ -58,7 +58,6 @@ class EmbeddedEngine:
     async def start(self) -> None:
         await self._store.add_instance(self._instance)
         self._taking = True
-        self._worker.slot_freed = self.wake
         self._bell.set()
         self._loop = asyncio.get_running_loop().create_task(self._take())
         self._seek_lead()

@@ -95,7 +95,7 @@ class Heartbeat:
             self._bell.clear()
             self._begun += 1
             began = self._clock.monotonic()
-            owned = {run.turn.fence for run in list(self._worker.running.values()) if run.turn is not None}
+            owned = {run.fence for run in list(self._worker.running.values())}
             try:
                 beat: Beat | None = self._pulse.beat()
             except StoreError as problem:

@@ -20,7 +20,7 @@ from midwatch.domain.changes import Changes, Update
 from midwatch.domain.claiming import ClaimRequest
 from midwatch.domain.event import TaskInterrupted, event
 from midwatch.domain.instance import Instance, Pulse
-from midwatch.domain.task import Task, end, meta, owned
+from midwatch.domain.task import Task, TaskStep, end, meta, owned
 from midwatch.engines.heartbeat import Heartbeat
 from midwatch.engines.jobs import AWAY, LOOK, Jobs, look_for, open_queue, queue_app, queue_of, reason
 from midwatch.engines.jobs import Hinter as Hinter
@@ -28,7 +28,6 @@ from midwatch.engines.jobs import prepare as prepare
 from midwatch.engines.queue_upkeep import CHORE_SECONDS, QueueUpkeep, SharedStore
 from midwatch.running.outcome import RELEASED
 from midwatch.running.worker import Worker
-from midwatch.services.task_endings import settled
 
 log = logging.getLogger("midwatch.engine")
 
@@ -222,8 +221,8 @@ class ProcrastinateEngine:
             run = self._worker.running.get(task.id)
             if run is None or run.task.attempt != task.attempt:
                 with suppress(Conflict):
-                    step = _given_back(task, self._clock.now())
-                    await self._store.apply(await settled(self._worker.settle, task, step))
+                    step = _release(task, self._clock.now())
+                    await self._store.apply(await self._worker.endings.end_attempt(task, step))
         self._unsure = False
 
     async def _listen_to_jobs(self) -> None:
@@ -255,8 +254,9 @@ class ProcrastinateEngine:
                 await asyncio.sleep(BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1])
 
 
-def _given_back(task: Task, now: int) -> Changes:
+def _release(task: Task, now: int) -> TaskStep:
     if task.stop_requested == "cancel":
-        return end(task, now, outcome="cancelled")[1]
-    told = event(TaskInterrupted(reason="unstarted"), now, **meta(task))
-    return Changes(updates=(Update("task", task.id, RELEASED, owned(task)),), events=(told,))
+        return TaskStep(*end(task, now, outcome="cancelled"))
+    interrupted = event(TaskInterrupted(reason="unstarted"), now, **meta(task))
+    update = Update("task", task.id, RELEASED, owned(task))
+    return TaskStep(task._replace(**RELEASED), Changes(updates=(update,), events=(interrupted,)))

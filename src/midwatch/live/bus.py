@@ -17,13 +17,14 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from midwatch.base.clock import Clock
-from midwatch.base.errors import NotFound, StoreError, StoreUnavailable
+from midwatch.base.errors import StoreError
 from midwatch.domain.event import EVERYTHING, Event, EventFilter, Gap, event
 from midwatch.domain.relay import Relay
 from midwatch.domain.store import Commit, Store
 from midwatch.domain.watch_state import State
 from midwatch.live.drafts import ENDS, Drafts, Written, joined
 from midwatch.live.exchange import Exchange
+from midwatch.services.waiter import Waiter
 
 log = logging.getLogger("midwatch.bus")
 
@@ -63,9 +64,18 @@ class Bus:
     """One per process. `heard` is given every commit, in order. By a relay it shows live events of other processes, and
     they those of this one."""
 
-    def __init__(self, store: Store, clock: Clock, relay: Relay | None = None, limits: Limits = LIMITS) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        waiter: Waiter | None = None,
+        relay: Relay | None = None,
+        limits: Limits = LIMITS,
+    ) -> None:
+        """`waiter` is told of every event."""
         self._store = store
         self._clock = clock
+        self._waiter = waiter or Waiter()
         self._limits = limits
         self._tail: deque[Event] = deque(maxlen=limits.tail)
         self._head = 0
@@ -74,9 +84,6 @@ class Bus:
         self._watchers: set[_Watcher] = set()
         self._live = Drafts()
         self._exchange = Exchange(relay, clock, self._live, self) if relay is not None else None
-        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
-        self._open: set[str] = set()
-        """Tasks seen submitted and not yet finished; of others the store is asked."""
         self._pump: asyncio.Task[None] | None = None
         self._foreign = False
 
@@ -94,9 +101,7 @@ class Bus:
                 await self._pump
         self._head = -1
         self._ring()
-        for future in [one for futures in self._waiting.values() for one in futures]:
-            if not future.done():
-                future.set_exception(StoreUnavailable("the desk was closed before the task ended."))
+        self._waiter.close()
 
     # -- what comes in -------------------------------------------------------------------------------------------
 
@@ -133,13 +138,7 @@ class Bus:
                 self._live.forget(made)
                 if self._exchange is not None:
                     self._exchange.ended(made)
-            if made.kind == "task_submitted" and made.task_id:
-                self._open.add(made.task_id)
-            elif made.kind == "task_finished" and made.task_id:
-                self._open.discard(made.task_id)
-                for future in self._waiting.pop(made.task_id, ()):
-                    if not future.done():
-                        future.set_result(None)
+            self._waiter.note(made)
         if self._exchange is not None:
             self._exchange.reached()
         self._ring()
@@ -333,27 +332,6 @@ class Bus:
         page = await self._store.read_events(position, which, most)
         more = page.cut or len(page) == most
         return page, page[-1].seq if more else max(head, page[-1].seq if page else position)
-
-    async def finished(self, task_id: str) -> None:
-        """Return once the task has ended; NotFound if there is none."""
-        if self._head < 0:
-            raise StoreUnavailable("the desk is closed.")
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(task_id, []).append(future)
-        try:
-            if task_id not in self._open:
-                task = await self._store.get_task(task_id)
-                if task is None:
-                    raise NotFound("task", task_id)
-                if not task.open:
-                    return
-            await future
-        finally:
-            waiting = self._waiting.get(task_id, [])
-            if future in waiting:
-                waiting.remove(future)
-                if not waiting:
-                    del self._waiting[task_id]
 
 
 def _large(made: Event) -> bool:

@@ -168,7 +168,7 @@ class Workflows:
         self._telemetry = telemetry
         self._store = store
 
-    async def told(self, ended: Event) -> None:
+    async def record(self, ended: Event) -> None:
         """An event of `ENDS`."""
         if ended.kind != "task_finished":
             goal = await self._store.get_goal(str(ended.payload.get("goal_id")))
@@ -206,7 +206,7 @@ class TurnSpans:
         state = place.trace_state.to_header() or None
         self.trace = Trace(f"{place.trace_id:032x}", f"{place.span_id:016x}", f"{int(place.trace_flags):02x}", state)
 
-    def told(self, made: Event) -> None:
+    def record(self, made: Event) -> None:
         """An event of the turn. Whatever goes wrong here does not concern the turn."""
         try:
             note = getattr(self, f"_{made.kind}", None)
@@ -218,7 +218,7 @@ class TurnSpans:
         except Exception:
             log.exception("an event %s could not be told to telemetry", made.kind)
 
-    def lost(self, now: int) -> None:
+    def lose(self, now: int) -> None:
         """Another process has the task now."""
         self._end(now, "lease_lost")
 

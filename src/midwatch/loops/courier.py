@@ -1,4 +1,4 @@
-"""Courier: sends pending deliveries, each until it arrived or was refused.
+"""The courier: sends pending deliveries, each until it arrived or was refused.
 
 Every channel has a lane of its own, so a slow one holds up nobody else. A delivery is sent at least once: its result is
 recorded after the send, and whoever dies in between leaves it pending under the same id.
@@ -29,7 +29,7 @@ PAUSE_SECONDS, LONGEST_PAUSE = 1.0, 60.0
 """Before the store is tried again after an error, and at most."""
 BATCH, MOST_HELD = 50, 20_000
 CROWDED, CROWDED_SECONDS = 500, 0.25
-"""With so many in hand the store is read no more often than this: each look reads them all again."""
+"""With so many deliveries queued, the store is read at most this often: each look reads them all again."""
 ERROR_SHOWN = 500
 
 
@@ -39,7 +39,7 @@ class Patience(NamedTuple):
     send: float = 15.0
     """For one send."""
     stop: float = 2.0
-    """For what is due when it is to end."""
+    """For due deliveries when the courier stops."""
     nap: float = LONGEST_NAP
     """At most, before it looks again for what is due later."""
 
@@ -48,14 +48,14 @@ PATIENCE = Patience()
 
 
 class _Lane:
-    """What one channel has to send, by id: in the order of the store, and on its way."""
+    """The deliveries of one channel, by id: those that wait, in the order of the store, and those being sent."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, Delivery] = {}
         self.sending: dict[str, Delivery] = {}
 
     def take(self) -> Delivery | None:
-        """The next to send. Notices of one task go one after the other, so that they arrive in order."""
+        """Return the next delivery to send. Notices of one task are sent one by one, so that they arrive in order."""
         if len(self.sending) >= LANE_WIDTH:
             return None
         busy = {delivery.task_id for delivery in self.sending.values()}
@@ -97,8 +97,10 @@ class Courier:
             self.wake()
 
     async def stop(self) -> None:
-        """Send what is due for a moment longer, so that a process about to end still tells how its last task went.
-        What is cut off then stays pending. Safe twice."""
+        """Send what is due for a moment longer, then stop. Safe twice.
+
+        So a process that ends still reports its last task. Deliveries that do not make it stay pending.
+        """
         loop, self._loop = self._loop, None
         if loop is None:
             return
@@ -120,7 +122,7 @@ class Courier:
                 await asyncio.wait(left, timeout=self._patience.stop)
 
     def wake(self) -> None:
-        """Look for something to send: a delivery was written, or this process may lead now."""
+        """Look for deliveries to send: one was written, or this process leads now."""
         self._awake.set()
 
     # -- what is due ---------------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ class Courier:
                 self._set_timer(await self._look())
                 pause = PAUSE_SECONDS
             except Exception as problem:
-                log.warning("what is due cannot be read (%s); trying again in %g s", _told(problem), pause)
+                log.warning("due deliveries cannot be read (%s); trying again in %g s", _describe(problem), pause)
                 await self._pause(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 self.wake()
@@ -142,28 +144,28 @@ class Courier:
                 await self._pause(CROWDED_SECONDS)
 
     async def _look(self) -> float | None:
-        """Begin what is due. Returns the seconds until the next look, or None when only a wake can bring news."""
+        """Begin to send what is due. Return the seconds until the next look; None: only when woken."""
         if not self._leads():
             self._forget_waiting()
             return None
         now = self._clock.now()
         limit = min(BATCH + 2 * self._held(), MOST_HELD)
         self._ended.clear()
-        found = await self._store.due_deliveries(now, limit)
-        fresh = [delivery for delivery in found if self._queue(delivery)]
+        due = await self._store.due_deliveries(now, limit)
+        fresh = [delivery for delivery in due if self._queue(delivery)]
         for lane in self._lanes.values():
             self._begin(lane)
-        if fresh and len(found) == limit:
+        if fresh and len(due) == limit:
             self.wake()  # there may be more
         due_at = await self._store.next_delivery_at()
         if due_at is None:
             return None
-        if due_at <= now:  # one in our hands; it hides when the next one is due
+        if due_at <= now:  # one that is being sent hides when the next one is due
             return PAUSE_SECONDS
         return (due_at - self._clock.now()) / SECOND
 
     def _queue(self, delivery: Delivery) -> bool:
-        """Put it into its lane, unless it is in our hands, or left them after the store was read."""
+        """Queue a delivery, unless it is queued, being sent, or was sent after the store was read."""
         lane = self._lanes.setdefault(delivery.channel, _Lane())
         if delivery.id in lane.waiting or delivery.id in lane.sending or delivery.id in self._ended:
             return False
@@ -196,7 +198,7 @@ class Courier:
         try:
             await self._look()
         except Exception as problem:
-            log.warning("what is due cannot be read (%s); it stays for the next start", _told(problem))
+            log.warning("due deliveries cannot be read (%s); they stay for the next start", _describe(problem))
         while self._sends:
             await asyncio.wait(self._sends)
 
@@ -224,7 +226,7 @@ class Courier:
                 self._begin(lane)
 
     async def _try(self, delivery: Delivery) -> DeliveryError | None:
-        """Send it once; returns why that failed. Whatever a channel raises ends here."""
+        """Send a delivery once. Return the reason if that failed, whatever the channel raises."""
         name = delivery.channel
         channel = self._channels.get(name)
         if channel is None:
@@ -238,15 +240,15 @@ class Courier:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return DeliveryError(f"channel {name}: {_told(problem)}.")
+            return DeliveryError(f"channel {name}: {_describe(problem)}.")
         except Exception as problem:
-            why = f"not sent within {self._patience.send:g} s" if limit.expired() else _told(problem)
+            why = f"not sent within {self._patience.send:g} s" if limit.expired() else _describe(problem)
             return DeliveryError(f"channel {name}: {why}.")
         return None
 
     async def _record(self, delivery: Delivery, problem: DeliveryError | None) -> None:
-        """Write down how it went, however long the store takes: meanwhile the delivery must not be sent again."""
-        changes = outcome(delivery, problem, self._clock.now())
+        """Record the attempt, however long the store takes: meanwhile the delivery must not be sent again."""
+        changes = record_attempt(delivery, problem, self._clock.now())
         pause = PAUSE_SECONDS
         while True:
             try:
@@ -254,39 +256,39 @@ class Courier:
             except Conflict:
                 log.info("delivery %s was recorded by another process", delivery.id)
             except Exception as trouble:
-                log.warning("delivery %s cannot be recorded (%s); trying again", delivery.id, _told(trouble))
+                log.warning("delivery %s cannot be recorded (%s); trying again", delivery.id, _describe(trouble))
                 await self._pause(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
             return
 
 
-def outcome(delivery: Delivery, problem: DeliveryError | None, now: int) -> Changes:
-    """What is written after a send: it is sent, it has failed for good, or it is due again later."""
+def record_attempt(delivery: Delivery, problem: DeliveryError | None, now: int) -> Changes:
+    """Return what is written after a send: the delivery is sent, has failed for good, or is due again later."""
     attempts = delivery.attempts + 1
     fields: dict[str, Any] = {"attempts": attempts}
-    told: Payload | None = None
+    payload: Payload | None = None
     about = {"delivery_id": delivery.id, "channel": delivery.channel, "notice": delivery.notice}
     if problem is None:
         fields |= {"status": "sent", "sent_at": now, "error": None}
-        told = DeliverySent(**about)
+        payload = DeliverySent(**about)
     else:
         error = cut(" ".join(str(problem).split()), ERROR_SHOWN)
         fields["error"] = error
         if problem.permanent or attempts >= MAX_ATTEMPTS:
             fields["status"] = "failed"
-            told = DeliveryFailed(**about, error=error)
+            payload = DeliveryFailed(**about, error=error)
         else:
             pause = backoff(attempts) * random.uniform(0.8, 1.2)  # noqa: S311 - spreading load, not a secret
             fields["due_at"] = now + int(pause * SECOND)
     return Changes(
         updates=(Update("delivery", delivery.id, fields, {"status": "pending", "attempts": delivery.attempts}),),
-        events=(event(told, now, task_id=delivery.task_id),) if told else (),
+        events=(event(payload, now, task_id=delivery.task_id),) if payload else (),
     )
 
 
-def _told(problem: BaseException) -> str:
-    """What may be said of an error: our own texts, of others only kind and place, for they may quote a secret."""
+def _describe(problem: BaseException) -> str:
+    """Describe an error without secrets: our own errors by their text, others by type and place only."""
     if isinstance(problem, MidwatchError):
         return str(problem)
     place = traceback.extract_tb(problem.__traceback__)[-1:]

@@ -1,42 +1,42 @@
-"""How a loop of the leader waits for its next look: until the wall clock says so, or somebody rings."""
+"""The leader loop: how a loop of the leader waits for its next look.
+
+It sleeps until the wall clock reaches the next time, or until something wakes it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock, Timer
 from midwatch.base.errors import StoreError
 
 PAUSE_SECONDS = 1.0
-"""Before it looks again after a look that failed."""
+"""Before the next look after a look that failed."""
 
 
-class LeaderLoop:
-    """Calls `look` while `leads` says so; what it returns is when to look again, None for only when it is rung. A look
-    that fails is tried again and ends nothing."""
+class LeaderLoop(ABC):
+    """Looks for due work while this process leads. A look that fails is tried again and ends nothing."""
 
     def __init__(
-        self,
-        clock: Clock,
-        leads: Callable[[], bool],
-        look: Callable[[], Awaitable[int | None]],
-        log: logging.Logger,
-        *,
-        nap: float = LONGEST_NAP,
+        self, clock: Clock, leads: Callable[[], bool], log: logging.Logger, *, nap: float = LONGEST_NAP
     ) -> None:
         self._clock = clock
         self._leads = leads
-        self._look = look
         self._log = log
         self._longest_nap = nap
         self._bell = asyncio.Event()
         self._timer: Timer | None = None
         self._loop: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    @abstractmethod
+    async def look(self) -> int | None:
+        """Do what is due. Return when to look again; None for only when it is woken."""
+
+    async def start(self) -> None:
         """Begin. Harmless when it runs."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop().create_task(self._run())
@@ -49,18 +49,18 @@ class LeaderLoop:
             with suppress(asyncio.CancelledError):
                 await loop
 
-    def ring(self) -> None:
-        """Something changed that may matter: look now."""
+    def wake(self) -> None:
+        """Look now: something changed, or this process leads now."""
         self._bell.set()
 
     async def _run(self) -> None:
         while True:
             self._bell.clear()
             try:
-                wake_at = await self._look() if self._leads() else None
+                wake_at = await self.look() if self._leads() else None
             except Exception as problem:
-                odd = None if isinstance(problem, StoreError) else problem
-                self._log.warning("a look failed and is tried again: %s", problem, exc_info=odd)
+                traceback = None if isinstance(problem, StoreError) else problem
+                self._log.warning("a look failed and is tried again: %s", problem, exc_info=traceback)
                 wake_at = self._clock.now() + int(PAUSE_SECONDS * SECOND)
             if wake_at is not None:
                 self._nap(wake_at)
@@ -71,8 +71,10 @@ class LeaderLoop:
                     self._timer.cancel()
 
     def _nap(self, wake_at: int) -> None:
-        """Ring when the wall clock says so; a clock that was set, or a machine that slept, is noticed within the
-        longest nap."""
+        """Wake when the wall clock says so.
+
+        A clock that was set, or a machine that slept, is noticed within the longest nap.
+        """
         left = (wake_at - self._clock.now()) / SECOND
         if left <= 0:
             self._bell.set()

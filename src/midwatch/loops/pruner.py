@@ -1,4 +1,4 @@
-"""The pruner: removes ended tasks, events and automations beyond what is kept, once an hour."""
+"""The pruner: removes old tasks, events and deleted automations, once an hour."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Retention(NamedTuple):
     event_age: float
 
 
-class Pruner:
+class Pruner(LeaderLoop):
     """One per process; works while its process leads."""
 
     def __init__(
@@ -39,26 +39,14 @@ class Pruner:
         every: float = PRUNE_SECONDS,
         nap: float = LONGEST_NAP,
     ) -> None:
+        super().__init__(clock, leads, log, nap=nap)
         self._store = store
-        self._clock = clock
         self._retention = retention
         self._every = every
         self._prune_at = clock.now() + int(FIRST_PRUNE_SECONDS * SECOND)
-        self._leader_loop = LeaderLoop(clock, leads, self._look, log, nap=nap)
 
-    async def start(self) -> None:
-        """Begin. The first look is a minute later, so that a start is quick."""
-        self._leader_loop.start()
-
-    async def stop(self) -> None:
-        """Stop. Safe twice."""
-        await self._leader_loop.stop()
-
-    def wake(self) -> None:
-        """This process may lead now."""
-        self._leader_loop.ring()
-
-    async def _look(self) -> int:
+    async def look(self) -> int:
+        """Prune when it is time. The first time is a minute after the start, so that a start is quick."""
         now = self._clock.now()
         if now >= self._prune_at:
             await self.prune()
@@ -66,14 +54,16 @@ class Pruner:
         return self._prune_at
 
     async def prune(self) -> tuple[int, int]:
-        """Remove ended tasks and events beyond what is kept. Return how many of each went."""
+        """Remove ended tasks and events beyond the limits. Return how many of each were removed."""
         kept, now = self._retention, self._clock.now()
         await self._store.prune_automations(kept_since(now))
         tasks = events = 0
         while gone := await self._store.prune_tasks(now - int(kept.task_age * SECOND), kept.tasks):
             tasks += gone
         begins = -1
-        while (oldest := (await self._store.log_bounds()).oldest_seq) != begins:  # a step may meet only what is kept
+        while (
+            oldest := (await self._store.log_bounds()).oldest_seq
+        ) != begins:  # one step may find only events that are kept
             begins = oldest
             events += await self._store.prune_events(now - int(kept.event_age * SECOND), kept.events)
         return tasks, events

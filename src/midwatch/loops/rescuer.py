@@ -1,7 +1,7 @@
 """The rescuer: takes over tasks whose process died, and expires questions nobody answered.
 
-It runs on the leader. It sleeps until there is something to do: nothing is polled except, once a second, the lives of
-other processes that run tasks right now.
+It runs on the leader and sleeps until there is something to do. Only while other processes run tasks it checks once a
+second whether they live.
 """
 
 from __future__ import annotations
@@ -13,31 +13,30 @@ from typing import Any
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock
 from midwatch.base.errors import Conflict, LeaseLost, StoreError
-from midwatch.domain.approval import resolve
 from midwatch.domain.budget import COUNTED, counted
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.engine import Engine
 from midwatch.domain.event import Event, EventFilter, TaskRescued, TurnEnd, ending, event
 from midwatch.domain.requests import OnCrash
 from midwatch.domain.store import Store
-from midwatch.domain.task import MAX_RESCUES, Task, changed_status, end, meta, owned
+from midwatch.domain.task import MAX_RESCUES, Task, TaskStep, changed_status, end, meta, owned
 from midwatch.loops.leader_loop import LeaderLoop
-from midwatch.running.outcome import together
+from midwatch.running.outcome import RELEASED, add_usage
 from midwatch.services.approvals import Approvals
-from midwatch.services.task_endings import Settle, nothing, settled
+from midwatch.services.task_endings import TaskEndings
 
 log = logging.getLogger("midwatch.rescuer")
 
 LIFE_CHECK_SECONDS = 1.0
 LOOK_SECONDS = 3600.0
-"""At least this often it looks, though nothing woke it."""
+"""It looks at least this often."""
 PAUSE_SECONDS = 1.0
 LOST = "the process that ran it ended, and half-done work is not repeated unasked. Look at what it left, then retry it."
 CUT_OFF = "cut off when its process ended"
 
 
-class Rescuer:
-    """One per process; works while its process leads."""
+class Rescuer(LeaderLoop):
+    """Loop: one per process; works while its process leads."""
 
     def __init__(
         self,
@@ -45,39 +44,31 @@ class Rescuer:
         clock: Clock,
         engine: Engine,
         approvals: Approvals,
+        endings: TaskEndings,
         *,
         owner: str,
         reap: Callable[[Task], Awaitable[object]],
-        settle: Settle = nothing,
-        rescued: Callable[[], Awaitable[None]] | None = None,
+        call_off: Callable[[], Awaitable[None]] | None = None,
         nap: float = LONGEST_NAP,
     ) -> None:
+        """`reap` ends the processes of a dead attempt; `call_off` ends handoffs nobody waits for any more."""
+        super().__init__(clock, engine.leads, log, nap=nap)
         self._store = store
-        self._clock = clock
         self._engine = engine
         self._approvals = approvals
         self._owner = owner
         self._reap = reap
-        self._settle = settle
-        self._rescued = rescued
-        self._leader_loop = LeaderLoop(clock, engine.leads, self._look, log, nap=nap)
+        self._endings = endings
+        self._call_off = call_off
 
     async def start(self) -> None:
-        """Rescue what an earlier process left behind, then keep watch."""
+        """Rescue the tasks an earlier process left behind, then begin to look."""
         if self._engine.leads():
             await self.rescue()
-        self._leader_loop.start()
+        await super().start()
 
-    async def stop(self) -> None:
-        """Stop watching. Safe twice."""
-        await self._leader_loop.stop()
-
-    def wake(self) -> None:
-        """Something changed that may matter here."""
-        self._leader_loop.ring()
-
-    async def _look(self) -> int:
-        """Do what is due; when to look again."""
+    async def look(self) -> int:
+        """Rescue tasks and expire questions. Return when to look again."""
         now = self._clock.now()
         others_run = await self.rescue()
         expiry = await self._store.next_expiry()
@@ -92,7 +83,7 @@ class Rescuer:
     # -- rescue --------------------------------------------------------------------------------------------------
 
     async def rescue(self) -> bool:
-        """Take over the tasks of dead processes. True if other live processes run tasks now."""
+        """Take over the tasks of dead processes. Return whether other live processes run tasks now."""
         others = [task for task in await self._store.running_tasks() if task.lease_owner != self._owner]
         instances = {i.id for i in await self._store.list_instances() if i.id != self._owner}
         dead = self._engine.dead({task.lease_owner or "" for task in others} | instances)
@@ -104,8 +95,8 @@ class Rescuer:
                     raise
                 except Exception:
                     log.exception("task %s could not be rescued; it is tried again", task.id)
-        if self._rescued is not None and any((task.lease_owner or "") in dead for task in others):
-            await self._rescued()
+        if self._call_off is not None and any((task.lease_owner or "") in dead for task in others):
+            await self._call_off()
         if dead & instances:
             await self._store.remove_instances(dead & instances)
         return any((task.lease_owner or "") not in dead for task in others)
@@ -114,69 +105,56 @@ class Rescuer:
         await self._reap(task)
         fence = Fence(task.id, task.attempt)
         now = self._clock.now()
-        closing = _closing(await self._store.open_events(fence), now)
-        task = task._replace(usage=together(task.usage, await self._used(task)))
-        changes, action = rescue(task, now)
-        changes = await settled(self._settle, task, changes)
-        asked = [
-            resolve(one, "expired", now, why="the process that asked has ended")
-            for one in await self._store.pending_approvals(fence)
-        ]
+        closing = _close(await self._store.open_events(fence), now)
+        task = task._replace(usage=add_usage(task.usage, await self._count_usage(task)))
+        step, action = rescue(task, now)
+        why = "the process that asked has ended"
+        changes = await self._endings.end_attempt(task, step, asked=fence, why=why)
         try:
-            await self._store.apply(
-                replace(
-                    changes,
-                    updates=changes.updates + tuple(u for c in asked for u in c.updates),
-                    events=closing + tuple(e for c in asked for e in c.events) + changes.events,
-                )
-            )
+            await self._store.apply(replace(changes, events=closing + changes.events))
             log.warning("task %s was left by a dead process: %s", task.id, action)
         except (Conflict, LeaseLost):
-            log.info("task %s was rescued by somebody else, or something it belongs to changed", task.id)
+            log.info("task %s was rescued by another process, or a record it belongs to changed", task.id)
             self.wake()
 
-    async def _used(self, task: Task) -> dict[str, Any] | None:
-        """What the dead attempt has used, as far as it was told."""
-        which, found = EventFilter(kinds=COUNTED, task_id=task.id), list[Event]()
-        while page := await self._store.read_events(found[-1].seq if found else 0, which):
-            found += page
-        return counted((one for one in found if one.attempt == task.attempt), task.budget)
+    async def _count_usage(self, task: Task) -> dict[str, Any] | None:
+        """Return what the dead attempt has used, as far as its events tell."""
+        which, events = EventFilter(kinds=COUNTED, task_id=task.id), list[Event]()
+        while page := await self._store.read_events(events[-1].seq if events else 0, which):
+            events += page
+        return counted((event for event in events if event.attempt == task.attempt), task.budget)
 
 
-def rescue(task: Task, now: int) -> tuple[Changes, str]:
-    """What becomes of a task whose process died, by its `on_crash` rule, and the word for it."""
+def rescue(task: Task, now: int) -> tuple[TaskStep, str]:
+    """Return what becomes of a task whose process died, by its `on_crash` rule, and the word for it."""
     action: OnCrash = task.on_crash
     if task.rescues >= MAX_RESCUES:
         action = "fail"
     became = "cancelled" if task.stop_requested == "cancel" else action
-    told = TaskRescued(action=became, owner=task.lease_owner, rescues=task.rescues + 1)
-    first = event(told, now, **meta(task))
+    rescued = TaskRescued(action=became, owner=task.lease_owner, rescues=task.rescues + 1)
     if became == "cancelled":
-        changes = end(task, now, outcome="cancelled")[1]
-        return replace(changes, events=(first, *changes.events)), became
-    if action == "fail":
-        why = (
-            LOST
-            if task.rescues < MAX_RESCUES
-            else f"its process ended {task.rescues + 1} times; it is not tried again."
-        )
-        changes = end(task, now, outcome="lost", error=why)[1]
-        return replace(changes, events=(first, *changes.events)), action
-    fields = {
-        "status": "pending", "wait": None, "stop_requested": None, "lease_owner": None, "pgid": None,
-        "pgid_mark": None, "token_hash": None, "rescues": task.rescues + 1, "usage": task.usage,
-    }  # fmt: skip
-    back = Update("task", task.id, fields, owned(task))
-    return Changes(updates=(back,), events=(first, *changed_status(task, "idle", now))), action
+        step = TaskStep(*end(task, now, outcome="cancelled"))
+    elif action == "fail":
+        why = LOST
+        if task.rescues >= MAX_RESCUES:
+            why = f"its process ended {task.rescues + 1} times; it is not tried again."
+        step = TaskStep(*end(task, now, outcome="lost", error=why))
+    else:
+        fields = {**RELEASED, "rescues": task.rescues + 1, "usage": task.usage}
+        update = Update("task", task.id, fields, owned(task))
+        changes = Changes(updates=(update,), events=changed_status(task, "idle", now))
+        step = TaskStep(task._replace(**fields), changes)
+    events = (event(rescued, now, **meta(task)), *step.changes.events)
+    return step._replace(changes=replace(step.changes, events=events)), became
 
 
-def _closing(opened: list[Event], now: int) -> tuple[Event, ...]:
-    """An end for each start the dead attempt left open, calls before their turn."""
+def _close(opened: list[Event], now: int) -> tuple[Event, ...]:
+    """Return an end for each start that the dead attempt left open, calls before their turn."""
     ends = []
     for start in sorted(opened, key=lambda e: e.kind == "turn_start"):
         spent = (now - start.time) / SECOND
         over = start.kind == "turn_start"
-        told = TurnEnd(status="aborted", duration=spent) if over else ending(start, CUT_OFF, spent)
+        end_payload = TurnEnd(status="aborted", duration=spent) if over else ending(start, CUT_OFF, spent)
         about = {n: getattr(start, n) for n in ("agent_id", "turn_id", "session_key", "task_id", "attempt", "actor")}
-        ends.append(event(told, now, **about))
+        ends.append(event(end_payload, now, **about))
     return tuple(ends)

@@ -1,5 +1,7 @@
-"""Routines: midwatch's own work at intervals. Each runs on the leader, never overlaps itself, and harms nobody when it
-fails."""
+"""Routines: midwatch's own work at intervals.
+
+Each runs on the leader and never overlaps itself. A routine that fails disturbs no other.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ Work = Callable[[], Awaitable[object]]
 
 @dataclass(slots=True)
 class Routine:
-    """One of them, and how it went."""
+    """One routine, and how its runs went."""
 
     name: str
     seconds: float
@@ -34,7 +36,7 @@ class Routine:
     running: asyncio.Task[None] | None = None
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it."""
+        """Return the routine as JSON."""
         return {
             "name": self.name,
             "seconds": self.seconds,
@@ -49,71 +51,71 @@ class Routine:
 class Routines:
     """All routines of a process."""
 
-    def __init__(self, clock: Clock, leads: Callable[[], bool]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._leads = leads
+        self._leads: Callable[[], bool] | None = None
+        """Tells whether this process leads; None while the routines are stopped."""
         self._known: dict[str, Routine] = {}
-        self._started = False
 
     def register(self, name: str, seconds: float, work: Work) -> Routine:
-        """Have `work` done every so many seconds, first after one interval."""
+        """Call `work` every so many seconds, first after routine interval."""
         if not name.strip():
-            raise InvalidInput("a routine has a name.", field="name")
+            raise InvalidInput("a routine needs a name.", field="name")
         if seconds <= 0:
-            raise InvalidInput("a routine's interval is more than 0 seconds.", field="seconds")
+            raise InvalidInput("the interval of a routine must be more than 0 seconds.", field="seconds")
         if name in self._known:
-            raise Conflict(f"a routine is called {name!r} already.")
-        made = self._known[name] = Routine(name, seconds, work)
-        if self._started:
-            self._arm(made)
-        return made
+            raise Conflict(f"there is already a routine {name!r}; choose another name.")
+        routine = self._known[name] = Routine(name, seconds, work)
+        if self._leads is not None:
+            self._arm(routine)
+        return routine
 
     def list(self) -> list[Routine]:
-        """All of them, by name."""
+        """Return all routines, by name."""
         return [self._known[name] for name in sorted(self._known)]
 
-    async def start(self) -> None:
-        """Begin to count the intervals."""
-        self._started = True
-        for one in self._known.values():
-            self._arm(one)
+    async def start(self, leads: Callable[[], bool]) -> None:
+        """Begin to count the intervals. Each routine runs only while `leads` holds."""
+        self._leads = leads
+        for routine in self._known.values():
+            self._arm(routine)
 
     async def stop(self) -> None:
-        """End what runs. Safe twice."""
-        self._started = False
-        for one in self._known.values():
-            if one.timer is not None:
-                one.timer.cancel()
-            if one.running is not None:
-                one.running.cancel()
+        """Stop, and cancel routines that run. Safe twice."""
+        self._leads = None
+        for routine in self._known.values():
+            if routine.timer is not None:
+                routine.timer.cancel()
+            if routine.running is not None:
+                routine.running.cancel()
                 with suppress(asyncio.CancelledError):
-                    await one.running
+                    await routine.running
 
-    def _arm(self, one: Routine) -> None:
-        one.timer = self._clock.call_later(one.seconds, lambda: self._fire(one))
+    def _arm(self, routine: Routine) -> None:
+        routine.timer = self._clock.call_later(routine.seconds, lambda: self._fire(routine))
 
-    def _fire(self, one: Routine) -> None:
-        if not self._started:
+    def _fire(self, routine: Routine) -> None:
+        if self._leads is None:
             return
-        self._arm(one)
+        self._arm(routine)
         if not self._leads():
             return
-        if one.running is not None:
-            one.skipped += 1
+        if routine.running is not None:
+            routine.skipped += 1
             return
-        one.running = asyncio.get_running_loop().create_task(self.run(one))
-        one.running.add_done_callback(lambda _: setattr(one, "running", None))
+        routine.running = asyncio.get_running_loop().create_task(self.run(routine))
+        routine.running.add_done_callback(lambda _: setattr(routine, "running", None))
 
-    async def run(self, one: Routine) -> None:
-        """Do it once; a failure is noted and goes no further."""
-        one.last_at = self._clock.now()
+    async def run(self, routine: Routine) -> None:
+        """Run a routine once. A failure is recorded, not raised."""
+        routine.last_at = self._clock.now()
         try:
-            await one.work()
-            one.last_error = None
+            await routine.work()
+            routine.last_error = None
         except Exception as problem:
-            one.failures += 1
-            one.last_error = f"{type(problem).__name__}: {problem}"
-            odd = None if isinstance(problem, StoreError) else problem
-            log.warning("routine %s failed: %s", one.name, problem, exc_info=odd)
+            routine.failures += 1
+            routine.last_error = f"{type(problem).__name__}: {problem}"
+            traceback = None if isinstance(problem, StoreError) else problem
+            log.warning("routine %s failed: %s", routine.name, problem, exc_info=traceback)
         finally:
-            one.runs += 1
+            routine.runs += 1

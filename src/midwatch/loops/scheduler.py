@@ -1,9 +1,7 @@
 """The scheduler: fires due automations, wakes due goals, ends handoffs past their deadline.
 
-It runs on the leader and sleeps until the next time.
-
-It keeps nothing in memory: what is due is asked of the store, and what it writes is guarded, so that two schedulers for
-a moment do no harm.
+It runs on the leader and sleeps until the next time. It keeps nothing in memory: it reads from the store what is due,
+and its writes are guarded. So two schedulers at the same moment do no harm.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ BATCH = 128
 PAUSE_SECONDS = 1.0
 
 
-class Scheduler:
+class Scheduler(LeaderLoop):
     """One per process; works while its process leads."""
 
     def __init__(
@@ -39,37 +37,25 @@ class Scheduler:
         clock: Clock,
         leads: Callable[[], bool],
         terms: Callable[[str], Awaitable[AgentTerms]],
-        stop: Callable[[str], Awaitable[object]],
+        cancel: Callable[[str], Awaitable[object]],
         templates: Templates | None = None,
         expire: Callable[[Handoff], Awaitable[None]] | None = None,
-        submitter: str | None = None,
         *,
         nap: float = LONGEST_NAP,
     ) -> None:
+        super().__init__(clock, leads, log, nap=nap)
         self._store = store
-        self._clock = clock
         self._terms = terms
-        self._stop = stop
+        self._cancel = cancel
         self._templates = templates or Templates()
         self._expire = expire
-        self._submitter = submitter
-        self._leader_loop = LeaderLoop(clock, leads, self.look, log, nap=nap)
-
-    async def start(self) -> None:
-        """Begin. Harmless when it runs."""
-        self._leader_loop.start()
-
-    async def stop(self) -> None:
-        """Fire no more. Safe twice."""
-        await self._leader_loop.stop()
-
-    def wake(self) -> None:
-        """Something changed that may matter here."""
-        self._leader_loop.ring()
 
     async def look(self) -> int | None:
-        """Do what is due; when to look again. Nothing is written while nothing is due. What could not be moved on is
-        left for a moment, so that it holds up nothing else."""
+        """Do what is due, and return when to look again.
+
+        Nothing is written while nothing is due. A record that could not be moved on is tried again later, so that it
+        does not hold up the others.
+        """
         tried: set[tuple[str, int]] = set()
         while True:
             now = self._clock.now()
@@ -79,15 +65,15 @@ class Scheduler:
             if not (due or woken or over):
                 break
             work: list[tuple[Any, Callable[[Any], Awaitable[None]]]] = [
-                *((one, self._fire) for one in due),
-                *((one, self._wake_goal) for one in woken),
-                *((one, self._end) for one in over),
+                *((automation, self._fire) for automation in due),
+                *((goal, self._wake_goal) for goal in woken),
+                *((handoff, self._end) for handoff in over),
             ]
-            fresh = [(one, step) for one, step in work if (one.id, one.revision) not in tried]
+            fresh = [(record, step) for record, step in work if (record.id, record.revision) not in tried]
             if not fresh:
                 return now + int(PAUSE_SECONDS * SECOND)
-            tried |= {(one.id, one.revision) for one, _ in fresh}
-            await asyncio.gather(*(step(one) for one, step in fresh))
+            tried |= {(record.id, record.revision) for record, _ in fresh}
+            await asyncio.gather(*(step(record) for record, step in fresh))
         times = [await self._store.next_automation_at(), await self._store.next_goal_at()]
         times += [await self._store.next_handoff_at()] if self._expire else []
         return min((at for at in times if at is not None), default=None)
@@ -101,13 +87,11 @@ class Scheduler:
             runs = await self._store.open_run(automation.id) is not None
             terms = await self._terms(automation.agent)
             try:
-                await self._store.apply(
-                    automations.fire(automation, self._clock.now(), terms, runs=runs, submitter=self._submitter)
-                )
+                await self._store.apply(automations.fire(automation, self._clock.now(), terms, runs=runs))
             except Conflict:
                 if await self._store.get_automation(automation.id) != automation:
                     return  # somebody else fired or changed it
-                # It was retried just now, or a clock was set back and that time had its run: on to the next.
+                # It was retried just now, or a clock was set back and this time had its run: go to the next time.
                 await self._store.apply(automations.fire(automation, self._clock.now(), terms, runs=True))
         except Conflict:
             log.debug("automation %s was fired or changed by somebody else", automation.id)
@@ -120,8 +104,8 @@ class Scheduler:
         try:
             late = goal.status == "active" and goal.deadline_at <= self._clock.now()
             if late and (step := await self._store.open_step(goal.id)) is not None:
-                if await self._store.get_goal(goal.id) == goal:  # how it goes on is settled when the step has ended
-                    await self._stop(step.id)
+                if await self._store.get_goal(goal.id) == goal:  # the end of the step decides how the goal goes on
+                    await self._cancel(step.id)
                 return
             means = await goals.means_of(goal, self._terms, self._templates)
             session = await self._store.get_session(goal.session_key)

@@ -1,4 +1,4 @@
-"""Outcomes: how a turn ended, whatever the agent did, before its meaning for the task is worked out."""
+"""Outcomes: how a turn ended, and the steps that put a task back in the queue."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import Any, Literal
 from midwatch.base.clock import SECOND, iso
 from midwatch.base.errors import AgentError, MidwatchError, TransientError, UsageLimit
 from midwatch.base.text import cut
-from midwatch.domain.agent import Agent, Conversation, TurnResult
+from midwatch.domain.agent import Agent, Conversation, Turn, TurnResult
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import TaskInterrupted, TaskWaiting, event
 from midwatch.domain.handoff import Handoff
 from midwatch.domain.session import Session
-from midwatch.domain.task import STATUS_OF, Outcome, Task, changed_status, meta, notices, owned, trouble
-from midwatch.running.turn import LiveTurn
-from midwatch.services.day_budget import Rest
+from midwatch.domain.task import STATUS_OF, Outcome, Task, TaskStep, changed_status, meta, notices, owned, trouble
+from midwatch.services.day_budget import DaySpent
 
 log = logging.getLogger("midwatch.worker")
 
@@ -27,7 +26,7 @@ Reason = Literal["cancel", "yield", "budget", "shutdown", "timeout", "lost"]
 ERROR_SHOWN = 4000
 STUCK = TurnResult(outcome="error", stuck=True)
 LIMIT_PAUSES = (300.0, 900.0, 1800.0, 3600.0)
-"""Before a task goes on whose provider's limit was used up, when nobody said until when."""
+"""Pauses after a provider's limit whose end is not known."""
 LIMIT_GRACE_SECONDS = 1.0
 """After the limit's end; a provider's clock may differ a little from ours."""
 LONGEST_LIMIT_SECONDS = 32 * 86400.0
@@ -41,8 +40,8 @@ RELEASED: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """How a turn ended, before what it means for the task is worked out."""
+class TurnOutcome:
+    """How a turn ended. `Run.end_attempt` works out what it means for the task."""
 
     outcome: Outcome
     text: str | None = None
@@ -51,20 +50,20 @@ class Verdict:
     transient: bool = False
     limit: UsageLimit | None = None
     """The provider's limit that ended the turn."""
-    rest: Rest | None = None
-    """Nothing is left of the day; it was not begun."""
+    day_spent: DaySpent | None = None
+    """The budget of the day was spent, so the turn did not begin."""
 
     @property
     def successor(self) -> str | None:
-        """The task that goes on with the work, if the agent gave it to another."""
-        ready = self.result.transfer if self.result else None
-        return ready.task.id if ready is not None and self.outcome == "transferred" else None
+        """The task that goes on with the work, if the agent transferred it."""
+        transfer = self.result.transfer if self.result else None
+        return transfer.task.id if transfer is not None and self.outcome == "transferred" else None
 
 
-async def contained(talk: Conversation, turn: LiveTurn) -> TurnResult:
-    """The agent's turn; what would end the process (SystemExit and the like) ends only the turn."""
+async def run_turn(conversation: Conversation, turn: Turn) -> TurnResult:
+    """Run the agent's turn. SystemExit and the like end only the turn, not the process."""
     try:
-        result = await talk.turn(turn)
+        result = await conversation.turn(turn)
     except (Exception, asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as problem:
@@ -78,7 +77,8 @@ async def contained(talk: Conversation, turn: LiveTurn) -> TurnResult:
     return result
 
 
-async def opened(agent: Agent, session: Session) -> Conversation:
+async def open_conversation(agent: Agent, session: Session) -> Conversation:
+    """Open a conversation. SystemExit and the like fail only the task, not the process."""
     try:
         return await agent.open(session)
     except (Exception, asyncio.CancelledError, GeneratorExit):
@@ -87,95 +87,103 @@ async def opened(agent: Agent, session: Session) -> Conversation:
         raise AgentError(f"the agent raised {type(problem).__name__}: {problem}") from problem
 
 
-def returned(result: TurnResult, task: Task) -> Verdict:
-    """The verdict on a turn that came to its end."""
+def read_result(result: TurnResult, task: Task) -> TurnOutcome:
+    """Return the outcome of a turn that came to its end."""
     if result.thread_id is not None:
         result = replace(result, thread_id=storable(result.thread_id))
     if result.outcome == "ok" and task.quiet and result.text.strip() == task.quiet.strip():
         result = replace(result, outcome="silent")
     if result.outcome in ("ok", "silent", "transferred"):
-        return Verdict(result.outcome, text=storable(result.text), result=result)
-    return Verdict(result.outcome, error=storable(result.error or result.text or result.outcome), result=result)
+        return TurnOutcome(result.outcome, text=storable(result.text), result=result)
+    return TurnOutcome(result.outcome, error=storable(result.error or result.text or result.outcome), result=result)
 
 
-def failed(problem: Exception, task: Task) -> Verdict:
-    """The verdict on a turn that raised."""
+def read_error(problem: Exception, task: Task) -> TurnOutcome:
+    """Return the outcome of a turn that raised."""
     transient = isinstance(problem, TransientError | ConnectionError | TimeoutError)
     if isinstance(problem, MidwatchError):
         limit = problem if isinstance(problem, UsageLimit) else None
-        return Verdict("error", error=cut(storable(str(problem)), ERROR_SHOWN), transient=transient, limit=limit)
+        return TurnOutcome("error", error=cut(storable(str(problem)), ERROR_SHOWN), transient=transient, limit=limit)
     if not transient:
         log.warning("agent %s raised in task %s", task.agent, task.id, exc_info=problem)
-    said = storable(f"{type(problem).__name__}: {problem}")
-    return Verdict("error", error=cut(said, ERROR_SHOWN), transient=transient)
+    text = storable(f"{type(problem).__name__}: {problem}")
+    return TurnOutcome("error", error=cut(text, ERROR_SHOWN), transient=transient)
 
 
 def storable(text: str) -> str:
-    """What an agent said, as text that can be written: half characters and NULs are replaced."""
+    """Return the text with half characters and NULs replaced, so that it can be stored."""
     if text.isascii() and "\0" not in text:
         return text
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
-async def still(verdict: Verdict, current: Callable[[str], Awaitable[Handoff]]) -> Verdict:
-    """The verdict as it is now: who was to go on with the work may have been told not to."""
-    ready = verdict.result.transfer if verdict.result else None
-    if verdict.result is None or ready is None:
-        return verdict
-    found = await current(ready.handoff.id)
-    if found.revision == ready.handoff.revision:
-        return verdict
-    why = f"the work was not passed on, since handoff {found.id} is {found.status}: {found.reason or 'it changed'}"
-    return Verdict("error", error=why, result=replace(verdict.result, transfer=None))
+async def check_transfer(outcome: TurnOutcome, get: Callable[[str], Awaitable[Handoff]]) -> TurnOutcome:
+    """Return the outcome as it is now: an error if its transfer was cancelled or changed meanwhile."""
+    transfer = outcome.result.transfer if outcome.result else None
+    if outcome.result is None or transfer is None:
+        return outcome
+    handoff = await get(transfer.handoff.id)
+    if handoff.revision == transfer.handoff.revision:
+        return outcome
+    why = f"the work was not passed on: handoff {handoff.id} is {handoff.status}: {handoff.reason or 'it changed'}"
+    return TurnOutcome("error", error=why, result=replace(outcome.result, transfer=None))
 
 
-def turn_status(reason: Reason | None, verdict: Verdict) -> str:
-    """The `status` of the turn's end event."""
+def turn_status(reason: Reason | None, outcome: TurnOutcome) -> str:
+    """Return the `status` of the turn's end event."""
     if reason == "timeout":
         return "timeout"
-    if verdict.outcome in ("ok", "silent", "transferred") and reason != "cancel":
+    if outcome.outcome in ("ok", "silent", "transferred") and reason != "cancel":
         return "completed"
     if reason not in (None, "budget"):
         return "aborted"
-    return "budget" if reason == "budget" or verdict.outcome == "budget" else "error"
+    return "budget" if reason == "budget" or outcome.outcome == "budget" else "error"
 
 
-def back(task: Task, told: TaskInterrupted | TaskWaiting, now: int, **fields: object) -> Changes:
-    """The task waits again, for another attempt."""
-    failed = trouble(task, told.reason or "it failed", "warning", now) if isinstance(told, TaskWaiting) else ()
-    return Changes(
-        updates=(Update("task", task.id, {**RELEASED, **fields}, owned(task)),),
-        events=(event(told, now, **meta(task)), *failed, *changed_status(task, "idle", now)),
+def requeue(task: Task, event_payload: TaskInterrupted | TaskWaiting, now: int, **fields: Any) -> TaskStep:
+    """Put the task back in the queue, for another attempt."""
+    reason = event_payload.reason
+    waits = isinstance(event_payload, TaskWaiting)
+    fault = trouble(task, reason or "it failed", "warning", now) if waits else ()
+    fields = {**RELEASED, **fields}
+    changes = Changes(
+        updates=(Update("task", task.id, fields, owned(task)),),
+        events=(event(event_payload, now, **meta(task)), *fault, *changed_status(task, "idle", now)),
     )
+    return TaskStep(task._replace(**fields), changes, reason)
 
 
-def park(task: Task, limit: UsageLimit, now: int, usage: Mapping[str, Any] | None = None) -> Changes:
-    """The task waits for the provider's limit to be reset and then goes on; its route is told once."""
-    due = limit_over(task, limit, now)
-    told = TaskWaiting(wait="limit", until=iso(due), reason=str(limit))
-    step = back(task, told, now, wait="limit", due_at=due, interruptions=task.interruptions + 1, usage=usage)
+def park(task: Task, limit: UsageLimit, now: int, usage: Mapping[str, Any] | None = None) -> TaskStep:
+    """Let the task wait until the provider's limit is reset. Notify its route once."""
+    due = limit_ends_at(task, limit, now)
+    waiting = TaskWaiting(wait="limit", until=iso(due), reason=str(limit))
     text = f"{task.agent} has used up its limit: {cut(str(limit), SHOWN)}\n{task.id} goes on at {iso(due)}."
-    return replace(step, deliveries=notices(task, "limit", text, now))
+    fields = {"wait": "limit", "due_at": due, "interruptions": task.interruptions + 1, "usage": usage}
+    return _notify(requeue(task, waiting, now, **fields), text, now)
 
 
-def put_off(task: Task, rest: Rest, now: int) -> Changes:
-    """The task was not begun, because nothing is left of the day; it waits for the next. Its route is told once."""
-    told = TaskWaiting(wait="limit", until=iso(rest.until), reason=rest.over.words)
-    step = back(task, told, now, wait="limit", due_at=rest.until)
-    words = rest.over.words[0].upper() + rest.over.words[1:]
-    return replace(step, deliveries=notices(task, "limit", f"{words}.\n{task.id} begins at {iso(rest.until)}.", now))
+def postpone(task: Task, day: DaySpent, now: int) -> TaskStep:
+    """Let a task that did not begin wait for the next day, because the day's budget is spent. Notify its route once."""
+    waiting = TaskWaiting(wait="limit", until=iso(day.until), reason=day.over.words)
+    words = day.over.words[0].upper() + day.over.words[1:]
+    text = f"{words}.\n{task.id} begins at {iso(day.until)}."
+    return _notify(requeue(task, waiting, now, wait="limit", due_at=day.until), text, now)
 
 
-def limit_over(task: Task, limit: UsageLimit, now: int) -> int:
-    """When a task may go on after a limit."""
+def _notify(step: TaskStep, text: str, now: int) -> TaskStep:
+    return step._replace(changes=replace(step.changes, deliveries=notices(step.task, "limit", text, now)))
+
+
+def limit_ends_at(task: Task, limit: UsageLimit, now: int) -> int:
+    """Return when a task may go on after a limit."""
     longest = now + int(LONGEST_LIMIT_SECONDS * SECOND)
     if limit.resets_at is not None and limit.resets_at <= longest:
         return max(limit.resets_at, now) + int(LIMIT_GRACE_SECONDS * SECOND)
     return now + int(LIMIT_PAUSES[min(task.interruptions, len(LIMIT_PAUSES) - 1)] * SECOND)
 
 
-def together(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What all attempts of a task consumed. Figures add up; of names the latest counts."""
+def add_usage(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the usage of all attempts of a task. Numbers are added; of names the latest counts."""
     if not before or not now:
         return dict(before or now or {}) or None
     figures = {k: before.get(k, 0) + v for k, v in now.items() if isinstance(v, int | float)}

@@ -1,27 +1,36 @@
-"""Runs: one task that runs here, its handles, its time and its interruption. What counts is in the store."""
+"""A run: one task that runs in this process, with its slot, its working time and its interruption.
+
+A run keeps handles, never a status: the store has the truth.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from midwatch.base.clock import SECOND, Clock, Timer, iso
+from midwatch.base.clock import SECOND, Timer, iso
+from midwatch.base.errors import LeaseLost, StoreUnavailable
 from midwatch.domain.agent import Conversation, Interrupt, TurnResult
 from midwatch.domain.approval import Approval
-from midwatch.domain.changes import Changes
+from midwatch.domain.budget import Over
+from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import TaskInterrupted, TaskWaiting
-from midwatch.domain.task import Claim, Task, end, pause_before
+from midwatch.domain.task import Claim, TaskStep, end, pause_before
 from midwatch.domain.worktree import Worktree
-from midwatch.running.outcome import Reason, Verdict, back, park, put_off, together
-from midwatch.running.turn import LiveTurn
+from midwatch.running.delegation import Delegations
+from midwatch.running.host import Host
+from midwatch.running.inbox import Inbox
+from midwatch.running.outcome import Reason, TurnOutcome, add_usage, park, postpone, requeue
 
 log = logging.getLogger("midwatch.worker")
 
 ABANDON_SECONDS = 0.2
 CLOSE_SECONDS = 5.0
+NOTE_SECONDS = 0.02
+"""A wait that is shorter than this is not noted in the store."""
 LADDER: Mapping[bool, tuple[tuple[Interrupt, float], ...]] = {
     False: (("stop", 5.0), ("terminate", 5.0), ("kill", 1.0)),
     True: (("terminate", 0.5), ("kill", 0.3)),  # a timeout or a lost lease: nobody waits for a graceful end
@@ -29,115 +38,95 @@ LADDER: Mapping[bool, tuple[tuple[Interrupt, float], ...]] = {
 """How to interrupt, and how many seconds to wait before the next step."""
 
 
-@dataclass(slots=True)
 class Run:
     """One running task."""
 
-    clock: Clock
-    claim: Claim
-    task: Task
-    ended: asyncio.Future[None]
-    """Done when the turn has ended, or was given up."""
-    slot_given: asyncio.Future[None]
-    """Done when the slot was given back for the first time."""
-    conversation: Conversation | None = None
-    turn: LiveTurn | None = None
-    making: asyncio.Task[Worktree] | None = None
-    body: asyncio.Task[TurnResult] | None = None
-    reason: Reason | None = None
-    timer: Timer | None = None
-    remaining: float | None = None
-    time_up: Reason = "timeout"
-    """Why it is stopped when its time is over."""
-    usage: dict[str, Any] | None = None
-    """What its task has used, once the turn is over."""
-    ladder: asyncio.Task[None] | None = None
-    question: asyncio.Future[Approval | None] | None = None
-    steered: bool = False
-    """Whether somebody may have sent something before there was a turn to hear it."""
-    goal_id: str | None = None
-    """The goal it works on, also in the place of another agent."""
-    has_slot: bool = True
+    def __init__(self, host: Host, claim: Claim) -> None:
+        loop = asyncio.get_running_loop()
+        self.claim = claim
+        self.task = claim.task
+        self.fence = Fence(claim.task.id, claim.task.attempt)
+        self.ended: asyncio.Future[None] = loop.create_future()
+        """Done when the turn has ended, or was given up."""
+        self.slot_given: asyncio.Future[None] = loop.create_future()
+        """Done when the slot was given back for the first time."""
+        self.inbox = Inbox()
+        self.delegations = Delegations(host.handoffs, claim.task, self.wait_for_handoff)
+        self.conversation: Conversation | None = None
+        self.worktree: asyncio.Task[Worktree] | None = None
+        """Prepares the task's worktree."""
+        self.body: asyncio.Task[TurnResult] | None = None
+        """The agent's turn."""
+        self.reason: Reason | None = None
+        """Why the turn is being stopped."""
+        self.deadline: float | None = None
+        self.over: Over | None = None
+        """The budget that is spent."""
+        self.usage: dict[str, Any] | None = None
+        """What the task has used, once the turn is over."""
+        self.goal_id: str | None = None
+        """The goal the task works on, also when another agent handed it the work."""
+        self._host = host
+        self._has_slot = True
+        self._left = False
+        self._waits = 0
+        """How many things the turn waits for now."""
+        self._pausing = asyncio.Lock()
+        self._question: str | None = None
+        """The id of the open question."""
+        self._noting: asyncio.Task[None] | None = None
+        self._noted = False
+        """Whether the store shows that the turn waits for another agent."""
+        self._timer: Timer | None = None
+        self._remaining: float | None = None
+        self._time_up: tuple[Reason, Callable[[], None]] = ("timeout", lambda: None)
+        self._ladder: asyncio.Task[None] | None = None
+        self._works_since: float | None = host.clock.monotonic()
+        self._worked = 0.0
+        self.meter = host.budgets.open(claim.task, self.worked)
+
+    # -- the end -------------------------------------------------------------------------------------------------
 
     @property
-    def over(self) -> bool:
+    def ending(self) -> bool:
         """Whether the turn has nothing more to do than to end."""
         return self.reason is not None or self.ended.done()
 
     def end(self, _: object = None) -> None:
-        """The turn is over."""
+        """Note that the turn is over."""
         if not self.ended.done():
             self.ended.set_result(None)
 
-    def used(self, verdict: Verdict) -> dict[str, Any] | None:
-        """What the task has used with this attempt: what its agent told in the end, or else as it went."""
-        told = verdict.result.usage.data() if verdict.result else None
-        return together(self.task.usage, self.turn.meter.usage(told) if self.turn else told)
-
-    async def ends_within(self, seconds: float) -> bool:
-        """Whether the turn is over in time."""
+    async def wait_for_end(self, seconds: float | None = None) -> bool:
+        """Wait until the turn is over, for so long at most. Return whether it is."""
         await asyncio.wait({self.ended}, timeout=seconds)
         return self.ended.done()
 
-    def interrupt(self, reason: Reason) -> None:
-        """Make the turn end. The first reason counts, but a cancel outranks what would let the task go on."""
-        if self.reason is None or (reason == "cancel" and self.reason in ("yield", "shutdown")):
-            first = self.reason is None
-            self.reason = reason
-            if self.turn is not None:
-                self.turn.stop(reason)
-            if first and self.body is not None:
-                self.climb()
-            elif self.making is not None:
-                self.making.cancel()
+    def stop_timers(self) -> None:
+        """Stop the clock and the interruption of a turn that has ended."""
+        for handle in (self._timer, self._ladder, self._noting):
+            if handle is not None:
+                handle.cancel()
 
-    def climb(self) -> None:
-        """Interrupt the agent, harder and harder; a question it waits for is left."""
-        self.ladder = asyncio.get_running_loop().create_task(self._interrupt_harder())
-        if self.question is not None and not self.question.done():
-            self.question.set_result(None)
+    def leave(self) -> None:
+        """Give the slot back for good."""
+        if self._left:
+            return
+        self._left = True
+        if self._has_slot:
+            self._host.slots.give(self.task.agent, self.task.actor)
+        else:
+            self._host.slots.end_paused()
+        if not self.slot_given.done():
+            self.slot_given.set_result(None)
 
-    async def _interrupt_harder(self) -> None:
-        assert self.conversation is not None and self.body is not None
-        for mode, patience in LADDER[self.reason in ("timeout", "lost")]:
-            asked = asyncio.get_running_loop().create_task(self.conversation.interrupt(mode))
-            over = await self.ends_within(patience)
-            asked.cancel()  # harmless when it has returned; an interrupt that hangs is not waited for
-            if problem := (await asyncio.gather(asked, return_exceptions=True))[0]:
-                log.warning("agent %s was not interrupted (%s): %r", self.task.agent, mode, problem)
-            if over:
-                return
-        self.body.cancel()
-        await self.ends_within(ABANDON_SECONDS)
-        self.end()
-
-    def limit_time(self, turn: LiveTurn) -> None:
-        """How long it may work: its timeout, or what is left of its budget if that is less."""
-        limit, left = self.task.timeout_seconds, turn.meter.left()
-        if left is not None and (limit is None or left < limit):
-            self.time_up, limit = "budget", left
-        if limit is not None:
-            self.arm(limit)
-
-    def arm(self, seconds: float) -> None:
-        """Let it work for so long from now on."""
-        assert self.turn is not None
-        self.remaining = seconds
-        self.turn.deadline = self.clock.monotonic() + seconds
-        self.timer = self.clock.call_later(seconds, self._end_of_time)
-
-    def _end_of_time(self) -> None:
-        if self.turn is not None and self.time_up == "budget":
-            self.turn.time_is_up()
-        self.interrupt(self.time_up)
-
-    async def closes_in_time(self, talk: Conversation) -> bool:
-        """Whether its conversation closes before it is left behind."""
+    async def close_conversation(self) -> bool:
+        """Close the conversation. Return False when that takes too long."""
         task = asyncio.current_task()
-        assert task is not None
-        timer = self.clock.call_later(CLOSE_SECONDS, task.cancel)
+        assert task is not None and self.conversation is not None
+        timer = self._host.clock.call_later(CLOSE_SECONDS, task.cancel)
         try:
-            await talk.close()
+            await self.conversation.close()
             return True
         except asyncio.CancelledError:
             task.uncancel()
@@ -145,32 +134,166 @@ class Run:
         finally:
             timer.cancel()
 
-    def step(self, verdict: Verdict) -> Changes:
-        """What the verdict means for the task: it ends, or goes back to wait."""
-        task, now = self.task, self.clock.now()
-        usage = self.usage = self.used(verdict)
-        done = verdict.outcome in ("ok", "silent", "transferred")
+    # -- interruption --------------------------------------------------------------------------------------------
+
+    def interrupt(self, reason: Reason) -> None:
+        """Make the turn end. The first reason counts, but a cancel outranks what would let the task go on."""
+        if self._left or not (self.reason is None or (reason == "cancel" and self.reason in ("yield", "shutdown"))):
+            return
+        first, self.reason = self.reason is None, reason
+        self.delegations.stop(reason)
+        if first and self.body is not None:
+            self.interrupt_agent()
+        elif self.worktree is not None:
+            self.worktree.cancel()
+
+    def interrupt_agent(self) -> None:
+        """Interrupt the agent, harder and harder. An open question is left."""
+        self._ladder = asyncio.get_running_loop().create_task(self._climb())
+        if self._question is not None:
+            self._host.waiter.wake(self._question)
+
+    async def _climb(self) -> None:
+        assert self.conversation is not None and self.body is not None
+        for mode, patience in LADDER[self.reason in ("timeout", "lost")]:
+            interrupting = asyncio.get_running_loop().create_task(self.conversation.interrupt(mode))
+            over = await self.wait_for_end(patience)
+            interrupting.cancel()  # harmless when it has returned; an interrupt that hangs is not waited for
+            if problem := (await asyncio.gather(interrupting, return_exceptions=True))[0]:
+                log.warning("agent %s was not interrupted (%s): %r", self.task.agent, mode, problem)
+            if over:
+                return
+        self.body.cancel()
+        await self.wait_for_end(ABANDON_SECONDS)
+        self.end()
+
+    # -- working time --------------------------------------------------------------------------------------------
+
+    def worked(self) -> float:
+        """Return the seconds the turn has worked. While it waits, its time stands still."""
+        since = self._works_since
+        return self._worked + (self._host.clock.monotonic() - since if since is not None else 0.0)
+
+    def limit_time(self, spend_budget: Callable[[], None]) -> None:
+        """Limit the working time by the timeout, or by the budget if less is left of it; then call `spend_budget`."""
+        limit, left = self.task.timeout_seconds, self.meter.left()
+        if left is not None and (limit is None or left < limit):
+            self._time_up, limit = ("budget", spend_budget), left
+        if limit is not None:
+            self._arm(limit)
+
+    def _arm(self, seconds: float) -> None:
+        self._remaining = seconds
+        self.deadline = self._host.clock.monotonic() + seconds
+        self._timer = self._host.clock.call_later(seconds, self._end_time)
+
+    def _end_time(self) -> None:
+        reason, notify = self._time_up
+        notify()
+        self.interrupt(reason)
+
+    # -- waiting -------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def pause(self) -> AsyncIterator[None]:
+        """Give back the slot and stop the clock, for as long as the turn waits for anything."""
+        async with self._pausing:
+            if not self._waits:
+                self._pause()
+            self._waits += 1
+        try:
+            yield
+        finally:
+            async with self._pausing:
+                self._waits -= 1
+                if not self._waits:
+                    await self._resume()
+
+    def _pause(self) -> None:
+        self._host.slots.pause(self.task.agent, self.task.actor)
+        self._has_slot = False
+        if not self.slot_given.done():
+            self.slot_given.set_result(None)
+        if self._timer is not None and self.deadline is not None:
+            self._timer.cancel()
+            self._remaining = max(0.0, self.deadline - self._host.clock.monotonic())
+            self._timer = None
+        self._worked, self._works_since = self.worked(), None
+
+    async def _resume(self) -> None:
+        if not self._left:
+            await self._host.slots.resume(self.task.agent, self.task.actor, at_once=self.ending)
+            self._has_slot = True
+            if self._remaining is not None and not self.ending:
+                self._arm(self._remaining)
+        self._works_since = self._host.clock.monotonic()
+
+    @asynccontextmanager
+    async def wait_for_handoff(self) -> AsyncIterator[None]:
+        """Pause while the turn waits for work it has handed over, and show that in the store."""
+        async with self.pause():
+            noting = asyncio.get_running_loop().create_task(self._note_wait("handoff"))
+            try:
+                yield
+            finally:
+                noting.cancel()
+                await asyncio.gather(noting, return_exceptions=True)
+        if self._noted and not self._waits:
+            self._noting = asyncio.get_running_loop().create_task(self._note_wait(None))
+
+    async def _note_wait(self, wait: str | None) -> None:
+        await asyncio.sleep(NOTE_SECONDS)
+        self._noted = wait is not None
+        update = Update("task", self.task.id, {"wait": wait})
+        with suppress(StoreUnavailable):
+            try:
+                await self._host.store.apply(Changes(fence=self.fence, updates=(update,)))
+            except LeaseLost:
+                self.interrupt("lost")
+
+    async def wait_for_answer(self, approval: Approval) -> Approval:
+        """Return the question once it is answered or expired, or as it is when the task is being stopped."""
+        read, self._question = lambda: self._host.approvals.get(approval.id), approval.id
+        try:
+            return await self._host.waiter.wait(
+                approval.id, read, lambda current: current.status != "pending" or self.reason is not None
+            )
+        finally:
+            self._question = None
+
+    # -- the step that ends the attempt --------------------------------------------------------------------------
+
+    def end_attempt(self, outcome: TurnOutcome) -> TaskStep:
+        """Return what the turn's outcome means for the task: it ends, or goes back to wait."""
+        task, now = self.task, self._host.clock.now()
+        reported = outcome.result.usage.data() if outcome.result else None
+        usage = self.usage = add_usage(task.usage, self.meter.usage(reported))
+        done = outcome.outcome in ("ok", "silent", "transferred")
         if self.reason == "cancel":
-            return end(task, now, outcome="cancelled", error=None, usage=usage)[1]
+            return TaskStep(*end(task, now, outcome="cancelled", error=None, usage=usage))
         if self.reason == "timeout":
             limit = f"it worked longer than its timeout of {task.timeout_seconds:g} s and was ended."
-            return end(task, now, outcome="timeout", error=limit, usage=usage)[1]
-        if verdict.rest is not None:
-            return put_off(task, verdict.rest, now)
-        if (self.reason == "budget" or verdict.outcome == "budget") and not done:
-            spent = self.turn.over.words if self.turn and self.turn.over else verdict.error
-            return end(task, now, outcome="budget", error=spent, usage=usage)[1]
+            return TaskStep(*end(task, now, outcome="timeout", error=limit, usage=usage))
+        if outcome.day_spent is not None:
+            return postpone(task, outcome.day_spent, now)
+        if (self.reason == "budget" or outcome.outcome == "budget") and not done:
+            spent = self.over.words if self.over else outcome.error
+            return TaskStep(*end(task, now, outcome="budget", error=spent, usage=usage))
         if self.reason in ("yield", "shutdown") and not done:
             if task.on_crash == "fail":
                 why = f"midwatch was stopped while it worked; half-done work is not repeated. ({self.reason})"
-                return end(task, now, outcome="lost", error=why, usage=usage)[1]
-            told = TaskInterrupted(reason=self.reason)
-            return back(task, told, now, interruptions=task.interruptions + 1, usage=usage)
-        if verdict.limit is not None:
-            return park(task, verdict.limit, now, usage)
-        if verdict.transient and task.failures + 1 < task.max_attempts:
+                return TaskStep(*end(task, now, outcome="lost", error=why, usage=usage))
+            interrupted = TaskInterrupted(reason=self.reason)
+            return requeue(task, interrupted, now, interruptions=task.interruptions + 1, usage=usage)
+        if outcome.limit is not None:
+            return park(task, outcome.limit, now, usage)
+        if outcome.transient and task.failures + 1 < task.max_attempts:
             due = now + int(pause_before(task) * SECOND)
-            waits = TaskWaiting(wait="backoff", until=iso(due), reason=verdict.error)
-            return back(task, waits, now, wait="backoff", due_at=due, failures=task.failures + 1, usage=usage)
-        how, to = verdict.outcome, verdict.successor
-        return end(task, now, outcome=how, result=verdict.text, error=verdict.error, usage=usage, transferred_to=to)[1]
+            waiting = TaskWaiting(wait="backoff", until=iso(due), reason=outcome.error)
+            return requeue(task, waiting, now, wait="backoff", due_at=due, failures=task.failures + 1, usage=usage)
+        return TaskStep(
+            *end(
+                task, now, outcome=outcome.outcome, result=outcome.text, error=outcome.error, usage=usage,
+                transferred_to=outcome.successor,
+            )
+        )  # fmt: skip

@@ -23,11 +23,13 @@ from midwatch.base.home import Home
 from midwatch.desk.build import open_store
 from midwatch.desk.config import Settings
 from midwatch.desk.desk import living_processes
+from midwatch.domain.agent import AgentTerms
 from midwatch.domain.instance import DEAD_SECONDS
 from midwatch.domain.store import Store
 from midwatch.loops.rescuer import Rescuer
-from midwatch.runtime.runtime import reap_left
+from midwatch.runtime.crew import reap_left
 from midwatch.services.approvals import Approvals
+from midwatch.services.task_endings import TaskEndings
 from midwatch.stores import transfer
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.stores.transfer import Side, SqliteSide, Tally, Told
@@ -142,10 +144,14 @@ async def _rescue(home: Home) -> None:
         dead = staticmethod(set[str])
         leads = staticmethod(lambda: True)
 
+    async def plain_terms(agent: str) -> AgentTerms:
+        return AgentTerms()
+
     store, clock = await SqliteStore.open(home.database), SystemClock()
     engine: Any = Nobody()
+    endings = TaskEndings(store, clock, plain_terms)
     try:
-        await Rescuer(store, clock, engine, Approvals(store, clock), owner="", reap=reap_left).rescue()
+        await Rescuer(store, clock, engine, Approvals(store, clock), endings, owner="", reap=reap_left).rescue()
     finally:
         await store.close()
 

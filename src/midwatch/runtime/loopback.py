@@ -1,6 +1,6 @@
-"""Where agents find a desk that no server serves: a port of this machine, for as long as they work.
+"""The loopback port: where agents reach a desk that has no server.
 
-It listens from the first time somebody wants its address. What answers there is loaded when somebody comes.
+It is opened when its address is asked for, and the API is loaded at the first connection.
 """
 
 from __future__ import annotations

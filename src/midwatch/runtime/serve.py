@@ -30,12 +30,12 @@ TALKATIVE = ("procrastinate", "httpx", "httpx2", "mcp", "google_genai")
 
 
 def serve(settings: Settings, started: Callable[[ServerInfo, Runtime], None]) -> None:
-    """Serve a home until SIGTERM, SIGINT or SIGHUP. `started` is called once requests are answered."""
+    """Serve a home until SIGTERM, SIGINT or SIGHUP. Call `started` once requests are answered."""
     write_log(settings)
     home = Home(settings.home)
     home.prepare()
     if home.lock("up").taken():
-        home.claim_up().release()  # tells who serves this home, which is more helpful than a port in use
+        home.claim_up().release()  # its error says who serves this home, which helps more than "port in use"
     with (
         listen(address_of(settings), settings.port, expose=settings.expose) as listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -44,8 +44,11 @@ def serve(settings: Settings, started: Callable[[ServerInfo, Runtime], None]) ->
 
 
 def write_log(settings: Settings) -> None:
-    """Log to standard error. What the job queue and clients of models do for themselves is told only to those who look
-    for a mistake: it is much, and addresses may have secrets in them."""
+    """Log to standard error.
+
+    The job queue and the model clients log much, and their addresses may contain secrets. So their own messages are
+    shown only with the log level debug.
+    """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=settings.log_level.upper())
     if settings.log_level == "info":
         for name in TALKATIVE:
@@ -57,10 +60,9 @@ async def _serve(
 ) -> None:
     stopping = asyncio.Event()
     on_signals(stopping)
-    async with Runtime.open(settings.home, settings=settings, role="up") as runtime:
+    info = ServerInfo(os.getpid(), url_of(address_of(settings), listener), __version__)
+    async with Runtime.open(settings.home, settings=settings, role="up", url=info.url) as runtime:
         app = create_app(runtime)
-        info = ServerInfo(os.getpid(), url_of(address_of(settings), listener), __version__)
-        runtime.url = info.url
 
         def listening() -> None:
             home.announce(info)

@@ -8,10 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
 
 from midwatch.base.errors import BadConfig, Conflict, InvalidInput, UnknownAgent
 from midwatch.domain.agent import Agent, AgentCapability, AgentTerms, check_name
+from midwatch.domain.changes import Changes, Update
 from midwatch.domain.instance import Instance
+from midwatch.domain.store import Store
 
 Living = Callable[[], Awaitable[list[Instance]]]
 """The processes that live now."""
@@ -24,6 +28,8 @@ class AgentRegistry:
 
     def __init__(
         self,
+        store: Store,
+        instance_id: str,
         agents: dict[str, Agent],
         default: str,
         living: Living,
@@ -34,11 +40,11 @@ class AgentRegistry:
         self._left: dict[str, Agent] = {}
         self.serving: Mapping[str, Agent] = ChainMap(agents, self._left)
         """Also those that were unregistered: what was begun with them goes on."""
-        self.announce: Callable[[Mapping[str, Agent]], Awaitable[None]] = _idle
-        """Tells other processes which agents work here."""
-        self.changed: Callable[[], None] = lambda: None
         self.advice = advice
+        self._store = store
+        self._instance_id = instance_id
         self._living = living
+        self._listeners: list[Callable[[], None]] = []
         self._changing = asyncio.Lock()
 
     def terms(self, agent: str) -> AgentTerms | None:
@@ -67,6 +73,10 @@ class AgentRegistry:
 
     # -- agents that come and go ---------------------------------------------------------------------------------
 
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called after agents were registered or removed."""
+        self._listeners.append(listener)
+
     async def register(self, agent: Agent) -> None:
         """Have one more agent work here, from now on. Conflict when there is one of that name here."""
         if missing := [part for part in PARTS if not hasattr(agent, part)]:
@@ -80,19 +90,29 @@ class AgentRegistry:
             for to in hands_to(agent):
                 if await self.terms_or_none(to) is None:
                     raise UnknownAgent(to, sorted(self.agents), "Register it first.")
-            await self.announce({**self.agents, agent.name: agent})
+            await self._announce({**self.agents, agent.name: agent})
             self.agents[agent.name] = agent
             self._left.pop(agent.name, None)
-            self.changed()
+            for listener in self._listeners:
+                listener()
 
     async def unregister(self, name: str) -> None:
         """Give an agent no new work here. What runs of it ends as ever; what waits, waits until somebody offers it."""
         async with self._changing:
             if name not in self.agents:
                 raise UnknownAgent(name, sorted(self.agents), "Only what works in this process can be unregistered.")
-            await self.announce({other: agent for other, agent in self.agents.items() if other != name})
+            await self._announce({other: agent for other, agent in self.agents.items() if other != name})
             self._left[name] = self.agents.pop(name)
-            self.changed()
+            for listener in self._listeners:
+                listener()
+
+    async def _announce(self, agents: Mapping[str, Agent]) -> None:
+        """Tell other processes which agents work here."""
+        if not self._listeners:
+            raise Conflict("nothing is run in this process; register agents on a desk that is opened to work.")
+        update = Update("instance", self._instance_id, describe_offer(agents))
+        with suppress(Conflict):  # this process was taken for dead; it announces its agents when it signs on again
+            await self._store.apply(Changes(updates=(update,)))
 
 
 def hands_to(agent: Agent) -> Mapping[str, str]:
@@ -115,5 +135,6 @@ def check_targets(agents: Mapping[str, Agent]) -> None:
                 )
 
 
-async def _idle(agents: Mapping[str, Agent]) -> None:
-    raise Conflict("nothing is run in this process; register agents on a desk that is opened to work.")
+def describe_offer(agents: Mapping[str, Agent]) -> dict[str, Any]:
+    """Return the fields of an instance that tell other processes which agents work here."""
+    return {"agents": tuple(sorted(agents)), "terms": {name: tuple(agent.terms) for name, agent in agents.items()}}

@@ -25,17 +25,17 @@ Known = Callable[[str, str, Mapping[str, Any]], float | None]
 """What an agent's usage of a model costs, if somebody knows it."""
 
 
-class Rest(NamedTuple):
-    """Nothing is left of the day: what is spent, and when the next day begins."""
+class DaySpent(NamedTuple):
+    """The budget of the day is spent: which one, and when the next day begins."""
 
     over: Over
     until: int
 
 
-class Purse:
+class Budgets:
     """What the turns of this process spend: their meters, the prices, the day."""
 
-    def __init__(self, prices: Prices | None = None, day: Day | None = None, known: Known | None = None) -> None:
+    def __init__(self, prices: Prices | None = None, day: DayBudget | None = None, known: Known | None = None) -> None:
         """`known` is asked for prices that are not set."""
         self._prices = prices or Prices()
         self._day = day
@@ -51,7 +51,7 @@ class Purse:
     def close(self, meter: Meter, usage: Mapping[str, Any] | None) -> None:
         """What became of the turn is written, and with it what its task has used."""
         if self._day is not None:
-            self._day.ended(meter, Spending.of(usage))
+            self._day.close(meter, Spending.of(usage))
 
     def cost(self, agent: str, model: str, usage: Mapping[str, Any]) -> float | None:
         """What a usage of an agent costs, or None when no price is known."""
@@ -64,25 +64,25 @@ class Purse:
         """Whether a budget of money holds for a turn."""
         return meter.budget.usd is not None or (self._day is not None and self._day.counts_money(agent))
 
-    def over(self, agent: str, meter: Meter) -> Over | None:
+    def find_over(self, agent: str, meter: Meter) -> Over | None:
         """The budget that is spent, if one is; of the day as it was known last."""
-        return meter.over() or (self._day.over(agent) if self._day is not None else None)
+        return meter.over() or (self._day.find_over(agent) if self._day is not None else None)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Know the day's figures well enough."""
         if self._day is not None:
-            await self._day.look()
+            await self._day.refresh()
 
-    async def rest(self, agent: str) -> Rest | None:
+    async def find_spent_day(self, agent: str) -> DaySpent | None:
         """Until when work must wait because nothing is left of the day."""
         if self._day is None:
             return None
-        await self._day.look()
-        over = self._day.over(agent)
-        return Rest(over, self._day.ends()) if over else None
+        await self._day.refresh()
+        over = self._day.find_over(agent)
+        return DaySpent(over, self._day.find_end()) if over else None
 
 
-class Day:
+class DayBudget:
     """What the desk, and agents of it, may spend in a day of the host's zone."""
 
     def __init__(self, store: UsageStore, clock: Clock, zone: str, desk: Budget, agents: Mapping[str, Budget]) -> None:
@@ -98,7 +98,7 @@ class Day:
         """Turns that ended here, and when; those the store may not have told of are added to what it told."""
         self.running: dict[Meter, str] = {}
 
-    def over(self, agent: str) -> Over | None:
+    def find_over(self, agent: str) -> Over | None:
         """The day's budget that is spent, of the desk or of the agent."""
         for whose in (None, agent):
             budget = self._budgets.get(whose)
@@ -120,17 +120,17 @@ class Day:
                 total = total.plus(one)
         return total
 
-    def ends(self) -> int:
+    def find_end(self) -> int:
         """When the next day begins."""
         return day_of(self._clock.now(), self._zone)[1]
 
-    def ended(self, meter: Meter, spent: Spending) -> None:
+    def close(self, meter: Meter, spent: Spending) -> None:
         """A turn is over and written."""
         agent = self.running.pop(meter, None)
         if agent is not None:
             self._since.append((self._clock.monotonic(), agent, spent))
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Ask the store, unless it was asked a moment ago on the same day. Whoever comes meanwhile waits for it."""
         async with self._looking:
             asked, now = self._clock.monotonic(), self._clock.now()

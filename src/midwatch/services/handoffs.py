@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from midwatch.base.clock import SECOND, Clock
@@ -41,6 +42,7 @@ from midwatch.domain.handoff import (
     HandoffTask,
     Limits,
     Link,
+    RunningTasks,
     Transfer,
     answered,
     apart,
@@ -69,8 +71,8 @@ from midwatch.domain.session import PRIVATE, gate_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task
 from midwatch.services.agent_registry import AgentRegistry
-from midwatch.services.handoff_waiters import HandoffWaiters
 from midwatch.services.tasks import stopping
+from midwatch.services.waiter import Waiter
 
 Hook = Callable[[Handoff], Any]
 Enable = Callable[["HandoffOptions", str], Any]
@@ -84,10 +86,6 @@ TEXTS = (
 TRANSFER_SECONDS = 86400.0
 """A transfer is over at the latest when this has passed; its task has its own timeout."""
 DISABLED = "it may not be handed to; choose another agent."
-Pausing = Callable[[str], AbstractAsyncContextManager[None]]
-"""What a task that waits for its handoff does meanwhile."""
-Attending = Callable[[str, Handoff], Awaitable[None]]
-"""What is done while the agent of a task asks for a handoff of its own: returns when that has ended, or at once."""
 
 
 @runtime_checkable
@@ -144,8 +142,10 @@ class Handoffs:
         self,
         store: Store,
         clock: Clock,
-        roster: AgentRegistry,
+        registry: AgentRegistry,
         owner: str,
+        running: RunningTasks,
+        waiter: Waiter,
         limits: Limits | None = None,
         *,
         timeout: float = TIMEOUT_SECONDS,
@@ -156,28 +156,27 @@ class Handoffs:
         self.limits = limits or Limits()
         self._store = store
         self._clock = clock
-        self._roster = roster
-        self._agents: Mapping[str, Agent] = roster.agents
-        self._terms = roster.terms_or_none
+        self._registry = registry
+        self._agents: Mapping[str, Agent] = registry.agents
+        self._terms = registry.terms_or_none
+        self._running = running
+        self._waiter = waiter
         self._owner = owner
         self._nest = nest_history
         self.input_filter = input_filter  # what goes along where a handoff does not say
-        self.pausing: Pausing = lambda task_id: nullcontext()
-        self.attending: Attending = _nothing
         self._disabled: set[str] = set()
-        self._awaiting = HandoffWaiters(self.get, self.expire, clock)
 
     # -- who can be handed to ------------------------------------------------------------------------------------
 
     async def register(self, agent: Agent) -> None:
         """Have one more agent work in this process: it can be handed to, and given tasks, at once. Conflict when there
         is one of its name."""
-        await self._roster.register(agent)
+        await self._registry.register(agent)
 
     async def unregister(self, name: str) -> None:
         """Give an agent of this process no new work. What runs of it ends as ever; what waits for it, waits until it
         is there again. UnknownAgent when it does not work here."""
-        await self._roster.unregister(name)
+        await self._registry.unregister(name)
 
     def enable(self, agent: str, on: bool = True) -> None:
         """Whether an agent of this process may be handed to."""
@@ -211,7 +210,7 @@ class Handoffs:
         self._check(options)
         if not options.wait:
             return await self._made(options)
-        async with self.pausing(options.source_task) if options.source_task else nullcontext():
+        async with self._running.pause(options.source_task) if options.source_task else nullcontext():
             return await self.wait((await self._made(options)).id)
 
     async def _made(self, options: HandoffOptions) -> Handoff:
@@ -491,12 +490,22 @@ class Handoffs:
         if by is not None:
             found = await self.get(handoff_id)
             if found.source_task == by:
-                await self.attending(by, found)
-        return answered(await self._awaiting.end(handoff_id))
+                await self._running.attend(by, found)
+        read = partial(self._read_in_time, handoff_id)
+        return answered(await self._waiter.wait(handoff_id, read, lambda handoff: not handoff.open, self._time_left))
 
-    def heard(self) -> None:
-        """Handoffs have changed; some may be waited for."""
-        self._awaiting.heard()
+    def _time_left(self, handoff: Handoff) -> float:
+        return remaining(handoff, self._clock.now())
+
+    async def _read_in_time(self, handoff_id: str) -> Handoff:
+        """Return the handoff; end it first when its deadline has passed. The scheduler does that, too, but it does not
+        run in a process that runs only its own tasks."""
+        handoff = await self.get(handoff_id)
+        if handoff.open and not remaining(handoff, self._clock.now()):
+            with suppress(Conflict):  # it changed just now
+                await self.expire(handoff)
+            return await self.get(handoff_id)
+        return handoff
 
     async def get(self, handoff_id: str) -> Handoff:
         """The handoff, or NotFound."""
@@ -583,10 +592,6 @@ def _able(agent: Agent, work: HandoffTask) -> bool:
     except Exception:
         log.exception("agent %s cannot tell whether it can handle work of type %r", agent.name, work.type)
         return False
-
-
-async def _nothing(task_id: str, handoff: Handoff) -> None:
-    """Where no tasks run."""
 
 
 async def _called(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -6,36 +6,17 @@ Unread messages are those that people have sent into its turn. All of it is writ
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from midwatch.base.clock import Clock
 from midwatch.domain import automation, goal, handoff
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.changes import Changes
+from midwatch.domain.approval import resolve
+from midwatch.domain.changes import Changes, Fence
 from midwatch.domain.goal import Templates
 from midwatch.domain.steering import passed_on
 from midwatch.domain.store import Store
-from midwatch.domain.task import Ended, Task
-
-Settle = Callable[[Ended], Awaitable[Changes]]
-"""What is to be written with the end of a task."""
-
-
-async def nothing(ended: Ended) -> Changes:
-    """For tasks that belong to nothing."""
-    return Changes()
-
-
-async def settled(
-    settle: Settle, task: Task, step: Changes, *, tools: int = 0, thread_id: str | None = None
-) -> Changes:
-    """A step whose first update is the task's, with what it means for what the task belongs to, if it ends it or has
-    it tried again."""
-    after = task._replace(**step.updates[0].fields)
-    again = task.cause == "handoff" and after.wait == "backoff"
-    if (after.open and not again) or (task.cause_id is None and not task.steers):
-        return step
-    why = step.events[0].payload["reason"] if again else None
-    return step.plus(await settle(Ended(after, tools, thread_id, why)))
+from midwatch.domain.task import Ended, Task, TaskStep
 
 
 class TaskEndings:
@@ -53,12 +34,33 @@ class TaskEndings:
         self._terms = terms
         self._templates = templates or Templates()
 
-    async def after(self, ended: Ended) -> Changes:
-        """What is to be written with the end of `ended.task`; it is refused, and asked for again, when the automation
-        or goal changed meanwhile."""
-        task: Task = ended.task
-        left = await self._left(task) if task.steers and not task.open else Changes()
-        return left.plus(await self._of_cause(ended))
+    async def end_attempt(
+        self,
+        before: Task,
+        step: TaskStep,
+        *,
+        asked: Fence | None = None,
+        why: str | None = None,
+        tools: int = 0,
+        thread_id: str | None = None,
+    ) -> Changes:
+        """Return everything that is written when an attempt ends.
+
+        That is the task's own step, its meaning for the automation, goal or handoff the task belongs to, and the open
+        questions, which expire. `asked` names the attempt if it may have asked some, `why` is their reason. The write
+        fails with Conflict when one of these changed meanwhile; compute it again then.
+        """
+        after, now, changes = step.task, self._clock.now(), step.changes
+        why = why or ("the task was interrupted" if after.open else "the task has ended")
+        for approval in await self._store.pending_approvals(asked) if asked else ():
+            expired = resolve(approval, "expired", now, why=why)
+            changes = replace(changes.plus(replace(expired, events=())), events=expired.events + changes.events)
+        tried_again = before.cause == "handoff" and after.wait == "backoff"
+        if (after.open and not tried_again) or (before.cause_id is None and not before.steers):
+            return changes
+        left = await self._left(after) if after.steers and not after.open else Changes()
+        ended = Ended(after, tools, thread_id, step.reason if tried_again else None)
+        return changes.plus(left).plus(await self._of_cause(ended))
 
     async def _left(self, task: Task) -> Changes:
         queued = await self._store.queued_steers(task.id)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, Unpack
 
 from midwatch.base.clock import SECOND, Clock, iso
@@ -18,8 +19,10 @@ from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
 from midwatch.domain.session import PRIVATE, checked_key, gate_key
 from midwatch.domain.steering import Mode, Sent, Steer
 from midwatch.domain.store import Store
-from midwatch.domain.task import OUTSIDE, TRIES, Summary, Task, TaskFilter, end, meta, owned
+from midwatch.domain.task import OUTSIDE, TRIES, Summary, Task, TaskFilter, TaskStep, end, meta, owned
 from midwatch.services.request_checks import check, check_repository
+from midwatch.services.task_endings import TaskEndings
+from midwatch.services.waiter import Waiter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,20 +71,19 @@ class Tasks:
         check_route: Callable[[str], str],
         limits: Limits | None = None,
         submitter: str | None = None,
-        wait_finished: Callable[[str], Awaitable[None]] | None = None,
+        waiter: Waiter | None = None,
         default_route: str | None = None,
-        settle: Callable[[Task], Awaitable[Changes]] | None = None,
+        endings: TaskEndings | None = None,
     ) -> None:
-        """`settle` says what is written with the end of a task that belongs to something."""
         self._store = store
         self._clock = clock
         self._agents = agents
         self._check_route = check_route
         self._limits = limits or Limits()
         self._submitter = submitter
-        self._wait_finished = wait_finished
+        self._waiter = waiter or Waiter()
         self._default_route = default_route
-        self._settle = settle or _nothing
+        self._endings = endings
 
     async def submit(self, prompt: str, *, actor: str | None = None, **wish: Unpack[Submission]) -> Task:
         """Accept a prompt for an agent; `Submission` lists what else can be said. When this returns the task is
@@ -196,11 +198,8 @@ class Tasks:
 
     async def wait(self, task_id: str) -> Task:
         """Return the task once it has ended; when another agent went on with its work, that one's."""
-        if self._wait_finished is None:
-            raise InvalidInput("this process does not follow the log, so it cannot wait.")
         while True:
-            await self._wait_finished(task_id)
-            task = await self._get(task_id)
+            task = await self._waiter.wait(task_id, partial(self._get, task_id), lambda task: not task.open)
             if task.transferred_to is None:
                 return task
             task_id = task.transferred_to
@@ -214,8 +213,8 @@ class Tasks:
             if task.stop_requested == "cancel":
                 return task
             after, changes = stopping(task, self._clock.now(), actor)
-            if not after.open:
-                changes = changes.plus(await self._settle(after))
+            if self._endings is not None:
+                changes = await self._endings.end_attempt(task, TaskStep(after, changes))
             try:
                 await self._store.apply(changes)
             except Conflict:
@@ -334,10 +333,6 @@ def larger(old: Task, said: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if over := limits.over(spent, "task"):
         raise Conflict(f"task {old.id} cannot go on: {over.words}. Give it more: `{again(old.id, budget, None)}`.")
     return budget
-
-
-async def _nothing(ended: Task) -> Changes:
-    return Changes()
 
 
 KEPT_BY_RETRY = (

@@ -130,24 +130,22 @@ class Terminals:
         self,
         store: SessionStore,
         agents: Mapping[str, Agent],
+        opened: Opened | None,
         relay: Relay | None,
         env: Callable[[], Mapping[str, str]],
     ) -> None:
+        """`opened` are the conversations of this process; None when it runs no tasks."""
         self._store = store
         self._agents = agents
         self._relay = relay
         self._env = env
-        self._opened: Opened | None = None
+        self._opened = opened
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._known: dict[str, dict[str, Any]] = {}
         """Answers that were given to other processes."""
         if relay is not None:
             relay.on_message(ASK, self._asked)
             relay.on_message(ANSWER, self._told)
-
-    def serve(self, opened: Opened) -> None:
-        """This process has conversations of its own."""
-        self._opened = opened
 
     async def screenshot(self, key: str, *, styled: bool = False) -> Screenshot:
         """What the terminal of a session shows. Conflict when none is open."""

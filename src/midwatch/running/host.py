@@ -1,0 +1,54 @@
+"""The host: what a task needs from the process that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from midwatch.base.clock import Clock
+from midwatch.base.trace import Trace
+from midwatch.domain.event import Event
+from midwatch.domain.store import Store
+from midwatch.domain.task import Task
+from midwatch.running.slots import Slots
+from midwatch.services.approvals import Approvals
+from midwatch.services.day_budget import Budgets
+from midwatch.services.handoffs import Handoffs
+from midwatch.services.waiter import Waiter
+
+
+class ObservedTurn(Protocol):
+    """Port: a turn as telemetry sees it."""
+
+    trace: Trace
+
+    def record(self, event: Event) -> None:
+        """Record an event of the turn."""
+        ...
+
+    def lose(self, now: int) -> None:
+        """Record that another process has taken over the task."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What a task needs from the process that runs it."""
+
+    store: Store
+    clock: Clock
+    slots: Slots
+    approvals: Approvals
+    handoffs: Handoffs
+    waiter: Waiter = field(default_factory=Waiter)
+    budgets: Budgets = field(default_factory=Budgets)
+    show: Callable[[Event], None] = lambda live: None
+    """Shows a live event to those who watch."""
+    identify: Callable[[int], str] = str
+    """Returns the mark by which a process group is known to be the same one later."""
+    env: Callable[[], Mapping[str, str]] = dict
+    """Returns environment variables for the agent's programs."""
+    observe: Callable[[Task], ObservedTurn] | None = None
+    approval_seconds: float = 12 * 3600.0
+    """After this time a question expires."""

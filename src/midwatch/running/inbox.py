@@ -1,0 +1,43 @@
+"""The inbox of a running turn: messages that people send while its agent works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from midwatch.domain.steering import Mode, Steer
+
+
+class Inbox:
+    """The messages that no step of the turn has taken yet, oldest first."""
+
+    def __init__(self) -> None:
+        self._steers: list[Steer] = []
+        self._taken: set[str] = set()
+        self._arrived = asyncio.Event()
+
+    def list(self, *modes: Mode) -> tuple[Steer, ...]:
+        """Return the messages of these modes, or all."""
+        return tuple(steer for steer in self._steers if not modes or steer.mode in modes)
+
+    def fill(self, queued: Sequence[Steer]) -> None:
+        """Replace the messages by those the store has queued."""
+        known = {steer.id for steer in self._steers}
+        self._steers = [steer for steer in queued if steer.id not in self._taken]  # the read may be older than a step
+        if any(steer.id not in known for steer in self._steers):
+            self._arrived.set()
+
+    async def wait(self) -> None:
+        """Wait until a message arrives that was not there before."""
+        self._arrived.clear()
+        await self._arrived.wait()
+
+    def take(self, ids: Sequence[str]) -> None:
+        """Remove messages that became part of a step."""
+        self._taken.update(ids)
+        self._steers = [steer for steer in self._steers if steer.id not in self._taken]
+
+    def put_back(self, steer: Steer) -> None:
+        """Offer a message again that was taken but not used."""
+        self._taken.discard(steer.id)
+        self.fill(sorted((*self._steers, steer), key=lambda queued: queued.number))

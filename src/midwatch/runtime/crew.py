@@ -1,0 +1,212 @@
+"""The crew: worker, engine and loops, which run the tasks of a desk in this process."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from midwatch.base.clock import LONGEST_NAP, SECOND
+from midwatch.base.errors import Conflict
+from midwatch.base.home import boot_id
+from midwatch.desk.build import build_budgets
+from midwatch.desk.desk import Desk
+from midwatch.domain.agent import Agent
+from midwatch.domain.engine import Engine
+from midwatch.domain.instance import Instance, Role
+from midwatch.domain.task import Task
+from midwatch.engines.embedded import EmbeddedEngine
+from midwatch.live.telemetry import ENDS, Telemetry, Workflows
+from midwatch.loops.courier import Courier, Patience
+from midwatch.loops.pruner import PRUNE_SECONDS, Pruner, Retention
+from midwatch.loops.rescuer import Rescuer
+from midwatch.loops.scheduler import Scheduler
+from midwatch.programs.hook_program import program
+from midwatch.programs.reaper import identify, reap
+from midwatch.running.host import Host
+from midwatch.running.slots import Slots
+from midwatch.running.worker import Worker
+from midwatch.services.agent_registry import describe_offer
+
+FOREIGN = "foreign"
+"""The topic of a commit that another process made."""
+
+
+async def do_nothing() -> None:
+    """Stand for a start or stop that a part does not need."""
+
+
+class Part(NamedTuple):
+    """One part of a running desk. Parts start in order and stop in reverse order."""
+
+    start: Callable[[], Awaitable[object]] = do_nothing
+    stop: Callable[[], Awaitable[object]] = do_nothing
+    wake: Callable[[frozenset[str]], object] = lambda topics: None
+    topics: frozenset[str] = frozenset()
+    """A commit with one of these topics wakes the part."""
+
+
+class Pace(NamedTuple):
+    """How often work is looked for that nothing announces, in seconds."""
+
+    watchdog: float = 60.0
+    """Overdue, stuck or silent work."""
+    prune: float = PRUNE_SECONDS
+    """Old records."""
+    handoffs: float = 10.0
+    """Handoffs nobody waits for."""
+    nap: float = LONGEST_NAP
+    """The wall clock, by whoever sleeps until some time."""
+
+
+class Crew:
+    """Worker, engine and loops of one process."""
+
+    def __init__(self, desk: Desk, role: Role, pace: Pace, telemetry: Telemetry | None) -> None:
+        settings, store, clock = desk.settings, desk.store, desk.clock
+        self.instance = Instance(
+            id=desk.id,
+            role=role,
+            host=socket.gethostname(),
+            boot_id=boot_id(),
+            pid=os.getpid(),
+            slots=settings.slots,
+            started_at=clock.now(),
+            **describe_offer(desk.agents),
+        )
+        self._desk = desk
+        self._pace = pace
+        self._telemetry = telemetry
+        slots = Slots(settings.slots, slots_of(desk.agents), settings.max_running_per_actor, settings.max_waiting)
+        host = Host(
+            store=store,
+            clock=clock,
+            slots=slots,
+            approvals=desk.approvals,
+            handoffs=desk.handoffs,
+            waiter=desk.waiter,
+            budgets=build_budgets(settings, store, clock, desk.roster.serving),
+            show=desk.bus.show,
+            identify=identify,
+            env=desk.child_env,
+            observe=telemetry.observe if telemetry is not None else None,
+            approval_seconds=settings.approval_expiry,
+        )
+        self.worker = Worker(
+            host, desk.running_tasks, desk.roster.serving, desk.conversations, desk.endings, desk.notifications,
+            desk.worktrees, desk.id,
+        )  # fmt: skip
+        self.engine = self._build_engine()
+        self.courier = Courier(store, clock, desk.channels, self.engine.leads, Patience(nap=pace.nap))
+        retention = Retention(**settings.retention.model_dump())
+        self.pruner = Pruner(store, clock, self.engine.leads, retention, every=pace.prune, nap=pace.nap)
+        self.rescuer = Rescuer(
+            store, clock, self.engine, desk.approvals, desk.endings,
+            owner=desk.id, reap=reap_left, call_off=desk.handoffs.call_off, nap=pace.nap,
+        )  # fmt: skip
+        self.scheduler = Scheduler(
+            store, clock, self.engine.leads, desk.roster.terms_of, desk.tasks.cancel, settings.goals.templates(),
+            desk.handoffs.expire, nap=pace.nap,
+        )  # fmt: skip
+        desk.roster.on_change(self._offer_agents)
+
+    def parts(self) -> list[Part]:
+        """Return the parts of the crew in the order in which they start."""
+        desk, engine, worker, role = self._desk, self.engine, self.worker, self.instance.role
+        parts = [
+            Part(stop=engine.stop),
+            _loop(self.courier, "delivery"),
+            _loop(self.pruner, FOREIGN),
+            _loop(self.rescuer, "approval"),
+            Part(
+                stop=lambda: worker.stop(desk.settings.shutdown_grace),
+                wake=worker.wake,
+                topics=frozenset({"stop", "session", "steer"}),
+            ),
+            Part(engine.start, engine.stop_taking, lambda topics: engine.wake(), frozenset({"task"})),
+        ]
+        if role != "run":  # it takes only its own task, so a task it fired would wait for somebody else
+            parts.append(_loop(self.scheduler, "automation", "goal", "session", "handoff"))
+        parts += [Part(self._start_routines, desk.routines.stop), Part(self._subscribe)]
+        return parts
+
+    def _build_engine(self) -> Engine:
+        desk, worker = self._desk, self.worker
+        if desk.settings.db:
+            from midwatch.engines.procrastinate import ProcrastinateEngine
+            from midwatch.stores.pulse import PostgresPulse
+
+            pulse = PostgresPulse(desk.settings.db, desk.id)
+            store: Any = desk.store
+            return ProcrastinateEngine(
+                store, desk.settings.db, desk.clock, worker, self.instance, pulse, self._take_lead
+            )
+        engine = EmbeddedEngine(
+            desk.store, desk.clock, desk.home, worker, self.instance, self._take_lead, nap=self._pace.nap
+        )
+        engine.live()
+        return engine
+
+    def _take_lead(self) -> None:
+        """Have the loops look now, because this process leads from now on."""
+        for loop in (self.courier, self.rescuer, self.pruner, self.scheduler):
+            loop.wake()
+
+    def _offer_agents(self) -> None:
+        """Take tasks of the agents that are registered now."""
+        agents = self._desk.agents
+        self.instance = replace(self.instance, **describe_offer(agents))
+        self.worker.slots.offer(slots_of(agents))
+        self._desk.conversations.close_unregistered()
+        self.engine.offer(self.instance)
+
+    async def _start_routines(self) -> None:
+        routines = self._desk.routines
+        routines.register("watchdog", self._pace.watchdog, self._desk.alerts.tell)
+        routines.register("prune", self._pace.prune, self._prune)
+        routines.register("handoffs", self._pace.handoffs, self._tend_handoffs)
+        await routines.start(self.engine.leads)
+
+    async def _prune(self) -> None:
+        """Remove old worktrees and handoffs."""
+        desk = self._desk
+        before = desk.clock.now() - int(desk.settings.retention.task_age * SECOND)
+        await desk.worktrees.prune(before)
+        await desk.store.prune_handoffs(before)
+
+    async def _tend_handoffs(self) -> None:
+        """End handoffs whose process died before their task was made, and those nobody waits for."""
+        desk = self._desk
+        await desk.handoffs.call_off()
+        living = [instance.id for instance in await desk.living()]
+        for handoff in await desk.store.left_handoffs(living):
+            with suppress(Conflict):
+                await desk.handoffs.abandon(handoff)
+
+    async def _subscribe(self) -> None:
+        """Have the completion hook and the telemetry told of what ends."""
+        desk, leads = self._desk, self.engine.leads
+        if desk.settings.completion_hook:
+            hook = program(desk.settings.completion_hook, desk.child_env)
+            await desk.hooks.add("completion", hook, leads)
+        if self._telemetry is not None:
+            workflows = Workflows(self._telemetry, desk.store)
+            await desk.subscriptions.add("telemetry", workflows.record, ENDS, durable=True, leads=leads)
+
+
+def _loop(loop: Courier | Pruner | Rescuer | Scheduler, *topics: str) -> Part:
+    return Part(loop.start, loop.stop, lambda woken_by: loop.wake(), frozenset(topics))
+
+
+async def reap_left(task: Task) -> None:
+    """End a dead attempt's processes, if they were on this machine; elsewhere their guard ends them."""
+    if task.host == socket.gethostname():
+        await reap(task.id, task.attempt, task.pgid, task.pgid_mark)
+
+
+def slots_of(agents: Mapping[str, Agent]) -> dict[str, int]:
+    """Return how many tasks of each agent may run at once."""
+    return {name: agent.terms.slots for name, agent in agents.items()}

@@ -1,0 +1,86 @@
+"""The waiter: whoever waits for the end of a task, handoff or question waits here.
+
+The bus reports every published event. An event about a record wakes those who wait for that record, and they read it
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from midwatch.base.errors import StoreError, StoreUnavailable
+from midwatch.domain.event import Event
+
+T = TypeVar("T")
+
+PAUSE_SECONDS = 0.5
+"""Before the store is read again after an error."""
+ID_OF = {"handoff": "handoff_id", "approval": "approval_id"}
+"""The payload field with the record's id, by the first word of the event's kind."""
+
+
+class Waiter:
+    """Everybody in this process who waits for a record."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._open_tasks: set[str] = set()
+        """Tasks that were seen submitted and have not finished. For others the store is read first."""
+        self._closed = False
+
+    async def wait(
+        self,
+        record_id: str,
+        read: Callable[[], Awaitable[T]],
+        is_over: Callable[[T], bool],
+        patience: Callable[[T], float | None] = lambda record: None,
+    ) -> T:
+        """Return the record once `is_over` holds. It is read again after every event about it, and when `patience`
+        seconds have passed. StoreUnavailable when the desk closes first."""
+        changed = asyncio.Event()
+        self._waiting.setdefault(record_id, set()).add(changed)
+        try:
+            record = None if record_id in self._open_tasks else await read()
+            while record is None or not is_over(record):
+                if self._closed:
+                    raise StoreUnavailable(f"the desk was closed before {record_id} ended.")
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if record is None else patience(record)):
+                        await changed.wait()
+                changed.clear()
+                try:
+                    record = await read()
+                except StoreError:
+                    if not self._closed:
+                        await asyncio.sleep(PAUSE_SECONDS)
+                        changed.set()
+            return record
+        finally:
+            waiting = self._waiting[record_id]
+            waiting.discard(changed)
+            if not waiting:
+                del self._waiting[record_id]
+
+    def note(self, event: Event) -> None:
+        """Wake those who wait for the record that `event` is about."""
+        if event.kind == "task_submitted" and event.task_id:
+            self._open_tasks.add(event.task_id)
+        elif event.kind == "task_finished" and event.task_id:
+            self._open_tasks.discard(event.task_id)
+            self.wake(event.task_id)
+        elif self._waiting and (field := ID_OF.get(event.kind.partition("_")[0])):
+            self.wake(event.payload.get(field, ""))
+
+    def wake(self, record_id: str) -> None:
+        """Have the record read again by those who wait for it."""
+        for changed in self._waiting.get(record_id, ()):
+            changed.set()
+
+    def close(self) -> None:
+        """End every wait with StoreUnavailable."""
+        self._closed = True
+        for record_id in self._waiting:
+            self.wake(record_id)
