@@ -181,7 +181,7 @@ async def test_a_look_that_is_older_than_a_conversation_does_not_close_it(tmp_pa
         await open_desk.sessions.create(key="chat:2")
         await said(open_desk, "chat:2", "hello")
         go.set()
-        while talks._look is not None:
+        while talks._looking is not None:
             await asyncio.sleep(0.01)
         assert agent.closed == 0
         await open_desk.sessions.close("chat:2")
