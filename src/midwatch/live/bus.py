@@ -221,7 +221,8 @@ class Bus:
     async def follow(
         self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False
     ) -> AsyncGenerator[Event, None]:
-        """See `midwatch.domain.event.Follower`."""
+        """Yield all matching events with seq > `after`, then every new one, each once and in order, for ever. With
+        `live` also those that are never stored (seq 0), which a slow reader may lose: a `gap` event says so."""
         async with aclosing(self.batches(after, which, live=live)) as batches:
             async for batch in batches:
                 for made in batch:

@@ -42,7 +42,6 @@ class Scheduler:
         stop: Callable[[str], Awaitable[object]],
         templates: Templates | None = None,
         expire: Callable[[Handoff], Awaitable[None]] | None = None,
-        submitter: str | None = None,
         *,
         nap: float = LONGEST_NAP,
     ) -> None:
@@ -52,7 +51,6 @@ class Scheduler:
         self._stop = stop
         self._templates = templates or Templates()
         self._expire = expire
-        self._submitter = submitter
         self._leader_loop = LeaderLoop(clock, leads, self.look, log, nap=nap)
 
     async def start(self) -> None:
@@ -101,9 +99,7 @@ class Scheduler:
             runs = await self._store.open_run(automation.id) is not None
             terms = await self._terms(automation.agent)
             try:
-                await self._store.apply(
-                    automations.fire(automation, self._clock.now(), terms, runs=runs, submitter=self._submitter)
-                )
+                await self._store.apply(automations.fire(automation, self._clock.now(), terms, runs=runs))
             except Conflict:
                 if await self._store.get_automation(automation.id) != automation:
                     return  # somebody else fired or changed it
