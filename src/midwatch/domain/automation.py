@@ -22,7 +22,7 @@ from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.budget import Budget
 from midwatch.domain.changes import Changes, Update
-from midwatch.domain.channel import Delivery, Route, shown_route
+from midwatch.domain.channel import Delivery, notify, shown_route
 from midwatch.domain.event import (
     AutomationChanged,
     AutomationFired,
@@ -451,15 +451,8 @@ def _pause_notice(automation: Automation, ended: Task, why: str, now: int) -> tu
 
 def _notice(automation: Automation, text: str, about: str, now: int) -> tuple[Delivery, ...]:
     """Tell the person that it is paused, where they want to be told; once for a run."""
-    if not automation.route:
-        return ()
-    route = Route.parse(automation.route)
     notice = "automation_paused" if about != automation.id else f"automation_paused:{now}"
-    made = Delivery(
-        id=new_id("d", now), task_id=about, channel=route.channel, target=route.target, notice=notice,
-        text=f"Paused: {automation.name}\n{text}", due_at=now, created_at=now,
-    )  # fmt: skip
-    return (made,)
+    return notify(automation.route, about, notice, f"Paused: {automation.name}\n{text}", now)
 
 
 # -- what a person does ----------------------------------------------------------------------------------------------
