@@ -263,29 +263,25 @@ class Connection(HttpToolsProtocol):
 
     def _await_head(self) -> None:
         self._stage, self._received, self._waits_since = "head", 0, time.monotonic()
-        self._arm(self.limits.head_seconds, self._end_late_head)
-
-    def _end_late_head(self) -> None:
-        if self.transport.get_write_buffer_size():
-            self._watch_reply()  # the peer still reads the reply before
-        elif self._received:
-            self._refuse(LATE)
-        else:
-            self.transport.close()
+        self._arm(self.limits.head_seconds, self._check_progress, 0)
 
     def _watch_reply(self) -> None:
-        left = self.transport.get_write_buffer_size()
-        self._arm(self.limits.pause_seconds, self._end_unread_reply, left)
+        self._arm(self.limits.pause_seconds, self._check_progress, self.transport.get_write_buffer_size())
 
-    def _end_unread_reply(self, before: int) -> None:
-        left = self.transport.get_write_buffer_size()
-        if left and left >= before:
+    def _check_progress(self, unread_before: int) -> None:
+        """End the connection if its peer has neither read nor sent anything since the timer was set."""
+        unread = self.transport.get_write_buffer_size()
+        if 0 < unread_before <= unread:
             self._log(UNREAD)
             self.transport.abort()  # closing would wait for the reader
-        elif left:
+        elif unread:
             self._watch_reply()
-        elif self._stage == "head":
+        elif self._stage == "head" and unread_before:
             self._await_head()
+        elif self._stage == "head" and self._received:
+            self._refuse(LATE)
+        elif self._stage == "head":
+            self.transport.close()
 
     def _log(self, refusal: Refusal) -> None:
         peer = self.client[0] if self.client else "a peer"
