@@ -168,10 +168,6 @@ class LifeClock:
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
         return self._clock.call_later(seconds, lambda: None if self.dead else callback())
 
-    async def sleep_until(self, when: int) -> None:
-        while (left := when - self.now()) > 0:
-            await self.sleep(left / SECOND)
-
     async def sleep(self, seconds: float) -> None:
         woken = asyncio.Event()
         timer = self.call_later(seconds, woken.set)

@@ -1,4 +1,4 @@
-"""Time: durations as people write them, instants as JSON shows them, ids that sort, sleepers that notice a new time."""
+"""Time: durations as people write them, instants as JSON shows them, ids that sort, and clocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from midwatch.base.clock import LONGEST_NAP, SECOND, SystemClock, iso
 from midwatch.base.durations import seconds
 from midwatch.base.errors import InvalidInput
 from midwatch.base.ids import new_id
-from midwatch.testing import FakeClock, settle
+from midwatch.testing import FakeClock
 
 # -- durations ---------------------------------------------------------------------------------------------------
 
@@ -163,57 +163,11 @@ def test_a_forked_process_does_not_make_its_parents_ids() -> None:
 # -- the machine's clock -----------------------------------------------------------------------------------------
 
 
-class Settable(SystemClock):
-    """The machine's clock, set by hand."""
-
-    offset = 0
-
-    def now(self) -> int:
-        return super().now() + self.offset
-
-
 def test_the_machines_clock_is_in_microseconds_and_monotonic_never_goes_back() -> None:
     here = SystemClock()
     assert abs(here.now() / SECOND - datetime.now(UTC).timestamp()) < 60
     readings = [here.monotonic() for _ in range(1000)]
     assert readings == sorted(readings)
-
-
-async def test_sleeping_until_the_past_returns_at_once() -> None:
-    here = SystemClock()
-    for when in (0, here.now() - 1, here.now()):
-        await here.sleep_until(when)
-    assert here.now() > 0
-
-
-async def test_a_sleeper_never_returns_early() -> None:
-    here = SystemClock()
-    when = here.now() + 20_000
-    await here.sleep_until(when)
-    assert here.now() >= when
-
-
-async def test_a_sleeper_notices_a_clock_that_was_set_forward() -> None:
-    here = Settable(longest_nap=0.01)
-    sleeper = asyncio.create_task(here.sleep_until(here.now() + 3600 * SECOND))
-    await settle()
-    assert not sleeper.done()
-    here.offset = 3601 * SECOND
-    async with asyncio.timeout(30):
-        await sleeper
-
-
-async def test_a_sleeper_notices_a_clock_that_was_set_back() -> None:
-    here = Settable(longest_nap=0.01)
-    when = here.now() + 10_000
-    sleeper = asyncio.create_task(here.sleep_until(when))
-    here.offset = -3600 * SECOND
-    await asyncio.wait({sleeper}, timeout=0.1)
-    assert not sleeper.done()
-    here.offset = 0
-    async with asyncio.timeout(30):
-        await sleeper
-    assert here.now() >= when
 
 
 async def test_a_cancelled_call_never_happens() -> None:
@@ -241,38 +195,6 @@ async def test_the_fake_clock_calls_in_order_at_the_right_time() -> None:
     await fake.advance(0.5)
     assert called[-1] == (3.0, 3.0)
     assert (fake.now() - start, fake.monotonic()) == (3 * SECOND, 1003.0)
-
-
-async def test_a_sleeper_on_the_fake_clock_wakes_when_the_clock_gets_there() -> None:
-    fake = FakeClock()
-    sleeper = asyncio.create_task(fake.sleep_until(fake.now() + 60 * SECOND))
-    await fake.advance(59.9)
-    assert not sleeper.done()
-    await fake.advance(0.1)
-    assert sleeper.done()
-
-
-async def test_a_sleeper_on_the_fake_clock_notices_that_it_was_set_back() -> None:
-    fake = FakeClock()
-    sleeper = asyncio.create_task(fake.sleep_until(fake.now() + 60 * SECOND))
-    await settle()
-    fake.set(fake.now() - 3600 * SECOND)
-    await fake.advance(60)
-    assert not sleeper.done()
-    await fake.advance(3600)
-    assert sleeper.done()
-
-
-async def test_a_sleeper_on_the_fake_clock_notices_that_it_was_set_forward() -> None:
-    fake = FakeClock()
-    sleeper = asyncio.create_task(fake.sleep_until(fake.now() + 3600 * SECOND))
-    try:
-        await settle()
-        fake.set(fake.now() + 3600 * SECOND)
-        await fake.advance(LONGEST_NAP)
-        assert sleeper.done()
-    finally:
-        sleeper.cancel()
 
 
 def test_the_longest_nap_is_what_the_port_promises() -> None:

@@ -333,6 +333,19 @@ async def test_a_machine_that_slept_is_noticed_within_half_a_minute(
     assert (missed.payload["reason"], missed.payload["count"]) == ("caught_up", 4)
 
 
+async def test_a_clock_that_was_set_back_makes_it_wait_longer(
+    store: Watched, clock: FakeClock, scheduler: Scheduler
+) -> None:
+    automation = await put(store, clock, next_run_at=clock.now() + 60 * SECOND)
+    await scheduler.start()
+    await asleep(clock)
+    clock.set(clock.now() - HOUR)
+    await clock.advance(60)
+    assert store.looks == 1
+    await clock.advance(3600)
+    await has_run(store, automation)
+
+
 async def test_a_bell_wakes_it(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
     await scheduler.start()
     await store.until(lambda: store.looks == 1)

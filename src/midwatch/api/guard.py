@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 
 from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
@@ -12,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midwatch.api.admission import Admission, Call
 from midwatch.api.dependencies import ACTOR, CALL
+from midwatch.api.refusal import Seldom
 from midwatch.api.reply import problem
 from midwatch.base.errors import Forbidden, InvalidInput, MidwatchError, Unauthorized, UnsupportedMediaType
 from midwatch.base.trace import incoming, noted
@@ -25,8 +25,6 @@ SELF_SERVICE = frozenset({"/api/v1/sign-out", "/api/v1/links"})
 """What every role may do, as it is about themselves."""
 AGENTS_MAY = re.compile(r"/api/v1/(goals/[^/]+/(complete|delay)|handoffs(/[^/]+/cancel)?|tasks|automations)")
 """What the agent of a running task may do beside looking; the routes see to the rest."""
-QUIET_SECONDS = 60.0
-MOST_REMEMBERED = 10_000
 HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -50,7 +48,7 @@ class Guard:
         self._app = app
         self._tokens = tokens
         self._door = door
-        self._told: dict[tuple[str, str], float] = {}
+        self._log = Seldom()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -120,13 +118,8 @@ class Guard:
 
     def _tell(self, call: Call, refused: MidwatchError) -> None:
         """Log a refusal, once a minute for each peer and reason."""
-        now, key = time.monotonic(), (call.peer, refused.code)
-        if now - self._told.get(key, -QUIET_SECONDS) < QUIET_SECONDS:
-            return
-        if len(self._told) >= MOST_REMEMBERED:
-            self._told.clear()
-        self._told[key] = now
-        log.warning("refused %s %.100r from %s: %s", call.method, call.path, call.peer, refused.code)
+        if self._log.admits(call.peer, refused.code):
+            log.warning("refused %s %.100r from %s: %s", call.method, call.path, call.peer, refused.code)
 
     def _dressed(self, send: Send, call: Call) -> Send:
         """A `send` whose replies carry the headers that every reply has."""

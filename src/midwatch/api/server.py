@@ -8,13 +8,15 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Generator
+from functools import partial
 from ipaddress import ip_address
+from typing import cast
 
 import uvicorn
 from starlette.applications import Starlette
 
 from midwatch.api.app import create_app
-from midwatch.api.protocol import Limits, limited
+from midwatch.api.protocol import Connection, Limits, Shared
 from midwatch.api.sse import Streams
 from midwatch.base.errors import BadConfig, MidwatchError, PortInUse
 from midwatch.desk.desk import Desk
@@ -36,9 +38,10 @@ class Server(uvicorn.Server):
         self, app: Starlette, stopping: asyncio.Event, listening: Callable[[], None], limits: Limits | None = None
     ) -> None:
         """`listening` is called once requests are answered; setting `stopping` ends it."""
+        connection = partial(Connection, Shared(limits or Limits()))
         config = uvicorn.Config(
-            app, http=limited(limits or Limits()), ws="none", lifespan="off", log_config=None, log_level="warning",
-            access_log=False, server_header=False, date_header=False, proxy_headers=False,
+            app, http=cast("type[Connection]", connection), ws="none", lifespan="off", log_config=None,
+            log_level="warning", access_log=False, server_header=False, date_header=False, proxy_headers=False,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )  # fmt: skip
         super().__init__(config)

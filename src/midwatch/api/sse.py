@@ -104,10 +104,10 @@ def _shorten(records: Iterable[dict[str, Any]], longest: int) -> None:
 class Streams:
     """All open streams of a server: they share encoded frames and can be ended together."""
 
-    def __init__(self, most_of_actor: int = 250, heartbeat: float = HEARTBEAT_SECONDS) -> None:
+    def __init__(self, most_of_actor: int = 250) -> None:
         self.closing = False
         self.most_of_actor = most_of_actor
-        self.heartbeat = heartbeat
+        self.heartbeat = HEARTBEAT_SECONDS
         """Seconds after which a silent stream shows that it lives, and looks whether its reader may still read."""
         self._of_actor: Counter[str] = Counter()
         self._writers: set[asyncio.Task[None]] = set()

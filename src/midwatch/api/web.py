@@ -32,14 +32,10 @@ POLICY = (
 )
 HEADERS = {
     "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cache-control": "no-cache",
 }
+"""Beside those that the guard gives to every reply."""
 
 
 class Asset(NamedTuple):

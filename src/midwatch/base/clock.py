@@ -14,7 +14,7 @@ from typing import Protocol
 
 SECOND = 1_000_000
 LONGEST_NAP = 30.0
-"""A sleeper looks at the wall clock at least this often (seconds), so a changed clock or a wake-up is noticed."""
+"""Seconds after which a waiting loop looks at the wall clock again, so that it notices a changed clock."""
 
 
 class Timer(Protocol):
@@ -38,16 +38,9 @@ class Clock(Protocol):
         """Call `callback` on the event loop after `seconds` of monotonic time."""
         ...
 
-    async def sleep_until(self, when: int) -> None:
-        """Return once `now()` is at least `when`; notices a clock that was set within 30 s."""
-        ...
-
 
 class SystemClock:
     """The machine's clock."""
-
-    def __init__(self, longest_nap: float = LONGEST_NAP) -> None:
-        self._longest_nap = longest_nap
 
     def now(self) -> int:
         return time.time_ns() // 1000
@@ -57,10 +50,6 @@ class SystemClock:
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
         return asyncio.get_running_loop().call_later(seconds, callback)
-
-    async def sleep_until(self, when: int) -> None:
-        while (left := when - self.now()) > 0:  # noqa: ASYNC110 - waits for the wall clock
-            await asyncio.sleep(min(left / SECOND, self._longest_nap))
 
 
 def iso(when: int | None) -> str | None:

@@ -1,7 +1,8 @@
 """Schedules: when an automation runs. One moment, a fixed interval, or a cron expression in a time zone.
 
-Moments are integer microseconds since the epoch. Cron expressions are read and matched on wall time by cronsim; what a
-clock change means is decided here (see docs/schedules.md):
+Moments are integer microseconds since the epoch. cronsim reads cron expressions and walks over wall times without a
+zone: with one it misses runs after the clock changes by half an hour or at midnight. What a clock change means is
+decided here (see docs/schedules.md):
 
 - A time of day (neither minute nor hour begins with `*`) runs once: at the jump when the clock skips it, the first time
   when the clock repeats it.
@@ -15,10 +16,12 @@ import contextlib
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,9 +47,9 @@ ALIASES = {
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 FORMS = "2026-03-29T09:00, 2026-03-29T09:00+02:00, in 20m, in 1h30m, 09:00, today 18:30, tomorrow 09:00, fri 09:00"
 
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - wall times and UTC are reckoned without a zone, offsets are explicit
-LAST = int((datetime(9999, 1, 1) - _EPOCH) / timedelta(microseconds=1))  # noqa: DTZ001
-_DAY = 86400
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND, _DAY = timedelta(microseconds=1), timedelta(days=1)
+LAST = (datetime(9999, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _NO_ZONE = re.compile(r"(posix|right)/|(localtime|posixrules|Factory)$")
 """Files beside the zones that are none, or count leap seconds."""
 
@@ -116,8 +119,8 @@ class Schedule:
     def describe(self) -> str:
         """One short line for people."""
         if self.at is not None:
-            shown = datetime.fromtimestamp(self.at // SECOND, find_zone(self.zone)).replace(tzinfo=None)
-            return f"once, {shown.isoformat(' ', 'seconds').removesuffix(':00')} ({self.zone})"
+            wall = _wall(self.at, find_zone(self.zone))
+            return f"once, {wall.isoformat(' ', 'seconds').removesuffix(':00')} ({self.zone})"
         if self.every is not None:
             return f"every {_span(self.every)}"
         assert self.cron is not None
@@ -189,49 +192,42 @@ def _runs(schedule: Schedule, after: int) -> Iterator[int]:
         yield from range(first, LAST, step)
     else:
         assert schedule.cron is not None
-        fields, zone = _fields(schedule.cron), find_zone(schedule.zone)
-        minute, hour = fields.split()[:2]
-        walk = _real_minutes if minute.startswith("*") or hour.startswith("*") else _times_of_day
-        try:
-            for run in walk(fields, zone, min(after, LAST) // SECOND):
-                if run * SECOND >= LAST:
-                    return
-                yield run * SECOND
-        except OverflowError:  # the calendar has ended
-            return
+        yield from _cron_runs(_fields(schedule.cron), find_zone(schedule.zone), min(after, LAST))
 
 
-def _times_of_day(fields: str, zone: ZoneInfo, after: int) -> Iterator[int]:
-    """Runs, in seconds, of an expression that names times of day: each once a day, whatever the clock does."""
-    for wall in CronSim(fields, _wall(after, _offset(zone, after))):
-        run = _resolve(wall, zone)
-        if run > after:
-            after = run
-            yield run
+def _cron_runs(fields: str, zone: ZoneInfo, after: int) -> Iterator[int]:
+    """Yield the runs of a cron expression strictly after a moment, in order."""
+    minute, hour = fields.split()[:2]
+    walk = _real_minutes if minute.startswith("*") or hour.startswith("*") else _times_of_day
+    # If the clock is set back within a day, some wall times before the present one are still to come.
+    begin = min(_wall(after, zone), _wall(after + _DAY // _MICROSECOND, zone) - _DAY)
+    with contextlib.suppress(OverflowError):  # the calendar ends with the year 9999
+        for run in walk(CronSim(fields, begin), zone):
+            if run >= LAST:
+                return
+            if run > after:
+                after = run
+                yield run
 
 
-def _real_minutes(fields: str, zone: ZoneInfo, after: int) -> Iterator[int]:
-    """Runs, in seconds, at every real minute whose wall time matches. Repeated ones count twice, skipped ones not.
+def _times_of_day(walls: Iterable[datetime], zone: ZoneInfo) -> Iterator[int]:
+    """Yield one run for each wall time, whatever the clock does."""
+    return (_resolve(wall, zone) for wall in walls)
 
-    Goes from one clock change to the next. A change matters only near `after` or near the run that was found: in
-    between no wall time matches.
-    """
-    offset: int | None = _offset(zone, after)
-    while offset is not None:
-        at, here, offset = after, offset, None
-        for wall in CronSim(fields, _wall(at, here)):
-            run = _stamp(wall) - here
-            near = min(run, at + _DAY)
-            if _offset(zone, near) != here:
-                change = _change(zone, at, near, here)
-                after, offset = change - 1, _offset(zone, change)
-                break
-            if run > near:
-                after = run - _DAY
-                offset = _offset(zone, after)
-                break
-            at = run
-            yield run
+
+def _real_minutes(walls: Iterable[datetime], zone: ZoneInfo) -> Iterator[int]:
+    """Yield a run for each real minute: a repeated wall time counts twice, a skipped one not at all."""
+    repeated: deque[int] = deque()
+    for wall in walls:
+        first, second = _readings(wall, zone)
+        if first > second:
+            continue
+        while repeated and repeated[0] < first:
+            yield repeated.popleft()
+        yield first
+        if second > first:
+            repeated.append(second)
+    yield from repeated
 
 
 def _fields(cron: str) -> str:
@@ -241,52 +237,37 @@ def _fields(cron: str) -> str:
 # -- wall time ---------------------------------------------------------------------------------------------------------
 
 
-def _stamp(wall: datetime) -> int:
-    """Seconds since the epoch of a time without a zone, as if it were UTC."""
-    passed = wall - _EPOCH
-    return passed.days * _DAY + passed.seconds
+def _moment(time: datetime) -> int:
+    return (time - _EPOCH) // _MICROSECOND
 
 
-def _wall(stamp: int, offset: int) -> datetime:
-    return _EPOCH + timedelta(seconds=stamp + offset)
+def _local(moment: int, zone: ZoneInfo) -> datetime:
+    return (_EPOCH + moment * _MICROSECOND).astimezone(zone)
 
 
-def _offset(zone: ZoneInfo, stamp: int) -> int:
-    """What the zone's clock is ahead of UTC, in seconds."""
-    ahead = datetime.fromtimestamp(stamp, zone).utcoffset()
-    assert ahead is not None
-    return ahead.days * _DAY + ahead.seconds
+def _wall(moment: int, zone: ZoneInfo) -> datetime:
+    """Return what the zone's clock shows, without the zone."""
+    return _local(moment, zone).replace(tzinfo=None, fold=0)
 
 
-def _change(zone: ZoneInfo, low: int, high: int, offset: int) -> int:
-    """The first second after `low` with another offset, given that `high` has one."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _offset(zone, middle) == offset:
-            low = middle
-        else:
-            high = middle
-    return high
+def _readings(wall: datetime, zone: ZoneInfo) -> tuple[int, int]:
+    """Return the moments at which the zone's clock shows `wall`; the first is the later one if it never does."""
+    return _moment(wall.replace(tzinfo=zone)), _moment(wall.replace(tzinfo=zone, fold=1))
 
 
 def _resolve(wall: datetime, zone: ZoneInfo) -> int:
-    """When the zone's clock shows `wall`: the first time if twice, the moment of the jump if never."""
-    before, after = (_stamp(wall) - _ahead(wall, zone, fold) for fold in (0, 1))
-    if before <= after:
-        return before
-    return _change(zone, after - 1, before, _offset(zone, after - 1))
-
-
-def _ahead(wall: datetime, zone: ZoneInfo, fold: int) -> int:
-    ahead = wall.replace(tzinfo=zone, fold=fold).utcoffset()
-    assert ahead is not None
-    return ahead.days * _DAY + ahead.seconds
+    """Return when the zone's clock shows `wall`: the first time if twice, the moment of the jump if never."""
+    first, second = _readings(wall, zone)
+    if first <= second:
+        return first
+    after_jump = _local(first, zone).utcoffset()
+    moments = range(second, first)
+    return second + bisect_left(moments, True, key=lambda moment: _local(moment, zone).utcoffset() == after_jump)
 
 
 def local_iso(moment: int, zone: str) -> str:
     """A moment as ISO 8601 in a zone, with its offset."""
-    shown = datetime.fromtimestamp(moment // SECOND, find_zone(zone)).replace(microsecond=moment % SECOND)
-    return shown.isoformat()
+    return _local(moment, find_zone(zone)).isoformat()
 
 
 # -- moments that people write -----------------------------------------------------------------------------------------
@@ -312,23 +293,20 @@ def parse_moment(text: str, now: int, zone: str) -> int:
 
 
 def _at_date(read: datetime, zone: ZoneInfo) -> int:
-    if read.tzinfo is None:
-        return _resolve(read, zone) * SECOND + read.microsecond
-    return (read - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    return _moment(read) if read.tzinfo else _resolve(read, zone)
 
 
 def _at_clock(found: re.Match[str], now: int, zone: ZoneInfo) -> int:
     """A time of day: on the day that is named, else the next one to come."""
     day, hour, minute, second = found[1], int(found[2]), int(found[3]), int(found[4] or 0)
-    today = _wall(now // SECOND, _offset(zone, now // SECOND))
-    first = today.replace(hour=hour, minute=minute, second=second)
+    first = _wall(now, zone).replace(hour=hour, minute=minute, second=second, microsecond=0)
     if day in ("today", "tomorrow"):
-        return _resolve(first + timedelta(days=day == "tomorrow"), zone) * SECOND
+        return _resolve(first + (day == "tomorrow") * _DAY, zone)
     if day is not None and day not in {name[:size] for name in WEEKDAYS for size in (3, 9)}:
         raise ValueError(day)
     for days in range(9):
-        wall = first + timedelta(days=days)
-        moment = _resolve(wall, zone) * SECOND
+        wall = first + days * _DAY
+        moment = _resolve(wall, zone)
         if moment > now and (day is None or WEEKDAYS[wall.weekday()].startswith(day)):
             return moment
     raise AssertionError("every weekday comes within a week")
@@ -362,7 +340,7 @@ def _close_zones(name: str) -> list[str]:
     return [known[low] for low in difflib.get_close_matches(wanted, known, n=3, cutoff=0.7)]
 
 
-@lru_cache(maxsize=1)
+@cache
 def _zones() -> frozenset[str]:
     return frozenset(available_timezones())
 
@@ -455,7 +433,7 @@ def _wrong_cron(cron: str) -> str | None:
         return f"has {len(fields)} field{'s' * (len(fields) != 1)}; write five: minute hour day month weekday."
     never = "never runs: no date fits within 50 years; check day, month and weekday."
     try:
-        return None if next(CronSim(cron, datetime(2000, 1, 1)), None) else never  # noqa: DTZ001
+        return None if next(CronSim(cron, datetime(2000, 1, 1, tzinfo=UTC)), None) else never
     except CronSimError as error:
         if _reads(" ".join((*fields[:3], "*", fields[4]))) and _reads(" ".join((*fields[:2], "*", *fields[3:]))):
             return never  # each part makes sense, but no such month has such a day

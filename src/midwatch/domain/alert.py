@@ -12,11 +12,10 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 
 from midwatch.base.clock import SECOND, iso
 from midwatch.base.durations import duration
-from midwatch.base.ids import new_id
 from midwatch.base.text import cut
 from midwatch.domain.automation import Automation
 from midwatch.domain.changes import Changes
-from midwatch.domain.channel import Delivery, Route
+from midwatch.domain.channel import Delivery, notify
 from midwatch.domain.event import Event, WatchdogAlert, event
 from midwatch.domain.goal import Goal
 from midwatch.domain.task import Task
@@ -132,7 +131,7 @@ def of_goal(goal: Goal, now: int) -> list[Alert]:
 
 def telling(alerts: Iterable[Alert], now: int) -> tuple[list[Told], Changes]:
     """What is written to tell them: an event each and, where there is a route, a delivery."""
-    told, events, deliveries = [], [], []
+    told, events, deliveries = [], [], list[Delivery]()
     for one in alerts:
         told.append(Told(id=one.id, told_at=now))
         payload = WatchdogAlert(subject=one.subject, alert=one.kind, text=one.text, since=iso(one.since) or "")
@@ -140,11 +139,5 @@ def telling(alerts: Iterable[Alert], now: int) -> tuple[list[Told], Changes]:
             "session_key": one.session_key, "task_id": one.task_id, "agent_id": one.agent,
         }  # fmt: skip
         events.append(event(payload, now, **about))
-        if one.route:
-            route = Route.parse(one.route)
-            made = Delivery(
-                id=new_id("d", now), task_id=one.subject, channel=route.channel, target=route.target,
-                notice=f"alert:{one.kind}:{now}", text=one.text, due_at=now, created_at=now,
-            )  # fmt: skip
-            deliveries.append(made)
+        deliveries += notify(one.route, one.subject, f"alert:{one.kind}:{now}", one.text, now)
     return told, Changes(events=tuple(events), deliveries=tuple(deliveries))

@@ -28,7 +28,6 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "denied": frozenset(),
     "expired": frozenset(),
 }
-EXPIRES_SECONDS = 12 * 3600.0
 QUESTION_SHOWN = 500
 COMMAND_SHOWN = 300
 MAX_CHOICES = 20

@@ -22,7 +22,7 @@ from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.budget import Budget
 from midwatch.domain.changes import Changes, Update
-from midwatch.domain.channel import Delivery, Route, shown_route
+from midwatch.domain.channel import Delivery, notify, shown_route
 from midwatch.domain.event import (
     AutomationChanged,
     AutomationFired,
@@ -253,7 +253,7 @@ def told(automation: Automation, payload: Payload, now: int, actor: str | None =
     return event(payload, now, **{**about, **more})
 
 
-def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool, submitter: str | None = None) -> Changes:
+def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool) -> Changes:
     """What happens at its time: a run, or a run that is left out and says why; in any case the next time is set.
     `runs` is whether its last run is still open. One that cannot run any more is paused."""
     due = automation.next_run_at
@@ -269,13 +269,13 @@ def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool, sub
     late = now - due > LATE_SECONDS * SECOND
     reason = "overlap" if runs else _lateness(automation, now - due) if late else None
     if reason is None:
-        return _with_run(automation, _due_run(automation, now, terms, submitter), now, due, following, [])
+        return _with_run(automation, _due_run(automation, now, terms), now, due, following, [])
     count = max(1, missed(times, due - 1, now).runs) if late else 1
     why = AutomationMissed(automation_id=automation.id, reason=reason, scheduled_for=iso(due) or "", count=count)
     if reason != "caught_up":
         return _moved_on(automation, now, following, why)
     told_first = [told(automation, why, now)]
-    return _with_run(automation, _due_run(automation, now, terms, submitter), now, due, following, told_first)
+    return _with_run(automation, _due_run(automation, now, terms), now, due, following, told_first)
 
 
 def stopped(automation: Automation, now: int, why: str, remedy: str) -> Changes:
@@ -296,10 +296,10 @@ def _lateness(automation: Automation, late: int) -> str:
     return "caught_up" if automation.missed == "once" or within else "late"
 
 
-def _due_run(automation: Automation, now: int, terms: AgentTerms, submitter: str | None) -> Task:
+def _due_run(automation: Automation, now: int, terms: AgentTerms) -> Task:
     due = automation.next_run_at
     assert due is not None
-    return a_run(automation, now, due, terms, key=f"{automation.id}@{due}", submitter=submitter)
+    return a_run(automation, now, due, terms, key=f"{automation.id}@{due}")
 
 
 def run_now(
@@ -451,15 +451,8 @@ def _pause_notice(automation: Automation, ended: Task, why: str, now: int) -> tu
 
 def _notice(automation: Automation, text: str, about: str, now: int) -> tuple[Delivery, ...]:
     """Tell the person that it is paused, where they want to be told; once for a run."""
-    if not automation.route:
-        return ()
-    route = Route.parse(automation.route)
     notice = "automation_paused" if about != automation.id else f"automation_paused:{now}"
-    made = Delivery(
-        id=new_id("d", now), task_id=about, channel=route.channel, target=route.target, notice=notice,
-        text=f"Paused: {automation.name}\n{text}", due_at=now, created_at=now,
-    )  # fmt: skip
-    return (made,)
+    return notify(automation.route, about, notice, f"Paused: {automation.name}\n{text}", now)
 
 
 # -- what a person does ----------------------------------------------------------------------------------------------

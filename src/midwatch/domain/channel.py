@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from midwatch.base.clock import iso
 from midwatch.base.errors import InvalidInput
+from midwatch.base.ids import new_id
 from midwatch.base.text import cut
 
 Status = Literal["pending", "sent", "failed"]
@@ -81,6 +82,18 @@ class Delivery:
             "sent_at": iso(self.sent_at),
             "error": self.error,
         }
+
+
+def notify(route: str | None, about: str, notice: str, text: str, now: int) -> tuple[Delivery, ...]:
+    """Return the delivery of a notice about a task, goal or automation to a route, if there is one."""
+    if not route:
+        return ()
+    channel, target = Route.parse(route)
+    delivery = Delivery(
+        id=new_id("d", now), task_id=about, channel=channel, target=target, notice=notice, text=text, due_at=now,
+        created_at=now,
+    )  # fmt: skip
+    return (delivery,)
 
 
 def start_text(task_id: str, prompt: str, agent: str) -> str:

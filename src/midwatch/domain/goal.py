@@ -22,7 +22,7 @@ from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import ManageMode, ScopeKind
 from midwatch.domain.budget import MOST, Budget, Spending, shown
 from midwatch.domain.changes import Changes, Update
-from midwatch.domain.channel import Delivery, Route, shown_route
+from midwatch.domain.channel import notify, shown_route
 from midwatch.domain.event import (
     Event,
     GoalCompleted,
@@ -481,14 +481,7 @@ def paused(
 
 
 def _final(goal: Goal, now: int, fields: dict[str, Any], event_: Event, notice: str, text: str) -> Changes:
-    deliveries: tuple[Delivery, ...] = ()
-    if goal.route:
-        route = Route.parse(goal.route)
-        made = Delivery(
-            id=new_id("d", now), task_id=goal.id, channel=route.channel, target=route.target, notice=notice,
-            text=text.rstrip(), due_at=now, created_at=now,
-        )  # fmt: skip
-        deliveries = (made,)
+    deliveries = notify(goal.route, goal.id, notice, text.rstrip(), now)
     return Changes(updates=(changed(goal, now, **fields),), events=(event_,), deliveries=deliveries)
 
 

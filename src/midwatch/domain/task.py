@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from midwatch.base.clock import iso
-from midwatch.base.ids import new_id
 from midwatch.domain.budget import again
 from midwatch.domain.changes import Changes, Fence, Update
-from midwatch.domain.channel import Delivery, Route, end_text, shown_route, start_text
+from midwatch.domain.channel import Delivery, end_text, notify, shown_route, start_text
 from midwatch.domain.claiming import ClaimRequest
 from midwatch.domain.event import AgentFault, Event, StatusChange, TaskFinished, event
 from midwatch.domain.requests import PRIORITY, Cause, OnCrash
@@ -322,14 +321,7 @@ class TaskStore(Protocol):
 
 def notices(task: Task, notice: str, text: str, now: int) -> tuple[Delivery, ...]:
     """The delivery of one notice about `task` to its route, if it has one."""
-    if not task.route:
-        return ()
-    route = Route.parse(task.route)
-    made = Delivery(
-        id=new_id("d", now), task_id=task.id, channel=route.channel, target=route.target, notice=notice, text=text,
-        due_at=now, created_at=now,
-    )  # fmt: skip
-    return (made,)
+    return notify(task.route, task.id, notice, text, now)
 
 
 def start_notice(task: Task, now: int) -> tuple[Delivery, ...]:

@@ -19,7 +19,6 @@ from midwatch.domain.task import WORKTREE_SHOWN, Task, conversation
 Status = Literal["making", "kept", "merged", "removed"]
 How = Literal["fast-forward", "merge", "nothing"]
 
-STATUSES: tuple[Status, ...] = ("making", "kept", "merged", "removed")
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "making": frozenset({"kept", "removed"}),
     "kept": frozenset({"merged", "removed"}),

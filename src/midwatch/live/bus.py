@@ -120,15 +120,9 @@ class Bus:
 
     def show(self, live: Event) -> None:
         """Show an event that is not stored to those who watch now, here or elsewhere."""
-        self._show(live)
+        self.show_from(None, live)
         if self._exchange is not None:
             self._exchange.share(live)
-
-    def _show(self, live: Event, source: str | None = None) -> None:
-        self._live.note(live)
-        taken = [watcher.offer(live, source) for watcher in self._watchers]
-        if any(taken):
-            self._ring()
 
     def _publish(self, events: Sequence[Event]) -> None:
         self._remember(events)
@@ -206,8 +200,11 @@ class Bus:
             self._foreign = True
             self._pump_on()
 
-    def show_from(self, source: str, live: Event) -> None:
-        self._show(live, source)
+    def show_from(self, source: str | None, live: Event) -> None:
+        self._live.note(live)
+        taken = [watcher.offer(live, source) for watcher in self._watchers]
+        if any(taken):
+            self._ring()
 
     def lost_from(self, source: str, dropped: int) -> None:
         for watcher in self._watchers:
@@ -220,7 +217,8 @@ class Bus:
     async def follow(
         self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False
     ) -> AsyncGenerator[Event, None]:
-        """See `midwatch.domain.event.Follower`."""
+        """Yield all matching events with seq > `after`, then every new one, each once and in order, for ever. With
+        `live` also those that are never stored (seq 0), which a slow reader may lose: a `gap` event says so."""
         async with aclosing(self.batches(after, which, live=live)) as batches:
             async for batch in batches:
                 for made in batch:

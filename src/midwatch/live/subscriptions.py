@@ -12,11 +12,12 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
-from typing import Any, Protocol
+from typing import Any
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import InvalidInput, StoreError, StoreUnavailable
 from midwatch.domain.event import EVERYTHING, Event, EventFilter, EventLog, Gap, event
+from midwatch.live.bus import Bus
 
 log = logging.getLogger("midwatch.subscriptions")
 
@@ -30,16 +31,6 @@ SAVE_SECONDS = 0.05
 """How much of a durable one's work may be done again after a crash, if the handler is quick."""
 STOP_SECONDS = 5.0
 """For a handler that is to end."""
-
-
-class Source(Protocol):
-    """What a subscription needs of the bus."""
-
-    @property
-    def shown_seq(self) -> int: ...
-    def batches(
-        self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False
-    ) -> AsyncGenerator[Sequence[Event], None]: ...
 
 
 class _Limit:
@@ -132,9 +123,9 @@ class Subscription:
 class _Following(Subscription):
     """Follows the log from `position` on."""
 
-    def __init__(self, *args: Any, source: Source, pause: float, store: EventLog, position: int, durable: bool) -> None:
+    def __init__(self, *args: Any, bus: Bus, pause: float, store: EventLog, position: int, durable: bool) -> None:
         super().__init__(*args)
-        self._source = source
+        self._bus = bus
         self._pause = pause
         self._store = store
         self._position = self._saved = position
@@ -144,7 +135,7 @@ class _Following(Subscription):
 
     @property
     def lag(self) -> int:
-        return max(0, self._source.shown_seq - self._position) if self._busy else 0
+        return max(0, self._bus.shown_seq - self._position) if self._busy else 0
 
     async def run(self, leads: Callable[[], bool]) -> None:
         """Until the desk is closed."""
@@ -152,7 +143,7 @@ class _Following(Subscription):
             try:
                 if self._durable:  # another process may have gone on with it meanwhile
                     self._position = max(self._position, await self._store.get_cursor(self.name) or 0)
-                async with aclosing(self._source.batches(self._position, self.which)) as batches:
+                async with aclosing(self._bus.batches(self._position, self.which)) as batches:
                     if await self._each(batches, leads):
                         return
             except StoreError as problem:
@@ -201,9 +192,9 @@ class _Following(Subscription):
 class _Tapping(Subscription):
     """Takes what happens now, live events too, for as long as there is room."""
 
-    def __init__(self, *args: Any, source: Source, pause: float, most: int) -> None:
+    def __init__(self, *args: Any, bus: Bus, pause: float, most: int) -> None:
         super().__init__(*args)
-        self._source = source
+        self._bus = bus
         self._pause = pause
         self._most = most
         self._queue: deque[Event] = deque()
@@ -218,7 +209,7 @@ class _Tapping(Subscription):
         """Never waits for the handler."""
         while True:
             try:
-                async with aclosing(self._source.batches(position, self.which, live=True)) as batches:
+                async with aclosing(self._bus.batches(position, self.which, live=True)) as batches:
                     async for batch in batches:
                         for told in batch:
                             position = told.seq or position
@@ -263,14 +254,14 @@ class Subscriptions:
     def __init__(
         self,
         store: EventLog,
-        source: Source,
+        bus: Bus,
         clock: Clock,
         *,
         pause_seconds: float = PAUSE_SECONDS,
         stop_seconds: float = STOP_SECONDS,
     ) -> None:
         self._store = store
-        self._source = source
+        self._bus = bus
         self._clock = clock
         self._pause = pause_seconds
         self._stop_seconds = stop_seconds
@@ -303,13 +294,13 @@ class Subscriptions:
         position = (await self._store.log_bounds()).last_seq
         about = (name, handler, which, self._clock, seconds)
         if live:
-            tap = self._known[name] = _Tapping(*about, source=self._source, pause=self._pause, most=most)
+            tap = self._known[name] = _Tapping(*about, bus=self._bus, pause=self._pause, most=most)
             self._spawn(name, tap.take(position), tap.run())
             return tap
         if durable:
             position = await self._cursor(name, position)
         follower = self._known[name] = _Following(
-            *about, source=self._source, pause=self._pause, store=self._store, position=position, durable=durable
+            *about, bus=self._bus, pause=self._pause, store=self._store, position=position, durable=durable
         )
         self._spawn(name, follower.run(leads))
         return follower

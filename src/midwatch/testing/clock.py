@@ -7,7 +7,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 
-from midwatch.base.clock import LONGEST_NAP, SECOND, Timer
+from midwatch.base.clock import SECOND, Timer
 
 
 class FakeTimer:
@@ -43,16 +43,6 @@ class FakeClock:
         timer = FakeTimer(callback)
         heapq.heappush(self._timers, (self._monotonic + max(0.0, seconds), next(self._order), timer))
         return timer
-
-    async def sleep_until(self, when: int) -> None:
-        """Return once the clock has been moved to `when`."""
-        while (left := when - self._now) > 0:
-            woken = asyncio.Event()
-            timer = self.call_later(min(left / SECOND, LONGEST_NAP), woken.set)
-            try:
-                await woken.wait()
-            finally:
-                timer.cancel()
 
     async def advance(self, seconds: float) -> None:
         """Move on, making the calls that fall due in order and letting what they woke run before the next."""

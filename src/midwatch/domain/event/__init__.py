@@ -7,7 +7,7 @@ shown to whoever watches and are never stored.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -197,13 +197,4 @@ class EventLog(Protocol):
     async def prune_events(self, before: int, keep: int) -> int:
         """Remove events older than `before`, and the oldest beyond `keep`, never those of an open task: these stay
         readable below `oldest_seq`, from where on the log has no holes. Returns how many went."""
-        ...
-
-
-class Follower(Protocol):
-    """Port: who can follow the log as it grows."""
-
-    def follow(self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False) -> AsyncGenerator[Event, None]:
-        """All matching events with seq > `after`, then every new one, each once and in order, for ever. With `live`
-        also those that are never stored (seq 0), which a slow reader may lose: a `gap` event says so."""
         ...
