@@ -18,9 +18,10 @@ import pytest
 
 from midwatch import Runtime, Settings
 from midwatch.agents.registry import build
-from midwatch.api.agentapi.allowed_origins import HOSTS, ORIGINS, Rules, checked_hosts, checked_origins
-from midwatch.api.agentapi.app import standalone
-from midwatch.api.agentapi.talk import Talk
+from midwatch.api.agentapi.allowed_origins import HOSTS, ORIGINS, Rules, check_hosts, check_origins
+from midwatch.api.agentapi.app import create_standalone
+from midwatch.api.agentapi.bodies import EVENTS
+from midwatch.api.agentapi.follower import SessionFollower
 from midwatch.api.agentapi.uploads import Uploads
 from midwatch.api.server import Server, listen, url_of
 from midwatch.programs.guard import guard
@@ -64,7 +65,7 @@ BUSY = "failed to send message: message can only be sent when the agent is waiti
 class Surface:
     """A server that stands alone, and a client of it."""
 
-    talk: Talk
+    follower: SessionFollower
     http: httpx2.AsyncClient
     url: str
     stopping: asyncio.Event
@@ -96,12 +97,12 @@ class Surface:
 
     async def shows(self, text: str) -> None:
         async with asyncio.timeout(60):
-            while text not in self.talk.feed.screen:
+            while text not in self.follower.feed.screen:
                 await asyncio.sleep(0.01)
 
 
 def rules(hosts: tuple[str, ...] = HOSTS, origins: tuple[str, ...] = ORIGINS) -> Rules:
-    return Rules(checked_hosts(hosts), checked_origins(origins))
+    return Rules(check_hosts(hosts), check_origins(origins))
 
 
 @asynccontextmanager
@@ -114,19 +115,19 @@ async def alone(
     with listen("127.0.0.1", 0) as listener:
         async with Runtime.open(settings=settings, agents={"echo": agent}) as desk:
             view, _ = await desk.sessions.create(agent="echo", workdir=str(folder))
-            talk = Talk(desk, view.session, kind="terminal", own=True)
-            await talk.begin()
-            await talk.open()
-            app = standalone(desk, talk, allowed or rules(), chat, uploads)
+            follower = SessionFollower(desk, view.session, kind="terminal", needs_terminal=True)
+            await follower.start()
+            await follower.open_terminal()
+            app = create_standalone(desk, follower, allowed or rules(), chat, uploads)
             ready, stopping = asyncio.Event(), asyncio.Event()
             server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
             await ready.wait()
             url = url_of("127.0.0.1", listener)
             async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=60.0) as http:
-                yield Surface(talk, http, url, stopping, desk)
+                yield Surface(follower, http, url, stopping, desk)
             stopping.set()
             await server
-            await talk.close()
+            await follower.close()
     uploads.close()
     assert guard.pid is None, "a process group was left behind"
 
@@ -204,10 +205,10 @@ async def test_a_client_that_listens(surface: Surface, tmp_path: Path) -> None:
     told = [data["message"] for name, data in seen[4:-1] if data["id"] == 2]
     assert told[-1] == "first part\nsecond part"
     assert "first part" in told
-    _, state = surface.talk.feed.subscribe("message_update", "status_change", "agent_error")
+    state = await anext(surface.follower.feed.follow(*EVENTS))
     async with aclosing(frames(surface)) as stream:
         replay = [await anext(stream) for _ in range(4)]
-    assert replay == [(one.name, one.body) for one in state]
+    assert replay == [(event.event, event.model_dump()) for event in state]
     assert [name for name, _ in replay] == ["message_update"] * 3 + ["status_change"]
 
 
@@ -308,8 +309,8 @@ async def test_the_end_of_the_agent_is_noticed(surface: Surface, way: str) -> No
     await surface.stable()
     assert (await surface.send(f"{way} 3\r", "raw")).status_code == 200
     async with asyncio.timeout(60):
-        await surface.talk.gone.wait()
-    left = surface.desk.agents["echo"].exits[surface.talk.key]  # type: ignore[attr-defined]
+        await surface.follower.program_ended.wait()
+    left = surface.desk.agents["echo"].exits[surface.follower.key]  # type: ignore[attr-defined]
     assert left.code == 3
     assert await surface.status() == "running", "nobody waits for input"
     refused = await surface.send("x", "raw")
@@ -324,7 +325,7 @@ async def test_a_reader_that_does_not_read_delays_nobody(surface: Surface) -> No
         lazy.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         for number in range(3):
             assert await surface.say(f"lines {2000 + number}")
-        assert len(surface.talk.feed) == 1
+        assert len(surface.follower.feed) == 1
     assert await surface.say("still here") == "you said still here"
 
 
@@ -407,7 +408,7 @@ async def test_the_chat_page_may_stand_elsewhere(tmp_path: Path) -> None:
 
 
 async def test_the_console_of_one_session_sees_that_session_alone(surface: Surface) -> None:
-    http, desk, key = surface.http, surface.desk, surface.talk.key
+    http, desk, key = surface.http, surface.desk, surface.follower.key
     other = (await desk.sessions.create(agent="echo"))[0].session.key
     waiting = await desk.tasks.submit("hello", session_key=other, delay=3600)
     base = "/chat/api/v1"
