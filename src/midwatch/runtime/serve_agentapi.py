@@ -11,6 +11,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,17 +235,7 @@ class StateKeeper:
 
 async def _run_in_thread(read: Callable[[], str]) -> str:
     """Read in a daemon thread. A pipe may stay open for ever, and must not keep the server from ending."""
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[str] = loop.create_future()
-
-    def set_result(text: str) -> None:
-        if not result.done():
-            result.set_result(text)
-
-    def work() -> None:
-        text = read()
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(set_result, text)
-
-    threading.Thread(target=work, daemon=True).start()
-    return await result
+    result: Future[str] = Future()
+    result.set_running_or_notify_cancel()  # from now on the thread alone ends it
+    threading.Thread(target=lambda: result.set_result(read()), daemon=True).start()
+    return await asyncio.wrap_future(result)

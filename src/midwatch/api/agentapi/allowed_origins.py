@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -24,50 +24,46 @@ ORIGINS = ("http://localhost:3284", "http://localhost:3000", "http://localhost:3
 
 def check_hosts(hosts: Sequence[str]) -> tuple[str, ...]:
     """Return the names of a server in the form in which they are compared, or raise InvalidInput."""
-    if "*" in hosts:
-        return ("*",)
-    _check_entries(hosts, "allowed hosts")
-    names: list[str] = []
-    for host in hosts:
-        if host.startswith(("http://", "https://")):
-            raise _refuse("allowed hosts", f"'{host}' must not include http:// or https://")
-        name = host.strip("[]") if host.startswith("[") and host.endswith("]") else host
-        if ":" in host and name == host:
-            raise _refuse("allowed hosts", f"'{host}' must not include a port")
-        names.append(name.lower())
-    return tuple(names)
+    return _check_entries("allowed hosts", hosts, _parse_host)
 
 
 def check_origins(origins: Sequence[str]) -> tuple[str, ...]:
     """Return the sites whose pages may read replies as scheme://host[:port], or raise InvalidInput."""
-    if "*" in origins:
+    return _check_entries("allowed origins", origins, _parse_origin)
+
+
+def _check_entries(option: str, entries: Sequence[str], parse: Callable[[str], str]) -> tuple[str, ...]:
+    if "*" in entries:
         return ("*",)
-    _check_entries(origins, "allowed origins")
-    sites: list[str] = []
-    for origin in origins:
-        parts = urlsplit(origin)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise _refuse("allowed origins", f"'{origin}' must be like http://host:port")
-        if origin.count("*") > 1:
-            raise _refuse("allowed origins", f"'{origin}' has more than one wildcard")
-        sites.append(f"{parts.scheme}://{parts.netloc}".lower())
-    return tuple(sites)
+    try:
+        if not entries or "" in entries:
+            raise ValueError("the list must not be empty")
+        for entry in entries:
+            if re.search(r"\s", entry):
+                raise ValueError(f"'{entry}' contains whitespace characters, which are not allowed")
+            if "," in entry:
+                raise ValueError(f"'{entry}' contains comma characters, which are not allowed")
+        return tuple(map(parse, entries))
+    except ValueError as problem:
+        raise InvalidInput(f"{option}: {problem}", field=option.replace(" ", "_")) from None
 
 
-def _check_entries(entries: Sequence[str], option: str) -> None:
-    if not entries:
-        raise _refuse(option, "the list must not be empty")
-    for entry in entries:
-        if re.search(r"\s", entry):
-            raise _refuse(option, f"'{entry}' contains whitespace characters, which are not allowed")
-        if "," in entry:
-            raise _refuse(option, f"'{entry}' contains comma characters, which are not allowed")
-        if not entry:
-            raise _refuse(option, "the list must not be empty")
+def _parse_host(host: str) -> str:
+    if host.startswith(("http://", "https://")):
+        raise ValueError(f"'{host}' must not include http:// or https://")
+    name = host.strip("[]") if host.startswith("[") and host.endswith("]") else host
+    if ":" in host and name == host:
+        raise ValueError(f"'{host}' must not include a port")
+    return name.lower()
 
 
-def _refuse(option: str, reason: str) -> InvalidInput:
-    return InvalidInput(f"{option}: {reason}", field=option.replace(" ", "_"))
+def _parse_origin(origin: str) -> str:
+    parts = urlsplit(origin)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ValueError(f"'{origin}' must be like http://host:port")
+    if origin.count("*") > 1:
+        raise ValueError(f"'{origin}' has more than one wildcard")
+    return f"{parts.scheme}://{parts.netloc}".lower()
 
 
 class Rules(NamedTuple):
