@@ -12,7 +12,7 @@ import pytest
 from midwatch.api.agentapi import allowed_origins, statefile
 from midwatch.api.agentapi.app import describe_surface
 from midwatch.api.agentapi.bodies import EVENTS, EventBody, MessageUpdateBody, ScreenUpdateBody, rfc3339
-from midwatch.api.agentapi.describe import SCHEMAS
+from midwatch.api.agentapi.describe import describe_bodies
 from midwatch.api.agentapi.feed import LARGEST_FRAME, Feed, encode_event
 from midwatch.api.agentapi.replies import Refusal
 from midwatch.api.agentapi.requests import parse_message
@@ -476,4 +476,4 @@ def test_the_description_holds_together() -> None:
     assert set(describe_surface("3.1.0")["paths"]) == {"/events", "/message", "/messages", "/status", "/upload"}
     assert '"const"' not in json.dumps(describe_surface("3.0.3"))
     assert '"const"' in json.dumps(describe_surface("3.1.0"))
-    assert SCHEMAS["Message"]["properties"]["role"]["$ref"] == "#/components/schemas/ConversationRole"
+    assert describe_bodies()["Message"]["properties"]["role"]["$ref"] == "#/components/schemas/ConversationRole"

@@ -188,7 +188,7 @@ async def get_schema(request: Request, name: str = "") -> Response:
     """Return one schema, which refers to others by their address; null if there is none of that name."""
     if not name.endswith(".json"):
         raise HTTPException(404)
-    text = json.dumps(describe.SCHEMAS.get(name.removesuffix(".json")))
+    text = json.dumps(describe.describe_bodies().get(name.removesuffix(".json")))
     prefix = request.scope.get("root_path", "")
     linked = re.sub(r'"#/components/schemas/(\w+)"', rf'"{prefix}/schemas/\1.json"', text)
     return Response(linked + "\n", media_type="application/json")

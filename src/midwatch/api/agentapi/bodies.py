@@ -47,7 +47,7 @@ Time = Annotated[
 class Body(BaseModel):
     """A JSON object without unknown fields."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class LinkedBody(Body):

@@ -4,6 +4,7 @@ the library that agentapi uses."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from html import escape
 from typing import Any
 
@@ -51,6 +52,7 @@ class WithoutTitles(GenerateJsonSchema):
         return False
 
 
+@cache
 def describe_bodies() -> dict[str, Any]:
     """Return the schemas of all bodies by name."""
     models: Any = [(model, "validation") for model in MODELS]
@@ -68,15 +70,12 @@ def describe_bodies() -> dict[str, Any]:
     return schemas
 
 
-SCHEMAS = describe_bodies()
-
-
 def describe_routes(routes: Sequence[BaseRoute], version: str) -> dict[str, Any]:
     """Return the OpenAPI document of the routes, in version 3.1.0 or 3.0.3."""
     document = get_openapi(
         title="AgentAPI", version=__version__, openapi_version=version, description=DESCRIPTION, routes=routes
     )
-    document["components"] = {"schemas": SCHEMAS}
+    document["components"] = {"schemas": describe_bodies()}
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["responses"]["200"]["description"] = "OK"
