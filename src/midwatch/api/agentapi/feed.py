@@ -7,8 +7,8 @@ reader first gets the whole state. A slow reader is not cut off: of everything i
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from midwatch.agents.terminal.format import BLANK
@@ -41,37 +41,20 @@ class Reader:
     """The events that one reader has not taken yet."""
 
     def __init__(self, kinds: tuple[type[bodies.EventBody], ...], max_waiting: int) -> None:
+        self.waiting: list[bodies.EventBody] = []
         self._kinds = kinds
         self._max_waiting = max_waiting
-        self._waiting: deque[bodies.EventBody] = deque()
-        self._ready = asyncio.Event()
-        self._closed = False
 
     def offer(self, event: bodies.EventBody) -> None:
         """Add an event, if this reader wants its kind."""
-        if not isinstance(event, self._kinds) or self._closed:
+        if not isinstance(event, self._kinds):
             return
-        if self._waiting and isinstance(event, REPLACED) and self._waiting[-1].subject == event.subject:
-            self._waiting.pop()  # nobody has read it, and the new event says more
-        self._waiting.append(event)
-        if len(self._waiting) > self._max_waiting:
-            newest = {waiting.subject: waiting for waiting in self._waiting}
-            self._waiting = deque(waiting for waiting in self._waiting if newest[waiting.subject] is waiting)
-        self._ready.set()
-
-    def close(self) -> None:
-        """Accept no more events. The waiting ones can still be taken."""
-        self._closed = True
-        self._ready.set()
-
-    async def take(self) -> list[bodies.EventBody]:
-        """Wait for events and return them. Return an empty list when no more will come."""
-        await self._ready.wait()
-        events = list(self._waiting)
-        self._waiting.clear()
-        if not self._closed:
-            self._ready.clear()
-        return events
+        if self.waiting and isinstance(event, REPLACED) and self.waiting[-1].subject == event.subject:
+            self.waiting.pop()  # nobody has read it, and the new event says more
+        self.waiting.append(event)
+        if len(self.waiting) > self._max_waiting:
+            newest = {waiting.subject: waiting for waiting in self.waiting}
+            self.waiting = [waiting for waiting in self.waiting if newest[waiting.subject] is waiting]
 
 
 class Feed:
@@ -87,6 +70,7 @@ class Feed:
         self.agent_type = agent_type
         self._max_waiting = max_waiting
         self._readers: set[Reader] = set()
+        self._changed = asyncio.Event()
         self._closed = False
 
     def __len__(self) -> int:
@@ -97,8 +81,8 @@ class Feed:
 
     def emit_messages(self, messages: Sequence[bodies.MessageUpdateBody]) -> None:
         """Set the conversation, and send each message that is new or has changed."""
-        for number, message in enumerate(messages):
-            if number >= len(self.messages) or self.messages[number] != message:
+        for message, before in zip_longest(messages, self.messages[: len(messages)]):
+            if message is not before and message != before:  # most are the same object, which is quick to see
                 self._send(message)
         self.messages = tuple(messages)
 
@@ -123,6 +107,11 @@ class Feed:
     def _send(self, event: bodies.EventBody) -> None:
         for reader in self._readers:
             reader.offer(event)
+        self._wake_readers()
+
+    def _wake_readers(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def _status_change(self) -> bodies.StatusChangeBody:
         return bodies.StatusChangeBody(status=self.status, agent_type=self.agent_type)
@@ -135,14 +124,15 @@ class Feed:
     async def follow(self, *kinds: type[bodies.EventBody]) -> AsyncGenerator[list[bodies.EventBody], None]:
         """Yield the state as events of these kinds, then every change. End when the feed is closed."""
         reader = Reader(kinds, self._max_waiting)
-        if self._closed:
-            reader.close()
-        else:
-            self._readers.add(reader)
+        self._readers.add(reader)
         try:
             yield [event for event in self.state() if isinstance(event, kinds)]
-            while events := await reader.take():
-                yield events
+            while reader.waiting or not self._closed:
+                events, reader.waiting = reader.waiting, []
+                if events:
+                    yield events
+                else:
+                    await self._changed.wait()
         finally:
             self._readers.discard(reader)
 
@@ -153,9 +143,7 @@ class Feed:
     def close(self) -> None:
         """End every reader after the events that it has not taken yet."""
         self._closed = True
-        for reader in self._readers:
-            reader.close()
-        self._readers.clear()
+        self._wake_readers()
 
 
 class FeedStream(EventStream):
