@@ -134,14 +134,14 @@ async def alone(
 
 @pytest.fixture
 async def surface(tmp_path: Path) -> AsyncIterator[Surface]:
-    async with alone(tmp_path) as made:
-        yield made
+    async with alone(tmp_path) as surface:
+        yield surface
 
 
 async def frames(surface: Surface, path: str = "/events") -> AsyncGenerator[tuple[str, Any], None]:
     async with aclosing(watch(surface.http, path)) as stream:
-        async for one in stream:
-            yield one.event, one.data
+        async for frame in stream:
+            yield frame.event, frame.data
 
 
 # -- the conversation --------------------------------------------------------------------------------------------------
@@ -151,15 +151,15 @@ async def test_a_client_that_looks_again_and_again(surface: Surface) -> None:
     assert await surface.say("hello") == "you said hello"
     assert await surface.say("hello") == "you said hello", "the same words twice are two turns"
     assert await surface.say("  trimmed \n") == "you said trimmed"
-    told = await surface.messages()
-    assert [(one["id"], one["role"], one["content"]) for one in told] == [
+    messages = await surface.messages()
+    assert [(message["id"], message["role"], message["content"]) for message in messages] == [
         (0, "agent", "Welcome to echo"),
         (1, "user", "hello"), (2, "agent", "you said hello"),
         (3, "user", "hello"), (4, "agent", "you said hello"),
         (5, "user", "trimmed"), (6, "agent", "you said trimmed"),
     ]  # fmt: skip
-    assert all(list(one) == ["id", "content", "role", "time"] for one in told)
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z", one["time"]) for one in told)
+    assert all(list(message) == ["id", "content", "role", "time"] for message in messages)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z", message["time"]) for message in messages)
 
 
 async def test_replies_name_their_schema(surface: Surface) -> None:
@@ -202,9 +202,9 @@ async def test_a_client_that_listens(surface: Surface, tmp_path: Path) -> None:
     assert seen[1] == ("status_change", {"status": "stable", "agent_type": "custom"})
     assert seen[2] == ("status_change", {"status": "running", "agent_type": "custom"})
     assert (seen[3][1]["id"], seen[3][1]["role"]) == (1, "user")
-    told = [data["message"] for name, data in seen[4:-1] if data["id"] == 2]
-    assert told[-1] == "first part\nsecond part"
-    assert "first part" in told
+    texts = [data["message"] for name, data in seen[4:-1] if data["id"] == 2]
+    assert texts[-1] == "first part\nsecond part"
+    assert "first part" in texts
     state = await anext(surface.follower.feed.follow(*EVENTS))
     async with aclosing(frames(surface)) as stream:
         replay = [await anext(stream) for _ in range(4)]
@@ -336,7 +336,7 @@ async def test_wrong_messages(surface: Surface) -> None:
     await surface.stable()
     http = surface.http
 
-    async def told(content: bytes, **headers: str) -> tuple[int, str, Any]:
+    async def refuse(content: bytes, **headers: str) -> tuple[int, str, Any]:
         reply = await http.post(
             "/message", content=content, headers={k.replace("_", "-"): v for k, v in headers.items()}
         )
@@ -347,15 +347,15 @@ async def test_wrong_messages(surface: Surface) -> None:
         return reply.status_code, body["detail"], body.get("errors", [{}])[0]
 
     empty = "failed to send message: message must not be empty"
-    assert await told(b'{"content":" \\n","type":"user"}') == (422, "unexpected error occurred", {"message": empty})
+    assert await refuse(b'{"content":" \\n","type":"user"}') == (422, "unexpected error occurred", {"message": empty})
     only_keys = b'{"content":"\\u0003 \\u001b","type":"user"}'
-    assert await told(only_keys) == (422, "unexpected error occurred", {"message": empty})
-    assert await told(b"") == (400, "request body is required", {})
-    assert (await told(b"x", content_type="text/plain"))[0] == 415
-    assert (await told(b'{"content":"x"}'))[0] == 422
-    assert (await told(b'{"content":"x","type":"foo"}'))[2]["location"] == "body.type"
-    assert (await told(b"{"))[:2] == (400, "validation failed")
-    assert (await told(b" " * 1048576))[:2] == (413, "request body is too large limit=1048576 bytes")
+    assert await refuse(only_keys) == (422, "unexpected error occurred", {"message": empty})
+    assert await refuse(b"") == (400, "request body is required", {})
+    assert (await refuse(b"x", content_type="text/plain"))[0] == 415
+    assert (await refuse(b'{"content":"x"}'))[0] == 422
+    assert (await refuse(b'{"content":"x","type":"foo"}'))[2]["location"] == "body.type"
+    assert (await refuse(b"{"))[:2] == (400, "validation failed")
+    assert (await refuse(b" " * 1048576))[:2] == (413, "request body is too large limit=1048576 bytes")
     assert await surface.say("unharmed") == "you said unharmed"
 
 
@@ -422,8 +422,8 @@ async def test_the_console_of_one_session_sees_that_session_alone(surface: Surfa
     assert shown[1]["html"] == "<p>you said by the console</p>\n"
     assert (await http.get(f"{base}/approvals")).json() == {"approvals": []}
     accept = {"accept": "application/json"}
-    told = (await http.get(f"{base}/events?session_key={key}", headers=accept)).json()["events"]
-    assert {one["session_key"] for one in told} == {key}
+    events = (await http.get(f"{base}/events?session_key={key}", headers=accept)).json()["events"]
+    assert {event["session_key"] for event in events} == {key}
     for method, path in (
         ("GET", f"/sessions/{other}"), ("GET", f"/sessions/{other}/messages"), ("POST", f"/sessions/{other}/interrupt"),
         ("POST", f"/sessions/{other}/messages"), ("POST", f"/tasks/{waiting.id}/cancel"), ("GET", "/events"),
@@ -509,8 +509,11 @@ async def test_origins(surface: Surface) -> None:
     reply = await http.get("/status", headers=other)
     assert reply.status_code == 200
     assert not [name for name in reply.headers if name.startswith("access-control")]
-    asked = {"access-control-request-method": "POST", "access-control-request-headers": "content-type, authorization"}
-    reply = await http.options("/message", headers={**known, **asked})
+    preflight = {
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "content-type, authorization",
+    }
+    reply = await http.options("/message", headers={**known, **preflight})
     assert (reply.status_code, reply.content) == (200, b"")
     assert reply.headers["access-control-allow-methods"] == "POST"
     assert reply.headers["access-control-allow-headers"] == "Content-Type, Authorization"
@@ -520,7 +523,7 @@ async def test_origins(surface: Surface) -> None:
         "Access-Control-Request-Method",
         "Access-Control-Request-Headers",
     ]
-    reply = await http.options("/message", headers={**other, **asked})
+    reply = await http.options("/message", headers={**other, **preflight})
     assert reply.status_code == 200
     assert not [name for name in reply.headers if name.startswith("access-control")]
 
@@ -552,16 +555,16 @@ async def test_every_session_of_a_server_has_the_surface(home: Path) -> None:
             await served.post("/sessions", {"key": key, "agent": agent})
         http, token = served.http, dict(served.http.headers)["authorization"]
         base = f"{served.url}/sessions/chat%3Aa%2Fb/agentapi"
-        told = (await http.get(f"{base}/status")).json()
-        assert told["$schema"].endswith("/sessions/chat%3Aa%2Fb/agentapi/schemas/StatusResponseBody.json")
-        assert (told["status"], told["transport"]) == ("stable", "pty")
+        status = (await http.get(f"{base}/status")).json()
+        assert status["$schema"].endswith("/sessions/chat%3Aa%2Fb/agentapi/schemas/StatusResponseBody.json")
+        assert (status["status"], status["transport"]) == ("stable", "pty")
         reply = await http.post(f"{base}/message", json={"content": "hello", "type": "user"})
         assert reply.status_code == 200, reply.text
         async with asyncio.timeout(60):
             while (await http.get(f"{base}/status")).json()["status"] != "stable":
                 await asyncio.sleep(0.01)
         messages = (await http.get(f"{base}/messages")).json()["messages"]
-        assert [(one["id"], one["role"], one["content"]) for one in messages] == [
+        assert [(message["id"], message["role"], message["content"]) for message in messages] == [
             (0, "agent", ""), (1, "user", "hello"), (2, "agent", "you said hello")
         ]  # fmt: skip
         reply = await http.post(f"{base}/upload", files={"file": ("a.bin", b"x" * (3 << 20))})
@@ -578,14 +581,14 @@ async def test_every_session_of_a_server_has_the_surface(home: Path) -> None:
             while (await http.get(f"{other}/status")).json()["status"] != "stable":
                 await asyncio.sleep(0.01)
         async with asyncio.timeout(60), aclosing(watch(http, f"{other}/events")) as stream:
-            told = [(one.event, one.data) for one in [await anext(stream), await anext(stream)]]
-        assert [data["message"] for _, data in told if "message" in data] == ["ping", "pong"]
+            events = [(frame.event, frame.data) for frame in [await anext(stream), await anext(stream)]]
+        assert [data["message"] for _, data in events if "message" in data] == ["ping", "pong"]
         await roles(served, base, token)
 
 
 async def test_the_conversation_is_the_same_after_a_restart(home: Path) -> None:
     path = "/sessions/chat:1/agentapi"
-    told: list[Any] = []
+    messages: list[Any] = []
     for text in ("one", "two"):
         async with serving(home, {"echo": build("echo", "terminal", PROGRAM)}) as served:
             await served.post("/sessions", {"key": "chat:1"})
@@ -595,8 +598,8 @@ async def test_the_conversation_is_the_same_after_a_restart(home: Path) -> None:
             async with asyncio.timeout(60):
                 while (await http.get(f"{served.url}{path}/status")).json()["status"] != "stable":
                     await asyncio.sleep(0.01)
-            told = (await http.get(f"{served.url}{path}/messages")).json()["messages"]
-    assert [(one["id"], one["content"]) for one in told] == [
+            messages = (await http.get(f"{served.url}{path}/messages")).json()["messages"]
+    assert [(message["id"], message["content"]) for message in messages] == [
         (0, ""), (1, "one"), (2, "you said one"), (3, "two"), (4, "you said two")
     ]  # fmt: skip
 

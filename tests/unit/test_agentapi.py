@@ -124,8 +124,8 @@ async def test_a_quick_turn_is_told_whole_to_a_reader_that_was_not_asked_meanwhi
     feed.emit_messages([message(0, "q", "user"), message(1, "par")])
     feed.emit_messages([message(0, "q", "user"), message(1, "partly")])
     feed.emit_status("stable")
-    told = [body(event).get("status") or body(event)["message"] for event in await anext(reader)]
-    assert told == ["running", "q", "partly", "stable"]
+    texts = [body(event).get("status") or body(event)["message"] for event in await anext(reader)]
+    assert texts == ["running", "q", "partly", "stable"]
 
 
 async def test_readers_end_when_the_feed_does() -> None:
@@ -245,15 +245,15 @@ def test_uploads_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "kept"),
+    ("path", "name"),
     [
         ("../../etc/passwd", "passwd"), ("/etc/passwd", "passwd"), ("..\\..\\win.ini", "..\\..\\win.ini"),
         ("a;b.txt", "a;b.txt"), ('quo\\"te', 'quo"te'), ("nul\x00l", "null"), ("new\nline", "newline"),
         ("ü.txt", "ü.txt"),
     ],
 )  # fmt: skip
-def test_only_the_last_part_of_a_file_name_counts(told: str, kept: str) -> None:
-    assert parse_upload(form(part(told, b"x")), MEDIA).name == kept
+def test_only_the_last_part_of_a_file_name_counts(path: str, name: str) -> None:
+    assert parse_upload(form(part(path, b"x")), MEDIA).name == name
 
 
 def test_a_long_file_name_keeps_its_end() -> None:
@@ -451,7 +451,7 @@ def test_a_pid_file_belongs_to_one_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "run"),
+    ("command", "run"),
     [
         ("claude", 'claude --settings {"tui":"default"}'),
         ("/opt/claude --model x", '/opt/claude --settings {"tui":"default"} --model x'),
@@ -460,9 +460,9 @@ def test_a_pid_file_belongs_to_one_process(tmp_path: Path) -> None:
         ("claude-wrapper", "claude-wrapper"),
     ],
 )
-def test_an_agent_gets_the_flags_its_profile_relies_on(said: str, run: str) -> None:
+def test_an_agent_gets_the_flags_its_profile_relies_on(command: str, run: str) -> None:
     known = ("claude", "--settings", '{"tui":"default"}', "--session-id", "{thread}")
-    assert " ".join(add_profile_flags(tuple(said.split()), known)) == run
+    assert " ".join(add_profile_flags(tuple(command.split()), known)) == run
     assert add_profile_flags(("goose",), ("goose", "session", "--name", "{thread}")) == ("goose",)
     assert add_profile_flags(("python3", "-i"), ()) == ("python3", "-i")
 
