@@ -18,9 +18,10 @@ import pytest
 
 from midwatch import Runtime, Settings
 from midwatch.agents.registry import build
-from midwatch.api.agentapi.allowed_origins import HOSTS, ORIGINS, Rules, checked_hosts, checked_origins
-from midwatch.api.agentapi.app import standalone
-from midwatch.api.agentapi.talk import Talk
+from midwatch.api.agentapi.allowed_origins import HOSTS, ORIGINS, Rules, check_hosts, check_origins
+from midwatch.api.agentapi.app import create_standalone
+from midwatch.api.agentapi.bodies import EVENTS
+from midwatch.api.agentapi.follower import SessionFollower
 from midwatch.api.agentapi.uploads import Uploads
 from midwatch.api.server import Server, listen, url_of
 from midwatch.programs.guard import guard
@@ -64,7 +65,7 @@ BUSY = "failed to send message: message can only be sent when the agent is waiti
 class Surface:
     """A server that stands alone, and a client of it."""
 
-    talk: Talk
+    follower: SessionFollower
     http: httpx2.AsyncClient
     url: str
     stopping: asyncio.Event
@@ -96,12 +97,12 @@ class Surface:
 
     async def shows(self, text: str) -> None:
         async with asyncio.timeout(60):
-            while text not in self.talk.feed.screen:
+            while text not in self.follower.feed.screen:
                 await asyncio.sleep(0.01)
 
 
 def rules(hosts: tuple[str, ...] = HOSTS, origins: tuple[str, ...] = ORIGINS) -> Rules:
-    return Rules(checked_hosts(hosts), checked_origins(origins))
+    return Rules(check_hosts(hosts), check_origins(origins))
 
 
 @asynccontextmanager
@@ -114,33 +115,33 @@ async def alone(
     with listen("127.0.0.1", 0) as listener:
         async with Runtime.open(settings=settings, agents={"echo": agent}) as desk:
             view, _ = await desk.sessions.create(agent="echo", workdir=str(folder))
-            talk = Talk(desk, view.session, kind="terminal", own=True)
-            await talk.begin()
-            await talk.open()
-            app = standalone(desk, talk, allowed or rules(), chat, uploads)
+            follower = SessionFollower(desk, view.session, kind="terminal", needs_terminal=True)
+            await follower.start()
+            await follower.open_terminal()
+            app = create_standalone(desk, follower, allowed or rules(), chat, uploads)
             ready, stopping = asyncio.Event(), asyncio.Event()
             server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
             await ready.wait()
             url = url_of("127.0.0.1", listener)
             async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=60.0) as http:
-                yield Surface(talk, http, url, stopping, desk)
+                yield Surface(follower, http, url, stopping, desk)
             stopping.set()
             await server
-            await talk.close()
+            await follower.close()
     uploads.close()
     assert guard.pid is None, "a process group was left behind"
 
 
 @pytest.fixture
 async def surface(tmp_path: Path) -> AsyncIterator[Surface]:
-    async with alone(tmp_path) as made:
-        yield made
+    async with alone(tmp_path) as surface:
+        yield surface
 
 
 async def frames(surface: Surface, path: str = "/events") -> AsyncGenerator[tuple[str, Any], None]:
     async with aclosing(watch(surface.http, path)) as stream:
-        async for one in stream:
-            yield one.event, one.data
+        async for frame in stream:
+            yield frame.event, frame.data
 
 
 # -- the conversation --------------------------------------------------------------------------------------------------
@@ -150,15 +151,15 @@ async def test_a_client_that_looks_again_and_again(surface: Surface) -> None:
     assert await surface.say("hello") == "you said hello"
     assert await surface.say("hello") == "you said hello", "the same words twice are two turns"
     assert await surface.say("  trimmed \n") == "you said trimmed"
-    told = await surface.messages()
-    assert [(one["id"], one["role"], one["content"]) for one in told] == [
+    messages = await surface.messages()
+    assert [(message["id"], message["role"], message["content"]) for message in messages] == [
         (0, "agent", "Welcome to echo"),
         (1, "user", "hello"), (2, "agent", "you said hello"),
         (3, "user", "hello"), (4, "agent", "you said hello"),
         (5, "user", "trimmed"), (6, "agent", "you said trimmed"),
     ]  # fmt: skip
-    assert all(list(one) == ["id", "content", "role", "time"] for one in told)
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z", one["time"]) for one in told)
+    assert all(list(message) == ["id", "content", "role", "time"] for message in messages)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z", message["time"]) for message in messages)
 
 
 async def test_replies_name_their_schema(surface: Surface) -> None:
@@ -201,13 +202,13 @@ async def test_a_client_that_listens(surface: Surface, tmp_path: Path) -> None:
     assert seen[1] == ("status_change", {"status": "stable", "agent_type": "custom"})
     assert seen[2] == ("status_change", {"status": "running", "agent_type": "custom"})
     assert (seen[3][1]["id"], seen[3][1]["role"]) == (1, "user")
-    told = [data["message"] for name, data in seen[4:-1] if data["id"] == 2]
-    assert told[-1] == "first part\nsecond part"
-    assert "first part" in told
-    _, state = surface.talk.feed.subscribe("message_update", "status_change", "agent_error")
+    texts = [data["message"] for name, data in seen[4:-1] if data["id"] == 2]
+    assert texts[-1] == "first part\nsecond part"
+    assert "first part" in texts
+    state = await anext(surface.follower.feed.follow(*EVENTS))
     async with aclosing(frames(surface)) as stream:
         replay = [await anext(stream) for _ in range(4)]
-    assert replay == [(one.name, one.body) for one in state]
+    assert replay == [(event.event, event.model_dump()) for event in state]
     assert [name for name, _ in replay] == ["message_update"] * 3 + ["status_change"]
 
 
@@ -308,8 +309,8 @@ async def test_the_end_of_the_agent_is_noticed(surface: Surface, way: str) -> No
     await surface.stable()
     assert (await surface.send(f"{way} 3\r", "raw")).status_code == 200
     async with asyncio.timeout(60):
-        await surface.talk.gone.wait()
-    left = surface.desk.agents["echo"].exits[surface.talk.key]  # type: ignore[attr-defined]
+        await surface.follower.program_ended.wait()
+    left = surface.desk.agents["echo"].exits[surface.follower.key]  # type: ignore[attr-defined]
     assert left.code == 3
     assert await surface.status() == "running", "nobody waits for input"
     refused = await surface.send("x", "raw")
@@ -324,7 +325,7 @@ async def test_a_reader_that_does_not_read_delays_nobody(surface: Surface) -> No
         lazy.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         for number in range(3):
             assert await surface.say(f"lines {2000 + number}")
-        assert len(surface.talk.feed) == 1
+        assert len(surface.follower.feed) == 1
     assert await surface.say("still here") == "you said still here"
 
 
@@ -335,7 +336,7 @@ async def test_wrong_messages(surface: Surface) -> None:
     await surface.stable()
     http = surface.http
 
-    async def told(content: bytes, **headers: str) -> tuple[int, str, Any]:
+    async def refuse(content: bytes, **headers: str) -> tuple[int, str, Any]:
         reply = await http.post(
             "/message", content=content, headers={k.replace("_", "-"): v for k, v in headers.items()}
         )
@@ -346,15 +347,15 @@ async def test_wrong_messages(surface: Surface) -> None:
         return reply.status_code, body["detail"], body.get("errors", [{}])[0]
 
     empty = "failed to send message: message must not be empty"
-    assert await told(b'{"content":" \\n","type":"user"}') == (422, "unexpected error occurred", {"message": empty})
+    assert await refuse(b'{"content":" \\n","type":"user"}') == (422, "unexpected error occurred", {"message": empty})
     only_keys = b'{"content":"\\u0003 \\u001b","type":"user"}'
-    assert await told(only_keys) == (422, "unexpected error occurred", {"message": empty})
-    assert await told(b"") == (400, "request body is required", {})
-    assert (await told(b"x", content_type="text/plain"))[0] == 415
-    assert (await told(b'{"content":"x"}'))[0] == 422
-    assert (await told(b'{"content":"x","type":"foo"}'))[2]["location"] == "body.type"
-    assert (await told(b"{"))[:2] == (400, "validation failed")
-    assert (await told(b" " * 1048576))[:2] == (413, "request body is too large limit=1048576 bytes")
+    assert await refuse(only_keys) == (422, "unexpected error occurred", {"message": empty})
+    assert await refuse(b"") == (400, "request body is required", {})
+    assert (await refuse(b"x", content_type="text/plain"))[0] == 415
+    assert (await refuse(b'{"content":"x"}'))[0] == 422
+    assert (await refuse(b'{"content":"x","type":"foo"}'))[2]["location"] == "body.type"
+    assert (await refuse(b"{"))[:2] == (400, "validation failed")
+    assert (await refuse(b" " * 1048576))[:2] == (413, "request body is too large limit=1048576 bytes")
     assert await surface.say("unharmed") == "you said unharmed"
 
 
@@ -407,7 +408,7 @@ async def test_the_chat_page_may_stand_elsewhere(tmp_path: Path) -> None:
 
 
 async def test_the_console_of_one_session_sees_that_session_alone(surface: Surface) -> None:
-    http, desk, key = surface.http, surface.desk, surface.talk.key
+    http, desk, key = surface.http, surface.desk, surface.follower.key
     other = (await desk.sessions.create(agent="echo"))[0].session.key
     waiting = await desk.tasks.submit("hello", session_key=other, delay=3600)
     base = "/chat/api/v1"
@@ -421,8 +422,8 @@ async def test_the_console_of_one_session_sees_that_session_alone(surface: Surfa
     assert shown[1]["html"] == "<p>you said by the console</p>\n"
     assert (await http.get(f"{base}/approvals")).json() == {"approvals": []}
     accept = {"accept": "application/json"}
-    told = (await http.get(f"{base}/events?session_key={key}", headers=accept)).json()["events"]
-    assert {one["session_key"] for one in told} == {key}
+    events = (await http.get(f"{base}/events?session_key={key}", headers=accept)).json()["events"]
+    assert {event["session_key"] for event in events} == {key}
     for method, path in (
         ("GET", f"/sessions/{other}"), ("GET", f"/sessions/{other}/messages"), ("POST", f"/sessions/{other}/interrupt"),
         ("POST", f"/sessions/{other}/messages"), ("POST", f"/tasks/{waiting.id}/cancel"), ("GET", "/events"),
@@ -508,8 +509,11 @@ async def test_origins(surface: Surface) -> None:
     reply = await http.get("/status", headers=other)
     assert reply.status_code == 200
     assert not [name for name in reply.headers if name.startswith("access-control")]
-    asked = {"access-control-request-method": "POST", "access-control-request-headers": "content-type, authorization"}
-    reply = await http.options("/message", headers={**known, **asked})
+    preflight = {
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "content-type, authorization",
+    }
+    reply = await http.options("/message", headers={**known, **preflight})
     assert (reply.status_code, reply.content) == (200, b"")
     assert reply.headers["access-control-allow-methods"] == "POST"
     assert reply.headers["access-control-allow-headers"] == "Content-Type, Authorization"
@@ -519,7 +523,7 @@ async def test_origins(surface: Surface) -> None:
         "Access-Control-Request-Method",
         "Access-Control-Request-Headers",
     ]
-    reply = await http.options("/message", headers={**other, **asked})
+    reply = await http.options("/message", headers={**other, **preflight})
     assert reply.status_code == 200
     assert not [name for name in reply.headers if name.startswith("access-control")]
 
@@ -551,16 +555,16 @@ async def test_every_session_of_a_server_has_the_surface(home: Path) -> None:
             await served.post("/sessions", {"key": key, "agent": agent})
         http, token = served.http, dict(served.http.headers)["authorization"]
         base = f"{served.url}/sessions/chat%3Aa%2Fb/agentapi"
-        told = (await http.get(f"{base}/status")).json()
-        assert told["$schema"].endswith("/sessions/chat%3Aa%2Fb/agentapi/schemas/StatusResponseBody.json")
-        assert (told["status"], told["transport"]) == ("stable", "pty")
+        status = (await http.get(f"{base}/status")).json()
+        assert status["$schema"].endswith("/sessions/chat%3Aa%2Fb/agentapi/schemas/StatusResponseBody.json")
+        assert (status["status"], status["transport"]) == ("stable", "pty")
         reply = await http.post(f"{base}/message", json={"content": "hello", "type": "user"})
         assert reply.status_code == 200, reply.text
         async with asyncio.timeout(60):
             while (await http.get(f"{base}/status")).json()["status"] != "stable":
                 await asyncio.sleep(0.01)
         messages = (await http.get(f"{base}/messages")).json()["messages"]
-        assert [(one["id"], one["role"], one["content"]) for one in messages] == [
+        assert [(message["id"], message["role"], message["content"]) for message in messages] == [
             (0, "agent", ""), (1, "user", "hello"), (2, "agent", "you said hello")
         ]  # fmt: skip
         reply = await http.post(f"{base}/upload", files={"file": ("a.bin", b"x" * (3 << 20))})
@@ -577,14 +581,14 @@ async def test_every_session_of_a_server_has_the_surface(home: Path) -> None:
             while (await http.get(f"{other}/status")).json()["status"] != "stable":
                 await asyncio.sleep(0.01)
         async with asyncio.timeout(60), aclosing(watch(http, f"{other}/events")) as stream:
-            told = [(one.event, one.data) for one in [await anext(stream), await anext(stream)]]
-        assert [data["message"] for _, data in told if "message" in data] == ["ping", "pong"]
+            events = [(frame.event, frame.data) for frame in [await anext(stream), await anext(stream)]]
+        assert [data["message"] for _, data in events if "message" in data] == ["ping", "pong"]
         await roles(served, base, token)
 
 
 async def test_the_conversation_is_the_same_after_a_restart(home: Path) -> None:
     path = "/sessions/chat:1/agentapi"
-    told: list[Any] = []
+    messages: list[Any] = []
     for text in ("one", "two"):
         async with serving(home, {"echo": build("echo", "terminal", PROGRAM)}) as served:
             await served.post("/sessions", {"key": "chat:1"})
@@ -594,8 +598,8 @@ async def test_the_conversation_is_the_same_after_a_restart(home: Path) -> None:
             async with asyncio.timeout(60):
                 while (await http.get(f"{served.url}{path}/status")).json()["status"] != "stable":
                     await asyncio.sleep(0.01)
-            told = (await http.get(f"{served.url}{path}/messages")).json()["messages"]
-    assert [(one["id"], one["content"]) for one in told] == [
+            messages = (await http.get(f"{served.url}{path}/messages")).json()["messages"]
+    assert [(message["id"], message["content"]) for message in messages] == [
         (0, ""), (1, "one"), (2, "you said one"), (3, "two"), (4, "you said two")
     ]  # fmt: skip
 

@@ -9,57 +9,63 @@ from typing import Any
 
 import pytest
 
-from midwatch.api.agentapi import allowed_origins, checks, describe
-from midwatch.api.agentapi.feed import Feed, Said, rfc3339
-from midwatch.api.agentapi.replies import LARGEST_FRAME, Refusal, frame
-from midwatch.api.agentapi.statefile import PidFile, Saved, StateFile, Unusable, prompt_to_send, read, written
+from midwatch.api.agentapi import allowed_origins, statefile
+from midwatch.api.agentapi.app import describe_surface
+from midwatch.api.agentapi.bodies import EVENTS, EventBody, MessageUpdateBody, ScreenUpdateBody, rfc3339
+from midwatch.api.agentapi.describe import describe_bodies
+from midwatch.api.agentapi.feed import LARGEST_FRAME, Feed, encode_event
+from midwatch.api.agentapi.replies import Refusal
+from midwatch.api.agentapi.requests import parse_message
+from midwatch.api.agentapi.statefile import SavedMessage, State, StateFile, UnusableState
+from midwatch.api.agentapi.uploads import parse_upload
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import AlreadyRunning, InvalidInput
-from midwatch.runtime.serve_agentapi import with_flags
+from midwatch.runtime.serve_agentapi import add_profile_flags
 
 NOW = 1_700_000_000 * SECOND
-EVENTS = ("message_update", "status_change", "agent_error")
-ALL = (*EVENTS, "screen")
+ALL: tuple[type[EventBody], ...] = (*EVENTS, ScreenUpdateBody)
 
 
-def feed(most: int = 1024) -> Feed:
-    return Feed("claude", lambda: NOW, most)
+def message(number: int, text: str = "x", role: Any = "agent", time: int = NOW) -> MessageUpdateBody:
+    return MessageUpdateBody(id=number, message=text, role=role, time=time)
 
 
-def said(place: int, text: str = "x", role: Any = "agent", time: int = NOW) -> Said:
-    return Said(place, text, role, time)
+def body(event: EventBody) -> Any:
+    return event.model_dump()
 
 
 # -- the feed ----------------------------------------------------------------------------------------------------------
 
 
 async def test_each_message_that_changed_is_told_and_no_other() -> None:
-    made = feed()
-    made.emit_messages([said(0), said(1, "hi", "user")])
-    reader, _ = made.subscribe(*EVENTS)
-    made.emit_messages([said(0), said(1, "hi", "user"), said(2, "a")])
-    made.emit_messages([said(0), said(1, "hi", "user"), said(2, "a")])
-    told = await reader.take()
-    assert [one.body for one in told] == [{"id": 2, "role": "agent", "message": "a", "time": "2023-11-14T22:13:20Z"}]
-    made.emit_messages([said(0, "y"), said(1, "hi", "user"), said(2, "a", time=NOW + 1)])
-    assert [one.body["id"] for one in await reader.take()] == [0, 2], "the time counts, too"
-    made.emit_messages([said(0, "y")])
-    made.emit_messages([said(0, "y"), said(1, "hi", "user")])
-    assert [one.body["id"] for one in await reader.take()] == [1], "what is gone is not told, what is back is"
+    feed = Feed("claude")
+    feed.emit_messages([message(0), message(1, "hi", "user")])
+    reader = feed.follow(*EVENTS)
+    await anext(reader)
+    feed.emit_messages([message(0), message(1, "hi", "user"), message(2, "a")])
+    feed.emit_messages([message(0), message(1, "hi", "user"), message(2, "a")])
+    assert list(map(body, await anext(reader))) == [
+        {"id": 2, "role": "agent", "message": "a", "time": "2023-11-14T22:13:20Z"}
+    ]
+    feed.emit_messages([message(0, "y"), message(1, "hi", "user"), message(2, "a", time=NOW + 1)])
+    assert [body(event)["id"] for event in await anext(reader)] == [0, 2], "the time counts, too"
+    feed.emit_messages([message(0, "y")])
+    feed.emit_messages([message(0, "y"), message(1, "hi", "user")])
+    assert [body(event)["id"] for event in await anext(reader)] == [1], "what is gone is not told, what is back is"
 
 
 async def test_status_and_screen_are_told_when_they_differ() -> None:
-    made = feed()
-    reader, _ = made.subscribe(*ALL)
-    made.emit_status("running")
-    made.emit_screen("")
-    made.emit_status("stable")
-    made.emit_screen("a  \n\n")
-    made.emit_screen("a  \n\n")
-    made.emit_status("stable")
-    made.emit_status("running")
-    told = [(one.name, one.body) for one in await reader.take()]
-    assert told == [
+    feed = Feed("claude")
+    reader = feed.follow(*ALL)
+    await anext(reader)
+    feed.emit_status("running")
+    feed.emit_screen("")
+    feed.emit_status("stable")
+    feed.emit_screen("a  \n\n")
+    feed.emit_screen("a  \n\n")
+    feed.emit_status("stable")
+    feed.emit_status("running")
+    assert [(event.event, body(event)) for event in await anext(reader)] == [
         ("status_change", {"status": "stable", "agent_type": "claude"}),
         ("screen", {"screen": "a"}),
         ("status_change", {"status": "running", "agent_type": "claude"}),
@@ -67,78 +73,85 @@ async def test_status_and_screen_are_told_when_they_differ() -> None:
 
 
 async def test_who_begins_to_watch_is_told_the_state_in_order() -> None:
-    made = feed()
-    made.emit_error("first", "warning")
-    made.emit_screen("shown")
-    made.emit_status("stable")
-    made.emit_messages([said(0), said(1, "hi", "user")])
-    _, state = made.subscribe(*ALL)
-    assert [one.name for one in state] == ["message_update", "message_update", "status_change", "screen", "agent_error"]
-    assert state[-1].body == {"message": "first", "level": "warning", "time": "2023-11-14T22:13:20Z"}
-    _, of_screen = made.subscribe("screen")
-    assert [one.body for one in of_screen] == [{"screen": "shown"}]
-    _, fresh = feed().subscribe(*EVENTS)
-    assert [one.body for one in fresh] == [{"status": "running", "agent_type": "claude"}]
+    feed = Feed("claude")
+    feed.emit_error("first", "warning", NOW)
+    feed.emit_screen("shown")
+    feed.emit_status("stable")
+    feed.emit_messages([message(0), message(1, "hi", "user")])
+    state = await anext(feed.follow(*ALL))
+    assert [event.event for event in state] == [
+        "message_update", "message_update", "status_change", "screen", "agent_error"
+    ]  # fmt: skip
+    assert body(state[-1]) == {"message": "first", "level": "warning", "time": "2023-11-14T22:13:20Z"}
+    assert list(map(body, await anext(feed.follow(ScreenUpdateBody)))) == [{"screen": "shown"}]
+    fresh = await anext(Feed("claude").follow(*EVENTS))
+    assert list(map(body, fresh)) == [{"status": "running", "agent_type": "claude"}]
 
 
 async def test_the_last_hundred_errors_are_kept() -> None:
-    made = feed()
+    feed = Feed("claude")
     for number in range(150):
-        made.emit_error(f"e{number}", "error")
-    _, state = made.subscribe("agent_error")
-    assert [one.body["message"] for one in state] == [f"e{number}" for number in range(50, 150)]
+        feed.emit_error(f"e{number}", "error", NOW)
+    state = (await anext(feed.follow(*EVENTS)))[1:]
+    assert [body(event)["message"] for event in state] == [f"e{number}" for number in range(50, 150)]
 
 
 async def test_a_reader_that_falls_behind_gets_the_newest_of_everything_and_delays_nobody() -> None:
-    made = feed(most=10)
-    slow, _ = made.subscribe(*EVENTS)
-    quick, _ = made.subscribe(*EVENTS)
+    feed = Feed("claude", 10)
+    slow, quick = feed.follow(*EVENTS), feed.follow(*EVENTS)
+    await anext(slow)
+    await anext(quick)
     for number in range(200):
-        made.emit_status("running" if number % 2 else "stable")
-        made.emit_messages([said(0, f"a{number}"), said(1, f"b{number}", "user")])
-        made.emit_screen(f"{number}")
-        assert len(await quick.take()) == 3
-    told = await slow.take()
-    assert len(told) <= 11
-    newest = {one.about: one.body for one in told}
-    assert newest["message 0"]["message"] == "a199"
-    assert newest["message 1"]["message"] == "b199"
-    assert newest["status"]["status"] == "running"
+        feed.emit_status("running" if number % 2 else "stable")
+        feed.emit_messages([message(0, f"a{number}"), message(1, f"b{number}", "user")])
+        feed.emit_screen(f"{number}")
+        assert len(await anext(quick)) == 3
+    events = await anext(slow)
+    assert len(events) <= 11
+    newest = {event.subject: body(event) for event in events}
+    assert newest["message_update", 0]["message"] == "a199"
+    assert newest["message_update", 1]["message"] == "b199"
+    assert newest["status_change"]["status"] == "running"
 
 
 async def test_a_quick_turn_is_told_whole_to_a_reader_that_was_not_asked_meanwhile() -> None:
-    made = feed()
-    made.emit_status("stable")
-    reader, _ = made.subscribe(*EVENTS)
-    made.emit_status("running")
-    made.emit_messages([said(0, "q", "user")])
-    made.emit_messages([said(0, "q", "user"), said(1, "par")])
-    made.emit_messages([said(0, "q", "user"), said(1, "partly")])
-    made.emit_status("stable")
-    told = await reader.take()
-    assert [one.body.get("status") or one.body["message"] for one in told] == ["running", "q", "partly", "stable"]
+    feed = Feed("claude")
+    feed.emit_status("stable")
+    reader = feed.follow(*EVENTS)
+    await anext(reader)
+    feed.emit_status("running")
+    feed.emit_messages([message(0, "q", "user")])
+    feed.emit_messages([message(0, "q", "user"), message(1, "par")])
+    feed.emit_messages([message(0, "q", "user"), message(1, "partly")])
+    feed.emit_status("stable")
+    texts = [body(event).get("status") or body(event)["message"] for event in await anext(reader)]
+    assert texts == ["running", "q", "partly", "stable"]
 
 
 async def test_readers_end_when_the_feed_does() -> None:
-    made = feed()
-    reader, _ = made.subscribe(*EVENTS)
-    made.emit_status("stable")
-    made.close()
-    assert len(await reader.take()) == 1
-    assert await reader.take() == []
-    made.unsubscribe(reader)
-    late, _ = made.subscribe(*EVENTS)
-    assert await late.take() == []
-    assert len(made) == 0
+    feed = Feed("claude")
+    reader = feed.follow(*EVENTS)
+    await anext(reader)
+    feed.emit_status("stable")
+    feed.close()
+    assert [len(events) async for events in reader] == [1]
+    assert [len(events) async for events in feed.follow(*EVENTS)] == [1], "who comes late is told the state"
+    assert len(feed) == 0
+
+
+async def test_a_reader_that_goes_is_forgotten() -> None:
+    feed = Feed("claude")
+    reader = feed.follow(*EVENTS)
+    await anext(reader)
+    assert len(feed) == 1
+    await reader.aclose()
+    assert len(feed) == 0
 
 
 def test_times_and_frames_are_written_as_clients_read_them() -> None:
     assert rfc3339(NOW) == "2023-11-14T22:13:20Z"
     assert rfc3339(NOW + 500_000) == "2023-11-14T22:13:20.5Z"
-    made = feed()
-    made.emit_messages([said(0, "<a> & \u2028 ü")])
-    told = made.state()[0]
-    assert frame(told) == (
+    assert encode_event(message(0, "<a> & \u2028 ü")) == (
         b'event: message_update\ndata: {"id":0,"role":"agent","message":"\\u003ca\\u003e \\u0026 \\u2028 \xc3\xbc",'
         b'"time":"2023-11-14T22:13:20Z"}\n\n'
     )
@@ -146,9 +159,7 @@ def test_times_and_frames_are_written_as_clients_read_them() -> None:
 
 @pytest.mark.parametrize("text", ["x" * 300_000, "<" * 200_000, "ü" * 100_000, "x" * 100_000])
 def test_no_frame_is_longer_than_clients_can_read(text: str) -> None:
-    made = feed()
-    made.emit_messages([said(0, text)])
-    data = frame(made.state()[0])
+    data = encode_event(message(0, text))
     assert len(data) < 128 * 1024
     whole = json.loads(data.split(b"data: ")[1])["message"]
     assert whole == text or (len(data) <= LARGEST_FRAME + 1000 and whole.endswith("[cut; GET /messages has it whole]"))
@@ -157,21 +168,25 @@ def test_no_frame_is_longer_than_clients_can_read(text: str) -> None:
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-def refused(body: bytes | dict[str, Any], media: str | None = "application/json") -> tuple[int, str, list[Any]]:
-    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+def refused(content: bytes | dict[str, Any], media: str | None = "application/json") -> tuple[int, str, list[Any]]:
+    raw = content if isinstance(content, bytes) else json.dumps(content).encode()
     with pytest.raises(Refusal) as caught:
-        checks.message(raw, media)
-    return caught.value.status, caught.value.detail, [error.told() for error in caught.value.errors]
+        parse_message(raw, media)
+    errors = [error.model_dump(exclude_unset=True) for error in caught.value.errors]
+    return caught.value.status, caught.value.detail, errors
 
 
-def test_messages_are_read() -> None:
-    assert checks.message(b'{"content":" \\t\\n hi \\f","type":"user"}', None) == ("hi", False)
-    assert checks.message(b'{"content":" \\r","type":"raw","$schema":"x"}', "application/json; charset=utf-8") == (
-        " \r", True
-    )  # fmt: skip
-    assert checks.message('{"content":"\x1c\x85a\xa0","type":"user"}'.replace("\x1c", "\\u001c").encode(), None) == (
-        "\x1c\x85a\xa0", False
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "media", "sent"),
+    [
+        (rb'{"content":" \t\n hi \f","type":"user"}', None, ("user", "hi")),
+        (rb'{"content":" \r","type":"raw","$schema":"x"}', "application/json; charset=utf-8", ("raw", " \r")),
+        (b'{"content":"\\u001c\xc2\x85a\xc2\xa0","type":"user"}', None, ("user", "\x1c\x85a\xa0")),
+    ],
+)
+def test_messages_are_read(body: bytes, media: str | None, sent: tuple[str, str]) -> None:
+    message = parse_message(body, media)
+    assert (message.type, message.text) == sent
 
 
 def test_messages_that_are_wrong_are_refused_in_the_known_words() -> None:
@@ -221,28 +236,28 @@ MEDIA = "multipart/form-data; boundary=xyz"
 
 
 def test_uploads_are_read() -> None:
-    assert checks.upload(form(part("a.txt", b"a\r\n--b\r\n")), MEDIA) == ("a.txt", b"a\r\n--b\r\n")
-    assert checks.upload(form(part("a.txt", b"")), 'multipart/form-data; boundary="xyz"') == ("a.txt", b"")
+    assert parse_upload(form(part("a.txt", b"a\r\n--b\r\n")), MEDIA) == ("a.txt", b"a\r\n--b\r\n")
+    assert parse_upload(form(part("a.txt", b"")), 'multipart/form-data; boundary="xyz"') == ("a.txt", b"")
     extra = b'Content-Disposition: form-data; name="note"\r\n\r\nhello'
-    assert checks.upload(form(extra, part("b", b"1")), MEDIA) == ("b", b"1")
-    assert checks.upload(form(part("b", b"1", "other"), part("c", b"2")), MEDIA) == ("c", b"2")
-    assert len(checks.upload(form(part("big", b"x" * (10 << 20))), MEDIA).content) == 10 << 20
+    assert parse_upload(form(extra, part("b", b"1")), MEDIA) == ("b", b"1")
+    assert parse_upload(form(part("b", b"1", "other"), part("c", b"2")), MEDIA) == ("c", b"2")
+    assert len(parse_upload(form(part("big", b"x" * (10 << 20))), MEDIA).content) == 10 << 20
 
 
 @pytest.mark.parametrize(
-    ("told", "kept"),
+    ("path", "name"),
     [
         ("../../etc/passwd", "passwd"), ("/etc/passwd", "passwd"), ("..\\..\\win.ini", "..\\..\\win.ini"),
         ("a;b.txt", "a;b.txt"), ('quo\\"te', 'quo"te'), ("nul\x00l", "null"), ("new\nline", "newline"),
         ("ü.txt", "ü.txt"),
     ],
 )  # fmt: skip
-def test_only_the_last_part_of_a_file_name_counts(told: str, kept: str) -> None:
-    assert checks.upload(form(part(told, b"x")), MEDIA).name == kept
+def test_only_the_last_part_of_a_file_name_counts(path: str, name: str) -> None:
+    assert parse_upload(form(part(path, b"x")), MEDIA).name == name
 
 
 def test_a_long_file_name_keeps_its_end() -> None:
-    name = checks.upload(form(part("é" * 500 + ".txt", b"x")), MEDIA).name
+    name = parse_upload(form(part("é" * 500 + ".txt", b"x")), MEDIA).name
     assert name.endswith("é.txt") and len(name.encode()) <= 200
 
 
@@ -264,14 +279,14 @@ def test_a_long_file_name_keeps_its_end() -> None:
 )
 def test_forms_that_are_wrong_are_refused(body: bytes, media: str | None, message: str) -> None:
     with pytest.raises(Refusal) as caught:
-        checks.upload(body, media)
+        parse_upload(body, media)
     assert caught.value.status == 422
     assert caught.value.errors[0].message == message
 
 
 def test_a_file_that_is_too_large_is_refused() -> None:
     with pytest.raises(Refusal) as caught:
-        checks.upload(form(part("big", b"x" * ((10 << 20) + 1))), MEDIA)
+        parse_upload(form(part("big", b"x" * ((10 << 20) + 1))), MEDIA)
     assert (caught.value.status, caught.value.detail) == (400, "file size exceeds 10MB limit")
 
 
@@ -279,8 +294,8 @@ def test_a_file_that_is_too_large_is_refused() -> None:
 
 
 def test_hosts_are_checked() -> None:
-    assert allowed_origins.checked_hosts(("localhost", "[::1]", "EXAMPLE.com")) == ("localhost", "::1", "example.com")
-    assert allowed_origins.checked_hosts(("a b", "*")) == ("*",)
+    assert allowed_origins.check_hosts(("localhost", "[::1]", "EXAMPLE.com")) == ("localhost", "::1", "example.com")
+    assert allowed_origins.check_hosts(("a b", "*")) == ("*",)
     for bad, words in (
         ((), "the list must not be empty"),
         (("a b",), "'a b' contains whitespace characters, which are not allowed"),
@@ -290,12 +305,12 @@ def test_hosts_are_checked() -> None:
         (("::1",), "'::1' must not include a port"),
     ):
         with pytest.raises(InvalidInput) as caught:
-            allowed_origins.checked_hosts(bad)
+            allowed_origins.check_hosts(bad)
         assert words in str(caught.value)
 
 
 def test_a_server_answers_to_its_names_only() -> None:
-    rules = allowed_origins.Rules(allowed_origins.checked_hosts(allowed_origins.HOSTS), ())
+    rules = allowed_origins.Rules(allowed_origins.check_hosts(allowed_origins.HOSTS), ())
     for host in ("localhost", "LOCALHOST:3284", "127.0.0.1:1", "[::1]:3284", "[::1]"):
         assert rules.answers_to(host), host
     for host in ("localhost.", "evil.com", "localhost.evil.com", "", "127.0.0.2", "::2"):
@@ -305,26 +320,32 @@ def test_a_server_answers_to_its_names_only() -> None:
 
 def test_origins_are_checked_and_matched() -> None:
     wanted = ("https://*.example.com", "http://a.org:3000/path?x", "HTTPS://B.org")
-    rules = allowed_origins.Rules((), allowed_origins.checked_origins(wanted))
+    rules = allowed_origins.Rules((), allowed_origins.check_origins(wanted))
     assert rules.origins == ("https://*.example.com", "http://a.org:3000", "https://b.org")
     for origin in ("https://x.example.com", "https://x.y.EXAMPLE.com", "http://a.org:3000", "https://b.org"):
         assert rules.allows(origin), origin
     for origin in ("http://x.example.com", "https://example.com", "http://a.org", "https://x.example.com.evil", ""):
         assert not rules.allows(origin), origin
-    assert allowed_origins.Rules((), allowed_origins.checked_origins(("*",))).allows("https://anything")
+    assert allowed_origins.Rules((), allowed_origins.check_origins(("*",))).allows("https://anything")
     for bad in ((), ("a b",), ("nothing",), ("ftp://x",), ("https://*.*.com",)):
         with pytest.raises(InvalidInput):
-            allowed_origins.checked_origins(bad)
+            allowed_origins.check_origins(bad)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
+def saved(number: int, text: str = "x", role: Any = "agent", time: int = NOW) -> SavedMessage:
+    return SavedMessage(**dict(message(number, text, role, time)))
+
+
 def test_a_state_file_is_read_and_written_in_its_form(tmp_path: Path) -> None:
     place = tmp_path / "deep" / "state.json"
     file = StateFile(place)
-    assert file.load() == Saved()
-    file.save([said(0, "hello <b>"), said(1, "hi ü", "user", NOW + 1)], "do it", True)
+    assert file.load() == State()
+    messages = [saved(0, "hello <b>"), saved(1, "hi ü", "user", NOW + 1)]
+    state = State(messages=messages, initial_prompt="do it", initial_prompt_sent=True)
+    file.save(state)
     assert place.read_text() == (
         '{"version":1,"messages":[{"id":0,"message":"hello <b>","role":"agent","time":"2023-11-14T22:13:20Z"},'
         '{"id":1,"message":"hi ü","role":"user","time":"2023-11-14T22:13:20.000001Z"}],'
@@ -333,12 +354,14 @@ def test_a_state_file_is_read_and_written_in_its_form(tmp_path: Path) -> None:
     assert place.stat().st_mode & 0o777 == 0o600
     assert place.parent.stat().st_mode & 0o777 == 0o700
     again = StateFile(place)
-    saved = again.load()
-    assert saved == Saved((said(0, "hello <b>"), said(1, "hi ü", "user", NOW + 1)), "do it", True)
+    assert again.load() == state
     before = place.stat().st_mtime_ns, place.stat().st_ino
-    again.save(saved.messages, "do it", True)
+    again.save(state)
     assert (place.stat().st_mtime_ns, place.stat().st_ino) == before, "nothing has changed"
-    assert [one.name for one in place.parent.iterdir()] == ["state.json"]
+    assert [path.name for path in place.parent.iterdir()] == ["state.json"]
+    kept = place.read_text()
+    StateFile(place, writable=False).save(State())
+    assert place.read_text() == kept, "it is not to be written"
 
 
 def test_a_state_file_may_be_a_link(tmp_path: Path) -> None:
@@ -346,11 +369,11 @@ def test_a_state_file_may_be_a_link(tmp_path: Path) -> None:
     link, real = tmp_path / "state.json", tmp_path / "volume" / "real.json"
     link.symlink_to(real)
     file = StateFile(link)
-    assert file.load() == Saved()
-    file.save([said(0, "one")], "", False)
-    file.save([said(0, "two")], "", False)
+    assert file.load() == State()
+    file.save(State(messages=[saved(0, "one")]))
+    file.save(State(messages=[saved(0, "two")]))
     assert link.is_symlink() and "two" in real.read_text()
-    assert StateFile(link).load().messages == (said(0, "two"),)
+    assert StateFile(link).load().messages == [saved(0, "two")]
 
 
 def test_a_state_of_the_reference_is_read() -> None:
@@ -359,10 +382,10 @@ def test_a_state_of_the_reference_is_read() -> None:
         '"time":"2026-04-10T12:00:00.123456789+02:00"}],'
         '"initial_prompt":"","initial_prompt_sent":false}\n'
     )
-    (message,) = read(text).messages
-    assert (message.message, rfc3339(message.time)) == ("Hi  ", "2026-04-10T10:00:00.123456Z")
-    assert read('{"version":1,"messages":null}') == Saved()
-    assert read(written(Saved())) == Saved()
+    (first,) = statefile.parse_state(text.encode()).messages
+    assert (first.message, rfc3339(first.time)) == ("Hi  ", "2026-04-10T10:00:00.123456Z")
+    assert statefile.parse_state(b'{"version":1,"messages":null}') == State()
+    assert statefile.parse_state(State().to_json().encode()) == State()
 
 
 @pytest.mark.parametrize(
@@ -382,49 +405,53 @@ def test_a_state_that_cannot_be_taken_up_is_kept_aside(tmp_path: Path, content: 
     (tmp_path / "state.json.bad-1").write_text("an earlier one")
     place.write_bytes(content)
     file = StateFile(place)
-    with pytest.raises(Unusable) as caught:
+    with pytest.raises(UnusableState) as caught:
         file.load()
     assert words in str(caught.value) and "state.json.bad-2" in str(caught.value)
-    file.save([said(0)], "", False)
+    file.save(State(messages=[saved(0)]))
     assert (tmp_path / "state.json.bad-2").read_bytes() == content
     assert (tmp_path / "state.json.bad-1").read_text() == "an earlier one"
-    assert StateFile(place).load().messages == (said(0),)
+    assert StateFile(place).load().messages == [saved(0)]
 
 
-def test_what_becomes_of_an_initial_prompt() -> None:
-    saved = Saved((), "old", True)
-    assert prompt_to_send("", saved) == ("old", True)
-    assert prompt_to_send("old", saved) == ("old", True)
-    assert prompt_to_send("new", saved) == ("new", False)
-    assert prompt_to_send("", Saved((), "old", False)) == ("old", False)
-    assert prompt_to_send("", Saved()) == ("", False)
+@pytest.mark.parametrize(
+    ("prompt", "before", "chosen"),
+    [
+        ("", ("old", True), ("old", True)), ("old", ("old", True), ("old", True)),
+        ("new", ("old", True), ("new", False)),
+        ("", ("old", False), ("old", False)), ("", ("", False), ("", False)),
+    ],
+)  # fmt: skip
+def test_what_becomes_of_an_initial_prompt(prompt: str, before: tuple[str, bool], chosen: tuple[str, bool]) -> None:
+    state = State(initial_prompt=before[0], initial_prompt_sent=before[1])
+    state = statefile.choose_prompt(prompt, state)
+    assert (state.initial_prompt, state.initial_prompt_sent) == chosen
 
 
 def test_a_pid_file_belongs_to_one_process(tmp_path: Path) -> None:
     place = tmp_path / "deep" / "pid"
-    file = PidFile(place)
-    file.claim()
+    statefile.claim_pid_file(place)
     assert place.read_text() == f"{os.getpid()}\n"
     assert place.stat().st_mode & 0o777 == 0o600
-    file.claim()
-    file.release()
+    statefile.claim_pid_file(place)
+    statefile.release_pid_file(place)
     assert not place.exists()
-    file.release()
+    statefile.release_pid_file(place)
     for left in ("garbage", "", "999999999\n", "-1"):
         place.write_text(left)
-        file.claim()
+        statefile.claim_pid_file(place)
         assert place.read_text() == f"{os.getpid()}\n", left
     place.write_text(f"{os.getppid()}\n")
     with pytest.raises(AlreadyRunning) as caught:
-        file.claim()
+        statefile.claim_pid_file(place)
     expected = f"another instance is already running with PID {os.getppid()} (PID file: {place})"
     assert expected in str(caught.value)
-    file.release()
+    statefile.release_pid_file(place)
     assert place.exists(), "it is not ours to remove"
 
 
 @pytest.mark.parametrize(
-    ("said", "run"),
+    ("command", "run"),
     [
         ("claude", 'claude --settings {"tui":"default"}'),
         ("/opt/claude --model x", '/opt/claude --settings {"tui":"default"} --model x'),
@@ -433,20 +460,20 @@ def test_a_pid_file_belongs_to_one_process(tmp_path: Path) -> None:
         ("claude-wrapper", "claude-wrapper"),
     ],
 )
-def test_an_agent_gets_the_flags_its_profile_relies_on(said: str, run: str) -> None:
+def test_an_agent_gets_the_flags_its_profile_relies_on(command: str, run: str) -> None:
     known = ("claude", "--settings", '{"tui":"default"}', "--session-id", "{thread}")
-    assert " ".join(with_flags(tuple(said.split()), known)) == run
-    assert with_flags(("goose",), ("goose", "session", "--name", "{thread}")) == ("goose",)
-    assert with_flags(("python3", "-i"), ()) == ("python3", "-i")
+    assert " ".join(add_profile_flags(tuple(command.split()), known)) == run
+    assert add_profile_flags(("goose",), ("goose", "session", "--name", "{thread}")) == ("goose",)
+    assert add_profile_flags(("python3", "-i"), ()) == ("python3", "-i")
 
 
 def test_the_description_holds_together() -> None:
     for version in ("3.1.0", "3.0.3"):
-        made = describe.document(version)
-        assert made["openapi"] == version
-        refs = set(json.dumps(made).split('"$ref": "#/components/schemas/')[1:])
-        assert {one.partition('"')[0] for one in refs} <= set(made["components"]["schemas"])
-    assert set(describe.document()["paths"]) == {"/events", "/message", "/messages", "/status", "/upload"}
-    assert '"const"' not in json.dumps(describe.document("3.0.3"))
-    assert describe.schema("Message", "")["properties"]["role"]["$ref"] == "/schemas/ConversationRole.json"
-    assert describe.schema("nothing", "") is None
+        document = describe_surface(version)
+        assert document["openapi"] == version
+        references = json.dumps(document).split('"$ref": "#/components/schemas/')[1:]
+        assert {text.partition('"')[0] for text in references} <= set(document["components"]["schemas"])
+    assert set(describe_surface("3.1.0")["paths"]) == {"/events", "/message", "/messages", "/status", "/upload"}
+    assert '"const"' not in json.dumps(describe_surface("3.0.3"))
+    assert '"const"' in json.dumps(describe_surface("3.1.0"))
+    assert describe_bodies()["Message"]["properties"]["role"]["$ref"] == "#/components/schemas/ConversationRole"

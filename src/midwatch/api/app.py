@@ -62,7 +62,7 @@ def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
     app.state.failures = identity.Failures(desk.clock)
     for noun in NOUNS:
         app.router.routes.extend(noun.router.routes)  # include_router would build every route a second time
-    mount_agentapi(app, desk)
+    mount_agentapi(app, desk, unexpected)
     web.mount(app)
     describe.describe(app)
     app.add_middleware(sessions.Keys)

@@ -161,7 +161,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        batches: Batches,
+        batches: AsyncGenerator[Sequence[Any], None],
         streams: Streams,
         shape: Shape,
         actor: str,
@@ -205,13 +205,15 @@ class EventStream(Response):
             if not self._sending:
                 await _sent_in_time(send, chunk(HEARTBEAT))
 
+    def _encode(self, event: Any) -> bytes:
+        return self._streams.frame(event, self._shape)
+
     async def _write(self, send: Send) -> None:
-        frame, shape = self._streams.frame, self._shape
         try:
             async for batch in self._batches:
                 waiting, size = [], 0
                 for event in batch:
-                    waiting.append(made := frame(event, shape))
+                    waiting.append(made := self._encode(event))
                     size += len(made)
                     if size >= PIECE:
                         await self._send(send, b"".join(waiting))

@@ -22,10 +22,9 @@ app = typer.Typer(
 
 PORT = 3284
 WIDTH, HEIGHT = 80, 50
-LEAST_WIDTH, LEAST_HEIGHT, MOST = 20, 10, 1000
+MIN_WIDTH, MIN_HEIGHT, MAX_SIZE = 20, 10, 1000
 BAR = "=" * 8
-TRUE = ("true", "t", "1")
-SPELLED = re.compile(r"^--(load-state|save-state)=(true|false|t|f|1|0)$", re.IGNORECASE)
+SWITCH = re.compile(r"^--(load-state|save-state)=(?:(true|t|1)|false|f|0)$", re.IGNORECASE)
 
 
 @app.callback()
@@ -34,17 +33,10 @@ def start(ctx: typer.Context) -> None:
         say(ctx.get_help())
 
 
-def flag(name: str, help_: str, short: str = "", **more: Any) -> Any:
-    """An option that may also be said by an environment variable."""
-    names = (f"--{name}", *((short,) if short else ()))
-    return typer.Option(*names, envvar=f"AGENTAPI_{name.upper().replace('-', '_')}", help=help_, **more)
-
-
-def switch(name: str, help_: str) -> Any:
-    """One that can be switched off, too."""
-    return typer.Option(
-        f"--{name}/--no-{name}", envvar=f"AGENTAPI_{name.upper().replace('-', '_')}", help=help_, show_default=False
-    )
+def flag(name: str, help_: str, *short: str, **more: Any) -> Any:
+    """Return an option that an environment variable can set, too. `name` may be a pair like x/--no-x."""
+    variable = name.partition("/")[0].upper().replace("-", "_")
+    return typer.Option(f"--{name}", *short, envvar=f"AGENTAPI_{variable}", help=help_, **more)
 
 
 Agent = Annotated[list[str], typer.Argument(help="The agent's program and its arguments, after --.")]
@@ -57,59 +49,61 @@ Height = Annotated[int, flag("term-height", "Rows of the terminal.", "-H")]
 Hosts = Annotated[list[str] | None, flag("allowed-hosts", "Names it answers to, with commas; * for all.", "-a")]
 Origins = Annotated[list[str] | None, flag("allowed-origins", "Sites whose pages may use it; * for all.", "-o")]
 Prompt = Annotated[str, flag("initial-prompt", "Sent once the agent is ready; also from standard input.", "-I")]
-State = Annotated[str, flag("state-file", "Where the conversation is kept.", "-s")]
-Load = Annotated[bool | None, switch("load-state", "Take it up from there; the default with a state file.")]
-Save = Annotated[bool | None, switch("save-state", "Keep it there; the default with a state file.")]
-Pid = Annotated[str, flag("pid-file", "Where the process id is written.")]
+StateFile = Annotated[str, flag("state-file", "Where the conversation is kept.", "-s")]
+Load = Annotated[
+    bool | None, flag("load-state/--no-load-state", "Take it up from there; the default with a state file.")
+]
+Save = Annotated[bool | None, flag("save-state/--no-save-state", "Keep it there; the default with a state file.")]
+PidFile = Annotated[str, flag("pid-file", "Where the process id is written.")]
 
 
-class Spelled(TyperCommand):
-    """Takes a switch also as agentapi spells it: `--load-state=false`."""
+class ServerCommand(TyperCommand):
+    """Accepts a switch also in the form of agentapi: `--load-state=false`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line."""
         end = args.index("--") if "--" in args else len(args)
-        ours = [SPELLED.sub(_switched, said) for said in args[:end]]
-        return super().parse_args(ctx, [*ours, *args[end:]])
+        own = [SWITCH.sub(_rename_switch, argument) for argument in args[:end]]
+        return super().parse_args(ctx, [*own, *args[end:]])
 
 
-def _switched(said: re.Match[str]) -> str:
-    return f"--{'' if said[2].lower() in TRUE else 'no-'}{said[1]}"
+def _rename_switch(match: re.Match[str]) -> str:
+    return f"--{'' if match[2] else 'no-'}{match[1]}"
 
 
-@app.command(cls=Spelled, context_settings={"allow_interspersed_args": False})
+@app.command(cls=ServerCommand, context_settings={"allow_interspersed_args": False})
 def server(
     agent: Agent, type_: Type = "", port: Port = PORT, print_openapi: PrintOpenapi = False,
     chat_base: ChatBase = "/chat",
     width: Width = WIDTH, height: Height = HEIGHT, hosts: Hosts = None, origins: Origins = None, prompt: Prompt = "",
-    state_file: State = "", load: Load = None, save: Save = None, pid_file: Pid = "", as_json: AsJson = False,
+    state_file: StateFile = "", load: Load = None, save: Save = None, pid_file: PidFile = "", as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Run an agent in a terminal and serve its conversation, on this machine and without a token."""
     if print_openapi:
-        from midwatch.api.agentapi.describe import document
+        from midwatch.api.agentapi.app import describe_surface
 
-        say(json.dumps(document("3.0.3"), indent=2, sort_keys=True))
+        say(json.dumps(describe_surface("3.0.3"), indent=2, sort_keys=True))
         return
-    from midwatch.api.agentapi.allowed_origins import HOSTS, ORIGINS, Rules, checked_hosts, checked_origins
-    from midwatch.runtime.serve_agentapi import Wishes, serve
+    from midwatch.api.agentapi.allowed_origins import HOSTS, ORIGINS, Rules, check_hosts, check_origins
+    from midwatch.runtime.serve_agentapi import ServerOptions, serve
 
     try:
-        wishes = Wishes(
+        options = ServerOptions(
             argv=tuple(agent),
-            agent_type=known_type(type_, agent[0]),
+            agent_type=find_type(type_, agent[0]),
             port=port,
             chat_base="/" + chat_base.strip("/"),
-            columns=sized("--term-width", width, LEAST_WIDTH),
-            rows=sized("--term-height", height, LEAST_HEIGHT),
-            rules=Rules(checked_hosts(entries(hosts, HOSTS)), checked_origins(entries(origins, ORIGINS))),
-            prompt=(lambda: prompt) if prompt else from_stdin,
-            state=Path(state_file).expanduser().absolute() if state_file else None,
-            load=wanted("--load-state", load, state_file),
-            save=wanted("--save-state", save, state_file),
-            pid=Path(pid_file).expanduser().absolute() if pid_file else None,
-            home=Path(own).expanduser().absolute() if (own := os.environ.get("MIDWATCH_HOME")) else None,
+            columns=check_size("--term-width", width, MIN_WIDTH),
+            rows=check_size("--term-height", height, MIN_HEIGHT),
+            rules=Rules(check_hosts(split_entries(hosts, HOSTS)), check_origins(split_entries(origins, ORIGINS))),
+            read_prompt=(lambda: prompt) if prompt else read_stdin,
+            state=find_path(state_file),
+            load=check_switch("--load-state", load, state_file),
+            save=check_switch("--save-state", save, state_file),
+            pid=find_path(pid_file),
+            home=find_path(os.environ.get("MIDWATCH_HOME", "")),
         )
-        ended = serve(wishes, lambda url: started(url, as_json))
+        ended = serve(options, lambda url: print_address(url, as_json))
     except MidwatchError as problem:
         note(f"midwatch: {' '.join(clean(str(problem)).split())}")
         raise typer.Exit(1) from None
@@ -128,8 +122,8 @@ def attach(
     attaching.attach(url=url)
 
 
-def started(url: str, as_json: bool) -> None:
-    """Tell where it is."""
+def print_address(url: str, as_json: bool) -> None:
+    """Print where the server is."""
     if as_json:
         emit({"url": url, "chat": f"{url}/chat", "pid": os.getpid()})
     else:
@@ -137,36 +131,43 @@ def started(url: str, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def known_type(said: str, program: str) -> str:
-    """The type of the agent, or BadConfig when there is none of that name."""
+def find_type(name: str, program: str) -> str:
+    """Return the type of the agent, or raise BadConfig if there is none of that name."""
     from midwatch.agents.terminal.format import NAMES, TYPES, agent_type
 
-    if said and said not in (*TYPES, *NAMES):
-        raise BadConfig(f"invalid agent type: {said}; use one of {', '.join(sorted((*TYPES, *NAMES)))}.")
-    return agent_type(said or Path(program).name)
+    if name and name not in (*TYPES, *NAMES):
+        raise BadConfig(f"invalid agent type: {name}; use one of {', '.join(sorted((*TYPES, *NAMES)))}.")
+    return agent_type(name or Path(program).name)
 
 
-def sized(flag: str, value: int, least: int) -> int:
-    """A side of the terminal, or BadConfig."""
-    if not least <= value <= MOST:
-        raise BadConfig(f"{flag} must be at least {least} and at most {MOST}.")
-    return value
+def find_path(name: str) -> Path | None:
+    """Return the absolute path of a file; None if it has no name."""
+    return Path(name).expanduser().absolute() if name else None
 
 
-def entries(said: list[str] | None, default: tuple[str, ...]) -> tuple[str, ...]:
-    """A list that was said once with commas, or again and again."""
-    return default if said is None else tuple(part for one in said for part in one.split(",") if part or one != "")
+def check_size(option: str, size: int, least: int) -> int:
+    """Return one side of the terminal, or raise BadConfig."""
+    if not least <= size <= MAX_SIZE:
+        raise BadConfig(f"{option} must be at least {least} and at most {MAX_SIZE}.")
+    return size
 
 
-def wanted(flag: str, said: bool | None, state_file: str) -> bool:
-    """Whether the state is taken up, or kept."""
-    if said and not state_file:
-        raise BadConfig(f"{flag} requires --state-file to be set")
-    return bool(state_file) if said is None else said
+def split_entries(values: list[str] | None, default: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the entries of an option that may be given several times, each time with commas."""
+    if values is None:
+        return default
+    return tuple(entry for value in values for entry in value.split(",") if entry or value != "")
 
 
-def from_stdin() -> str:
-    """The initial prompt, where it comes by a pipe or a file."""
+def check_switch(option: str, value: bool | None, state_file: str) -> bool:
+    """Return whether the state is loaded, or saved. Raise BadConfig if there is no file for it."""
+    if value and not state_file:
+        raise BadConfig(f"{option} requires --state-file to be set")
+    return bool(state_file) if value is None else value
+
+
+def read_stdin() -> str:
+    """Return the initial prompt, if it comes from a pipe or a file."""
     try:
         return "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
     except (OSError, ValueError):

@@ -11,6 +11,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,12 @@ import uvloop
 
 from midwatch.agents.registry import build
 from midwatch.agents.terminal.profiles import PROFILES
+from midwatch.api.agentapi import statefile
 from midwatch.api.agentapi.allowed_origins import Rules
-from midwatch.api.agentapi.app import standalone
-from midwatch.api.agentapi.statefile import PidFile, Saved, StateFile, Unusable, prompt_to_send
-from midwatch.api.agentapi.talk import NotTaken, Talk
+from midwatch.api.agentapi.app import create_standalone
+from midwatch.api.agentapi.bodies import StatusChangeBody
+from midwatch.api.agentapi.follower import NotTaken, SessionFollower
+from midwatch.api.agentapi.statefile import SavedMessage, State, StateFile, UnusableState, choose_prompt
 from midwatch.api.agentapi.uploads import Uploads
 from midwatch.api.protocol import Limits
 from midwatch.api.server import Server, listen, url_of
@@ -40,8 +43,8 @@ log = logging.getLogger("midwatch.agentapi")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What the server was told on its command line."""
+class ServerOptions:
+    """The command line of the server."""
 
     argv: tuple[str, ...]
     agent_type: str
@@ -50,51 +53,50 @@ class Wishes:
     columns: int
     rows: int
     rules: Rules
-    prompt: Callable[[], str]
-    """May wait: what comes by standard input is read to its end."""
+    read_prompt: Callable[[], str]
+    """Returns the initial prompt. It may wait, since standard input is read to its end."""
     state: Path | None = None
     load: bool = False
     save: bool = False
     pid: Path | None = None
     home: Path | None = None
-    """None: one of its own, which goes with it."""
+    """None: a temporary one, which is removed in the end."""
 
 
-class End(NamedTuple):
-    """How it ended: the exit status, and what the terminal showed last if that tells why."""
+class ServerExit(NamedTuple):
+    """The exit status of the server, and the last screen if it explains the end."""
 
     status: int
     screen: str | None = None
 
 
-def serve(wishes: Wishes, started: Callable[[str], None]) -> End:
-    """Serve until a signal, or until the agent ends. `started` hears the address once requests are answered."""
-    pid = PidFile(wishes.pid) if wishes.pid else None
+def serve(options: ServerOptions, started: Callable[[str], None]) -> ServerExit:
+    """Serve until a signal comes or the agent ends. Call `started` with the address once requests are answered."""
     with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(listen(HOST, wishes.port, command="midwatch agentapi server"))
-        if pid is not None:
-            pid.claim()
-            stack.callback(pid.release)
-        home = wishes.home
+        listener = stack.enter_context(listen(HOST, options.port, command="midwatch agentapi server"))
+        if options.pid is not None:
+            statefile.claim_pid_file(options.pid)
+            stack.callback(statefile.release_pid_file, options.pid)
+        home = options.home
         if home is None:
             home = Path(tempfile.mkdtemp(prefix="midwatch-agentapi-"))
             stack.callback(shutil.rmtree, home, ignore_errors=True)
         settings = Settings.load(home, detect_agents=False, keep_open=FOR_EVER, shutdown_grace=0)
         write_log(settings)
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
-        return runner.run(_serve(wishes, settings, listener, started))
+        return runner.run(_serve(options, settings, listener, started))
 
 
-def agent_of(wishes: Wishes) -> Agent:
-    """The agent that the command line describes."""
-    argv = with_flags(wishes.argv, PROFILES[wishes.agent_type].argv)
-    options = {"profile": wishes.agent_type, "argv": argv, "columns": wishes.columns, "rows": wishes.rows}
-    return build(wishes.agent_type, "terminal", options)
+def build_agent(options: ServerOptions) -> Agent:
+    """Return the agent that the command line describes."""
+    argv = add_profile_flags(options.argv, PROFILES[options.agent_type].argv)
+    size = {"columns": options.columns, "rows": options.rows}
+    return build(options.agent_type, "terminal", {"profile": options.agent_type, "argv": argv, **size})
 
 
-def with_flags(argv: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
-    """A command line with the flags its profile relies on, such as those that keep an agent on the screen with a
-    history. What was said counts; other programs and subcommands are left alone."""
+def add_profile_flags(argv: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a command line with the flags that its profile relies on, such as those that keep an agent on the screen
+    with a history. Flags of the user win; other programs and subcommands stay as they are."""
     flags = [part for part in known[1:] if part.startswith("-")]
     plain = all(part.startswith("-") for part in (*argv[1:2], *known[1:2]))
     if Path(argv[0]).name != "".join(known[:1]) or not plain or any(flag in argv for flag in flags):
@@ -108,140 +110,132 @@ def with_flags(argv: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]
     return (argv[0], *needed, *argv[1:])
 
 
-async def _serve(wishes: Wishes, settings: Settings, listener: socket.socket, started: Callable[[str], None]) -> End:
+async def _serve(
+    options: ServerOptions, settings: Settings, listener: socket.socket, started: Callable[[str], None]
+) -> ServerExit:
     stopping = asyncio.Event()
     on_signals(stopping)
-    agent = agent_of(wishes)
+    agent = build_agent(options)
     if "problem" in agent.describe():
-        name = wishes.argv[0]
+        name = options.argv[0]
         raise BadConfig(f"program {name!r} is not installed or not executable; install it or name another after --.")
-    uploads = Uploads()
-    try:
+    with contextlib.closing(Uploads()) as uploads:
         async with (
             Runtime.open(settings.home, settings=settings, agents={agent.name: agent}) as desk,
-            _conversation(desk, agent, wishes) as keeper,
+            _open_conversation(desk, agent, options) as follower,
         ):
-            app = standalone(desk, keeper.talk, wishes.rules, wishes.chat_base, uploads)
+            app = create_standalone(desk, follower, options.rules, options.chat_base, uploads)
             limits = Limits(connections=room_for(settings))
             server = Server(app, stopping, lambda: started(url_of(HOST, listener)), limits)
-            ended = asyncio.create_task(_until_gone(keeper.talk, stopping))
+            waiting = asyncio.create_task(_stop_with_program(follower, stopping))
             await server.serve([listener])
-            ended.cancel()
-            return _end_of(keeper.talk, agent)
-    finally:
-        uploads.close()
+            waiting.cancel()
+            return _explain_end(follower, agent)
 
 
-async def _until_gone(talk: Talk, stopping: asyncio.Event) -> None:
-    await talk.gone.wait()
+async def _stop_with_program(follower: SessionFollower, stopping: asyncio.Event) -> None:
+    await follower.program_ended.wait()
     stopping.set()
 
 
-def _end_of(talk: Talk, agent: Agent) -> End:
-    """What the end of the agent means; one that was stopped by a signal ended well."""
-    exits = getattr(agent, "exits", {})
-    left = exits.get(talk.key)
-    code, screen = (left.code, left.screen or "") if left is not None else talk.exit or (0, "")
-    return End(0) if code == 0 else End(1, screen or talk.feed.screen)
+def _explain_end(follower: SessionFollower, agent: Agent) -> ServerExit:
+    """Return how the agent has ended. One that was stopped by a signal has ended well."""
+    exited = getattr(agent, "exits", {}).get(follower.key)
+    code, screen = (exited.code, exited.screen or "") if exited is not None else follower.exit or (0, "")
+    return ServerExit(0) if code == 0 else ServerExit(1, screen or follower.feed.screen)
 
 
 @asynccontextmanager
-async def _conversation(desk: Runtime, agent: Agent, wishes: Wishes) -> AsyncIterator[Keeper]:
-    """The conversation, with the agent started, the state taken up, and kept as it goes on."""
-    file = StateFile(wishes.state) if wishes.state else None
-    saved, trouble = Saved(), None
-    if file is not None and wishes.load:
+async def _open_conversation(desk: Runtime, agent: Agent, options: ServerOptions) -> AsyncIterator[SessionFollower]:
+    """Start the agent with its saved conversation, and save the conversation as it goes on."""
+    file = StateFile(options.state, writable=options.save) if options.state else None
+    state, warning = State(), None
+    if file is not None and options.load:
         try:
-            saved = await asyncio.to_thread(file.load)
-        except Unusable as problem:
-            trouble = f"Failed to restore previous session: {problem}"
+            state = await asyncio.to_thread(file.load)
+        except UnusableState as problem:
+            warning = f"Failed to restore previous session: {problem}"
     view, _ = await desk.sessions.create(agent=agent.name, workdir=str(Path.cwd()), title="agentapi")
-    await desk.sessions.recall(view.session.key, [(said.role, said.message, said.time) for said in saved.messages])
-    talk = Talk(desk, view.session, kind=agent.kind, own=True, resumed=bool(saved.messages))
-    await talk.begin()
-    keeper = Keeper(talk, file if wishes.save else None, saved)
+    messages = [(message.role, message.message, message.time) for message in state.messages]
+    await desk.sessions.recall(view.session.key, messages)
+    follower = SessionFollower(desk, view.session, kind=agent.kind, needs_terminal=True, resumed=bool(messages))
+    await follower.start()
+    keeper = StateKeeper(follower, file, state, desk.clock.now)
     try:
-        if trouble is not None:
-            log.warning("%s", trouble)
-            talk.feed.emit_error(trouble, "warning")
-        await talk.open()
+        if warning is not None:
+            keeper.warn(warning)
+        await follower.open_terminal()
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, keeper.save_soon)
-        keeper.begin(wishes.prompt)
-        yield keeper
+        keeper.start(options.read_prompt)
+        yield follower
     finally:
-        await keeper.end()
-        await talk.close()
+        await keeper.close()
+        await follower.close()
 
 
-class Keeper:
-    """Sends the initial prompt, and keeps the conversation in its file whenever the agent waits for input."""
+class StateKeeper:
+    """Sends the initial prompt, and saves the conversation whenever the agent waits for input."""
 
-    def __init__(self, talk: Talk, file: StateFile | None, saved: Saved) -> None:
-        self.talk = talk
+    def __init__(self, follower: SessionFollower, file: StateFile | None, state: State, now: Callable[[], int]) -> None:
+        self._follower = follower
         self._file = file
-        self._saved = saved
-        self._prompt, self._sent = saved.initial_prompt, saved.initial_prompt_sent
+        self._state = state
+        self._now = now
         self._tasks: list[asyncio.Task[None]] = []
         self._saving: set[asyncio.Task[None]] = set()
 
-    def begin(self, prompt: Callable[[], str]) -> None:
-        """Start what goes on beside the requests."""
-        self._tasks = [asyncio.create_task(self._ask_first(prompt)), asyncio.create_task(self._keep())]
+    def start(self, read_prompt: Callable[[], str]) -> None:
+        """Work beside the requests."""
+        self._tasks = [asyncio.create_task(work) for work in (self._send_prompt(read_prompt), self._save_when_stable())]
 
-    async def end(self) -> None:
-        """Write the last state."""
+    async def close(self) -> None:
+        """Save the last state."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._saving, return_exceptions=True)
         self._save()
 
     def save_soon(self) -> None:
-        """Somebody asked for it."""
+        """Save the state without waiting for it."""
         saving = asyncio.create_task(asyncio.to_thread(self._save))
         self._saving.add(saving)
         saving.add_done_callback(self._saving.discard)
 
+    def warn(self, message: str) -> None:
+        """Write a warning to the log, and send it to the clients."""
+        log.warning("%s", message)
+        self._follower.feed.emit_error(message, "warning", self._now())
+
     def _save(self) -> None:
         if self._file is None:
             return
+        messages = [SavedMessage(**dict(message)) for message in self._follower.feed.messages]
         try:
-            self._file.save(self.talk.feed.messages, self._prompt, self._sent)
+            self._file.save(self._state.model_copy(update={"messages": messages}))
         except OSError as problem:
             log.error("the state file %s cannot be written: %s", self._file.path, problem.strerror)
 
-    async def _keep(self) -> None:
-        reader, _ = self.talk.feed.subscribe("status_change")
-        while told := await reader.take():
-            if told[-1].body["status"] == "stable":
+    async def _save_when_stable(self) -> None:
+        async for _ in self._follower.feed.follow(StatusChangeBody):
+            if self._follower.feed.status == "stable":
                 await asyncio.to_thread(self._save)
 
-    async def _ask_first(self, prompt: Callable[[], str]) -> None:
-        given = (await _in_thread(prompt)).strip()
-        self._prompt, self._sent = prompt_to_send(given, self._saved)
-        if not self._prompt or self._sent:
+    async def _send_prompt(self, read_prompt: Callable[[], str]) -> None:
+        prompt = (await _run_in_thread(read_prompt)).strip()
+        state = self._state = choose_prompt(prompt, self._state)
+        if not state.initial_prompt or state.initial_prompt_sent:
             return
-        await self.talk.stable()
-        self._sent = True
+        await self._follower.wait_until_stable()
+        self._state = state.model_copy(update={"initial_prompt_sent": True})
         try:
-            await self.talk.send(self._prompt)
+            await self._follower.send_message(state.initial_prompt)
         except (MidwatchError, NotTaken) as problem:
-            log.warning("the initial prompt was not sent: %s", problem)
-            self.talk.feed.emit_error(f"the initial prompt was not sent: {problem}", "warning")
+            self.warn(f"the initial prompt was not sent: {problem}")
 
 
-async def _in_thread(read: Callable[[], str]) -> str:
-    """Read in a thread that keeps nobody from ending: a pipe may stay open for ever."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[str] = loop.create_future()
-
-    def told(text: str) -> None:
-        if not done.done():
-            done.set_result(text)
-
-    def work() -> None:
-        text = read()
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(told, text)
-
-    threading.Thread(target=work, daemon=True).start()
-    return await done
+async def _run_in_thread(read: Callable[[], str]) -> str:
+    """Read in a daemon thread. A pipe may stay open for ever, and must not keep the server from ending."""
+    result: Future[str] = Future()
+    result.set_running_or_notify_cancel()  # from now on the thread alone ends it
+    threading.Thread(target=lambda: result.set_result(read()), daemon=True).start()
+    return await asyncio.wrap_future(result)

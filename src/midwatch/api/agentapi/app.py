@@ -1,86 +1,251 @@
-"""Where the surface stands: alone, for one conversation and without a token, or below each session of a server."""
+"""The surface: its routes, at the paths that clients of agentapi expect. It stands alone, for one conversation and
+without a token, or below each session of a server."""
 
 from __future__ import annotations
 
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
 
-from fastapi import FastAPI
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Mount
-from starlette.types import Receive, Scope, Send
+from fastapi import APIRouter, Depends, FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
+from midwatch.api.agentapi import bodies, describe
 from midwatch.api.agentapi.allowed_origins import Gate, Rules
 from midwatch.api.agentapi.chat import Chat
-from midwatch.api.agentapi.console import PREFIX, Console
-from midwatch.api.agentapi.routes import ALLOWED, Surface
-from midwatch.api.agentapi.talk import Talk, Talks
-from midwatch.api.agentapi.uploads import Uploads
-from midwatch.api.dependencies import ACTOR, still_allowed
+from midwatch.api.agentapi.console import NO_TELEMETRY, PREFIX, Console
+from midwatch.api.agentapi.feed import FeedStream
+from midwatch.api.agentapi.follower import NotTaken, SessionFollower, SessionFollowers
+from midwatch.api.agentapi.replies import HANDLERS, Refusal, find_status, refuse_message, reply
+from midwatch.api.agentapi.requests import read_message
+from midwatch.api.agentapi.uploads import UploadedFile, Uploads, read_upload
+from midwatch.api.dependencies import ACTOR, StillAllowed, Who
 from midwatch.api.sessions import key_of
 from midwatch.api.sse import Streams
+from midwatch.base.errors import AgentError, Conflict, InvalidInput
 from midwatch.desk.desk import Desk
 from midwatch.domain.identity import Actor
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 BELOW = "/sessions/{key:path}/agentapi"
 CLIENT = Actor("agentapi", "operator")
-"""Who speaks where nobody has to say so."""
-MOST_STREAMS = 600
+"""The actor of every request to a server without tokens."""
+MAX_STREAMS = 600
+PLACE = "midwatch.agentapi"
+"""Where the scope of a request holds its Place."""
+TIMED_OUT = "failed to send message: failed to wait for processing to start: timeout waiting for condition"
+
+log = logging.getLogger("midwatch.agentapi")
+
+FindFollower = Callable[[str], Awaitable[SessionFollower]]
 
 
-class Alone:
-    """The surface of one conversation, as an app of its own."""
+class Place(NamedTuple):
+    """The session of a request, and where browsers find its chat page and the HTTP interface of the console."""
 
-    def __init__(
-        self, desk: Desk, talk: Talk, rules: Rules, chat_base: str, uploads: Uploads, streams: Streams
-    ) -> None:
-        self._talk = talk
-        self._console = Console(desk, talk.key, streams)
-        self._chat_base = chat_base
-        self._surface = Surface(Chat(rules.frames), uploads, streams)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope = {**scope, ACTOR: CLIENT, ALLOWED: _always}
-        path: str = scope["path"]
-        if path.startswith(PREFIX + "/"):
-            await self._console(scope, receive, send)
-            return
-        request, base = Request(scope, receive), self._chat_base
-        api = base.rstrip("/") + PREFIX.removeprefix("/chat")
-        reply = await self._surface.answer(request, path.removeprefix("/"), self._talk.key, self._find, base, api)
-        await reply(scope, receive, send)
-
-    async def _find(self) -> Talk:
-        return self._talk
+    key: str
+    chat: str
+    console: str
 
 
-async def _always() -> bool:
-    return True
+async def find_place(request: Request) -> Place:
+    """Return the place of a request."""
+    place: Place = request.scope[PLACE]
+    return place
 
 
-def standalone(desk: Desk, talk: Talk, rules: Rules, chat_base: str, uploads: Uploads) -> Starlette:
-    """The app of `midwatch agentapi server`."""
-    streams = Streams(MOST_STREAMS)
-    app = Starlette(routes=[Mount("/", app=Alone(desk, talk, rules, chat_base, uploads, streams))])
-    app.state.streams = streams
-    app.add_middleware(Gate, rules=rules)
+async def find_follower(request: Request) -> SessionFollower:
+    """Return the follower of the session, or raise NotFound."""
+    find: FindFollower = request.app.state.find_follower
+    return await find((await find_place(request)).key)
+
+
+AtPlace = Annotated[Place, Depends(find_place)]
+Follower = Annotated[SessionFollower, Depends(find_follower)]
+
+router = APIRouter(responses={"default": describe.PROBLEM})
+pages = APIRouter(include_in_schema=False)
+
+# -- the conversation --------------------------------------------------------------------------------------------------
+
+
+@router.get("/status", operation_id="get-status", summary="Get status", response_model=bodies.StatusResponseBody)
+async def get_status(request: Request, follower: Follower) -> Response:
+    """Return what the agent does now."""
+    feed = follower.feed
+    body = bodies.StatusResponseBody(status=feed.status, agent_type=feed.agent_type, transport=follower.transport)
+    return reply(request, body)
+
+
+@router.get(
+    "/messages", operation_id="get-messages", summary="Get messages", response_model=bodies.MessagesResponseBody
+)
+async def get_messages(request: Request, follower: Follower) -> Response:
+    """Return the conversation."""
+    messages = [
+        bodies.Message(id=message.id, content=message.message, role=message.role, time=message.time)
+        for message in follower.feed.messages
+    ]
+    return reply(request, bodies.MessagesResponseBody(messages=messages))
+
+
+@router.post(
+    "/message", operation_id="post-message", summary="Post message", response_model=bodies.MessageResponseBody,
+    openapi_extra=describe.describe_request("application/json", describe.refer_to(bodies.MessageRequestBody)),
+)  # fmt: skip
+async def post_message(
+    request: Request,
+    follower: Follower,
+    who: Who,
+    message: Annotated[bodies.MessageRequestBody, Depends(read_message)],
+) -> Response:
+    """Send a message to the agent, or keystrokes to its terminal."""
+    try:
+        if message.type == "raw":
+            await follower.type_keys(message.text)
+        else:
+            await follower.send_message(message.text, actor=who.name)
+    except (InvalidInput, Conflict, AgentError) as problem:
+        raise refuse_message(find_status(problem), str(problem)) from None
+    except NotTaken as problem:
+        log.warning("session %s: %s", follower.key, problem)
+        raise refuse_message(504, TIMED_OUT, str(problem)) from None
+    return reply(request, bodies.MessageResponseBody(ok=True))
+
+
+@router.post(
+    "/upload", operation_id="upload", summary="Upload a file", response_model=bodies.UploadResponseBody,
+    openapi_extra=describe.describe_request("multipart/form-data", describe.FILE),
+)  # fmt: skip
+async def upload(request: Request, follower: Follower, file: Annotated[UploadedFile, Depends(read_upload)]) -> Response:
+    """Keep a file for the agent."""
+    path = await request.app.state.uploads.keep(file)
+    return reply(request, bodies.UploadResponseBody(ok=True, filePath=path))
+
+
+@router.get(
+    "/events", operation_id="subscribeEvents", summary="Subscribe to events", response_class=FeedStream,
+    status_code=200, responses={200: {"content": {"text/event-stream": {"schema": describe.EVENTS}}}},
+)  # fmt: skip
+async def get_events(request: Request, follower: Follower, who: Who, still_allowed: StillAllowed) -> Response:
+    """The state of the conversation as events, then every change of it."""
+    return FeedStream(follower.feed.follow(*bodies.EVENTS), find_streams(request, who), who, still_allowed)
+
+
+@pages.get("/internal/screen")
+async def get_screen(request: Request, follower: Follower, who: Who, still_allowed: StillAllowed) -> Response:
+    """Stream what the terminal shows."""
+    events = follower.feed.follow(bodies.ScreenUpdateBody)
+    return FeedStream(events, find_streams(request, who), who, still_allowed)
+
+
+def find_streams(request: Request, who: Actor) -> Streams:
+    """Return the streams of the server. Raise Refusal if it stops, LimitReached if the actor has too many streams."""
+    streams: Streams = request.app.state.streams
+    if streams.closing:
+        raise Refusal(503, "the server is stopping; connect again when it is back")
+    streams.check_room(who.name)
+    return streams
+
+
+def describe_surface(version: str) -> dict[str, Any]:
+    """Return the OpenAPI document, in version 3.1.0 or 3.0.3."""
+    return describe.describe_routes(router.routes, version)
+
+
+# -- pages -------------------------------------------------------------------------------------------------------------
+
+
+@pages.api_route("/", methods=METHODS)
+async def go_to_chat(place: AtPlace) -> Response:
+    """Send browsers to the chat page."""
+    return RedirectResponse(f"{place.chat.rstrip('/')}/embed", 307)
+
+
+@pages.get("/chat")
+@pages.get("/chat/{name:path}")
+async def get_chat(request: Request, place: AtPlace, name: str = "") -> Response:
+    """Return the chat page, or one of its files."""
+    chat: Chat = request.app.state.chat
+    return chat.reply(request, name, place.key, place.chat, place.console)
+
+
+@pages.get("/docs")
+async def get_docs() -> Response:
+    """Return a page that lists the routes."""
+    return Response(describe.write_page(describe_surface("3.1.0")), media_type="text/html; charset=utf-8")
+
+
+@pages.get("/schemas")
+@pages.get("/schemas/{name:path}")
+async def get_schema(request: Request, name: str = "") -> Response:
+    """Return one schema, which refers to others by their address; null if there is none of that name."""
+    if not name.endswith(".json"):
+        raise HTTPException(404)
+    text = json.dumps(describe.describe_bodies().get(name.removesuffix(".json")))
+    prefix = request.scope.get("root_path", "")
+    linked = re.sub(r'"#/components/schemas/(\w+)"', rf'"{prefix}/schemas/\1.json"', text)
+    return Response(linked + "\n", media_type="application/json")
+
+
+@pages.get("/openapi.json")
+@pages.get("/openapi.yaml")
+@pages.get("/openapi-3.0.json")
+@pages.get("/openapi-3.0.yaml")
+async def get_openapi(request: Request) -> Response:
+    """Return the OpenAPI document. JSON is valid YAML, too."""
+    name, _, form = request.scope["path"].rpartition(".")
+    document = describe_surface("3.0.3" if name.endswith("3.0") else "3.1.0")
+    text = json.dumps(document, indent=2 if form == "yaml" else None)
+    return Response(text + "\n", media_type=f"application/vnd.oai.openapi+{form}")
+
+
+# -- apps --------------------------------------------------------------------------------------------------------------
+
+
+def create_surface(desk: Desk, streams: Streams, find_follower: FindFollower, chat: Chat, uploads: Uploads) -> FastAPI:
+    """Return the app with all routes. The scope of each request must hold its Place and its actor."""
+    app = FastAPI(
+        openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=NO_TELEMETRY,
+        exception_handlers={**HANDLERS},
+    )  # fmt: skip
+    app.state.desk, app.state.streams, app.state.find_follower = desk, streams, find_follower
+    app.state.chat, app.state.uploads = chat, uploads
+    app.router.routes.extend([*router.routes, *pages.routes])
     return app
 
 
-def mount(app: FastAPI, desk: Desk) -> None:
-    """The surface of every session of a server, behind its guard."""
-    talks = app.state.talks = Talks(desk)
-    surface = Surface(Chat(), Uploads(), app.state.streams)
+def create_standalone(desk: Desk, follower: SessionFollower, rules: Rules, chat_base: str, uploads: Uploads) -> FastAPI:
+    """Return the app of `midwatch agentapi server`."""
 
-    async def answer(request: Request) -> Response:
+    async def find_follower(key: str) -> SessionFollower:
+        return follower
+
+    streams = Streams(MAX_STREAMS)
+    app = create_surface(desk, streams, find_follower, Chat(rules.frames), uploads)
+    app.router.routes.insert(0, Route(PREFIX + "/{path:path}", Console(desk, follower.key, streams)))
+    place = Place(follower.key, chat_base, chat_base.rstrip("/") + PREFIX.removeprefix("/chat"))
+    app.add_middleware(Gate, rules=rules, context={ACTOR: CLIENT, PLACE: place})
+    return app
+
+
+def mount(app: FastAPI, desk: Desk, unexpected: Callable[[Request, Exception], Awaitable[Response]]) -> None:
+    """Serve the surface of every session below the app, behind its guard. `unexpected` answers to our own mistakes."""
+    surface = create_surface(desk, app.state.streams, SessionFollowers(desk).find, Chat(), Uploads())
+    surface.add_exception_handler(Exception, unexpected)
+
+    async def answer(request: Request) -> ASGIApp:
         key = await key_of(request.path_params["key"])
         prefix = f"/sessions/{quote(key, safe='')}/agentapi"
-        request.scope["root_path"] = prefix
-        request.scope[ALLOWED] = await still_allowed(request)
-        path = request.path_params.get("path", "")
-        return await surface.answer(request, path, key, lambda: talks.of(key), f"{prefix}/chat", "/api/v1")
+        path = f"/{request.path_params.get('path', '')}"
+        request.scope.update({"root_path": prefix, "path": path, PLACE: Place(key, f"{prefix}/chat", "/api/v1")})
+        return surface
 
     for address in (BELOW, BELOW + "/{path:path}"):
-        app.add_route(address, answer, methods=METHODS, include_in_schema=False)
+        app.add_route(address, answer, methods=METHODS, include_in_schema=False)  # type: ignore[arg-type]

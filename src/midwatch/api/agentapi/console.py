@@ -1,5 +1,5 @@
-"""What the console's page of one session asks of the HTTP interface, for that session alone. It needs no token, so
-nothing else of the desk can be reached by it."""
+"""The part of the HTTP interface that the chat page of one session needs. It asks for no token, so everything that is
+not about this session is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.types import Receive, Scope, Send
 
 from midwatch.api import approvals, events, identity, now, sessions, tasks
-from midwatch.api.agentapi.replies import Refusal, refusal
+from midwatch.api.agentapi.replies import Refusal
+from midwatch.api.agentapi.requests import read_body
 from midwatch.api.dependencies import DeskDep
 from midwatch.api.guard import MAX_BODY, replay
 from midwatch.api.reply import Json, not_valid, refused
@@ -20,19 +21,15 @@ from midwatch.base.errors import MidwatchError, NotFound
 from midwatch.desk.desk import Desk
 
 PREFIX = "/chat/api/v1"
-MOST_QUESTIONS = 500
+MAX_APPROVALS = 500
+NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False}
 
 
 class Console:
-    """The interface of one session, as an app."""
+    """The app of the chat page."""
 
     def __init__(self, desk: Desk, key: str, streams: Streams) -> None:
-        self._app = app = FastAPI(
-            openapi_url=None,
-            docs_url=None,
-            redoc_url=None,
-            telemetry={"tracing": False, "metrics": False, "logs": False},
-        )
+        self._app = app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
         app.state.desk, app.state.streams, app.state.session_key = desk, streams, key
         for method, path, route, check in ROUTES:
             app.add_api_route(PREFIX + path, route, methods=[method], dependencies=[Depends(check)])
@@ -40,49 +37,36 @@ class Console:
         app.add_exception_handler(RequestValidationError, not_valid)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _body(Request(scope, receive))
+        body = await read_body(Request(scope, receive), MAX_BODY)
         if len(body) > MAX_BODY:
-            await refusal(scope, Refusal(413, f"the body is larger than {MAX_BODY} bytes; send less"))(
-                scope, receive, send
-            )
-            return
+            raise Refusal(413, f"the body is larger than {MAX_BODY} bytes; send less")
         await self._app(scope, replay(body, receive), send)
 
 
-async def _body(request: Request) -> bytes:
-    """The body, or the beginning of one that is too large."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY:
-            break
-    return body
+# -- checks that a request is about this session -----------------------------------------------------------------------
 
 
-# -- whether something is of this session ----------------------------------------------------------------------------
+async def allow_all(request: Request) -> None:
+    """Allow a request that is about no session."""
 
 
-async def always(request: Request) -> None:
-    """It says nothing of any session."""
-
-
-async def by_path(request: Request) -> None:
-    """A session that the path names."""
+async def check_path(request: Request) -> None:
+    """Check the session that the path names."""
     _check(request, request.path_params["key"])
 
 
-async def by_query(request: Request) -> None:
-    """A session that the query names; one that names none asks for all."""
+async def check_query(request: Request) -> None:
+    """Check the session that the query names. A query without a session asks for all of them, and is refused."""
     _check(request, "".join(request.query_params.getlist("session_key")))
 
 
-async def by_approval(request: Request, desk: DeskDep) -> None:
-    """The session of a question."""
+async def check_approval(request: Request, desk: DeskDep) -> None:
+    """Check the session of an approval."""
     _check(request, (await desk.approvals.get(request.path_params["approval_id"])).session_key)
 
 
-async def by_task(request: Request, desk: DeskDep) -> None:
-    """The session of a task."""
+async def check_task(request: Request, desk: DeskDep) -> None:
+    """Check the session of a task."""
     _check(request, (await desk.tasks.get(request.path_params["task_id"])).session_key)
 
 
@@ -91,25 +75,25 @@ def _check(request: Request, key: str) -> None:
         raise NotFound("session", key)
 
 
-async def questions(desk: DeskDep, request: Request) -> Json:
-    """The open questions of the session."""
-    found = await desk.approvals.list("pending", MOST_QUESTIONS)
+async def list_approvals(desk: DeskDep, request: Request) -> Json:
+    """Return the open approvals of the session."""
     key = request.app.state.session_key
-    return Json({"approvals": [one.snapshot() for one in found if one.session_key == key]})
+    pending = await desk.approvals.list("pending", MAX_APPROVALS)
+    return Json({"approvals": [approval.snapshot() for approval in pending if approval.session_key == key]})
 
 
 Route = tuple[str, str, Callable[..., Any], Callable[..., Awaitable[None]]]
 ROUTES: tuple[Route, ...] = (
-    ("GET", "/me", identity.me, always),
-    ("GET", "/events", events.events, by_query),
-    ("GET", "/usage", now.usage, by_query),
-    ("GET", "/approvals", questions, always),
-    ("GET", "/approvals/{approval_id}", approvals.show, by_approval),
-    ("POST", "/approvals/{approval_id}/approve", approvals.approve, by_approval),
-    ("POST", "/approvals/{approval_id}/deny", approvals.deny, by_approval),
-    ("POST", "/tasks/{task_id}/cancel", tasks.cancel, by_task),
-    ("GET", "/sessions/{key}", sessions.show, by_path),
-    ("GET", "/sessions/{key:path}/messages", sessions.messages, by_path),
-    ("POST", "/sessions/{key:path}/messages", sessions.send, by_path),
-    ("POST", "/sessions/{key:path}/interrupt", sessions.interrupt, by_path),
+    ("GET", "/me", identity.me, allow_all),
+    ("GET", "/events", events.events, check_query),
+    ("GET", "/usage", now.usage, check_query),
+    ("GET", "/approvals", list_approvals, allow_all),
+    ("GET", "/approvals/{approval_id}", approvals.show, check_approval),
+    ("POST", "/approvals/{approval_id}/approve", approvals.approve, check_approval),
+    ("POST", "/approvals/{approval_id}/deny", approvals.deny, check_approval),
+    ("POST", "/tasks/{task_id}/cancel", tasks.cancel, check_task),
+    ("GET", "/sessions/{key}", sessions.show, check_path),
+    ("GET", "/sessions/{key:path}/messages", sessions.messages, check_path),
+    ("POST", "/sessions/{key:path}/messages", sessions.send, check_path),
+    ("POST", "/sessions/{key:path}/interrupt", sessions.interrupt, check_path),
 )

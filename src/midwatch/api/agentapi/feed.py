@@ -1,196 +1,181 @@
-"""The feed of one conversation: what it is now, and each change of it, for everybody who watches.
+"""The feed of one conversation: its state, and every change for everybody who watches.
 
-A message is told again when it has changed, a status and a screen when they differ from the last. Whoever begins to
-watch is first told the whole state. A reader that falls behind is not cut off: of what it has not read yet it gets the
-newest version.
+An event is sent for each message that has changed, and for a status and a screen that differ from the last ones. A new
+reader first gets the whole state. A slow reader is not cut off: of everything it has not read it gets the newest event.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from itertools import zip_longest
+from typing import Any
 
 from midwatch.agents.terminal.format import BLANK
-from midwatch.base.clock import SECOND, iso
+from midwatch.api.agentapi import bodies
+from midwatch.api.sse import LOG, EventStream, Streams
+from midwatch.domain.identity import Actor
 from midwatch.domain.session import MAX_ERRORS
 
-WAITING = 1024
-"""Events a reader may leave unread before older versions of the same thing are dropped."""
-
-Role = Literal["user", "agent"]
-Status = Literal["running", "stable"]
-Level = Literal["warning", "error"]
-
-
-class Said(NamedTuple):
-    """One message. Its `id` is its place in the conversation, from 0."""
-
-    id: int
-    message: str
-    role: Role
-    time: int
-
-
-class Trouble(NamedTuple):
-    """Something that went wrong."""
-
-    message: str
-    level: Level
-    time: int
-
-
-class Told(NamedTuple):
-    """One event: its name, what it is about, and its body with its keys in order."""
-
-    name: Literal["message_update", "status_change", "screen", "agent_error"]
-    about: str
-    body: dict[str, Any]
+MAX_WAITING = 1024
+"""Events that a reader may leave unread before older ones of the same subject are dropped."""
+REPLACED = (bodies.MessageUpdateBody, bodies.ScreenUpdateBody)
+"""Events of which only the last is sent if several of one subject wait in a row."""
+LARGEST_FRAME = 120 * 1024
+"""Bytes of an event; clients read no more than 128 KiB of one."""
+CUT = "\n[cut; GET /messages has it whole]"
+ESCAPES = {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+"""Characters that Go escapes in JSON."""
+STREAM_HEADERS = {
+    "content-type": "text/event-stream",
+    "cache-control": "no-cache, no-store, must-revalidate",
+    "pragma": "no-cache",
+    "expires": "0",
+    "x-accel-buffering": "no",
+    "x-proxy-buffering": "no",
+    "connection": "keep-alive",
+}
 
 
 class Reader:
-    """Somebody who watches: what it has not taken yet."""
+    """The events that one reader has not taken yet."""
 
-    def __init__(self, names: frozenset[str], most: int) -> None:
-        self._names = names
-        self._most = most
-        self._waiting: deque[Told] = deque()
-        self._news = asyncio.Event()
-        self._closed = False
+    def __init__(self, kinds: tuple[type[bodies.EventBody], ...], max_waiting: int) -> None:
+        self.waiting: list[bodies.EventBody] = []
+        self._kinds = kinds
+        self._max_waiting = max_waiting
 
-    def offer(self, told: Told) -> None:
-        """Add an event, if it is one for this reader."""
-        if told.name not in self._names or self._closed:
+    def offer(self, event: bodies.EventBody) -> None:
+        """Add an event, if this reader wants its kind."""
+        if not isinstance(event, self._kinds):
             return
-        if self._waiting and self._waiting[-1].about == told.about and told.name in ("message_update", "screen"):
-            self._waiting.pop()  # nobody has read it, and it is told anew
-        self._waiting.append(told)
-        if len(self._waiting) > self._most:
-            newest = {one.about: one for one in self._waiting}
-            self._waiting = deque(one for one in self._waiting if newest[one.about] is one)
-        self._news.set()
-
-    def close(self) -> None:
-        """Nothing more will come; what waits can still be taken."""
-        self._closed = True
-        self._news.set()
-
-    async def take(self) -> list[Told]:
-        """What has come since; waits for something. Empty when nothing more will come."""
-        await self._news.wait()
-        taken = list(self._waiting)
-        self._waiting.clear()
-        if not self._closed:
-            self._news.clear()
-        return taken
+        if self.waiting and isinstance(event, REPLACED) and self.waiting[-1].subject == event.subject:
+            self.waiting.pop()  # nobody has read it, and the new event says more
+        self.waiting.append(event)
+        if len(self.waiting) > self._max_waiting:
+            newest = {waiting.subject: waiting for waiting in self.waiting}
+            self.waiting = [waiting for waiting in self.waiting if newest[waiting.subject] is waiting]
 
 
 class Feed:
-    """The state of a conversation, and who watches it."""
+    """The state of a conversation, and its readers."""
 
     agent_type: str
-    messages: tuple[Said, ...] = ()
-    status: Status = "running"
+    messages: tuple[bodies.MessageUpdateBody, ...] = ()
+    status: bodies.AgentStatus = "running"
     screen: str = ""
-    errors: tuple[Trouble, ...] = ()
+    errors: tuple[bodies.ErrorBody, ...] = ()
 
-    def __init__(self, agent_type: str, now: Callable[[], int], most_waiting: int = WAITING) -> None:
+    def __init__(self, agent_type: str, max_waiting: int = MAX_WAITING) -> None:
         self.agent_type = agent_type
-        self._now = now
-        self._most_waiting = most_waiting
+        self._max_waiting = max_waiting
         self._readers: set[Reader] = set()
+        self._changed = asyncio.Event()
         self._closed = False
 
     def __len__(self) -> int:
-        """How many watch."""
+        """Return the number of readers."""
         return len(self._readers)
 
-    # -- what happens ------------------------------------------------------------------------------------------------
+    # -- changes -----------------------------------------------------------------------------------------------------
 
-    def emit_messages(self, messages: Sequence[Said]) -> None:
-        """The conversation as it is now: each message that is new or not as it was is told."""
-        for place, said in enumerate(messages):
-            if place >= len(self.messages) or self.messages[place] != said:
-                self._tell(message_update(said))
+    def emit_messages(self, messages: Sequence[bodies.MessageUpdateBody]) -> None:
+        """Set the conversation, and send each message that is new or has changed."""
+        for message, before in zip_longest(messages, self.messages[: len(messages)]):
+            if message is not before and message != before:  # most are the same object, which is quick to see
+                self._send(message)
         self.messages = tuple(messages)
 
-    def emit_status(self, status: Status) -> None:
-        """What the agent does now; told when it is something else."""
+    def emit_status(self, status: bodies.AgentStatus) -> None:
+        """Set what the agent does, and send it if it has changed."""
         if status != self.status:
             self.status = status
-            self._tell(self._status_change())
+            self._send(self._status_change())
 
     def emit_screen(self, screen: str) -> None:
-        """What the terminal shows now; told when it is something else."""
+        """Set what the terminal shows, and send it if it has changed."""
         if screen != self.screen:
             self.screen = screen
-            self._tell(self._shown())
+            self._send(self._screen_update())
 
-    def emit_error(self, message: str, level: Level, time: int | None = None) -> None:
-        """Something went wrong. Always told; the last ones are kept for those who come later."""
-        trouble = Trouble(message, level, self._now() if time is None else time)
-        self.errors = (*self.errors, trouble)[-MAX_ERRORS:]
-        self._tell(_agent_error(trouble))
+    def emit_error(self, message: str, level: bodies.ErrorLevel, time: int) -> None:
+        """Send an error, and keep the last ones for those who come later."""
+        error = bodies.ErrorBody(message=message, level=level, time=time)
+        self.errors = (*self.errors, error)[-MAX_ERRORS:]
+        self._send(error)
 
-    def _tell(self, told: Told) -> None:
+    def _send(self, event: bodies.EventBody) -> None:
         for reader in self._readers:
-            reader.offer(told)
+            reader.offer(event)
+        self._wake_readers()
 
-    # -- who watches -------------------------------------------------------------------------------------------------
+    def _wake_readers(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
-    def subscribe(self, *names: str) -> tuple[Reader, list[Told]]:
-        """A reader of events of these names, and the events that tell the state just before its first one."""
-        reader = Reader(frozenset(names), self._most_waiting)
-        if self._closed:
-            reader.close()
-        else:
-            self._readers.add(reader)
-        return reader, [told for told in self.state() if told.name in names]
+    def _status_change(self) -> bodies.StatusChangeBody:
+        return bodies.StatusChangeBody(status=self.status, agent_type=self.agent_type)
 
-    def unsubscribe(self, reader: Reader) -> None:
-        """It watches no more. Harmless when it does not."""
-        self._readers.discard(reader)
+    def _screen_update(self) -> bodies.ScreenUpdateBody:
+        return bodies.ScreenUpdateBody(screen=self.screen.rstrip(BLANK))
 
-    def state(self) -> list[Told]:
-        """The state as events: messages in order, status, screen, errors."""
-        return [
-            *(message_update(said) for said in self.messages),
-            self._status_change(),
-            self._shown(),
-            *(_agent_error(trouble) for trouble in self.errors),
-        ]
+    # -- readers -----------------------------------------------------------------------------------------------------
 
-    def bodies(self) -> list[dict[str, Any]]:
-        """What is told of each message."""
-        return [message_update(said).body for said in self.messages]
+    async def follow(self, *kinds: type[bodies.EventBody]) -> AsyncGenerator[list[bodies.EventBody], None]:
+        """Yield the state as events of these kinds, then every change. End when the feed is closed."""
+        reader = Reader(kinds, self._max_waiting)
+        self._readers.add(reader)
+        try:
+            yield [event for event in self.state() if isinstance(event, kinds)]
+            while reader.waiting or not self._closed:
+                events, reader.waiting = reader.waiting, []
+                if events:
+                    yield events
+                else:
+                    await self._changed.wait()
+        finally:
+            self._readers.discard(reader)
+
+    def state(self) -> list[bodies.EventBody]:
+        """Return the state as events: messages in order, status, screen, errors."""
+        return [*self.messages, self._status_change(), self._screen_update(), *self.errors]
 
     def close(self) -> None:
-        """Nothing more will happen: readers end when they have read what there is."""
+        """End every reader after the events that it has not taken yet."""
         self._closed = True
-        for reader in self._readers:
-            reader.close()
-        self._readers.clear()
-
-    def _status_change(self) -> Told:
-        return Told("status_change", "status", {"status": self.status, "agent_type": self.agent_type})
-
-    def _shown(self) -> Told:
-        return Told("screen", "screen", {"screen": self.screen.rstrip(BLANK)})
+        self._wake_readers()
 
 
-def message_update(said: Said) -> Told:
-    """The event of a message."""
-    body = {"id": said.id, "role": said.role, "message": said.message, "time": rfc3339(said.time)}
-    return Told("message_update", f"message {said.id}", body)
+class FeedStream(EventStream):
+    """A reply that follows a feed."""
+
+    def __init__(
+        self,
+        events: AsyncGenerator[list[bodies.EventBody], None],
+        streams: Streams,
+        who: Actor,
+        still_allowed: Callable[[], Awaitable[bool]],
+    ) -> None:
+        super().__init__(events, streams, LOG, who.name, still_allowed)
+        self.init_headers(STREAM_HEADERS)
+
+    def _encode(self, event: Any) -> bytes:
+        return encode_event(event)
 
 
-def _agent_error(trouble: Trouble) -> Told:
-    body = {"message": trouble.message, "level": trouble.level, "time": rfc3339(trouble.time)}
-    return Told("agent_error", f"error {trouble.time} {trouble.message}", body)
+def encode_event(event: bodies.EventBody) -> bytes:
+    """Return an event as a frame of a stream. Cut one that is too long for its readers."""
+    data = _to_json(event)
+    size = LARGEST_FRAME
+    while len(data) > LARGEST_FRAME and event.long_field is not None:
+        text = getattr(event, event.long_field)[:size] + CUT
+        data = _to_json(event.model_copy(update={event.long_field: text}))
+        size = size * 2 // 3
+    return b"event: %s\ndata: %s\n\n" % (event.event.encode(), data)
 
 
-def rfc3339(when: int) -> str:
-    """A time as clients expect it: a fraction only where there is one."""
-    told = iso(when) or ""
-    return told.replace(".000000", "") if when % SECOND == 0 else told.rstrip("Z").rstrip("0") + "Z"
+def _to_json(event: bodies.EventBody) -> bytes:
+    text = event.model_dump_json()
+    for char, escape in ESCAPES.items():
+        text = text.replace(char, escape)
+    return text.encode()

@@ -1,110 +1,89 @@
-"""Replies as clients of agentapi know them: JSON that names its schema, and problem documents with their errors."""
+"""Replies in the form of agentapi: JSON that names its schema, and problem documents."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
 
-import orjson
-from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Scope
 
-from midwatch.api.agentapi.feed import Told
+from midwatch.api.agentapi.bodies import ErrorDetail, ErrorModel, LinkedBody
+from midwatch.api.reply import STATUS
+from midwatch.base.errors import MidwatchError
 
 UNEXPECTED = "unexpected error occurred"
 INVALID = "validation failed"
-LARGEST_FRAME = 120 * 1024
-"""Bytes of an event; clients read no more than 128 KiB of one."""
-CUT = "\n[cut; GET /messages has it whole]"
-ESCAPES = {
-    b"<": b"\\u003c",
-    b">": b"\\u003e",
-    b"&": b"\\u0026",
-    "\u2028".encode(): b"\\u2028",
-    "\u2029".encode(): b"\\u2029",
-}
-WAIT = {409: {"retry-after": "1"}, 503: {"retry-after": "2"}, 504: {"retry-after": "1"}}
-
-
-class Detail(NamedTuple):
-    """One thing that is wrong with a request."""
-
-    message: str
-    location: str | None = None
-    value: Any = None
-
-    def told(self) -> dict[str, Any]:
-        """As JSON shows it, without what is empty."""
-        pairs = (("message", self.message), ("location", self.location), ("value", self.value))
-        return {name: value for name, value in pairs if value is not None and value != ""}
+RETRY_AFTER = {409: {"retry-after": "1"}, 503: {"retry-after": "2"}, 504: {"retry-after": "1"}}
 
 
 class Refusal(Exception):
-    """A request that is not carried out: its status, why, and what exactly is wrong."""
+    """A request that is not carried out: the HTTP status, the reason, and each thing that is wrong."""
 
-    def __init__(self, status: int, detail: str, *errors: Detail) -> None:
+    def __init__(self, status: int, detail: str, *errors: ErrorDetail) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
         self.errors = errors
 
 
-def failed(status: int, message: str, *more: str) -> Refusal:
-    """A message that was not sent; `more` says what clients of agentapi do not look for, but people do."""
-    return Refusal(status, UNEXPECTED, Detail(f"failed to send message: {message}"), *map(Detail, more))
+def describe_error(message: str, location: str = "", value: Any = None) -> ErrorDetail:
+    """Return one error of a problem document, without the fields that are empty."""
+    fields = {"message": message, "location": location, "value": value}
+    return ErrorDetail(**{name: field for name, field in fields.items() if field is not None and field != ""})
 
 
-def reply(scope: Scope, name: str, body: Mapping[str, Any], status: int = 200) -> Response:
-    """A JSON reply that names its schema."""
-    problem = status >= 400
-    host = Headers(scope=scope).get("host", "")
+def refuse_message(status: int, reason: str, *more: str) -> Refusal:
+    """Return the refusal of a message that was not sent. Clients know the reason; `more` is for people."""
+    reasons = (f"failed to send message: {reason}", *more)
+    return Refusal(status, UNEXPECTED, *(describe_error(text) for text in reasons))
+
+
+def reply(request: Request, body: LinkedBody, status: int = 200) -> Response:
+    """Return a JSON reply that names its schema."""
+    host = request.headers.get("host", "")
     scheme = "http" if host.startswith(("localhost", "127.0.0.1")) else "https"
-    prefix: str = scope.get("root_path", "")
-    told = {"$schema": f"{scheme}://{host}{prefix}/schemas/{name}.json", **body}
+    path = f"{request.scope.get('root_path', '')}/schemas/{type(body).__name__}.json"
+    linked = body.model_copy(update={"schema_": f"{scheme}://{host}{path}"})
     return Response(
-        orjson.dumps(told) + b"\n",
+        linked.model_dump_json(by_alias=True, exclude_unset=True) + "\n",
         status,
-        media_type="application/problem+json" if problem else "application/json",
-        headers={"link": f'<{prefix}/schemas/{name}.json>; rel="describedBy"', **WAIT.get(status, {})},
+        media_type="application/json" if status < 400 else "application/problem+json",
+        headers={"link": f'<{path}>; rel="describedBy"', **RETRY_AFTER.get(status, {})},
     )
 
 
-def refusal(scope: Scope, refused: Refusal) -> Response:
-    """A problem document."""
-    body: dict[str, Any] = {
-        "title": HTTPStatus(refused.status).phrase, "status": refused.status, "detail": refused.detail
-    }  # fmt: skip
-    if refused.errors:
-        body["errors"] = [error.told() for error in refused.errors]
-    return reply(scope, "ErrorModel", body, refused.status)
+def reply_text(text: str, status: int) -> Response:
+    """Return a reply for people."""
+    return Response(text, status, media_type="text/plain; charset=utf-8")
 
 
-def text_reply(text: str, status: int, **headers: str) -> Response:
-    """A reply for people."""
-    return Response(text, status, headers=headers, media_type="text/plain; charset=utf-8")
+async def handle_refusal(request: Request, error: Exception) -> Response:
+    """Return the problem document of a refusal."""
+    assert isinstance(error, Refusal)
+    body = {"title": HTTPStatus(error.status).phrase, "status": error.status, "detail": error.detail}
+    errors = {"errors": list(error.errors)} if error.errors else {}
+    return reply(request, ErrorModel(**body, **errors), error.status)
 
 
-def frame(told: Told) -> bytes:
-    """An event of a stream. One that would be too long for its readers is cut."""
-    data = _escaped(told.body)
-    field = {"message_update": "message", "agent_error": "message", "screen": "screen"}.get(told.name)
-    size = LARGEST_FRAME
-    while len(data) > LARGEST_FRAME and field is not None:
-        data = _escaped({**told.body, field: told.body[field][:size] + CUT})
-        size = size * 2 // 3
-    return b"event: %s\ndata: %s\n\n" % (told.name.encode(), data)
+def find_status(error: Exception) -> int:
+    """Return the HTTP status of one of our own errors."""
+    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
 
 
-def _escaped(body: Mapping[str, Any]) -> bytes:
-    data = orjson.dumps(body)
-    for char, escape in ESCAPES.items():
-        if char in data:
-            data = data.replace(char, escape)
-    return data
+async def handle_error(request: Request, error: Exception) -> Response:
+    """Return the problem document of one of our own errors."""
+    return await handle_refusal(request, Refusal(find_status(error), str(error)))
 
 
-def frames(told: Sequence[Told]) -> bytes:
-    """Many events."""
-    return b"".join(frame(one) for one in told)
+async def handle_unknown_route(request: Request, error: Exception) -> Response:
+    """Answer a path that does not exist, or a method that it does not have."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return reply_text("404 page not found\n", 404)
+    return Response(status_code=error.status_code, headers=error.headers)
+
+
+HANDLERS: Any = {Refusal: handle_refusal, MidwatchError: handle_error, HTTPException: handle_unknown_route}
+"""How the app answers each class of errors."""

@@ -1,168 +1,163 @@
-"""What `midwatch agentapi server` leaves in files: the conversation, for its next start, and its process id."""
+"""The files of `midwatch agentapi server`: the conversation for its next start, and its process id."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 
-from midwatch.api.agentapi.feed import Said, rfc3339
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ValidationError
+
+from midwatch.api.agentapi.bodies import ConversationRole, Time, check_text
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import AlreadyRunning, HomeUnusable
 
 VERSION = 1
 PRIVATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+MAX_BAD_FILES = 1000
 
 
-class Saved(NamedTuple):
-    """A conversation as it was kept."""
+def parse_time(value: Any) -> Any:
+    """Return a time of a file in microseconds."""
+    return int(datetime.fromisoformat(value).timestamp() * SECOND) if isinstance(value, str) else value
 
-    messages: tuple[Said, ...] = ()
+
+class SavedMessage(BaseModel):
+    """A message in a state file."""
+
+    id: int = 0
+    message: Annotated[str, AfterValidator(check_text)]
+    role: ConversationRole
+    time: Annotated[Time, BeforeValidator(parse_time)]
+
+
+class State(BaseModel):
+    """A conversation in a state file of version 1."""
+
+    version: int = VERSION
+    messages: list[SavedMessage] = []
     initial_prompt: str = ""
     initial_prompt_sent: bool = False
 
+    def to_json(self) -> str:
+        """Return the text of a state file."""
+        return self.model_dump_json() + "\n"
 
-class Unusable(Exception):
-    """The file cannot be taken up, and why."""
+
+class UnusableState(Exception):
+    """The state file cannot be used; the text says why."""
 
 
-def read(text: str) -> Saved:
-    """What a state file of version 1 says, or Unusable."""
+def parse_state(data: bytes) -> State:
+    """Return the state in a file, or raise UnusableState."""
     try:
-        told = json.loads(text)
-        if not isinstance(told, dict):
-            raise ValueError("it is no object")
-        version = told.get("version", 0)
+        fields = json.loads(data.decode())
+        version = fields.get("version", 0)
         if version != VERSION:
-            raise Unusable(f"unsupported state file version {version} (expected {VERSION})")
-        messages = tuple(_said(place, one) for place, one in enumerate(told.get("messages") or ()))
-        return Saved(messages, str(told.get("initial_prompt") or ""), bool(told.get("initial_prompt_sent")))
-    except (ValueError, KeyError, TypeError, RecursionError) as problem:
-        raise Unusable(f"failed to unmarshal state (corrupted or invalid JSON): {problem}") from None
-
-
-def _said(place: int, told: dict[str, Any]) -> Said:
-    role = told["role"]
-    if role not in ("user", "agent"):
-        raise ValueError(f"there is no role {str(role)[:40]!r}")
-    text = str(told["message"])
-    text.encode()  # half a character cannot be shown to anybody
-    return Said(place, text, role, int(datetime.fromisoformat(told["time"]).timestamp() * SECOND))
-
-
-def written(saved: Saved) -> str:
-    """As a state file of version 1."""
-    messages = [
-        {"id": said.id, "message": said.message, "role": said.role, "time": rfc3339(said.time)}
-        for said in saved.messages
-    ]
-    body = {
-        "version": VERSION, "messages": messages, "initial_prompt": saved.initial_prompt,
-        "initial_prompt_sent": saved.initial_prompt_sent,
-    }  # fmt: skip
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")) + "\n"
+            raise UnusableState(f"unsupported state file version {version} (expected {VERSION})")
+        return State.model_validate({name: value for name, value in fields.items() if value is not None})
+    except (ValueError, AttributeError, RecursionError) as problem:
+        reason = problem.errors()[0]["msg"] if isinstance(problem, ValidationError) else problem
+        raise UnusableState(f"failed to unmarshal state (corrupted or invalid JSON): {reason}") from None
 
 
 class StateFile:
-    """The file of one server. What cannot be taken up is kept under another name, and never overwritten."""
+    """The file of one server. A file that cannot be used gets another name, and is never overwritten."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, writable: bool = True) -> None:
         self.path = path
-        self.readable = True
-        self._last = ""
+        self._writable = writable
+        self._text = ""
 
-    def load(self) -> Saved:
-        """What it says; nothing when there is none. Unusable when it cannot be taken up."""
+    def load(self) -> State:
+        """Return the state, which is empty if there is no file. Raise UnusableState if the file cannot be used."""
         try:
-            text = self.path.read_bytes().decode()
+            data = self.path.read_bytes()
         except FileNotFoundError:
-            return Saved()
+            return State()
         except OSError as problem:
-            self.readable = False
-            raise Unusable(f"failed to read state file: {problem.strerror}; it will not be written either") from None
-        except UnicodeDecodeError as problem:
-            aside = self._set_aside()
-            raise Unusable(f"failed to unmarshal state (corrupted or invalid JSON): {problem}; {aside}") from None
+            self._writable = False
+            reason = f"failed to read state file: {problem.strerror}; it will not be written either"
+            raise UnusableState(reason) from None
         try:
-            saved = read(text)
-        except Unusable as problem:
-            raise Unusable(f"{problem}; {self._set_aside()}") from None
-        self._last = written(saved)
-        return saved
+            state = parse_state(data)
+        except UnusableState as problem:
+            raise UnusableState(f"{problem}; {self._set_aside()}") from None
+        self._text = state.to_json()
+        return state
 
     def _set_aside(self) -> str:
-        for number in range(1, 1000):
-            other = self.path.with_name(f"{self.path.name}.bad-{number}")
-            if not other.exists():
-                try:
-                    self.path.rename(other)
-                except OSError as problem:
-                    self.readable = False
-                    return f"it could not be set aside ({problem.strerror}) and will not be written"
+        """Rename the file, and return a sentence about that."""
+        names = (f"{self.path.name}.bad-{number}" for number in range(1, MAX_BAD_FILES))
+        other = next((path for path in map(self.path.with_name, names) if not path.exists()), None)
+        try:
+            if other is not None:
+                self.path.rename(other)
                 return f"it is kept as {other}"
-        self.readable = False
-        return "it stays as it is and will not be written"
+            reason = "there are too many such files"
+        except OSError as problem:
+            reason = str(problem.strerror)
+        self._writable = False
+        return f"it could not be set aside ({reason}) and will not be written"
 
-    def save(self, messages: Sequence[Said], prompt: str, sent: bool) -> None:
-        """Write it, unless that changes nothing. OSError when it cannot be written."""
-        text = written(Saved(tuple(messages), prompt, sent))
-        if text == self._last or not self.readable:
+    def save(self, state: State) -> None:
+        """Write the state if it has changed. Raise OSError if it cannot be written."""
+        text = state.to_json()
+        if text == self._text or not self._writable:
             return
-        place = self.path.resolve()  # what a link leads to is written, and the link stays
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new = place.with_name(f"{place.name}.tmp")
+        path = self.path.resolve()  # the target of a link is written, and the link stays
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = path.with_name(f"{path.name}.tmp")
         with os.fdopen(os.open(new, PRIVATE, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        new.replace(place)
-        self._last = text
+        new.replace(path)
+        self._text = text
 
 
-def prompt_to_send(given: str, saved: Saved) -> tuple[str, bool]:
-    """The initial prompt, and whether it was sent already: one that is new is sent, a known one is not sent twice."""
-    if given and given != saved.initial_prompt:
-        return given, False
-    return saved.initial_prompt, saved.initial_prompt_sent
+def choose_prompt(prompt: str, state: State) -> State:
+    """Return the state with the initial prompt. A new prompt is still to be sent, a known one is not sent again."""
+    if not prompt or prompt == state.initial_prompt:
+        return state
+    return state.model_copy(update={"initial_prompt": prompt, "initial_prompt_sent": False})
 
 
-class PidFile:
-    """Says which process serves; there is one at a time."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def claim(self) -> None:
-        """Write it down, or AlreadyRunning. What a dead process left is overwritten."""
-        try:
-            other = int(self.path.read_text().strip())
-        except (OSError, ValueError):
-            other = 0
-        if other > 0 and other != os.getpid() and _lives(other):
-            raise AlreadyRunning(f"another instance is already running with PID {other} (PID file: {self.path})")
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with os.fdopen(os.open(self.path, PRIVATE, 0o600), "w") as file:
-                file.write(f"{os.getpid()}\n")
-        except OSError as problem:
-            raise HomeUnusable(f"the PID file {self.path} cannot be written: {problem.strerror}.") from None
-
-    def release(self) -> None:
-        """Remove it, if it is still ours."""
-        with contextlib.suppress(OSError, ValueError):
-            if int(self.path.read_text().strip()) == os.getpid():
-                self.path.unlink()
+def claim_pid_file(path: Path) -> None:
+    """Write the id of this process, or raise AlreadyRunning. Overwrite the file of a process that is gone."""
+    pid = _read_pid(path)
+    if pid > 0 and pid != os.getpid() and _is_running(pid):
+        raise AlreadyRunning(f"another instance is already running with PID {pid} (PID file: {path})")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, PRIVATE, 0o600), "w") as file:
+            file.write(f"{os.getpid()}\n")
+    except OSError as problem:
+        raise HomeUnusable(f"the PID file {path} cannot be written: {problem.strerror}.") from None
 
 
-def _lives(pid: int) -> bool:
+def release_pid_file(path: Path) -> None:
+    """Remove the file if it names this process."""
+    if _read_pid(path) == os.getpid():
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _read_pid(path: Path) -> int:
+    try:
+        return int(path.read_text().strip())
+    except (OSError, ValueError):
+        return 0
+
+
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
     except (PermissionError, OverflowError):
         return True
+    except ProcessLookupError:
+        return False
     return True

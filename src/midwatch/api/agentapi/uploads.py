@@ -1,45 +1,63 @@
-"""Files that clients send, for the agent to read: in a folder of their own that goes with the server."""
+"""Files that clients send for the agent to read. They are kept until the server ends."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import tempfile
 import weakref
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
-from midwatch.api.agentapi.checks import File
-from midwatch.api.agentapi.replies import Refusal
+from starlette.requests import Request
 
-MOST = 1024 * 1024 * 1024
+from midwatch.api.agentapi.replies import INVALID, Refusal, describe_error
+from midwatch.api.agentapi.requests import read_body
+
+LARGEST_TOTAL = 1024 * 1024 * 1024
 """Bytes of all files together."""
+LARGEST_FILE = 10 * 1024 * 1024
+LARGEST_FORM = LARGEST_FILE + 64 * 1024
+"""Bytes of a file and of the form around it."""
+LONGEST_NAME = 200
+LONGEST_BOUNDARY = 70
+PARAMETER = re.compile(r'([^=]*)=\s*(?:"([^"\\]*(?:\\.[^"\\]*)*)"?[^;]*|([^;]*));?', re.DOTALL)
+"""A parameter of a header. A quoted one may hold semicolons and escaped quotes."""
+
+
+class UploadedFile(NamedTuple):
+    """A file that a client has sent."""
+
+    name: str
+    content: bytes
 
 
 class Uploads:
-    """Where they are kept."""
+    """A temporary folder for the files of one server. It is made for the first file."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None
         self._size = 0
-        self._gone: weakref.finalize[..., Uploads] | None = None
+        self._remove_folder: weakref.finalize[..., Uploads] | None = None
 
-    async def keep(self, file: File) -> str:
-        """Write it down; the same file again is written once. Its path."""
-        if self._size + len(file.content) > MOST:
+    async def keep(self, file: UploadedFile) -> str:
+        """Write a file and return its path. The same file is written once."""
+        if self._size + len(file.content) > LARGEST_TOTAL:
             raise Refusal(507, "the uploads of this server have no more room; restart it, or send less")
         try:
             return await asyncio.to_thread(self._write, file)
         except OSError as problem:
             raise Refusal(507, f"the file could not be written: {problem.strerror}") from None
 
-    def _write(self, file: File) -> str:
+    def _write(self, file: UploadedFile) -> str:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="agentapi-uploads-"))
-            self._gone = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        place = self._folder / sha256(file.content).hexdigest()[:16]
-        place.mkdir(mode=0o755, exist_ok=True)
-        path = place / file.name
+            self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        folder = self._folder / sha256(file.content).hexdigest()[:16]
+        folder.mkdir(mode=0o755, exist_ok=True)
+        path = folder / file.name
         if not path.exists():
             path.write_bytes(file.content)
             path.chmod(0o644)
@@ -47,6 +65,86 @@ class Uploads:
         return str(path)
 
     def close(self) -> None:
-        """Remove them all."""
-        if self._gone is not None:
-            self._gone()
+        """Remove all files."""
+        if self._remove_folder is not None:
+            self._remove_folder()
+
+
+# -- forms -----------------------------------------------------------------------------------------------------------
+
+
+async def read_upload(request: Request) -> UploadedFile:
+    """Return the file of POST /upload, or raise Refusal."""
+    body = await read_body(request, LARGEST_FORM)
+    if len(body) > LARGEST_FORM:
+        raise refuse_large_file()
+    return parse_upload(body, request.headers.get("content-type"))
+
+
+def parse_upload(body: bytes, media: str | None) -> UploadedFile:
+    """Return the file of a form, or raise Refusal."""
+    kind, _, parameters = (media or "").partition(";")
+    if kind.strip().lower() != "multipart/form-data":
+        raise refuse_form("request Content-Type isn't multipart/form-data")
+    boundary = parse_parameters(parameters).get("boundary", "")
+    if not 0 < len(boundary) <= LONGEST_BOUNDARY:
+        raise refuse_form("no multipart boundary param in Content-Type")
+    files = parse_form(body, boundary.encode())
+    if len(files) != 1:
+        reason = "Multiple files received but only one was expected" if files else "File required"
+        raise Refusal(422, INVALID, describe_error(reason, "file"))
+    if len(files[0].content) > LARGEST_FILE:
+        raise refuse_large_file()
+    return files[0]
+
+
+def parse_form(body: bytes, boundary: bytes) -> list[UploadedFile]:
+    """Return the files of a form that are called `file`; leave out everything else."""
+    parts = (b"\r\n" + body).split(b"\r\n--" + boundary)
+    if len(parts) < 2 or not parts[-1].startswith(b"--"):
+        raise refuse_form("multipart: NextPart: EOF")
+    files: list[UploadedFile] = []
+    for part in parts[1:-1]:
+        head, gap, content = part.partition(b"\r\n\r\n")
+        if not gap:
+            raise refuse_form("multipart: malformed part")
+        parameters: dict[str, str] = {}
+        for line in head.decode("utf-8", "replace").split("\r\n"):
+            if line.partition(":")[0].strip().lower() == "content-disposition":
+                parameters = parse_parameters(line.partition(";")[2])
+                break
+        if "filename" in parameters:
+            name = clean_file_name(parameters["filename"])
+            if parameters.get("name") == "file":
+                files.append(UploadedFile(name, content))
+    return files
+
+
+def parse_parameters(text: str) -> dict[str, str]:
+    """Return the parameters of a header. Of two with one name the first counts."""
+    parameters: dict[str, str] = {}
+    end = 0
+    while match := PARAMETER.match(text, end):
+        name, quoted, plain = match.groups("")
+        parameters.setdefault(name.strip().lower(), re.sub(r'\\(["\\])', r"\1", quoted) or plain.strip())
+        end = match.end()
+    return parameters
+
+
+def clean_file_name(path: str) -> str:
+    """Return the last part of a path that a client has named, or raise Refusal if that is not a file's name."""
+    name = "".join(char for char in path.rpartition("/")[2] if char.isprintable())
+    name = name.encode()[-LONGEST_NAME:].decode(errors="ignore")
+    if name in ("", ".", ".."):
+        raise Refusal(422, INVALID, describe_error("File required", "file"))
+    return name
+
+
+def refuse_large_file() -> Refusal:
+    """Return the refusal of a file above the limit."""
+    return Refusal(400, "file size exceeds 10MB limit")
+
+
+def refuse_form(reason: str) -> Refusal:
+    """Return the refusal of a form that cannot be read."""
+    return Refusal(422, INVALID, describe_error(f"cannot read multipart form: {reason}", "body"))

@@ -1,0 +1,383 @@
+"""Follow a session for its agentapi clients: its messages by number, whether it waits for input, and how to speak."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+
+from midwatch.agents.terminal.format import BLANK, agent_type, format_agent_message
+from midwatch.agents.terminal.sending import clean
+from midwatch.api.agentapi.bodies import ConversationRole, MessageUpdateBody, Transport
+from midwatch.api.agentapi.feed import Feed
+from midwatch.api.events import watched
+from midwatch.base.errors import AgentError, Conflict, InvalidInput, MidwatchError, StoreError
+from midwatch.desk.desk import Desk
+from midwatch.domain.agent import Screenshot
+from midwatch.domain.event import Event, EventFilter
+from midwatch.domain.session import Session
+from midwatch.domain.watch_state import SessionState
+from midwatch.live.bus import Shown
+
+PAGE = 500
+PUBLISH_SECONDS = 0.1
+PUBLISH_CHARACTERS = 40_000
+"""Characters per second of a message that is being written. It is sent whole each time, so a long one is sent less
+often."""
+FIRST_PAUSE, LAST_PAUSE = 0.05, 0.5
+"""Seconds between looks at a terminal that is not ready yet; they grow."""
+REACTION_SECONDS = 20.0
+MAX_FOLLOWERS = 100
+GREETING = ""
+"""The id of the first message, which is the screen that the agent started with."""
+
+log = logging.getLogger("midwatch.agentapi")
+
+
+class NotTaken(Exception):
+    """The agent did not react to a message."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """The progress of one task of the session."""
+
+    begun: bool = False
+    reacted: bool = False
+    ended: bool = False
+    error: str | None = None
+
+
+class SessionFollower:
+    """One session that is followed. Its clients see `feed`."""
+
+    def __init__(
+        self, desk: Desk, session: Session, *, kind: str, needs_terminal: bool = False, resumed: bool = False
+    ) -> None:
+        """With `needs_terminal` the agent waits for input only if its terminal is open. A conversation that is
+        `resumed` begins with its old messages, not with a greeting."""
+        self.key = session.key
+        self.transport: Transport = "pty" if kind == "terminal" else "acp"
+        self.feed = Feed(_find_agent_type(desk, session))
+        self.program_ended = asyncio.Event()
+        """Set when the program in the terminal has ended."""
+        self.exit: tuple[int | None, str] | None = None
+        """Exit code and last screen of the program, if it ended while it worked."""
+        self._desk = desk
+        self._needs_terminal = needs_terminal
+        self._messages: dict[str, MessageUpdateBody] = {}
+        self._drafts: dict[str, str] = {}
+        self._greets = self.transport == "pty" and not resumed
+        if self._greets:
+            self._set_message(GREETING, "agent", "", session.created_at)
+        self._last_number = 0
+        self._last_error = 0
+        self._turns: dict[str, Turn] = {}
+        self._open_tasks: set[str] = set()
+        self._sending = False
+        self._screenshot: Screenshot | None = None
+        self._was_open = False
+        self._look_again = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._publishing: asyncio.TimerHandle | None = None
+        self._published_at = 0.0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- start and end -----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Follow the session; return when its state is known."""
+        batches = await watched(self._desk, EventFilter(session_key=self.key), None)
+        known = asyncio.Event()
+
+        async def follow() -> None:
+            try:
+                async with aclosing(batches):
+                    async for batch in batches:
+                        for event in batch:
+                            await self._handle(event)
+                        known.set()
+            except StoreError as problem:
+                log.warning("session %s is no longer followed: %s", self.key, problem)
+            finally:
+                known.set()
+                self.feed.close()
+                looking.cancel()
+
+        looking = asyncio.create_task(self._keep_looking())
+        self._tasks = [asyncio.create_task(follow()), looking]
+        await known.wait()
+        await self._look()
+
+    async def close(self) -> None:
+        """Stop following the session."""
+        if self._publishing is not None:
+            self._publishing.cancel()
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        self.feed.close()
+
+    @property
+    def following(self) -> bool:
+        """Return whether it still gets the events of its session."""
+        return bool(self._tasks) and not self._tasks[0].done()
+
+    # -- what clients do ---------------------------------------------------------------------------------------------
+
+    async def open_terminal(self) -> None:
+        """Start the program in the terminal, or raise AgentError."""
+        await self._desk.terminals.open(self.key)
+        self._was_open = True
+        self._look_again.set()
+
+    async def send_message(self, text: str, *, actor: str | None = None) -> None:
+        """Send a message and wait until the agent reacts. Raise Conflict if the agent does not wait for input, NotTaken
+        if it does not react, AgentError if it fails at once."""
+        if not clean(text):
+            raise InvalidInput("message must not be empty", field="content")
+        if self.feed.status != "stable" or self._sending:
+            raise Conflict("message can only be sent when the agent is waiting for user input")
+        self._sending = True
+        self._turns.clear()
+        self._update_status()
+        try:
+            task = await self._desk.sessions.send(self.key, text, actor=actor)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REACTION_SECONDS):
+                    await self._wait_until(lambda: self._has_reacted(task.id))
+        finally:
+            self._sending = False
+            self._update_status()
+        turn = self._turns.get(task.id)
+        if turn is not None and turn.ended and turn.error is not None and not turn.reacted:
+            raise AgentError(turn.error) if self._screenshot is None else NotTaken(turn.error)
+
+    async def type_keys(self, keys: str) -> None:
+        """Type into the terminal, whatever the agent does."""
+        await self._desk.terminals.send_keys(self.key, keys.encode())
+        self._look_again.set()
+
+    async def wait_until_stable(self) -> None:
+        """Return once the agent waits for input."""
+        await self._wait_until(lambda: self.feed.status == "stable" and not self._sending)
+
+    async def _wait_until(self, reached: Callable[[], bool]) -> None:
+        while not reached():
+            changed = self._changed
+            self._look_again.set()
+            await changed.wait()
+
+    def _has_reacted(self, task_id: str) -> bool:
+        turn = self._turns.get(task_id)
+        if turn is None or turn.ended or turn.reacted:
+            return turn is not None
+        if self.transport != "pty":
+            return turn.begun
+        shot = self._screenshot
+        busy = shot is not None and (shot.status == "asking" or (shot.status == "busy" and shot.evidence != "reaction"))
+        return turn.begun and busy
+
+    # -- events of the session ---------------------------------------------------------------------------------------
+
+    async def _handle(self, event: Event | Shown) -> None:
+        if isinstance(event, Shown):
+            await self._load(event)
+            return
+        payload, turn = event.payload, self._find_turn(event.task_id)
+        if event.kind == "message_update":
+            if payload["role"] in ("user", "agent"):
+                self._drafts.pop(payload["message_id"], None)
+                if payload["role"] == "user":
+                    turn.begun = True
+                    self.feed.emit_status("running")
+                self._set_message(payload["message_id"], payload["role"], payload["message"], event.time)
+                self._publish()
+        elif event.kind == "message_delta":
+            turn.reacted = True
+            self._extend_draft(payload["message_id"], payload["offset"], payload["text"])
+        elif event.kind == "screen_update":
+            self._show_screen(payload["screen"], event.time)
+        elif event.kind == "agent_error":
+            self._last_error = event.time
+            self.feed.emit_error(payload["message"], payload["level"], event.time)
+        elif event.kind == "agent_exited":
+            self.exit = payload["code"], payload["screen"] or ""
+            self.program_ended.set()
+        elif event.kind == "task_submitted" and event.task_id:
+            self._open_tasks.add(event.task_id)
+        elif event.kind == "task_finished":
+            self._open_tasks.discard(event.task_id or "")
+            turn.ended, turn.error = True, payload.get("error")
+        self._update_status()
+
+    async def _load(self, shown: Shown) -> None:
+        """Take over the state of the session in the store. This also happens after some events were lost."""
+        state = shown.state
+        assert isinstance(state, SessionState)
+        while page := await self._desk.sessions.messages(self.key, self._last_number, PAGE):
+            for message in page:
+                if message.role in ("user", "agent"):
+                    role: ConversationRole = "user" if message.role == "user" else "agent"
+                    self._set_message(message.id, role, message.text, message.time)
+            self._last_number = page[-1].number
+        for fault in state.errors:
+            if fault.time > self._last_error:
+                self.feed.emit_error(fault.message, "warning" if fault.level == "warning" else "error", fault.time)
+                self._last_error = fault.time
+        self._drafts.update({draft.message_id: draft.text for draft in shown.partial})
+        self._open_tasks = {task.id for task in (*state.queue, *((state.running,) if state.running else ()))}
+        if shown.screen is not None:
+            self._show_screen(shown.screen, self._desk.clock.now())
+        self._publish()
+        self._update_status()
+
+    def _find_turn(self, task_id: str | None) -> Turn:
+        """Return the turn of a task. Only those that begin while a message is sent are remembered."""
+        return self._turns.setdefault(task_id, Turn()) if task_id and self._sending else Turn()
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def _set_message(self, message_id: str, role: ConversationRole, text: str, time: int) -> None:
+        known = self._messages.get(message_id)
+        if known is None or known.message != text:
+            number = known.id if known else len(self._messages)
+            self._messages[message_id] = MessageUpdateBody(id=number, role=role, message=text, time=time)
+
+    def _show_screen(self, screen: str, time: int) -> None:
+        self.feed.emit_screen(screen)
+        self._set_greeting(screen, time)
+        self._look_again.set()
+
+    def _set_greeting(self, screen: str, time: int) -> None:
+        """Make the screen the first message, until somebody speaks."""
+        if self._greets and len(self._messages) == 1:
+            text = format_agent_message(self.feed.agent_type, screen, "").rstrip(BLANK)
+            self._set_message(GREETING, "agent", text, time)
+            self._publish_soon(len(text))
+
+    def _extend_draft(self, message_id: str, offset: int, text: str) -> None:
+        """Add to a message. Leave out what does not fit: the whole message comes later."""
+        draft = self._drafts.get(message_id, "")
+        if offset <= len(draft):
+            self._drafts[message_id] = draft[:offset] + text
+            self._publish_soon(len(self._drafts[message_id]))
+
+    def _publish_soon(self, size: int) -> None:
+        if self._publishing is None:
+            loop = asyncio.get_running_loop()
+            due = self._published_at + max(PUBLISH_SECONDS, size / PUBLISH_CHARACTERS)
+            self._publishing = loop.call_at(max(due, loop.time()), self._publish)
+
+    def _publish(self) -> None:
+        if self._publishing is not None:
+            self._publishing.cancel()
+            self._publishing = None
+        self._published_at = asyncio.get_running_loop().time()
+        for message_id, text in self._drafts.items():
+            self._set_message(message_id, "agent", text, self._desk.clock.now())
+        self.feed.emit_messages(tuple(self._messages.values()))
+
+    # -- status ------------------------------------------------------------------------------------------------------
+
+    def _update_status(self) -> None:
+        """Work out the status, and wake everybody who waits for a change."""
+        ready = self._screenshot.status == "idle" if self._screenshot is not None else not self._needs_terminal
+        stable = not self._open_tasks and not self._sending and (ready or self.transport != "pty")
+        if stable and self._publishing is not None:
+            self._publish()  # clients get every message before they hear that the agent waits
+        self.feed.emit_status("stable" if stable else "running")
+        if not stable:
+            self._look_again.set()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _keep_looking(self) -> None:
+        """Look at the terminal whenever it may have changed, and until it waits for input."""
+        pause = FIRST_PAUSE
+        while True:
+            self._look_again.clear()
+            if self._sending or not self._open_tasks:
+                await self._look()
+            unsettled = self._sending or (not self._open_tasks and self.feed.status != "stable")
+            try:
+                async with asyncio.timeout(pause if unsettled else None):
+                    await self._look_again.wait()
+                pause = FIRST_PAUSE
+            except TimeoutError:
+                pause = min(2 * pause, LAST_PAUSE)
+
+    async def _look(self) -> None:
+        if self.transport != "pty":
+            return
+        before = self._screenshot
+        try:
+            self._screenshot = shot = await self._desk.terminals.screenshot(self.key)
+        except MidwatchError:
+            self._screenshot = shot = None
+        if shot is not None:
+            self._was_open = True
+            self.feed.emit_screen(shot.text)
+            self._set_greeting(shot.text, self._desk.clock.now())
+        elif self._was_open and not self._open_tasks:
+            self.program_ended.set()
+        if (shot and (shot.status, shot.evidence)) != (before and (before.status, before.evidence)):
+            self._update_status()
+
+
+class SessionFollowers:
+    """The followers of all sessions that clients have asked for."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._followers: dict[str, SessionFollower] = {}
+        self._starting = asyncio.Lock()
+
+    async def find(self, key: str) -> SessionFollower:
+        """Return the follower of a session; start one if there is none. Raise NotFound if there is no session."""
+        follower = self._find_started(key)
+        if follower is None:
+            async with self._starting:
+                follower = self._find_started(key) or await self._start(key)
+        return follower
+
+    def _find_started(self, key: str) -> SessionFollower | None:
+        follower = self._followers.get(key)
+        return follower if follower is not None and follower.following else None
+
+    async def _start(self, key: str) -> SessionFollower:
+        session = (await self._desk.sessions.get(key)).session
+        follower = SessionFollower(self._desk, session, kind=await find_kind(self._desk, session))
+        await follower.start()
+        self._followers[key] = follower
+        await self._make_room()
+        return follower
+
+    async def _make_room(self) -> None:
+        """Close followers without readers while there are too many. The newest stays."""
+        for key, follower in list(self._followers.items())[:-1]:
+            if len(self._followers) <= MAX_FOLLOWERS:
+                return
+            if not len(follower.feed):
+                del self._followers[key]
+                await follower.close()
+
+
+async def find_kind(desk: Desk, session: Session) -> str:
+    """Return the kind of a session's agent. If the agent works in another process, look whether it has a terminal."""
+    agent = desk.agents.get(session.agent)
+    if agent is not None:
+        return agent.kind
+    with suppress(MidwatchError):
+        await desk.terminals.screenshot(session.key)
+        return "terminal"
+    return ""
+
+
+def _find_agent_type(desk: Desk, session: Session) -> str:
+    options = getattr(desk.agents.get(session.agent), "options", None)
+    return agent_type(str(getattr(options, "profile", None) or session.agent))

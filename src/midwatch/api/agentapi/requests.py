@@ -1,0 +1,85 @@
+"""Messages of agentapi clients: read and check the body, and refuse it in the words that clients know."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from starlette.requests import Request
+
+from midwatch.api.agentapi.bodies import ErrorDetail, MessageRequestBody
+from midwatch.api.agentapi.replies import INVALID, Refusal, describe_error
+
+LARGEST_BODY = 1024 * 1024
+LONGEST_ECHO = 2000
+FLAWS = {
+    "missing": "expected required property {name} to be present",
+    "extra_forbidden": "unexpected property",
+    "model_type": "expected object",
+    "string_type": "expected string",
+    "literal_error": 'expected value to be one of "user, raw"',
+}
+"""The words of agentapi for the kinds of errors that pydantic knows."""
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """Return the body. Of one that is larger than the limit, return only its beginning."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        parts.append(part)
+        size += len(part)
+        if size > limit:
+            break
+    return b"".join(parts)
+
+
+async def read_message(request: Request) -> MessageRequestBody:
+    """Return the body of POST /message, or raise Refusal."""
+    return parse_message(await read_body(request, LARGEST_BODY), request.headers.get("content-type"))
+
+
+def parse_message(body: bytes, media: str | None) -> MessageRequestBody:
+    """Return a message from its JSON, or raise Refusal."""
+    if len(body) >= LARGEST_BODY:
+        raise Refusal(413, f"request body is too large limit={LARGEST_BODY} bytes")
+    if not body:
+        raise Refusal(400, "request body is required")
+    echo = body[:LONGEST_ECHO].decode("utf-8", "replace")
+    kind = (media or "application/json").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise Refusal(415, INVALID, describe_error(f"unknown content type: {kind}", "body", echo))
+    try:
+        fields = json.loads(body.decode())
+    except (ValueError, RecursionError) as problem:
+        raise Refusal(400, INVALID, describe_error(explain_bad_json(problem), "body", echo)) from None
+    try:
+        return MessageRequestBody.model_validate(fields)
+    except ValidationError as problem:
+        raise Refusal(422, INVALID, *(describe_flaw(flaw, fields) for flaw in problem.errors())) from None
+
+
+def explain_bad_json(problem: Exception) -> str:
+    """Return why a text is not JSON, in the words of Go."""
+    if not isinstance(problem, json.JSONDecodeError):
+        return "invalid UTF-8 in JSON input" if isinstance(problem, UnicodeDecodeError) else "exceeded max depth"
+    if problem.pos >= len(problem.doc.rstrip()):
+        return "unexpected end of JSON input"
+    return f"invalid character {problem.doc[problem.pos]!r} looking for beginning of value"
+
+
+def describe_flaw(flaw: ErrorDetails, fields: Any) -> ErrorDetail:
+    """Return an error of pydantic as agentapi describes it."""
+    kind, value, name = flaw["type"], flaw["input"], "".join(map(str, flaw["loc"]))
+    location = f"body.{name}"
+    if kind == "literal_error" and not isinstance(value, str):
+        kind = "string_type"
+    if kind not in FLAWS:
+        return describe_error("expected text in UTF-8", location)
+    if kind in ("missing", "model_type"):
+        location = "body"
+    if kind == "extra_forbidden":
+        value = fields
+    return describe_error(FLAWS[kind].format(name=name), location, value)
