@@ -38,7 +38,7 @@ NOTE = "<p><em>The text goes on; only its beginning is shown as a page.</em></p>
 logger = logging.getLogger(__name__)
 
 
-async def page_of(text: str) -> str:
+async def to_html(text: str) -> str:
     """`render`, without holding up others for a long text."""
     return render(text) if len(text) <= QUICK_CHARACTERS else await asyncio.to_thread(render, text)
 

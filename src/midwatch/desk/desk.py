@@ -27,13 +27,17 @@ from midwatch.programs.git import GitProgram
 from midwatch.services.agent_registry import AgentRegistry, Living
 from midwatch.services.alerts import Alerts
 from midwatch.services.approvals import Approvals
+from midwatch.services.authorization import Authorization
 from midwatch.services.automation_transfer import AutomationTransfer
 from midwatch.services.automations import Automations
+from midwatch.services.events import Events
 from midwatch.services.goals import Goals
+from midwatch.services.handoff_requests import HandoffRequests
 from midwatch.services.handoffs import Handoffs
 from midwatch.services.notifications import Notifications
 from midwatch.services.rules import Policies, Rules
 from midwatch.services.sessions import Sessions
+from midwatch.services.system import System
 from midwatch.services.task_endings import TaskEndings
 from midwatch.services.tasks import Limits, Tasks
 from midwatch.services.terminals import Terminals
@@ -71,6 +75,7 @@ class Desk:
         self.relay = relay_of(settings, self._id)
         self.bus = Bus(store, clock, self.relay)
         self.roster = AgentRegistry(agents, settings.default_agent, self.living, advice)
+        authorization = Authorization(store, self.roster.terms_of, settings.manage_tasks)
         self.tasks = Tasks(
             store,
             clock,
@@ -81,9 +86,13 @@ class Desk:
             wait_finished=self.bus.finished,
             default_route=settings.notify,
             settle=lambda ended: self.settlements.after(Ended(ended)),
+            authorization=authorization,
         )
+        self.events = Events(store)
+        self.system = System(store, clock, self.tasks, self.approvals, home.path)
+        host = socket.gethostname()
         self.worktrees = Worktrees(
-            store, clock, GitProgram(), home=str(home.worktrees), host=socket.gethostname(), lock=home.lock
+            store, clock, GitProgram(), authorization, home=str(home.worktrees), host=host, lock=home.lock
         )
         self.sessions = Sessions(store, clock, self.tasks, self._pause_automation)
         self.terminals = Terminals(store, agents, self.relay, self._child_env)
@@ -93,6 +102,7 @@ class Desk:
         self.snapshots = AutomationTransfer(store, clock, self.tasks, self.notifications.check_route)
         self.goals = Goals(store, clock, self.tasks, *about, settings.goals.defaults())
         self.handoffs = build_handoffs(settings, store, clock, self.roster, self._id)
+        self.handoff_requests = HandoffRequests(store, self.tasks, self.handoffs)
         self.routines = Routines(clock, lambda: False)
         self.subscriptions = Subscriptions(store, self.bus, clock)
         self.hooks = Hooks(store, self.subscriptions)

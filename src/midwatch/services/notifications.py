@@ -13,6 +13,7 @@ from midwatch.base.errors import Conflict, InvalidInput, NotFound
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.channel import TYPING_SECONDS, Channel, Delivery, Route, Status
 from midwatch.domain.event import DeliveryRetried, event
+from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.store import Store
 
 
@@ -43,18 +44,17 @@ class Notifications:
             raise NotFound("delivery", delivery_id)
         return found
 
-    async def retry(self, delivery_id: str, *, actor: str | None = None) -> Delivery:
+    async def retry(self, delivery_id: str, *, actor: AnyActor = None) -> Delivery:
         """Try a failed one again, as if it had never been tried."""
         found = await self.get(delivery_id)
         if found.status != "failed":
             raise Conflict(f"delivery {found.id} is {found.status}; only a failed one can be tried again.")
         now = self._clock.now()
         fields = {"status": "pending", "attempts": 0, "due_at": now, "error": None}
-        told = DeliveryRetried(delivery_id=found.id, channel=found.channel, notice=found.notice)
-        again = Update("delivery", found.id, fields, {"status": "failed"})
-        await self._store.apply(
-            Changes(updates=(again,), events=(event(told, now, task_id=found.task_id, actor=actor),))
-        )
+        payload = DeliveryRetried(delivery_id=found.id, channel=found.channel, notice=found.notice)
+        update = Update("delivery", found.id, fields, {"status": "failed"})
+        retried = event(payload, now, task_id=found.task_id, actor=actor_name(actor))
+        await self._store.apply(Changes(updates=(update,), events=(retried,)))
         return await self.get(delivery_id)
 
     async def list(
