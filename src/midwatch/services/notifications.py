@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import Conflict, InvalidInput, NotFound
@@ -65,35 +64,21 @@ class Notifications:
 
     @asynccontextmanager
     async def typing(self, route: str | None) -> AsyncIterator[None]:
-        """Show on the route's channel that somebody is at work, until the block ends. A failing channel is ignored."""
+        """Show on the channel of a route that somebody is at work, until the block ends. Ignore a channel that fails or
+        is slow."""
         parsed = Route.parse(route) if route else None
         channel = self._channels.get(parsed.channel) if parsed else None
-        if channel is None or parsed is None:
-            yield
-            return
-        async with _Harmless(channel, parsed.target):
-            yield
-
-
-class _Harmless:
-    """A channel's typing sign whose failures and slowness the block inside never sees."""
-
-    def __init__(self, channel: Channel, target: str | None) -> None:
-        self._channel = channel
-        self._target = target
-        self._sign: AbstractAsyncContextManager[None] | None = None
-
-    async def __aenter__(self) -> None:
-        try:
-            sign = self._channel.typing(self._target)
-            async with asyncio.timeout(TYPING_SECONDS):
-                await sign.__aenter__()
-            self._sign = sign
-        except Exception:
-            self._sign = None
-
-    async def __aexit__(self, *problem: Any) -> None:
-        if self._sign is not None:
+        sign: AbstractAsyncContextManager[None] | None = None
+        if channel is not None and parsed is not None:
             with suppress(Exception):
+                entering = channel.typing(parsed.target)
                 async with asyncio.timeout(TYPING_SECONDS):
-                    await self._sign.__aexit__(None, None, None)
+                    await entering.__aenter__()
+                sign = entering
+        try:
+            yield
+        finally:
+            if sign is not None:
+                with suppress(Exception):
+                    async with asyncio.timeout(TYPING_SECONDS):
+                        await sign.__aexit__(None, None, None)
