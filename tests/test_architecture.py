@@ -72,6 +72,16 @@ def test_sql_is_only_in_the_stores() -> None:
                     assert not start.startswith(("SELECT ", "INSERT INTO", "UPDATE ", "DELETE FROM", "CREATE TABLE"))
 
 
+def test_routes_ask_services_and_have_no_rule_of_their_own() -> None:
+    """The guard is no route: it says which requests reach one."""
+    for path in FILES:
+        if room(path) == "api" and path.name != "guard.py":
+            text = path.read_text()
+            assert "raise Forbidden" not in text, path.name
+            for node in ast.walk(ast.parse(text)):
+                assert getattr(node, "attr", None) != "store", f"{path.relative_to(SOURCE)}:{node.lineno}"
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_nothing_grows_large(path: Path) -> None:
     text = path.read_text()

@@ -24,6 +24,7 @@ from midwatch.base.clock import SECOND, Timer
 from midwatch.base.errors import AgentError, MidwatchError, TransientError
 from midwatch.base.home import Home
 from midwatch.desk.config import Settings
+from midwatch.desk.foundation import Setup
 from midwatch.domain.agent import AgentTerms, TurnResult, Usage
 from midwatch.domain.event import MessageUpdate, ToolExecEnd, ToolExecStart
 from midwatch.domain.store import Commit
@@ -261,7 +262,7 @@ class World:
         }
         agents: dict[str, Any] = {name: Moody(self, name, said) for name, said in terms.items()}
         about = (self.settings, self.home, self.store, agents, {"there": self.channel}, self.clock_of_life)
-        self.desk = Life(*about, role="up", pace=LONG_NAPS)
+        self.desk = Life(Setup(*about), role="up", pace=LONG_NAPS)
         self.lives.append(self.desk)
         await self.desk.begin()
 

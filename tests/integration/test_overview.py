@@ -17,10 +17,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from midwatch.agents.function import FunctionAgent
-from midwatch.api.system import check_answers
+from midwatch.base.clock import SystemClock
 from midwatch.base.errors import AgentError, StoreUnavailable
 from midwatch.domain.agent import AgentTerms, Turn, TurnResult, Usage
 from midwatch.domain.event import EventFilter, TaskProgress
+from midwatch.services.system import System
 from midwatch.testing import RecordingChannel
 from servers import eventually
 from serving import Served, serving
@@ -304,10 +305,7 @@ async def test_ready_needs_no_token_and_says_when_the_database_is_gone(served: S
             async def log_bounds(self) -> None:
                 raise StoreUnavailable("no such host secret.example")
 
-            def __getattr__(self, name: str) -> Any:
-                return getattr(store, name)
-
-        store, served.runtime.store = served.runtime.store, Gone()
+        served.runtime.system = system_on(Gone())
         reply = await stranger.get("/ready")
         assert (reply.status_code, reply.json()["code"]) == (503, "store_unavailable")
         assert int(reply.headers["retry-after"]) > 0
@@ -316,13 +314,18 @@ async def test_ready_needs_no_token_and_says_when_the_database_is_gone(served: S
         assert (await stranger.get("/metrics")).status_code == 401
 
 
+def system_on(store: Any) -> System:
+    """Return the service on a store that only answers where its log ends."""
+    return System(store, SystemClock(), tasks=None, approvals=None, home=Path())  # type: ignore[arg-type]
+
+
 async def test_a_database_that_does_not_answer_in_time_is_not_ready() -> None:
     class Stuck:
         async def log_bounds(self) -> None:
             await asyncio.Event().wait()
 
     with pytest.raises(StoreUnavailable, match="does not answer"):
-        await check_answers(Stuck(), 0.05)
+        await system_on(Stuck()).check_ready(0.05)
 
 
 async def test_ready_does_not_blame_the_database_for_what_this_process_did_meanwhile() -> None:
@@ -334,7 +337,7 @@ async def test_ready_does_not_blame_the_database_for_what_this_process_did_meanw
             for _ in range(5):  # it takes some turns of the loop until that is known
                 await asyncio.sleep(0)
 
-    await check_answers(Busy(), 1.0)
+    await system_on(Busy()).check_ready(1.0)
 
 
 async def test_metrics_are_what_prometheus_reads(served: Served) -> None:

@@ -561,24 +561,24 @@ async def test_the_first_source_message_counts(automations: Automations, store: 
 async def test_only_its_creator_manages_it_unless_all_may(automations: Automations) -> None:
     made = await automations.create("x", every=3600, actor="ann")
     acts: list[Callable[[Actor], Awaitable[object]]] = [
-        lambda who: automations.patch(made.id, {"title": "x"}, may=who),
-        lambda who: automations.pause(made.id, may=who),
-        lambda who: automations.resume(made.id, may=who),
-        lambda who: automations.run(made.id, may=who),
-        lambda who: automations.delete(made.id, may=who),
+        lambda who: automations.patch(made.id, {"title": "x"}, actor=who),
+        lambda who: automations.pause(made.id, actor=who),
+        lambda who: automations.resume(made.id, actor=who),
+        lambda who: automations.run(made.id, actor=who),
+        lambda who: automations.delete(made.id, actor=who),
     ]
     for act in acts:
         with pytest.raises(Forbidden, match="belongs to ann"):
             await act(BOB)
     assert await automations.get(made.id) == made
-    await automations.patch(made.id, {"manage_mode": "scope_all"}, may=ANN)
+    await automations.patch(made.id, {"manage_mode": "scope_all"}, actor=ANN)
     with pytest.raises(Forbidden):  # everybody's to manage, but not to take away
-        await automations.patch(made.id, {"manage_mode": "creator_only"}, may=BOB)
+        await automations.patch(made.id, {"manage_mode": "creator_only"}, actor=BOB)
     for act in acts:
         await act(BOB)
-    await automations.resume(made.id, may=BOB)
-    await automations.patch(made.id, {"manage_mode": "creator_only"}, may=ANN)
+    await automations.resume(made.id, actor=BOB)
+    await automations.patch(made.id, {"manage_mode": "creator_only"}, actor=ANN)
     with pytest.raises(Forbidden):
-        await automations.pause(made.id, may=BOB)
+        await automations.pause(made.id, actor=BOB)
     for act in acts[:3]:
         await act(Actor("root", "owner"))

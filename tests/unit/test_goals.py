@@ -457,16 +457,16 @@ async def test_manage_mode_is_enforced(desk: Desk, deed: str, status: Status) ->
     act = getattr(desk.goals, deed)
     bob, ann, owner = Actor("bob", "operator"), Actor("ann", "operator"), Actor("owner", "owner")
     with pytest.raises(Forbidden):
-        await act(found.id, *args, may=bob)
+        await act(found.id, *args, actor=bob)
     assert await desk.goals.get(found.id) == found
     for who in (ann, owner):
         try:
-            await act(found.id, *args, may=who)
+            await act(found.id, *args, actor=who)
         except (Conflict, NotFound) as refused:  # not by who it is
             assert not isinstance(refused, Forbidden)
     open_to_all = await desk.at("active", creator="ann", manage_mode="scope_all", scope_id="chat:9")
     try:
-        await act(open_to_all.id, *args, may=bob)
+        await act(open_to_all.id, *args, actor=bob)
     except Conflict as refused:
         assert not isinstance(refused, Forbidden)
 

@@ -24,7 +24,7 @@ Address = IPv4Address | IPv6Address
 
 
 class Call(NamedTuple):
-    """A request, as far as the door looks at it. A header that came twice has both values, so it matches nothing."""
+    """What admission checks of a request. A header that came twice has both values, so it matches nothing."""
 
     method: str
     path: str
@@ -38,35 +38,35 @@ class Call(NamedTuple):
 
     @property
     def safe(self) -> bool:
-        """Whether it only looks."""
+        """Whether it only reads."""
         return self.method in SAFE_METHODS
 
     @property
     def of_api(self) -> bool:
-        """Whether it speaks to the interface, not to the console's files. Paths are compared as the router does."""
+        """Whether it is for the API, not for the console's files. Paths are compared as the router does."""
         return self.path == "/api" or self.path.startswith("/api/") or self.of_agentapi
 
     @property
     def of_agentapi(self) -> bool:
-        """Whether it speaks to a session as clients of agentapi do; that surface reads bodies in its own way."""
+        """Whether it is for the agentapi surface of a session, which reads bodies in its own way."""
         return AGENTAPI.match(self.path) is not None
 
     @property
     def open(self) -> bool:
-        """Whether it needs no proof of who it is: health, sign-in, and the files of the console."""
+        """Whether it needs no token: health, sign-in, and the files of the console."""
         return self.path in OPEN_PATHS if self.of_api else self.safe
 
     @property
     def from_own_page(self) -> bool:
-        """Whether a browser says that a page of this very server sent it."""
+        """Whether a browser declares that a page of this server sent it."""
         return self.origin == self.own_origin or self.site == "same-origin"
 
     def header(self, name: bytes) -> str:
-        """A header's value, or nothing."""
+        """Return the value of a header, or an empty text."""
         return self.headers.get(name, b"").decode("latin-1")
 
     def cookie(self) -> str | None:
-        """The secret that a browser carries."""
+        """Return the secret in a browser's cookie, or None."""
         for pair in self.header(b"cookie").split(";"):
             name, _, value = pair.strip().partition("=")
             if name == COOKIE:
@@ -74,25 +74,25 @@ class Call(NamedTuple):
         return None
 
     def bearer(self) -> str | None:
-        """The secret that a program carries."""
+        """Return the secret that a program sends as bearer, or None."""
         scheme, _, secret = self.header(b"authorization").partition(" ")
         return secret.strip() if scheme.lower() == "bearer" else None
 
 
 class Admission:
-    """The rules of one server: the names it has, whose pages may ask, which proxies are believed."""
+    """The rules of one server: its host names, the origins it serves, the proxies it trusts."""
 
     def __init__(self, settings: Settings, more_hosts: Collection[str] = ()) -> None:
         named = {"localhost", socket.gethostname().lower(), *settings.hosts, *more_hosts}
         self._hosts = frozenset(named if literal(settings.host) else {*named, settings.host.lower()})
         self._exposed = settings.expose
         self._origins = frozenset(settings.origins)
-        self._proxies = [ip_network(one, strict=False) for one in settings.proxy_addresses]
+        self._proxies = [ip_network(address, strict=False) for address in settings.proxy_addresses]
         self._proxy_header = (settings.proxy_header or "").lower().encode()
         self._proxy_role = settings.proxy_role
 
     def look(self, scope: Scope) -> Call:
-        """What the request says."""
+        """Read what is checked of a request."""
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             headers[name] = headers[name] + b"\n" + value if name in headers else value
@@ -113,7 +113,7 @@ class Admission:
         )
 
     def check(self, call: Call) -> None:
-        """WrongHost or ForeignOrigin, when it comes from where nobody should."""
+        """Raise WrongHost or ForeignOrigin for a name or an origin that is not ours."""
         if not self._is_ours(call.host):
             raise WrongHost(
                 f"this server is not called {call.host[:100]!r}; if it is, add that name to the setting `hosts`."
@@ -126,35 +126,35 @@ class Admission:
             raise ForeignOrigin("a page of another site may not use this server; the setting `origins` lists those.")
 
     def is_listed(self, origin: str) -> bool:
-        """Whether pages of that site may use the interface."""
+        """Tell whether pages of an origin may use the API."""
         return origin in self._origins
 
     def named_by_proxy(self, call: Call) -> Actor | None:
-        """Whom a trusted proxy names; nobody when somebody else does, or it names nobody in particular."""
+        """Return the actor that a trusted proxy names; None without such a proxy, or with a name that is not valid."""
         if not self._proxy_header or self._proxy_header not in call.headers or not self._trusts(call.peer):
             return None
         try:
-            said = call.headers[self._proxy_header].decode().strip()
-            return Actor(check_actor(said), self._proxy_role, "proxy")
+            name = call.headers[self._proxy_header].decode().strip()
+            return Actor(check_actor(name), self._proxy_role, "proxy")
         except (UnicodeDecodeError, InvalidInput):
             return None
 
     def _is_ours(self, host: str) -> bool:
-        found = HOST.fullmatch(host)
-        if found is None:
+        match = HOST.fullmatch(host)
+        if match is None:
             return False
-        address = literal(found[1].strip("[]"))
-        if address is None or found[1] in self._hosts:
-            return found[1] in self._hosts
+        address = literal(match[1].strip("[]"))
+        if address is None or match[1] in self._hosts:
+            return match[1] in self._hosts
         return address.is_loopback or self._exposed or str(address) in self._hosts
 
     def _trusts(self, peer: str) -> bool:
         address = literal(peer)
-        return address is not None and any(address in one for one in self._proxies)
+        return address is not None and any(address in network for network in self._proxies)
 
 
 def literal(text: str) -> Address | None:
-    """The address that a text is, or None when it is a name."""
+    """Return the IP address that a text is, or None for a name."""
     try:
         address = ip_address(text)
     except ValueError:

@@ -47,7 +47,7 @@ NOUNS = (
 
 
 def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
-    """The HTTP interface of a desk; `hosts` are further names it is called by. `app.state.streams` holds the open
+    """Build the HTTP interface of a desk; `hosts` are further names of the server. `app.state.streams` holds the open
     event streams."""
     app = FastAPI(
         title="midwatch",
@@ -75,7 +75,7 @@ def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
 
 
 async def no_route(request: Request, error: Exception) -> Response:
-    """No such path, not with this method, or a body that is no text."""
+    """Reply to a wrong path, a wrong method, or a body that is not text."""
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
         return problem(InvalidInput("the body cannot be read; send JSON in UTF-8.", field="body"))
@@ -87,10 +87,10 @@ async def no_route(request: Request, error: Exception) -> Response:
 
 
 def allowed(request: Request) -> str:
-    """The methods of a path; the router knows only those of the first route that has it."""
+    """Return the methods of a path; the router knows only those of the first route that has it."""
 
-    if just_so := request.app.openapi()["paths"].get(request.url.path):
-        return ", ".join(sorted(method.upper() for method in just_so))
+    if operations := request.app.openapi()["paths"].get(request.url.path):
+        return ", ".join(sorted(method.upper() for method in operations))
 
     def fits(method: str) -> bool:
         scope = {**request.scope, "method": method}
@@ -100,7 +100,7 @@ def allowed(request: Request) -> str:
 
 
 async def unexpected(request: Request, error: Exception) -> Response:
-    """A mistake of ours: the log has the details, the reply has none."""
+    """Reply to a bug in midwatch: the log has the details, the reply has none."""
     reply = problem(MidwatchError("something went wrong inside; the server's log has the details."))
-    reply.headers.update(HEADERS)  # it is made outside of the guard
+    reply.headers.update(HEADERS)  # the guard does not see this reply
     return reply

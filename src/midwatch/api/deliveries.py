@@ -1,4 +1,4 @@
-"""Routes of deliveries: which notices were sent, wait or failed."""
+"""Routes of deliveries: list the notices that were sent, wait or failed, and retry one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from midwatch.api.bodies import DeliveryQuery
-from midwatch.api.dependencies import PREFIX, DeskDep, Who
+from midwatch.api.dependencies import PREFIX, Caller, DeskDep
 from midwatch.api.reply import Json
 from midwatch.wire.deliveries import DeliveryInfo, DeliveryPage
 
@@ -15,19 +15,19 @@ router = APIRouter(prefix=PREFIX, tags=["deliveries"])
 
 
 @router.get("/deliveries", responses={200: {"model": DeliveryPage}})
-async def list_deliveries(desk: DeskDep, asked: Annotated[DeliveryQuery, Query()]) -> Json:
-    """Deliveries, newest first."""
-    found = await desk.notifications.list(task_id=asked.task_id, status=asked.status, limit=asked.limit)
+async def list_deliveries(desk: DeskDep, query: Annotated[DeliveryQuery, Query()]) -> Json:
+    """List deliveries, newest first."""
+    found = await desk.notifications.list(task_id=query.task_id, status=query.status, limit=query.limit)
     return Json({"deliveries": [delivery.snapshot() for delivery in found]})
 
 
 @router.get("/deliveries/{delivery_id}", responses={200: {"model": DeliveryInfo}})
 async def show(desk: DeskDep, delivery_id: str) -> Json:
-    """One delivery."""
+    """Return one delivery."""
     return Json((await desk.notifications.get(delivery_id)).snapshot())
 
 
 @router.post("/deliveries/{delivery_id}/retry", responses={200: {"model": DeliveryInfo}})
-async def retry(desk: DeskDep, who: Who, delivery_id: str) -> Json:
-    """Try a failed one again."""
-    return Json((await desk.notifications.retry(delivery_id, actor=who.name)).snapshot())
+async def retry(desk: DeskDep, actor: Caller, delivery_id: str) -> Json:
+    """Try a failed delivery again."""
+    return Json((await desk.notifications.retry(delivery_id, actor=actor)).snapshot())

@@ -1,4 +1,4 @@
-"""The guard in front of all routes: who may speak, what they may do, and how much they may say."""
+"""The guard in front of all routes: recognise the actor, check the role, limit the size of the body."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MAX_BODY = 2 * 1024 * 1024
 MAX_STRANGERS_BODY = 4096
 MAX_UPLOAD = 11 * 1024 * 1024
 SELF_SERVICE = frozenset({"/api/v1/sign-out", "/api/v1/links"})
-"""What every role may do, as it is about themselves."""
+"""Requests that every role may send, as they concern the actor alone."""
 AGENTS_MAY = re.compile(r"/api/v1/(goals/[^/]+/(complete|delay)|handoffs(/[^/]+/cancel)?|tasks|automations)")
-"""What the agent of a running task may do beside looking; the routes see to the rest."""
+"""What the agent of a running task may do beside looking; the services check the rest."""
 HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -42,7 +42,7 @@ log = logging.getLogger("midwatch.guard")
 
 
 class Guard:
-    """Lets a request through to its route, with its actor, or refuses it."""
+    """Middleware that passes a request on to its route, with its actor, or refuses it."""
 
     def __init__(self, app: ASGIApp, tokens: Tokens, door: Admission) -> None:
         self._app = app
@@ -58,7 +58,7 @@ class Guard:
                 await self._app(scope, receive, send)
             return
         call = self._door.look(scope)
-        reply = self._dressed(send, call)
+        reply = self._add_headers(send, call)
         try:
             self._door.check(call)
             if call.method == "OPTIONS" and self._door.is_listed(call.origin):
@@ -70,23 +70,23 @@ class Guard:
             body = await read_body(call, receive, largest_body(call) if actor else MAX_STRANGERS_BODY)
             _check_media(call, body)
         except MidwatchError as refused:
-            self._tell(call, refused)
+            self._log_refusal(call, refused)
             await problem(refused)(scope, receive, reply)
-        except _TooLarge as found:
-            too_large = InvalidInput(f"the body is larger than {found} bytes; send less.", field="body")
+        except _TooLarge as limit:
+            too_large = InvalidInput(f"the body is larger than {limit} bytes; send less.", field="body")
             await problem(too_large, 413)(scope, receive, reply)
         except _Gone:
             pass
         else:
-            told = incoming.set(noted(call.header(b"traceparent"), call.header(b"tracestate")))
+            trace = incoming.set(noted(call.header(b"traceparent"), call.header(b"tracestate")))
             try:
                 await self._app(scope, replay(body, receive), reply)
             finally:
-                incoming.reset(told)
+                incoming.reset(trace)
 
     async def _identify(self, call: Call) -> Actor:
-        """Who speaks, or Unauthorized. A wrong token is not made good by anything else, and for pages of other sites
-        only a token counts: what the browser or a proxy adds by itself is not theirs."""
+        """Return the actor, or raise Unauthorized. A wrong token is refused, whatever else the request carries. From
+        pages of other sites only a token counts: browsers and proxies add cookies and names without their doing."""
         if (secret := call.bearer()) is not None:
             found = await self._tokens.bearer(secret)
             if found is None:
@@ -110,21 +110,21 @@ class Guard:
         if call.safe or actor is None:
             return
         if actor.task is not None and AGENTS_MAY.fullmatch(call.path):
-            return  # the route sees that it is about the agent's own task, or work it may hand in
+            return  # the service checks that it concerns the agent's own task, or work it may submit
         if actor.role == "viewer" and call.path not in SELF_SERVICE:
             raise Forbidden(f"{actor.name} is a viewer and may only look; ask the owner for another role.")
         if actor.way == "cookie" and not call.from_own_page:
             raise Forbidden("a browser's cookie counts only for pages of this server; send a token as bearer instead.")
 
-    def _tell(self, call: Call, refused: MidwatchError) -> None:
+    def _log_refusal(self, call: Call, refused: MidwatchError) -> None:
         """Log a refusal, once a minute for each peer and reason."""
         if self._log.admits(call.peer, refused.code):
             log.warning("refused %s %.100r from %s: %s", call.method, call.path, call.peer, refused.code)
 
-    def _dressed(self, send: Send, call: Call) -> Send:
-        """A `send` whose replies carry the headers that every reply has."""
+    def _add_headers(self, send: Send, call: Call) -> Send:
+        """Return a `send` that adds the headers of every reply."""
 
-        async def dressed(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
@@ -136,24 +136,24 @@ class Guard:
                     headers["vary"] = "origin"
             await send(message)
 
-        return dressed
+        return send_with_headers
 
 
 class _TooLarge(Exception):
-    """The body is larger than it may be."""
+    """Raised for a body above the limit."""
 
 
 class _Gone(Exception):
-    """Whoever asked has gone."""
+    """Raised when the client has disconnected."""
 
 
 def largest_body(call: Call) -> int:
-    """How much somebody may say who is known."""
+    """Return the most bytes that a recognised actor may send."""
     return MAX_UPLOAD if call.of_agentapi and call.path.endswith("/upload") else MAX_BODY
 
 
 async def read_body(call: Call, receive: Receive, most: int) -> bytes:
-    """The whole body, which must not be too large."""
+    """Return the whole body; raise _TooLarge above the limit."""
     length = call.headers.get(b"content-length", b"0")
     if not length.isdigit() or int(length) > most:
         raise _TooLarge(most)
@@ -175,8 +175,8 @@ async def read_body(call: Call, receive: Receive, most: int) -> bytes:
 
 
 def _check_media(call: Call, body: bytes) -> None:
-    """A form of a foreign page cannot say that it sends JSON. Clients of agentapi may send forms and say nothing: for
-    them a browser's cookie counts only from a page of this server."""
+    """Refuse a body that is not declared as JSON: a form of a foreign page cannot declare it. Clients of agentapi may
+    send forms and no type; for them a browser's cookie counts only from a page of this server."""
     if call.of_agentapi:
         return
     if body and not call.safe and call.header(b"content-type").partition(";")[0].strip().lower() != "application/json":
@@ -184,14 +184,14 @@ def _check_media(call: Call, body: bytes) -> None:
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the body that was read, then whatever comes after it."""
-    given = False
+    """Return a `receive` that gives the body again, then whatever comes after it."""
+    replayed = False
 
-    async def again() -> Message:
-        nonlocal given
-        if given:
+    async def receive_again() -> Message:
+        nonlocal replayed
+        if replayed:
             return await receive()
-        given = True
+        replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return receive_again

@@ -1,4 +1,4 @@
-"""Routes of identity: who am I, sign in and out, links for browsers, tokens for programs."""
+"""Routes of identity: the current actor, sign-in and sign-out, links for browsers, tokens for programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 
 from midwatch.api.admission import COOKIE
 from midwatch.api.bodies import SignInBody, TokenBody
-from midwatch.api.dependencies import PREFIX, DeskDep, FromWhere, Owner, Who
+from midwatch.api.dependencies import PREFIX, Caller, DeskDep, FromWhere
 from midwatch.api.reply import Json, problem
 from midwatch.base.clock import Clock, iso
 from midwatch.base.errors import InvalidInput, LimitReached, Unauthorized
@@ -32,7 +32,7 @@ class Failures:
         self._recent: deque[tuple[float, str]] = deque()
 
     def add(self, peer: str) -> float | None:
-        """Count one more; None, or for how many seconds there were too many of them."""
+        """Count one more; return None, or the seconds to wait if there were too many."""
         now = self._clock.monotonic()
         while self._recent and self._recent[0][0] <= now - MINUTE:
             self._recent.popleft()
@@ -47,19 +47,19 @@ class Failures:
 
 
 @router.get("/me")
-async def me(desk: DeskDep, who: Who) -> Json:
-    """Who speaks, and to whom."""
-    home = str(desk.home.path) if who.role == "owner" else None
-    return Json({"actor": who.name, "role": who.role, "version": __version__, "home": home})
+async def me(desk: DeskDep, actor: Caller) -> Json:
+    """Return the current actor, and facts about the server."""
+    home = desk.system.home_for(actor)
+    return Json({"actor": actor.name, "role": actor.role, "version": __version__, "home": home})
 
 
 @router.post("/sign-in")
 async def sign_in(desk: DeskDep, call: FromWhere, request: Request, body: SignInBody) -> Json:
-    """A cookie for the code of a link, or for a token. Needs no token."""
+    """Give a cookie for the code of a link, or for a token. Needs no token."""
     if (body.code is None) == (body.token is None):
         raise InvalidInput("send either the code of a link or a token.", field="code")
     try:
-        made, secret = await desk.tokens.sign_in(code=body.code, token=body.token)
+        token, secret = await desk.tokens.sign_in(code=body.code, token=body.token)
     except Unauthorized:
         failures: Failures = request.app.state.failures
         if (wait := failures.add(call.peer)) is None:
@@ -67,7 +67,7 @@ async def sign_in(desk: DeskDep, call: FromWhere, request: Request, body: SignIn
         too_many = problem(LimitReached("too many failed sign-ins; wait a minute, then try again with a new link."))
         too_many.headers["retry-after"] = str(int(wait) + 1)
         return too_many
-    reply = Json({"actor": made.actor, "role": made.role, "expires_at": iso(made.expires_at)})
+    reply = Json({"actor": token.actor, "role": token.role, "expires_at": iso(token.expires_at)})
     lives = LIVES_SECONDS["browser"]
     reply.set_cookie(
         COOKIE, secret, max_age=int(lives or 0), path="/", secure=call.secure, httponly=True, samesite="strict"
@@ -76,36 +76,36 @@ async def sign_in(desk: DeskDep, call: FromWhere, request: Request, body: SignIn
 
 
 @router.post("/sign-out")
-async def sign_out(desk: DeskDep, who: Who, call: FromWhere) -> Json:
+async def sign_out(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
     """End the browser's token and remove its cookie."""
-    if who.way == "cookie" and who.token is not None:
-        await desk.tokens.revoke(who.token.id, by=who)
+    await desk.tokens.sign_out(actor)
     reply = Json({"signed_out": True})
     reply.delete_cookie(COOKIE, path="/", secure=call.secure, httponly=True, samesite="strict")
     return reply
 
 
 @router.post("/links", status_code=201)
-async def make_link(desk: DeskDep, who: Who, call: FromWhere) -> Json:
-    """An address that signs one browser in, as the same actor with the same role; it works once, for ten minutes."""
-    made, code = await desk.tokens.link(who)
-    return Json({"url": f"{call.own_origin}/sign-in#{code}", "expires_at": iso(made.expires_at)}, 201)
+async def make_link(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
+    """Make an address that signs one browser in, as the same actor with the same role; it works once, for ten
+    minutes."""
+    link, code = await desk.tokens.link(actor)
+    return Json({"url": f"{call.own_origin}/sign-in#{code}", "expires_at": iso(link.expires_at)}, 201)
 
 
 @router.get("/tokens")
-async def list_tokens(desk: DeskDep, who: Owner) -> Json:
-    """Tokens of programs and browsers, newest first."""
-    return Json({"tokens": [token.snapshot() for token in await desk.tokens.list()]})
+async def list_tokens(desk: DeskDep, actor: Caller) -> Json:
+    """List the tokens of programs and browsers, newest first."""
+    return Json({"tokens": [token.snapshot() for token in await desk.tokens.list(by=actor)]})
 
 
 @router.post("/tokens", status_code=201)
-async def create_token(desk: DeskDep, who: Owner, body: TokenBody) -> Json:
-    """A token for a program. Its secret is in this reply and nowhere else."""
-    made, secret = await desk.tokens.create(body.name, body.role, actor=body.actor, by=who)
-    return Json({**made.snapshot(), "secret": secret}, 201)
+async def create_token(desk: DeskDep, actor: Caller, body: TokenBody) -> Json:
+    """Make a token for a program. Its secret is in this reply and nowhere else."""
+    token, secret = await desk.tokens.create(body.name, body.role, actor=body.actor, by=actor)
+    return Json({**token.snapshot(), "secret": secret}, 201)
 
 
 @router.delete("/tokens/{key}")
-async def revoke_token(desk: DeskDep, who: Owner, key: str) -> Json:
+async def revoke_token(desk: DeskDep, actor: Caller, key: str) -> Json:
     """End a token, by its id or name."""
-    return Json((await desk.tokens.revoke(key, by=who)).snapshot())
+    return Json((await desk.tokens.revoke(key, by=actor)).snapshot())

@@ -1,7 +1,7 @@
-"""Markdown as harmless HTML, made on the server: what an agent writes is never trusted.
+"""Render Markdown as harmless HTML on the server: the text of an agent is never trusted.
 
 Raw HTML is shown as text, images become links and are never loaded, links lead only to the web or to a mail address,
-and the outcome passes a sanitiser with an explicit list of what may stay.
+and a sanitiser keeps only the listed tags and attributes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS = 50_000
 MOST_BRACKETS = 5000
-"""Beginnings of links that are looked at: each may be the beginning of many."""
+"""Opening brackets that are parsed: each may begin many links."""
 MOST_PARTS = 20_000
 MOST_ADDRESSES = 200_000
-"""Characters of all addresses and titles: one that is written once can be referred to on every line."""
+"""Characters of all addresses and titles: every line can refer to one that is written once."""
 KEPT_PAGES = 64
 QUICK_CHARACTERS = 4000
 TAGS = {
@@ -38,22 +38,22 @@ NOTE = "<p><em>The text goes on; only its beginning is shown as a page.</em></p>
 logger = logging.getLogger(__name__)
 
 
-async def page_of(text: str) -> str:
-    """`render`, without holding up others for a long text."""
+async def to_html(text: str) -> str:
+    """Render a text, a long one in a thread so that other requests do not wait."""
     return render(text) if len(text) <= QUICK_CHARACTERS else await asyncio.to_thread(render, text)
 
 
 def render(text: str) -> str:
-    """`text` as sanitised HTML. It never raises: what cannot be rendered, or would take too long, is shown as it is."""
+    """Return `text` as sanitised HTML. It never raises: a text that fails or would take too long is shown as it is."""
     if len(text) <= MOST_CHARACTERS:
-        return _page(text)
-    return _page(text[:MOST_CHARACTERS]) + NOTE
+        return _render_page(text)
+    return _render_page(text[:MOST_CHARACTERS]) + NOTE
 
 
 @lru_cache(maxsize=KEPT_PAGES)
-def _page(text: str) -> str:
+def _render_page(text: str) -> str:
     try:
-        return _sanitised(_parser().render(text))
+        return _sanitise(_parser().render(text))
     except _TooMuch:
         pass
     except Exception:
@@ -61,7 +61,7 @@ def _page(text: str) -> str:
     return f"<pre>{html.escape(text)}</pre>"
 
 
-def _sanitised(page: str) -> str:
+def _sanitise(page: str) -> str:
     import nh3
 
     return nh3.clean(
@@ -80,21 +80,21 @@ def _sanitised(page: str) -> str:
 def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
-    made = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-    made.core.ruler.at("block", _block)
-    made.core.ruler.at("inline", _inline)
-    made.add_render_rule("image", _image)
-    made.add_render_rule("th_open", _cell)
-    made.add_render_rule("td_open", _cell)
-    return made
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    parser.core.ruler.at("block", _block)
+    parser.core.ruler.at("inline", _inline)
+    parser.add_render_rule("image", _image)
+    parser.add_render_rule("th_open", _cell)
+    parser.add_render_rule("td_open", _cell)
+    return parser
 
 
 class _TooMuch(Exception):
-    """A small text would become a large page."""
+    """Raised when a small text would become a large page."""
 
 
 class _Parts(list["Token"]):
-    """The parts of a page, which must not be many more than its text has characters: rows of a table are filled up."""
+    """The tokens of a page. Table rows are filled up, so their number is limited by the length of the text."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -130,15 +130,15 @@ def _inline(state: StateCore) -> None:
 
 
 def _image(self: Any, tokens: Sequence[Token], index: int, options: Any, env: MutableMapping[str, Any]) -> str:
-    """A link to the image, so that reading a page fetches nothing."""
+    """Render a link to the image, so that reading a page fetches nothing."""
     token = tokens[index]
     address = str(token.attrGet("src") or "")
-    said = self.renderInlineAsText(token.children, options, env) or address
-    return f'<a href="{html.escape(address)}">{html.escape(said)}</a>'
+    label = self.renderInlineAsText(token.children, options, env) or address
+    return f'<a href="{html.escape(address)}">{html.escape(label)}</a>'
 
 
 def _cell(self: Any, tokens: Sequence[Token], index: int, options: Any, env: MutableMapping[str, Any]) -> str:
-    """Alignment as an attribute: inline styles are forbidden on our pages."""
+    """Render the alignment as an attribute: inline styles are forbidden on our pages."""
     token = tokens[index]
     side = str(token.attrGet("style") or "").removeprefix("text-align:")
     return f'<{token.tag} align="{html.escape(side)}">' if side else f"<{token.tag}>"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -13,90 +14,84 @@ from prometheus_client.registry import Collector
 from midwatch.base.clock import SECOND
 from midwatch.base.version import __version__
 from midwatch.desk.desk import Desk
+from midwatch.domain.channel import Status
 from midwatch.domain.task import TaskFilter
 
-__all__ = ["MEDIA_TYPE", "text"]
+__all__ = ["MEDIA_TYPE", "render"]
+
+Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
+
+NOTICES: tuple[Status, ...] = ("pending", "failed")
+OLDEST_PENDING = "How long the oldest of the newest waiting tasks is due."
+ROUTINE_FIGURES: Mapping[str, tuple[Family, str]] = {
+    "runs": (CounterMetricFamily, "Runs of own work at intervals."),
+    "failures": (CounterMetricFamily, "Those that failed."),
+}
+SUBSCRIPTION_FIGURES: Mapping[str, tuple[Family, str]] = {
+    "received": (CounterMetricFamily, "Events that reached a subscription."),
+    "handled": (CounterMetricFamily, "Those its handler took."),
+    "failed": (CounterMetricFamily, "Those its handler failed over or was too slow for."),
+    "dropped": (CounterMetricFamily, "Those it missed because it was too slow."),
+    "lag": (GaugeMetricFamily, "Events a subscription is behind."),
+}
 
 
-class _Found(Collector):
-    """Metrics that were worked out already."""
+class _Collected(Collector):
+    """Metrics that were collected already."""
 
-    def __init__(self, found: list[Metric]) -> None:
-        self._found = found
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:
-        return self._found
+        return self._metrics
 
 
-async def text(desk: Desk, streams: int) -> bytes:
-    """All of it, in the text format."""
+async def render(desk: Desk, streams: int) -> bytes:
+    """Return all metrics in the text format."""
     registry = CollectorRegistry()
-    registry.register(_Found(await _measured(desk, streams)))
+    registry.register(_Collected(await _measure(desk, streams)))
     ProcessCollector(registry=registry)
     return generate_latest(registry)
 
 
-async def _measured(desk: Desk, streams: int) -> list[Metric]:
-    bounds = await desk.store.log_bounds()
-    tasks = GaugeMetricFamily("midwatch_tasks", "Tasks that are kept, by status.", labels=["status"])
-    for status, count in (await desk.tasks.summary())._asdict().items():
-        if status != "total":
-            tasks.add_metric([status], count)
-    deliveries = GaugeMetricFamily("midwatch_deliveries", "Notices that wait or failed.", labels=["status"])
-    for state in ("pending", "failed"):
-        found = await desk.notifications.list(status=state, limit=500)
-        deliveries.add_metric([state], len(found))
+async def _measure(desk: Desk, streams: int) -> list[Metric]:
+    counts = (await desk.tasks.summary())._asdict()
+    del counts["total"]
+    notices: dict[str, int] = {
+        status: len(await desk.notifications.list(status=status, limit=500)) for status in NOTICES
+    }
     waiting = await desk.tasks.list(TaskFilter(statuses=("pending",), limit=500))
     oldest = min((task.due_at for task in waiting), default=None)
     age = 0.0 if oldest is None else max(0.0, time.time() - oldest / SECOND)
-    events = CounterMetricFamily("midwatch_events", "Events written since the beginning.")
-    events.add_metric([], bounds.last_seq)
+    approvals = len(await desk.approvals.list(limit=500))
+    last_seq = (await desk.events.bounds()).last_seq
+    processes = len(await desk.living())
     return [
         InfoMetricFamily("midwatch", "This program.", {"version": __version__}),
-        tasks,
-        deliveries,
-        events,
-        _gauge(
-            "midwatch_approvals_pending", "Questions nobody has answered.", len(await desk.approvals.list(limit=500))
-        ),
-        _gauge("midwatch_oldest_pending_seconds", "How long the oldest of the newest waiting tasks is due.", age),
-        _gauge("midwatch_running_here", "Tasks that run in this process.", desk.running),
-        _gauge("midwatch_slots", "Tasks that may run in this process at once.", desk.settings.slots),
-        _gauge("midwatch_processes", "Processes that run tasks.", len(await desk.living())),
-        *_routines(desk),
-        *_subscriptions(desk),
-        _gauge("midwatch_event_streams", "Open streams of events.", streams),
+        _by_label(GaugeMetricFamily, "tasks", "Tasks that are kept, by status.", "status", counts),
+        _by_label(GaugeMetricFamily, "deliveries", "Notices that wait or failed.", "status", notices),
+        CounterMetricFamily("midwatch_events", "Events written since the beginning.", last_seq),
+        GaugeMetricFamily("midwatch_approvals_pending", "Questions nobody has answered.", approvals),
+        GaugeMetricFamily("midwatch_oldest_pending_seconds", OLDEST_PENDING, age),
+        GaugeMetricFamily("midwatch_running_here", "Tasks that run in this process.", desk.running),
+        GaugeMetricFamily("midwatch_slots", "Tasks that may run in this process at once.", desk.settings.slots),
+        GaugeMetricFamily("midwatch_processes", "Processes that run tasks.", processes),
+        *_by_name(desk.routines.list(), "routine", ROUTINE_FIGURES),
+        *_by_name(desk.subscriptions.list(), "subscription", SUBSCRIPTION_FIGURES),
+        GaugeMetricFamily("midwatch_event_streams", "Open streams of events.", streams),
     ]
 
 
-def _gauge(name: str, told: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, told, value)
+def _by_name(records: Sequence[Any], noun: str, figures: Mapping[str, tuple[Family, str]]) -> list[Metric]:
+    """Return a metric for each figure of the records, told apart by their names."""
+    return [
+        _by_label(family, f"{noun}_{figure}", text, noun, {record.name: getattr(record, figure) for record in records})
+        for figure, (family, text) in figures.items()
+    ]
 
 
-def _subscriptions(desk: Desk) -> list[Metric]:
-    named = ["subscription"]
-    counters = {
-        "received": "Events that reached a subscription.",
-        "handled": "Those its handler took.",
-        "failed": "Those its handler failed over or was too slow for.",
-        "dropped": "Those it missed because it was too slow.",
-    }
-    found: list[Metric] = []
-    for name, told in counters.items():
-        counter = CounterMetricFamily(f"midwatch_subscription_{name}", told, labels=named)
-        for one in desk.subscriptions.list():
-            counter.add_metric([one.name], getattr(one, name))
-        found.append(counter)
-    lag = GaugeMetricFamily("midwatch_subscription_lag", "Events a subscription is behind.", labels=named)
-    for one in desk.subscriptions.list():
-        lag.add_metric([one.name], one.lag)
-    return [*found, lag]
-
-
-def _routines(desk: Desk) -> list[Metric]:
-    runs = CounterMetricFamily("midwatch_routine_runs", "Runs of own work at intervals.", labels=["routine"])
-    failures = CounterMetricFamily("midwatch_routine_failures", "Those that failed.", labels=["routine"])
-    for one in desk.routines.list():
-        runs.add_metric([one.name], one.runs)
-        failures.add_metric([one.name], one.failures)
-    return [runs, failures]
+def _by_label(family: Family, name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    metric = family(f"midwatch_{name}", text, labels=[label])
+    for key, value in values.items():
+        metric.add_metric([key], value)
+    return metric

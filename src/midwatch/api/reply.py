@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -10,35 +11,22 @@ from fastapi.exceptions import RequestValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from midwatch.base.errors import (
-    Conflict,
-    Forbidden,
-    HandoffError,
-    InvalidInput,
-    LimitReached,
-    MidwatchError,
-    NotFound,
-    NotRunning,
-    Pruned,
-    StoreError,
-    Unauthorized,
-    UnsupportedMediaType,
-    WrongHost,
-)
+from midwatch.base import errors
+from midwatch.base.errors import InvalidInput, MidwatchError
 
 STATUS: dict[type[MidwatchError], int] = {
     InvalidInput: 422,
-    UnsupportedMediaType: 415,
-    NotFound: 404,
-    Pruned: 410,
-    Conflict: 409,
-    HandoffError: 409,
-    LimitReached: 429,
-    Unauthorized: 401,
-    Forbidden: 403,
-    WrongHost: 421,
-    StoreError: 503,
-    NotRunning: 503,
+    errors.UnsupportedMediaType: 415,
+    errors.NotFound: 404,
+    errors.Pruned: 410,
+    errors.Conflict: 409,
+    errors.HandoffError: 409,
+    errors.LimitReached: 429,
+    errors.Unauthorized: 401,
+    errors.Forbidden: 403,
+    errors.WrongHost: 421,
+    errors.StoreError: 503,
+    errors.NotRunning: 503,
 }
 HEADERS: dict[int, dict[str, str]] = {
     401: {"www-authenticate": "Bearer"},
@@ -49,7 +37,7 @@ LONGEST_ECHO = 300
 
 
 def to_json(content: Any) -> bytes:
-    """As JSON bytes; what JSON cannot say is written as text."""
+    """Return JSON as bytes; values that JSON does not know become text."""
     return orjson.dumps(content, default=str, option=orjson.OPT_NON_STR_KEYS)
 
 
@@ -62,6 +50,16 @@ class Json(Response):
         return to_json(content)
 
 
+def created(noun: str, shown: Mapping[str, Any]) -> Json:
+    """Return the reply to a request that made something, with its address."""
+    return Json(shown, 201, headers={"location": f"/api/v1/{noun}/{shown['id']}"})
+
+
+def list_page(noun: str, shown: Sequence[Mapping[str, Any]], limit: int, key: str = "id") -> Json:
+    """Return one page of a list. `next` is the `before` of the following page, or null when this one is not full."""
+    return Json({noun: shown, "next": shown[-1][key] if len(shown) == limit else None})
+
+
 class Problem(Json):
     """An error reply."""
 
@@ -69,7 +67,7 @@ class Problem(Json):
 
 
 def problem(error: MidwatchError, status: int | None = None) -> Problem:
-    """The reply for an error. Beside the fixed members it carries the error's own attributes."""
+    """Return the reply for an error. Beside the fixed members it carries the error's own attributes."""
     if status is None:
         status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
     body = {
@@ -84,26 +82,26 @@ def problem(error: MidwatchError, status: int | None = None) -> Problem:
     return Problem(body, status, headers=HEADERS.get(status))
 
 
-def invalid(found: RequestValidationError) -> InvalidInput:
-    """The first thing wrong with a request, in the words of our own errors."""
-    first = found.errors()[0]
+def invalid(error: RequestValidationError) -> InvalidInput:
+    """Return the first mistake of a request as one of our own errors."""
+    first = error.errors()[0]
     names = [str(part) for part in first["loc"][1:] if isinstance(part, str)]
     field = ".".join(names) or str(first["loc"][0])
-    told = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
+    message = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
     if first["type"] == "extra_forbidden":
-        told = "there is no such field here; see the API page of the documentation"
+        message = "there is no such field here; see the API page of the documentation"
     if first["type"] == "json_invalid":
-        field, told = "body", f"the body is not JSON: {(first.get('ctx') or {}).get('error', told)}"
-    return InvalidInput(f"{field}: {told[:LONGEST_ECHO]}.", field=field)
+        field, message = "body", f"the body is not JSON: {(first.get('ctx') or {}).get('error', message)}"
+    return InvalidInput(f"{field}: {message[:LONGEST_ECHO]}.", field=field)
 
 
 async def refused(request: Request, error: Exception) -> Response:
-    """An error raised on purpose."""
+    """Reply to an error that a service raised."""
     assert isinstance(error, MidwatchError)
     return problem(error)
 
 
 async def not_valid(request: Request, error: Exception) -> Response:
-    """A request whose form is wrong."""
+    """Reply to a request with a wrong field or body."""
     assert isinstance(error, RequestValidationError)
     return problem(invalid(error))

@@ -1,4 +1,4 @@
-"""The server: one listening socket that answers requests for one desk until it is told to stop."""
+"""The server: one listening socket that answers requests for one desk until it is stopped."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - only with `expose`
 
 
 FEW = 100
-"""Connections of agents to a desk that no server serves."""
+"""Most connections of agents to a desk that has no server."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn without its ten looks a second: it sleeps until it is told to stop, then ends the event streams."""
+    """uvicorn without its ten checks a second: it sleeps until `stopping` is set, then ends the event streams."""
 
     def __init__(
         self, app: Starlette, stopping: asyncio.Event, listening: Callable[[], None], limits: Limits | None = None
     ) -> None:
-        """`listening` is called once requests are answered; setting `stopping` ends it."""
+        """`listening` is called once requests are answered; setting `stopping` ends the server."""
         connection = partial(Connection, Shared(limits or Limits()))
         config = uvicorn.Config(
             app, http=cast("type[Connection]", connection), ws="none", lifespan="off", log_config=None,
@@ -60,7 +60,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        yield  # `serve` listens to signals for longer than uvicorn lives: until all agents have ended
+        yield  # `serve` handles signals for longer than uvicorn runs: until all agents have ended
 
 
 async def answer(desk: Desk, listener: socket.socket, stopping: asyncio.Event) -> None:
@@ -69,7 +69,7 @@ async def answer(desk: Desk, listener: socket.socket, stopping: asyncio.Event) -
 
 
 def listen(host: str, port: int, *, expose: bool = False, command: str = "midwatch up") -> socket.socket:
-    """The listening socket, or an error that says what to change: how `command` is started."""
+    """Return the listening socket, or raise an error that says how to start `command` instead."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         if not expose and not ip_address(address[0]).is_loopback:
@@ -78,15 +78,15 @@ def listen(host: str, port: int, *, expose: bool = False, command: str = "midwat
                 "`midwatch up --expose` or set expose = true; if not, remove host."
             )
         listener = socket.create_server(address, family=family, backlog=2048)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a reply is small writes; none may wait 40 ms
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # replies are small writes; none may wait 40 ms
         return listener
     except (socket.gaierror, UnicodeError):
         raise BadConfig(f"the address {host!r} cannot be found; set another host.") from None
     except OSError as problem:
-        raise _not_listening(host, port, problem, command) from None
+        raise _explain(host, port, problem, command) from None
 
 
-def _not_listening(host: str, port: int, problem: OSError, command: str) -> MidwatchError:
+def _explain(host: str, port: int, problem: OSError, command: str) -> MidwatchError:
     if problem.errno == errno.EADDRINUSE:
         return PortInUse(f"port {port} on {host} is used by another program; choose one with `{command} --port N`.")
     reason = os.strerror(problem.errno) if problem.errno else str(problem)
@@ -94,7 +94,7 @@ def _not_listening(host: str, port: int, problem: OSError, command: str) -> Midw
 
 
 def url_of(host: str, listener: socket.socket) -> str:
-    """Where clients on this machine find the server."""
+    """Return the address where clients on this machine reach the server."""
     port = listener.getsockname()[1]
     if host in EVERYWHERE:  # loopback is one of them
         host = "127.0.0.1" if host == EVERYWHERE[0] else "::1"
@@ -102,5 +102,5 @@ def url_of(host: str, listener: socket.socket) -> str:
 
 
 def url(host: str, port: int) -> str:
-    """The address of a server."""
+    """Return the address of a server."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,4 +1,4 @@
-"""Server-sent events: streams that are encoded once for all readers and end when the server stops."""
+"""Server-sent events: streams share encoded frames and end when the server stops."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ HEARTBEAT = b": still here\n\n"
 PATIENCE_SECONDS = 2.0
 PIECE = 64 * 1024
 ABORT = "midwatch.abort"
-"""Where the server puts a way to cut the connection, in the scope's extensions."""
+"""The key of the scope's extensions under which the server puts a function that cuts the connection."""
 KEPT_FRAMES = 1024
 LARGEST_KEPT = 64 * 1024
 LONGEST_TEXT = 2000
-"""Of a text in a stream that is for watching; the record has it whole."""
+"""Characters of a text in a stream for watching; the record has the whole text."""
 LONGEST_MESSAGE = 20_000
-"""Of a message in the state of a conversation, or of a task in its own state."""
+"""Characters of a message in the state of a conversation, or of a task in its own state."""
 
 logger = logging.getLogger(__name__)
 
@@ -40,32 +40,32 @@ class Shape(NamedTuple):
     """How a stream writes its events."""
 
     brief: bool = False
-    """For watching: long texts are cut. Otherwise it is the log, with everything in it."""
+    """For watching: long texts are cut. Otherwise it is the whole log."""
     scoped: bool = False
-    """Of one task or session, which live events then need not name."""
+    """About one task or session, so live events need not name it."""
 
 
 LOG = Shape()
 
 
 def encode(event: Event, shape: Shape = LOG) -> bytes:
-    """One event as a frame. Only stored events have an id, so a reader resumes after the last stored one."""
+    """Return one event as a frame. Only stored events have an id, so a reader resumes after the last stored one."""
     if not event.seq:
-        return b"event: %s\ndata: %s\n\n" % (event.kind.encode(), to_json(_passing(event, shape)))
-    told = event.snapshot()
+        return b"event: %s\ndata: %s\n\n" % (event.kind.encode(), to_json(_shape_live(event, shape)))
+    data = event.snapshot()
     if shape.brief and event.kind in TEXTS:
-        told["payload"] = _brief(event.payload, TEXTS[event.kind])
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.seq, event.kind.encode(), to_json(told))
+        data["payload"] = _shorten_payload(event.payload, TEXTS[event.kind])
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.seq, event.kind.encode(), to_json(data))
 
 
-def _passing(live: Event, shape: Shape) -> dict[str, Any]:
-    """A live event, with as little as it needs: there are many, and a reply must not cost a multiple of its size."""
+def _shape_live(live: Event, shape: Shape) -> dict[str, Any]:
+    """Return a live event with as few fields as it needs: there are many, and each carries only a few characters."""
     if shape.scoped:
         return {"payload": live.payload}
     return {"task_id": live.task_id, "session_key": live.session_key, "payload": live.payload}
 
 
-def _brief(payload: Any, name: str) -> Any:
+def _shorten_payload(payload: Any, name: str) -> Any:
     text = payload.get(name)
     if not isinstance(text, str) or len(text) <= LONGEST_TEXT:
         return payload
@@ -73,25 +73,25 @@ def _brief(payload: Any, name: str) -> Any:
 
 
 def encode_state(shown: Shown) -> bytes:
-    """The state as a frame; a reader that comes back says its number and is told what it missed."""
+    """Return the state as a frame. A reader that reconnects sends its id and gets the events it missed."""
     state = shown.state
-    told = state.snapshot()
+    data = state.snapshot()
     partial = [{"message_id": p.message_id, "task_id": p.task_id, "text": p.text} for p in shown.partial]
     if isinstance(state, TaskState):
-        told["partial"] = partial[-1] if partial else None
-        _shorten([told["task"]], LONGEST_MESSAGE)
+        data["partial"] = partial[-1] if partial else None
+        _shorten([data["task"]], LONGEST_MESSAGE)
     elif isinstance(state, SessionState):
-        told["partial"] = partial
-        told["screen"] = shown.screen
-        _shorten(told["messages"], LONGEST_MESSAGE)
-        _shorten([told["running"] or {}, *told["queue"]], LONGEST_TEXT)
+        data["partial"] = partial
+        data["screen"] = shown.screen
+        _shorten(data["messages"], LONGEST_MESSAGE)
+        _shorten([data["running"] or {}, *data["queue"]], LONGEST_TEXT)
     else:
-        _shorten(told["running"], LONGEST_TEXT)
-    return b"id: %d\nevent: state\ndata: %s\n\n" % (state.as_of_seq, to_json(told))
+        _shorten(data["running"], LONGEST_TEXT)
+    return b"id: %d\nevent: state\ndata: %s\n\n" % (state.as_of_seq, to_json(data))
 
 
 def _shorten(records: Iterable[dict[str, Any]], longest: int) -> None:
-    """Cut the texts of messages and tasks; of a message `cut` says how long it is."""
+    """Cut the texts of messages and tasks; `cut` tells the length of a message that was cut."""
     for record in records:
         for name in ("text", "prompt", "result", "error"):
             text = record.get(name)
@@ -102,13 +102,13 @@ def _shorten(records: Iterable[dict[str, Any]], longest: int) -> None:
 
 
 class Streams:
-    """All open streams of a server: they share encoded frames and can be ended together."""
+    """All open streams of a server. They share encoded frames and can be ended together."""
 
     def __init__(self, most_of_actor: int = 250) -> None:
         self.closing = False
         self.most_of_actor = most_of_actor
         self.heartbeat = HEARTBEAT_SECONDS
-        """Seconds after which a silent stream shows that it lives, and looks whether its reader may still read."""
+        """Seconds after which a silent stream sends a sign of life and checks that its reader is still admitted."""
         self._of_actor: Counter[str] = Counter()
         self._writers: set[asyncio.Task[None]] = set()
         self._frames: dict[tuple[str, Shape], bytes] = {}
@@ -117,21 +117,21 @@ class Streams:
         return len(self._writers)
 
     def frame(self, event: Event | Shown, shape: Shape = LOG) -> bytes:
-        """The event's frame, encoded once however many read it."""
+        """Return the frame of an event, encoded once for all readers."""
         if isinstance(event, Shown):
             return encode_state(event)
-        name = (event.id, shape)
-        made = self._frames.get(name)
-        if made is None:
-            made = encode(event, shape)
-            if event.id and len(made) <= LARGEST_KEPT:
+        key = (event.id, shape)
+        frame = self._frames.get(key)
+        if frame is None:
+            frame = encode(event, shape)
+            if event.id and len(frame) <= LARGEST_KEPT:
                 if len(self._frames) >= KEPT_FRAMES:
                     del self._frames[next(iter(self._frames))]
-                self._frames[name] = made
-        return made
+                self._frames[key] = frame
+        return frame
 
     def add(self, writer: asyncio.Task[None], actor: str) -> None:
-        """Take in a stream that has begun."""
+        """Count a stream that has begun."""
         self._writers.add(writer)
         self._of_actor[actor] += 1
         writer.add_done_callback(lambda _: self._remove(writer, actor))
@@ -143,19 +143,19 @@ class Streams:
             del self._of_actor[actor]
 
     def check_room(self, actor: str) -> None:
-        """LimitReached when this actor follows too many already: nobody may take all connections."""
+        """Raise LimitReached if this actor has too many streams open: nobody may take all connections."""
         if self._of_actor[actor] >= self.most_of_actor:
             raise LimitReached(f"{actor} follows {self.most_of_actor} streams already; close some first.")
 
     def close(self) -> None:
-        """End every stream; its reader sees a clean end and comes back to the next server."""
+        """End every stream; its reader sees a clean end and connects again to the next server."""
         self.closing = True
         for writer in tuple(self._writers):
             writer.cancel()
 
 
 class EventStream(Response):
-    """The reply that follows the log until its reader goes, may no longer read, or the server stops."""
+    """The reply that follows the log until its reader leaves or is no longer admitted, or the server stops."""
 
     media_type = "text/event-stream"
 
@@ -181,7 +181,7 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await send(chunk(HEARTBEAT))  # the headers leave now, so that the reader knows it is connected
         writer = asyncio.create_task(self._write(send))
-        revoked = asyncio.create_task(self._stay(send))
+        revoked = asyncio.create_task(self._keep_alive(send))
         gone = asyncio.create_task(disconnect(receive))
         self._streams.add(writer, self._actor)
         try:
@@ -191,19 +191,19 @@ class EventStream(Response):
             for task in (writer, revoked, gone):
                 task.cancel()
             await asyncio.gather(writer, revoked, gone, return_exceptions=True)
-        if (ended and self._sending) or not await _sent_in_time(send, chunk(b"", more=False)):
+        if (ended and self._sending) or not await _send_in_time(send, chunk(b"", more=False)):
             abort = scope.get("extensions", {}).get(ABORT)
             if abort is not None:
-                abort["call"]()  # what it has not read yet is not for it any more, or never will be read
+                abort["call"]()  # the reader must not, or will not, read the rest
 
-    async def _stay(self, send: Send) -> None:
-        """Show now and then that the stream lives; return once its reader may no longer read."""
+    async def _keep_alive(self, send: Send) -> None:
+        """Send signs of life; return once the reader is no longer admitted."""
         while True:
             await asyncio.sleep(self._streams.heartbeat)
             if not await self._still_allowed():
                 return
             if not self._sending:
-                await _sent_in_time(send, chunk(HEARTBEAT))
+                await _send_in_time(send, chunk(HEARTBEAT))
 
     def _encode(self, event: Any) -> bytes:
         return self._streams.frame(event, self._shape)
@@ -213,8 +213,8 @@ class EventStream(Response):
             async for batch in self._batches:
                 waiting, size = [], 0
                 for event in batch:
-                    waiting.append(made := self._encode(event))
-                    size += len(made)
+                    waiting.append(encoded := self._encode(event))
+                    size += len(encoded)
                     if size >= PIECE:
                         await self._send(send, b"".join(waiting))
                         waiting, size = [], 0
@@ -226,7 +226,7 @@ class EventStream(Response):
             await self._batches.aclose()
 
     async def _send(self, send: Send, body: bytes) -> None:
-        """In pieces: what its reader has not taken yet must stay small."""
+        """Send in pieces: the part that the reader has not taken yet must stay small."""
         self._sending = True
         if len(body) <= 2 * PIECE:
             await send(chunk(body))
@@ -236,8 +236,8 @@ class EventStream(Response):
         self._sending = False
 
 
-async def _sent_in_time(send: Send, message: Message) -> bool:
-    """Send it, unless the reader takes nothing."""
+async def _send_in_time(send: Send, message: Message) -> bool:
+    """Send a message; return False if the reader does not take it in time."""
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await send(message)
@@ -247,7 +247,7 @@ async def _sent_in_time(send: Send, message: Message) -> bool:
 
 
 def chunk(body: bytes, *, more: bool = True) -> Message:
-    """A piece of the reply."""
+    """Return a piece of the reply."""
     return {"type": "http.response.body", "body": body, "more_body": more}
 
 

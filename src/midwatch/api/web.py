@@ -39,7 +39,7 @@ HEADERS = {
 
 
 class Asset(NamedTuple):
-    """A file as it is sent."""
+    """A file and the headers it is sent with."""
 
     body: bytes
     type: str
@@ -47,13 +47,13 @@ class Asset(NamedTuple):
 
 
 def load(folder: Path = FOLDER) -> dict[str, Asset]:
-    """All files by their name below the folder. Only these names are served, so no path leads elsewhere."""
-    found = sorted(path for path in folder.rglob("*") if path.suffix in TYPES and path.is_file())
-    return {path.relative_to(folder).as_posix(): asset(path) for path in found}
+    """Return all files by their name below the folder. Only these are served, so no path leads elsewhere."""
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in TYPES and path.is_file())
+    return {path.relative_to(folder).as_posix(): asset(path) for path in paths}
 
 
 def asset(path: Path) -> Asset:
-    """One file, named by its content."""
+    """Read one file; its content makes its etag."""
     body = path.read_bytes()
     return Asset(body, TYPES[path.suffix], f'"{sha256(body).hexdigest()[:20]}"')
 
@@ -77,7 +77,7 @@ def mount(app: FastAPI) -> None:
 
 
 def reply(request: Request, wanted: Asset) -> Response:
-    """The file, or word that the browser's copy is still good."""
+    """Return the file, or 304 if the browser's copy is still good."""
     headers = {**HEADERS, "etag": wanted.etag}
     known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
     if wanted.etag in known:

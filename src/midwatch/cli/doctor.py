@@ -176,9 +176,9 @@ async def inside() -> AsyncIterator[Finding]:
 
 async def processes(runtime: Runtime) -> list[Finding]:
     """Whether the processes that run tasks still live, and on a shared database whether one leads."""
-    from midwatch.api.cluster import processes as known
+    from midwatch.desk.processes import list_processes
 
-    found = await known(runtime)
+    found = await list_processes(runtime)
     if not runtime.settings.db:
         return [process(one) for one in found]
     leader = next((one["id"] for one in found if one["leader"]), None)

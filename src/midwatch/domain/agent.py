@@ -139,22 +139,15 @@ class Delegation(TypedDict, total=False):
     workdir: str | None
 
 
-class Turn(Protocol):
-    """One prompt for an agent, and everything it may do while it works on it."""
+class ProgramOwner(Protocol):
+    """What the program of an agent is started for: a turn, or a terminal that is opened before its first prompt."""
 
     task_id: str
     attempt: int
-    session_key: str
-    prompt: str
     thread_id: str | None
     workdir: str | None
     resumed: bool
     """Whether an earlier attempt was cut off and this one should go on where it stopped."""
-
-    @property
-    def deadline(self) -> float | None:
-        """Monotonic time at which the turn is ended, or None. It moves while the turn waits for an answer."""
-        ...
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -164,6 +157,23 @@ class Turn(Protocol):
     async def emit(self, payload: Payload) -> None:
         """Tell what happened. Stored in order, unless the payload's kind is live. Waits when too much is unwritten.
         AgentError for kinds that are midwatch's own to tell. Messages are the agent's, with ids of this attempt."""
+        ...
+
+    async def own_group(self, pgid: int) -> None:
+        """Commit that process group `pgid` belongs to this attempt. To be awaited before the child may exec, so that
+        it can be found and ended whatever happens to this process."""
+        ...
+
+
+class Turn(ProgramOwner, Protocol):
+    """One prompt for an agent, and everything it may do while it works on it."""
+
+    session_key: str
+    prompt: str
+
+    @property
+    def deadline(self) -> float | None:
+        """Monotonic time at which the turn is ended, or None. It moves while the turn waits for an answer."""
         ...
 
     async def load_progress(self) -> Any:
@@ -241,11 +251,6 @@ class Turn(Protocol):
         as soon as it is known; harmless when it is the same."""
         ...
 
-    async def own_group(self, pgid: int) -> None:
-        """Commit that process group `pgid` belongs to this attempt. To be awaited before the child may exec, so that
-        it can be found and ended whatever happens to this process."""
-        ...
-
 
 class Conversation(Protocol):
     """An open session with an agent."""
@@ -312,7 +317,7 @@ class Terminal(Lasting, Protocol):
         """Have `listener` called with the text of the screen soon after it has changed, not too often."""
         ...
 
-    async def start(self, turn: Turn) -> None:
+    async def start(self, turn: ProgramOwner) -> None:
         """Have the program running, before there is a prompt. Harmless when it is."""
         ...
 

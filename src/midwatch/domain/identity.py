@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
 
 from midwatch.base.clock import SECOND, iso
-from midwatch.base.errors import Forbidden, InvalidInput
+from midwatch.base.errors import InvalidInput
 from midwatch.base.ids import new_id
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import SignedIn, TokenCreated, TokenRevoked, event
@@ -90,16 +90,22 @@ class Actor(NamedTuple):
     task: Task | None = None
     """The running task of an agent that speaks for itself; it may look, and signal what belongs to that task."""
 
-    def must_manage(self, creator: str | None, manage_mode: str) -> None:
-        """Forbidden, unless it is an owner's, one's own, or everybody's to manage."""
-        if self.role != "owner" and manage_mode != "scope_all" and creator not in (None, self.name):
-            raise Forbidden(
-                f"this belongs to {creator}, who alone manages it; ask them to set manage_mode to scope_all."
-            )
-
 
 OWNER = Actor("owner", "owner")
 """Whoever holds the token in the home directory."""
+AnyActor = Actor | str | None
+"""For whom a service works: an actor, whose role is checked; or a program of the owner, which may do everything and can
+name the person it works for."""
+
+
+def actor_name(actor: AnyActor) -> str | None:
+    """Return the name that goes into records and events."""
+    return actor.name if isinstance(actor, Actor) else actor
+
+
+def agent_task(actor: AnyActor) -> Task | None:
+    """Return the running task of an agent that speaks for itself; None for everybody else."""
+    return actor.task if isinstance(actor, Actor) else None
 
 
 class TokenStore(Protocol):
@@ -190,5 +196,6 @@ def _about(token: Token) -> dict[str, Any]:
     return {"token_id": token.id, "name": token.name, "role": token.role, "token_kind": token.kind}
 
 
-def _root(token: Token | None) -> str | None:
+def root_of(token: Token | None) -> str | None:
+    """Return the id of the token at the beginning of the chain."""
     return None if token is None else token.root or token.id

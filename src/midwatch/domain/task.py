@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from midwatch.base.clock import iso
+from midwatch.base.text import cut
 from midwatch.domain.budget import again
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.channel import Delivery, end_text, notify, shown_route, start_text
@@ -136,6 +137,12 @@ class Task(NamedTuple):
         return again(self.id, self.budget, self.usage)
 
     @property
+    def resume_command(self) -> str | None:
+        """The command that lets the automation or goal it belongs to go on; None where it belongs to none."""
+        owned_by = self.cause in ("automation", "goal") and self.cause_id
+        return f"midwatch {self.cause} resume {self.cause_id}" if owned_by else None
+
+    @property
     def actor(self) -> str:
         """Who the slot it runs in is counted for."""
         return self.creator or ""
@@ -170,7 +177,32 @@ class Task(NamedTuple):
             shown[name] = iso(getattr(self, name))
         return shown
 
+    def brief(self) -> dict[str, Any]:
+        """As a list shows it: long texts are cut, the task itself has them whole."""
+        shown = self.snapshot()
+        for name in ("prompt", "result", "error"):
+            if shown[name]:
+                shown[name] = cut(shown[name], LISTED_TEXT)
+        return shown
 
+    def run_snapshot(self) -> dict[str, Any]:
+        """As a history shows it: a run of an automation, or a step of a goal."""
+        _, _, due = (self.internal_key or "").partition("@")
+        return {
+            "task_id": self.id,
+            "scheduled_for": iso(int(due)) if due.isdigit() else None,
+            "status": self.status,
+            "outcome": self.outcome,
+            "started_at": iso(self.started_at),
+            "completed_at": iso(self.completed_at),
+            "result": None if self.result is None else cut(self.result, RUN_TEXT),
+            "error": self.error,
+            "usage": self.usage,
+        }
+
+
+LISTED_TEXT, RUN_TEXT = 2000, 500
+"""Characters of a long text in lists, and in histories."""
 SHOWN = (
     "id", "status", "outcome", "prompt", "result", "error", "agent", "session_key", "origin_channel", "origin_session",
     "route", "workdir", "cause", "cause_id", "priority", "creator", "timeout_seconds", "on_crash", "attempt",

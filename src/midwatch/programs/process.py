@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from midwatch.base.errors import AgentError, TransientError
-from midwatch.domain.agent import Interrupt, Turn, TurnResult
+from midwatch.domain.agent import Interrupt, ProgramOwner, Turn, TurnResult
 from midwatch.programs.guard import guard
 from midwatch.programs.reaper import BORN, PATIENCE, end_group, end_members, end_strays, identify, reap, signal_group
 from midwatch.programs.sandbox import Sandbox
@@ -215,7 +215,7 @@ class Child:
     whose processes carry the same mark."""
 
     def __init__(
-        self, popen: subprocess.Popen[bytes], turn: Turn, pipes: tuple[Pipe, Pipe], *, helper: bool = False
+        self, popen: subprocess.Popen[bytes], turn: ProgramOwner, pipes: tuple[Pipe, Pipe], *, helper: bool = False
     ) -> None:
         self.pgid = popen.pid
         self.exited = asyncio.Event()
@@ -231,7 +231,7 @@ class Child:
         self._ending: asyncio.Task[None] | None = None
 
     @classmethod
-    async def spawn(cls, program: Program, turn: Turn, out: Pipe, err: Pipe, *, helper: bool = False) -> Child:
+    async def spawn(cls, program: Program, turn: ProgramOwner, out: Pipe, err: Pipe, *, helper: bool = False) -> Child:
         """Start the child; it waits until `admit`."""
         child = cls(program.spawn(turn.env), turn, (out, err), helper=helper)
         try:
@@ -246,7 +246,7 @@ class Child:
             raise
         return child
 
-    async def admit(self, turn: Turn, stdin: bytes = b"", *, more: bool = False) -> None:
+    async def admit(self, turn: ProgramOwner, stdin: bytes = b"", *, more: bool = False) -> None:
         """Let it become the program once the store knows its group. With `more`, `write` can follow."""
         await turn.own_group(self.pgid)
         self.write(b"go\n" + stdin)

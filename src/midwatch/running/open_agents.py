@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from midwatch.base.clock import Clock, Timer
 from midwatch.base.errors import Conflict, StoreError
-from midwatch.domain.agent import Agent, Conversation, Turn, has_terminal, lasts
+from midwatch.domain.agent import Agent, Conversation, ProgramOwner, has_terminal, lasts
 from midwatch.domain.changes import Fence
 from midwatch.domain.event import Event, ScreenUpdate, event
 from midwatch.domain.instance import LiveStore
@@ -96,7 +96,7 @@ class OpenAgents:
         """Return the session's conversation, if it is open here."""
         return self._open.get(key)
 
-    async def begin(self, agent: Agent, session: Session, turn: Turn) -> Conversation:
+    async def begin(self, agent: Agent, session: Session, turn: ProgramOwner) -> Conversation:
         """Open the terminal of a conversation before its first prompt.
 
         Conflict when it is open in another process, or when its agent has no terminal.

@@ -22,7 +22,7 @@ from midwatch.base.errors import AlreadyRunning, Conflict, HomeUnusable, NotFoun
 from midwatch.base.home import Home
 from midwatch.desk.build import open_store
 from midwatch.desk.config import Settings
-from midwatch.desk.desk import living_processes
+from midwatch.desk.foundation import build_living
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.instance import DEAD_SECONDS
 from midwatch.domain.store import Store
@@ -116,7 +116,7 @@ async def _look_at_target(settings: Settings, home: Home, *, used_is_fine: bool 
     """Make the tables where they are missing; refuse a database on which processes live, or that is used."""
     store = await open_store(settings, home)
     try:
-        for one in await living_processes(settings, home, store)():
+        for one in await build_living(settings, home, store)():
             raise AlreadyRunning(
                 f"{one.role} {one.id} (pid {one.pid} on {one.host}) works on that database; stop every process first. "
                 f"One that was killed counts as ended after {DEAD_SECONDS:.0f} s."

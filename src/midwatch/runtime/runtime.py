@@ -20,10 +20,10 @@ from midwatch.base.home import Home
 from midwatch.desk.build import Registered, build_agents, build_channels, choose_agents, open_store
 from midwatch.desk.config import Settings
 from midwatch.desk.desk import Desk
-from midwatch.domain.agent import Agent
+from midwatch.desk.foundation import Setup
 from midwatch.domain.channel import Channel
 from midwatch.domain.instance import Role
-from midwatch.domain.store import Commit, Store
+from midwatch.domain.store import Commit
 from midwatch.live.telemetry import telemetry
 from midwatch.programs.guard import guard
 from midwatch.runtime.crew import FOREIGN, Crew, Pace, Part
@@ -39,27 +39,18 @@ class Runtime(Desk):
 
     def __init__(
         self,
-        settings: Settings,
-        home: Home,
-        store: Store,
-        agents: dict[str, Agent],
-        channels: dict[str, Channel],
-        clock: Clock,
+        setup: Setup,
         *,
         role: Role = "library",
-        work: bool = True,
         url: str | None = None,
         pace: Pace = PACE,
     ) -> None:
         """`url` is where a server serves this desk. Without one, agents reach it on a port of its own."""
         self._loopback = Loopback(self._answer)
-        super().__init__(
-            settings, home, store, agents, channels, clock,
-            work=work, find_url=lambda: url or (self._loopback.url if work else None),
-        )  # fmt: skip
-        self._telemetry = telemetry() if work else None
-        self._parts = self._desk_parts(work)
-        if work:
+        super().__init__(setup, lambda: url or (self._loopback.url if setup.work else None))
+        self._telemetry = telemetry() if setup.work else None
+        self._parts = self._desk_parts(setup.work)
+        if setup.work:
             self.crew = Crew(self, role, pace, self._telemetry)
             self._parts += self.crew.parts()
         self._started: list[Part] = []
@@ -96,8 +87,8 @@ class Runtime(Desk):
             try:
                 known = choose_agents(build_agents(settings, agents or {}), only)
                 ways = {**build_channels(settings), **(channels or {})}
-                clock = clock or SystemClock()
-                desk = cls(settings, place, store, known, ways, clock, role=role, work=work, url=url)
+                setup = Setup(settings, place, store, known, ways, clock or SystemClock(), work)
+                desk = cls(setup, role=role, url=url)
                 try:
                     await desk._start()
                     yield desk

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import ChainMap
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from midwatch.base.errors import BadConfig, Conflict, InvalidInput, UnknownAgent
@@ -48,6 +49,7 @@ class AgentRegistry:
         self._changing = asyncio.Lock()
 
     def terms(self, agent: str) -> AgentTerms | None:
+        """Return the terms of an agent of this process, or None."""
         found = self.agents.get(agent)
         return found.terms if found else None
 
@@ -60,16 +62,45 @@ class AgentRegistry:
         return self.terms(agent) or await self.advertised(agent)
 
     def known(self) -> frozenset[str]:
+        """Return the names of the agents of this process."""
         return frozenset(self.agents)
 
     async def advertised(self, agent: str) -> AgentTerms | None:
+        """Return the terms of an agent that some live process offers, or None."""
         for one in await self._living():
             if agent in one.agents:
                 return AgentTerms(*one.terms.get(agent, ()))
         return None
 
     async def live(self) -> frozenset[str]:
+        """Return the names of the agents that some live process can run now."""
         return frozenset(name for one in await self._living() for name in one.agents)
+
+    async def describe(self, may_receive: Callable[[str], bool]) -> Sequence[dict[str, Any]]:
+        """Return the agents known here and those of other live processes as JSON, by name. `may_receive` tells whether
+        work may be handed over to an agent."""
+        live = await self.live()
+        known = {
+            name: {
+                "name": agent.name,
+                "kind": agent.kind,
+                "why": getattr(agent, "why", None),
+                "description": agent.description,
+                "capabilities": [asdict(capability) for capability in agent.capabilities],
+                "handoffs": may_receive(name),
+                "slots": agent.terms.slots,
+                "timeout": agent.terms.timeout_seconds,
+                "on_crash": agent.terms.on_crash,
+                "steerable": agent.terms.steerable,
+                "live": name in live,
+                "problem": None,
+                **agent.describe(),
+            }
+            for name, agent in self.agents.items()
+        }
+        for name in live - known.keys():
+            known[name] = {"name": name, "live": True, "steerable": (await self.terms_of(name)).steerable}
+        return [known[name] for name in sorted(known)]
 
     # -- agents that come and go ---------------------------------------------------------------------------------
 

@@ -7,17 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from midwatch.base.clock import SECOND, Clock
-from midwatch.domain.alert import (
-    COOL_DOWN_SECONDS,
-    GRACE_SECONDS,
-    SILENT_SECONDS,
-    Alert,
-    of_automation,
-    of_goal,
-    of_pending,
-    of_running,
-    telling,
-)
+from midwatch.domain import alert as rules
+from midwatch.domain.alert import SILENT_SECONDS, Alert
 from midwatch.domain.store import Store
 from midwatch.domain.task import TaskFilter
 
@@ -47,26 +38,26 @@ class Alerts:
         """Tell what is overdue, stuck or silent, unless it was told lately. Returns what was told."""
         now = self._clock.now()
         found = await self.look()
-        lately = await self._store.told_alerts(now - int(COOL_DOWN_SECONDS * SECOND)) if found else frozenset()
+        lately = await self._store.told_alerts(now - int(rules.COOL_DOWN_SECONDS * SECOND)) if found else frozenset()
         fresh = [one for one in found if one.id not in lately]
         if fresh:
-            await self._store.tell_alerts(*telling(fresh, now))
+            await self._store.tell_alerts(*rules.telling(fresh, now))
             log.warning("told of %s", ", ".join(one.id for one in fresh))
         return fresh
 
     async def look(self) -> list[Alert]:
         """Everything that is wrong now."""
         now = self._clock.now()
-        late = now - int(GRACE_SECONDS * SECOND)
+        late = now - int(rules.GRACE_SECONDS * SECOND)
         found: list[Alert] = []
         for task, last in (await self._store.state_of_desk()).running:
-            found += of_running(task, last, now, self._silent(task.agent))
+            found += rules.of_running(task, last, now, self._silent(task.agent))
         waiting = await self._store.list_tasks(TaskFilter(statuses=("pending",), limit=LOOKED_AT))
         live = await self._live() if waiting else frozenset()
         for task in waiting:
-            found += of_pending(task, now, task.agent in live)
+            found += rules.of_pending(task, now, task.agent in live)
         for automation in await self._store.due_automations(late, LOOKED_AT):
-            found += of_automation(automation, now)
+            found += rules.of_automation(automation, now)
         for goal in await self._store.due_goals(late, LOOKED_AT):
-            found += of_goal(goal, now)
+            found += rules.of_goal(goal, now)
         return found

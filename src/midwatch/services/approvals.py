@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import Conflict, InvalidInput, NotFound
 from midwatch.domain.agent import Choice
 from midwatch.domain.approval import ALWAYS, Approval, Status, chosen, resolve, rule_of
+from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.rule import Judge, nobody
 from midwatch.domain.store import Store
-
-
-class Alive(Protocol):
-    """A process that lives."""
-
-    @property
-    def id(self) -> str:
-        """Its id, as leases name it."""
-        ...
-
-
-Living = Callable[[], Awaitable[Sequence[Alive]]]
+from midwatch.services.agent_registry import Living
+from midwatch.services.authorization import refuse_agent
 
 
 class Approvals:
@@ -57,19 +46,21 @@ class Approvals:
         grant: bool | None = None,
         always: bool = False,
         why: str | None = None,
-        actor: str | None = None,
+        actor: AnyActor = None,
     ) -> Approval:
         """Answer with one of the choices, or simply yes or no; `always` makes a rule of it. The first answer counts; a
-        later one is a Conflict."""
+        later one is a Conflict. Only people answer."""
+        refuse_agent(actor, "an agent does not answer questions; a person does.")
         found = await self.get(approval_id)
         if found.status != "pending":
             raise Conflict(f"approval {found.id} is already {found.status}; the first answer counts.")
         await self._check_asker(found)
         made = _choice(found, choice, grant, always)
         now = self._clock.now()
-        rule = rule_of(found, made, now, actor)
+        name = actor_name(actor)
+        rule = rule_of(found, made, now, name)
         step = resolve(
-            found, "granted" if made.allows else "denied", now, answer=made.name, why=why, actor=actor, rule=rule
+            found, "granted" if made.allows else "denied", now, answer=made.name, why=why, actor=name, rule=rule
         )
         try:
             await self._store.apply(step)

@@ -23,6 +23,7 @@ from midwatch.domain.requests import MAX_PROMPT, Submission
 from midwatch.domain.session import checked_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES
+from midwatch.services.authorization import check_manager
 from midwatch.services.request_checks import check
 from midwatch.services.tasks import Tasks
 
@@ -135,7 +136,7 @@ class AutomationTransfer:
         changed = {name: getattr(after, name) for name in SETTINGS if getattr(after, name) != getattr(found, name)}
         if not changed:
             return Changes()
-        actor.must_manage(found.creator, found.manage_mode)
+        check_manager(actor, found.creator, found.manage_mode)
         if "schedule" in changed or after.spent:
             after = self._timed(after, now)
         _check(after)

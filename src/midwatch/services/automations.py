@@ -3,31 +3,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
 
-from midwatch.base.clock import SECOND, Clock
+from midwatch.base.clock import SECOND, Clock, iso
 from midwatch.base.errors import Conflict, InvalidInput, NotFound
 from midwatch.base.ids import new_id
-from midwatch.base.schedule import Schedule, host_zone, next_run_at
+from midwatch.base.schedule import Schedule, find_zone, host_zone, local_iso, next_run_at, parse_moment, upcoming
 from midwatch.domain import automation as rules
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import TRANSITIONS, Automation, Status, normalise, validate
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import AutomationChanged, AutomationCreated
-from midwatch.domain.identity import Actor
+from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import Submission, refuse_unknown
 from midwatch.domain.session import Session, checked_key, gate_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task
+from midwatch.services.authorization import AUTOMATION_FIELDS, check_manager
 from midwatch.services.request_checks import check, check_repository
 from midwatch.services.tasks import Tasks, stopping
 
 KEPT_SECONDS = 30 * 86400.0
 """Deleted ones can be brought back for this long."""
 LISTED, MOST_LISTED = 20, 200
+NEXT_RUNS, LAST_RUNS = 5, 10
+DAY = 86400 * SECOND
+DAY_RUNS, DAY_RUNS_OF_ONE = 3000, 300
+"""How many runs of a day are computed at once: for all automations, and for one."""
+NAMES = {"timeout": "timeout_seconds", "jitter": "jitter_seconds"}
 CHANGEABLE = frozenset({
     "title", "prompt", "agent", "fresh", "worktree", "route", "manage_mode", "max_runs", "workdir", "timeout_seconds",
     "on_crash", "jitter_seconds", "missed", "missed_window", "quiet", "budget", "approvals", "tags", "at", "every",
@@ -61,10 +67,12 @@ class Automations:
         self._default_route = default_route
         self._submitter = submitter
 
-    async def create(self, prompt: str, *, actor: str | None = None, **wish: Any) -> Automation:
-        """Make one. Exactly one of `at`, `every` and `cron` says when; see `Automation` for the rest."""
-        now = self._clock.now()
-        wish = {name: value for name, value in wish.items() if value is not None}
+    async def create(self, prompt: str, *, actor: AnyActor = None, **wish: Any) -> Automation:
+        """Make one. Exactly one of `at`, `every` and `cron` says when; see `Automation` for the rest. Moments are
+        numbers, or words in the given zone."""
+        now, creator = self._clock.now(), actor_name(actor)
+        wish = await self._tasks.authorization.restrict(actor, wish, AUTOMATION_FIELDS)
+        wish = _read({name: value for name, value in wish.items() if value is not None}, now, host_zone())
         times = Schedule.make(
             at=wish.pop("at", None), every=wish.pop("every", None), cron=wish.pop("cron", None),
             zone=wish.pop("zone", None) or host_zone(), anchor=now,
@@ -80,9 +88,9 @@ class Automations:
         enabled = wish.pop("enabled", True)
         automation_id = new_id("am", now)
         first = wish.pop("next_run_at", None) or next_run_at(times, now)
-        scope = wish.pop("scope_id", None) or actor or "owner"
+        scope = wish.pop("scope_id", None) or creator or "owner"
         draft = Automation(
-            id=automation_id, prompt=prompt, agent=agent, schedule=times.snapshot(), creator=actor, scope_id=scope,
+            id=automation_id, prompt=prompt, agent=agent, schedule=times.snapshot(), creator=creator, scope_id=scope,
             route=self._check_route(route) if route else None, session_key=checked_key(session) if session else "",
             status="active" if enabled else "paused", created_at=now, updated_at=now, next_run_at=first, **wish,
         )  # fmt: skip
@@ -91,7 +99,7 @@ class Automations:
         created = AutomationCreated(
             automation_id=made.id, title=made.name, schedule=made.schedule, next_run_at=made.snapshot()["next_run_at"]
         )
-        told = (rules.told(made, created, now, actor),)
+        told = (rules.told(made, created, now, creator),)
         await self._store.apply(Changes(records=(made,), sessions=await self._continued(made, now), events=told))
         return made
 
@@ -111,17 +119,54 @@ class Automations:
         await self.get(automation_id)
         return await self._store.runs(automation_id, _page(limit))
 
+    async def describe(self, automation: Automation) -> dict[str, Any]:
+        """Return the automation as JSON, with whether it runs and when it will."""
+        after = automation.next_run_at
+        times = [] if after is None else upcoming(automation.times, after - 1, NEXT_RUNS)
+        return {
+            **automation.snapshot(),
+            "running": await self.running(automation.id) is not None,
+            "next_runs": [local_iso(at, automation.times.zone) for at in times],
+        }
+
+    def preview(
+        self, *, at: str | None = None, every: Any = None, cron: str | None = None, zone: str | None = None, count: int
+    ) -> dict[str, Any]:
+        """Return when a schedule would run; nothing is made. An interval counts from now."""
+        now = self._clock.now() // SECOND * SECOND
+        zone = find_zone(zone or host_zone()).key
+        once = None if at is None else parse_moment(at, now, zone)
+        times = Schedule.make(zone=zone, at=once, every=every, cron=cron, anchor=now)
+        runs = [local_iso(run, zone) for run in upcoming(times, now, count)]
+        return {"when": times.describe(), "next_runs": runs}
+
+    async def day(self, ids: Sequence[str] = (), status: str = "", limit: int = LISTED) -> list[dict[str, Any]]:
+        """Return what automations do in the next 24 hours, and their newest runs: these, or those of a status."""
+        found = [await self.get(key) for key in ids] or await self.list(status, limit=limit)
+        most = min(DAY_RUNS_OF_ONE, max(NEXT_RUNS, DAY_RUNS // max(1, len(found))))
+        return [await self._day_of(automation, most) for automation in found]
+
+    async def _day_of(self, automation: Automation, most: int) -> dict[str, Any]:
+        runs = [task.run_snapshot() for task in await self.history(automation.id, LAST_RUNS)]
+        day: dict[str, Any] = {"id": automation.id, "when": "", "next_runs": [], "runs": runs}
+        try:
+            times = automation.times
+        except InvalidInput as problem:  # what is stored cannot be read here, and that is what to say
+            return {**day, "when": str(problem)}
+        day["when"] = times.describe()
+        if automation.next_run_at is not None:
+            until = self._clock.now() + DAY
+            ahead = (automation.next_run_at, *upcoming(times, automation.next_run_at, most - 1))
+            day["next_runs"] = [iso(at) for at in ahead if at <= until]
+        return day
+
     async def patch(
-        self,
-        automation_id: str,
-        values: Mapping[str, Any],
-        *,
-        revision: int | None = None,
-        actor: str | None = None,
-        may: Actor | None = None,
+        self, automation_id: str, values: Mapping[str, Any], *, revision: int | None = None, actor: AnyActor = None
     ) -> Automation:
         """Change some fields. Conflict when `revision` is not the current one. What it had to make up for stays unless
         its schedule changes; one that has had all its runs by then is paused."""
+        zone = (await self.get(automation_id)).snapshot()["zone"]
+        values = _read(values, self._clock.now(), zone)
         refuse_unknown(values, CHANGEABLE)
         if empty := [name for name, value in values.items() if value is None and name not in CLEARABLE]:
             raise InvalidInput(f"{empty[0]} cannot be nothing; leave it out, or say what it should be.", field=empty[0])
@@ -131,8 +176,8 @@ class Automations:
         def change(found: Automation, now: int) -> Changes:
             if found.status == "deleted":
                 raise _gone(found)
-            if may is not None and values.get("manage_mode", found.manage_mode) != found.manage_mode:
-                may.must_manage(found.creator, "creator_only")
+            if values.get("manage_mode", found.manage_mode) != found.manage_mode:
+                check_manager(actor, found.creator, "creator_only")
             after = self._patched(found, values, now)
             self._check(after)
             changed = {
@@ -141,51 +186,50 @@ class Automations:
                 if getattr(after, f.name) != getattr(found, f.name)
             }
             told = AutomationChanged(automation_id=found.id, fields=tuple(sorted(values)), status=after.status)
-            return Changes(
-                updates=(rules.changed(found, now, **changed),), events=(rules.told(found, told, now, actor),)
-            )
+            events = (rules.told(found, told, now, actor_name(actor)),)
+            return Changes(updates=(rules.changed(found, now, **changed),), events=events)
 
-        return await self._change(automation_id, change, may, revision)
+        return await self._change(automation_id, change, actor, revision)
 
-    async def pause(self, automation_id: str, *, why: str = "paused by a person", actor: str | None = None,
-                    may: Actor | None = None) -> Automation:  # fmt: skip
+    async def pause(self, automation_id: str, *, why: str = "paused by a person", actor: AnyActor = None) -> Automation:
         """Fire no more. What runs goes on; pausing it again changes nothing."""
 
         def change(found: Automation, now: int) -> Changes:
             if found.status == "deleted":
                 raise _gone(found)
-            return Changes() if found.status == "paused" else rules.paused(found, now, why, actor)
+            return Changes() if found.status == "paused" else rules.paused(found, now, why, actor_name(actor))
 
-        return await self._change(automation_id, change, may)
+        return await self._change(automation_id, change, actor)
 
-    async def resume(self, automation_id: str, *, actor: str | None = None, may: Actor | None = None) -> Automation:
+    async def resume(self, automation_id: str, *, actor: AnyActor = None) -> Automation:
         """Fire again, also after it was deleted. What was missed is not made up for; failures are forgotten."""
 
         def change(found: Automation, now: int) -> Changes:
-            return Changes() if found.status == "active" else rules.resumed(found, now, actor)
+            return Changes() if found.status == "active" else rules.resumed(found, now, actor_name(actor))
 
-        return await self._change(automation_id, change, may)
+        return await self._change(automation_id, change, actor)
 
-    async def delete(self, automation_id: str, *, actor: str | None = None, may: Actor | None = None) -> Automation:
+    async def delete(self, automation_id: str, *, actor: AnyActor = None) -> Automation:
         """Delete it; its open run is cancelled with it. It can be brought back for 30 days."""
+        name = actor_name(actor)
         for _ in range(TRIES):
-            found = await self._managed(automation_id, may)
+            found = await self._get_managed(automation_id, actor)
             if found.status == "deleted":
                 return found
             now, run = self._clock.now(), await self._store.open_run(found.id)
-            passed = run if run and run.cause == "handoff" else None
-            ended, halt = stopping(run, now, actor) if run and not passed else (None, Changes())
+            delegate = run if run and run.cause == "handoff" else None
+            ended, halt = stopping(run, now, name) if run and not delegate else (None, Changes())
             with suppress(Conflict):
-                await self._store.apply(rules.deleted(found, now, ended, actor).plus(halt))
-                if passed is not None:
-                    await self._tasks.cancel(passed.id, actor=actor)
+                await self._store.apply(rules.deleted(found, now, ended, name).plus(halt))
+                if delegate is not None:
+                    await self._tasks.cancel(delegate.id, actor=name)
                 return await self.get(automation_id)
         raise Conflict(f"automation {automation_id} keeps changing; try again.")
 
-    async def run(self, automation_id: str, *, actor: str | None = None, may: Actor | None = None) -> Task:
+    async def run(self, automation_id: str, *, actor: AnyActor = None) -> Task:
         """Run it now, beside its times. It counts like any other run; the caller does not wait for it."""
         for _ in range(TRIES):
-            found = await self._managed(automation_id, may)
+            found = await self._get_managed(automation_id, actor)
             if found.status == "deleted":
                 raise _gone(found)
             if open_run := await self._store.open_run(found.id):
@@ -197,7 +241,7 @@ class Automations:
                 raise Conflict(f"session {session.key} is closed; open it again by creating it with the same key.")
             terms = await self._terms(found.agent)
             now = self._clock.now()
-            task, changes = rules.run_now(found, now, terms, actor=actor, submitter=self._submitter)
+            task, changes = rules.run_now(found, now, terms, actor=actor_name(actor), submitter=self._submitter)
             with suppress(Conflict):
                 await self._store.apply(changes)
                 return task
@@ -232,11 +276,11 @@ class Automations:
         self,
         automation_id: str,
         change: Callable[[Automation, int], Changes],
-        may: Actor | None = None,
+        actor: AnyActor = None,
         revision: int | None = None,
     ) -> Automation:
         for _ in range(TRIES):
-            found = await self._managed(automation_id, may)
+            found = await self._get_managed(automation_id, actor)
             if revision is not None and found.revision != revision:
                 raise Conflict(
                     f"automation {found.id} changed meanwhile (revision {found.revision}); look at it again."
@@ -253,10 +297,10 @@ class Automations:
             return await self.get(automation_id)
         raise Conflict(f"automation {automation_id} keeps changing; try again.")
 
-    async def _managed(self, automation_id: str, may: Actor | None) -> Automation:
+    async def _get_managed(self, automation_id: str, actor: AnyActor) -> Automation:
+        """Return the automation; Forbidden if the actor may not manage it."""
         found = await self.get(automation_id)
-        if may is not None:
-            may.must_manage(found.creator, found.manage_mode)
+        check_manager(actor, found.creator, found.manage_mode)
         return found
 
     def _check(self, made: Automation) -> None:
@@ -314,6 +358,18 @@ class Automations:
 
 def _page(limit: int) -> int:
     return min(limit, MOST_LISTED) if limit > 0 else LISTED
+
+
+def _read(values: Mapping[str, Any], now: int, zone: str) -> dict[str, Any]:
+    """Return the values under the record's names, and moments in words as numbers; they are in `zone` unless another
+    one is given."""
+    result = {NAMES.get(name, name): value for name, value in values.items()}
+    for name in ("at", "next_run_at"):
+        if isinstance(result.get(name), str):
+            result[name] = parse_moment(result[name], now, result.get("zone") or zone)
+    if result.get("tags") is not None:
+        result["tags"] = tuple(result["tags"])
+    return result
 
 
 def _gone(found: Automation) -> Conflict:

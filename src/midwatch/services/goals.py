@@ -9,36 +9,31 @@ from dataclasses import replace
 from typing import Any
 
 from midwatch.base.clock import SECOND, Clock, iso
-from midwatch.base.errors import Conflict, InvalidInput, NotFound
+from midwatch.base.errors import Conflict, Forbidden, InvalidInput, NotFound
 from midwatch.base.ids import new_id
+from midwatch.base.schedule import host_zone, parse_moment
 from midwatch.domain import goal as rules
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import GoalChanged, GoalCreated
-from midwatch.domain.goal import (
-    DEADLINE_SECONDS,
-    TRANSITIONS,
-    Goal,
-    Status,
-    normalise,
-    over_budget,
-    validate,
-)
-from midwatch.domain.identity import Actor
+from midwatch.domain.goal import DEADLINE_SECONDS, TRANSITIONS, Goal, Status, normalise, over_budget, validate
+from midwatch.domain.identity import AnyActor, actor_name, agent_task
 from midwatch.domain.requests import refuse_unknown
 from midwatch.domain.session import Session, checked_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task
+from midwatch.services.authorization import check_manager
 from midwatch.services.request_checks import check
 from midwatch.services.tasks import Tasks, stopping
 
 SETTABLE = frozenset({
     "agent", "workdir", "verifier", "route", "session_key", "scope_kind", "scope_id", "manage_mode", "max_steps",
-    "max_tokens", "max_seconds", "max_usd", "deadline_at",
+    "max_tokens", "max_seconds", "max_usd", "deadline", "deadline_at",
 })  # fmt: skip
-EDITABLE = frozenset(
-    {"objective", "deadline_at", "max_steps", "max_tokens", "max_seconds", "max_usd", "route", "manage_mode"}
-)
+EDITABLE = frozenset({
+    "objective", "deadline", "deadline_at", "max_steps", "max_tokens", "max_seconds", "max_usd", "route",
+    "manage_mode",
+})  # fmt: skip
 
 
 class Goals:
@@ -63,12 +58,13 @@ class Goals:
         self._default_route = default_route
         self._defaults = dict(defaults or {})
 
-    async def create(self, objective: str, *, actor: str | None = None, **wish: Any) -> Goal:
-        """Set a goal; its first step begins at once, or when the session it belongs to has a thread."""
+    async def create(self, objective: str, *, actor: AnyActor = None, **wish: Any) -> Goal:
+        """Set a goal; its first step begins at once, or when the session it belongs to has a thread. `deadline` is a
+        moment in words or a number of seconds."""
         refuse_unknown(wish, SETTABLE)
-        now = self._clock.now()
-        wish = {**self._defaults, **{name: value for name, value in wish.items() if value is not None}}
-        default = int(wish.pop("deadline", DEADLINE_SECONDS) * SECOND)
+        now, creator = self._clock.now(), actor_name(actor)
+        given = {name: value for name, value in wish.items() if value is not None}
+        wish = _read_deadline({"deadline": DEADLINE_SECONDS, **self._defaults, **given}, now)
         key = wish.pop("session_key", None)
         key = checked_key(key) if key else None
         session = await self._store.get_session(key) if key else None
@@ -77,9 +73,9 @@ class Goals:
             await self._tasks.known_agent(wish["verifier"])
         route = wish.pop("route", None) or self._default_route
         draft = Goal(
-            id=new_id("g", now), objective=objective, agent=agent, creator=actor,
-            deadline_at=wish.pop("deadline_at", now + default), scope_id=wish.pop("scope_id", key or actor or "owner"),
-            session_key=key or "", workdir=wish.pop("workdir", session.workdir if session else None),
+            id=new_id("g", now), objective=objective, agent=agent, creator=creator,
+            scope_id=wish.pop("scope_id", key or creator or "owner"), session_key=key or "",
+            workdir=wish.pop("workdir", session.workdir if session else None),
             status="waiting_for_session" if key and not (session and session.thread_id) else "active",
             route=self._check_route(route) if route else None, created_at=now, updated_at=now, **wish,
         )  # fmt: skip
@@ -88,7 +84,7 @@ class Goals:
         check(made.objective, {"workdir": made.workdir}, rules.MAX_OBJECTIVE)
         created = GoalCreated(goal_id=made.id, objective=made.objective, deadline_at=iso(made.deadline_at) or "")
         try:
-            await self._store.apply(Changes(records=(made,), events=(rules.told(made, created, now, actor),)))
+            await self._store.apply(Changes(records=(made,), events=(rules.told(made, created, now, creator),)))
         except Conflict:
             open_ = await self._store.open_goal((made.scope_kind, made.scope_id))
             other = f" ({open_.id})" if open_ else ""
@@ -113,13 +109,17 @@ class Goals:
         await self.get(goal_id)
         return await self._store.steps(goal_id, min(max(1, limit), 200))
 
+    async def describe(self, goal: Goal) -> dict[str, Any]:
+        """Return the goal as JSON, with whether a step of it runs."""
+        return {**goal.snapshot(), "running": await self._store.open_step(goal.id) is not None}
+
     async def edit(
-        self, goal_id: str, values: Mapping[str, Any], *, revision: int | None = None, actor: str | None = None,
-        may: Actor | None = None,
-    ) -> Goal:  # fmt: skip
+        self, goal_id: str, values: Mapping[str, Any], *, revision: int | None = None, actor: AnyActor = None
+    ) -> Goal:
         """Change its objective, deadline or budget."""
         refuse_unknown(values, EDITABLE)
-        values = {name: value for name, value in values.items() if value is not None or name == "route"}
+        given = {name: value for name, value in values.items() if value is not None or name == "route"}
+        values = _read_deadline(given, self._clock.now())
         if values.get("route"):
             values["route"] = self._check_route(values["route"])
 
@@ -132,43 +132,41 @@ class Goals:
                 raise InvalidInput("the deadline has passed already; choose a later one.", field="deadline")
             told = GoalChanged(goal_id=found.id, fields=tuple(sorted(values)), status=found.status)
             update = rules.changed(found, now, **{name: getattr(after, name) for name in values})
-            return Changes(updates=(update,), events=(rules.told(found, told, now, actor),))
+            return Changes(updates=(update,), events=(rules.told(found, told, now, actor_name(actor)),))
 
-        return await self._change(goal_id, change, may, revision)
+        return await self._change(goal_id, change, actor, revision)
 
-    async def pause(self, goal_id: str, *, why: str = "paused by a person", actor: str | None = None,
-                    may: Actor | None = None) -> Goal:  # fmt: skip
+    async def pause(self, goal_id: str, *, why: str = "paused by a person", actor: AnyActor = None) -> Goal:
         """Rest until it is resumed; a running step is stopped. Pausing it again changes nothing."""
-        if (found := await self._managed(goal_id, may)).status == "paused":
+        if (found := await self._get_managed(goal_id, actor)).status == "paused":
             return found
 
-        def change(one: Goal, now: int) -> Changes:
-            self._must_be_open(one)
-            if one.status == "paused":
-                return Changes()
-            return rules.paused(one, now, why, actor=actor)
+        def change(goal: Goal, now: int) -> Changes:
+            self._must_be_open(goal)
+            return Changes() if goal.status == "paused" else rules.paused(goal, now, why, actor=actor_name(actor))
 
-        return await self._change(goal_id, change, may, stops=True, actor=actor)
+        return await self._change(goal_id, change, actor, stops=True)
 
-    async def resume(self, goal_id: str, *, actor: str | None = None, may: Actor | None = None) -> Goal:
+    async def resume(self, goal_id: str, *, actor: AnyActor = None) -> Goal:
         """Go on, with errors forgotten. A goal whose session has no thread yet waits for it."""
-        found = await self._managed(goal_id, may)
+        found = await self._get_managed(goal_id, actor)
         if found.status in ("active", "waiting_for_session"):
             return found
         status: Status = "waiting_for_session" if not found.step and await self._waits(found) else "active"
 
-        def change(one: Goal, now: int) -> Changes:
-            self._must_be_open(one)
-            if one.status != "paused":
+        def change(goal: Goal, now: int) -> Changes:
+            self._must_be_open(goal)
+            if goal.status != "paused":
                 return Changes()
-            self._must_have_means(one, now)
+            self._must_have_means(goal, now)
             fields = {
                 **rules.BETWEEN, "status": status, "paused_why": None, "errors": 0, "alike": 0, "last_mark": None,
             }  # fmt: skip
-            told = GoalChanged(goal_id=one.id, fields=("status",), status=status)
-            return Changes(updates=(rules.changed(one, now, **fields),), events=(rules.told(one, told, now, actor),))
+            resumed = GoalChanged(goal_id=goal.id, fields=("status",), status=status)
+            events = (rules.told(goal, resumed, now, actor_name(actor)),)
+            return Changes(updates=(rules.changed(goal, now, **fields),), events=events)
 
-        return await self._change(goal_id, change, may)
+        return await self._change(goal_id, change, actor)
 
     async def _waits(self, found: Goal) -> bool:
         if found.session_key == f"goal:{found.id}":
@@ -176,7 +174,7 @@ class Goals:
         session = await self._store.get_session(found.session_key)
         return session is None or not session.thread_id
 
-    async def step(self, goal_id: str, *, actor: str | None = None, may: Actor | None = None) -> Goal:
+    async def step(self, goal_id: str, *, actor: AnyActor = None) -> Goal:
         """Begin the next step now instead of waiting for its time."""
 
         def change(found: Goal, now: int) -> Changes:
@@ -190,16 +188,16 @@ class Goals:
                 return Changes()
             told = GoalChanged(goal_id=found.id, fields=("next_run_at",), status=found.status)
             update = rules.changed(found, now, next_run_at=None, delay_reason=None)
-            return Changes(updates=(update,), events=(rules.told(found, told, now, actor),))
+            return Changes(updates=(update,), events=(rules.told(found, told, now, actor_name(actor)),))
 
-        return await self._change(goal_id, change, may)
+        return await self._change(goal_id, change, actor)
 
     async def complete(
-        self, goal_id: str, *, evidence: str = "", actor: str | None = None, may: Actor | None = None,
-        in_step: str | None = None,
-    ) -> Goal:  # fmt: skip
-        """It is reached. Said by its agent in a step (`in_step`: the task), it counts when that step has ended and, if
-        there is one, its verifier agrees; said by a person it counts at once."""
+        self, goal_id: str, *, evidence: str = "", actor: AnyActor = None, in_step: str | None = None
+    ) -> Goal:
+        """Declare the goal reached. From its agent in a step (`in_step`: the task) it counts when that step has ended
+        and its verifier, if there is one, agrees; from a person it counts at once."""
+        in_step = in_step or await self._own_step(actor, goal_id)
         if in_step and not evidence.strip():
             raise InvalidInput("say what proves that the goal is reached.", field="evidence")
 
@@ -209,34 +207,35 @@ class Goals:
             if in_step:
                 self._must_be_its_step(found, in_step)
                 return Changes(updates=(rules.changed(found, now, proposal="complete", evidence=proof),))
-            return rules.completed(found, now, actor=actor, evidence=proof)
+            return rules.completed(found, now, actor=actor_name(actor), evidence=proof)
 
-        return await self._change(goal_id, change, may, stops=not in_step, actor=actor)
+        return await self._change(goal_id, change, None if in_step else actor, stops=not in_step)
 
     async def delay(
-        self, goal_id: str, seconds: float, reason: str, *, actor: str | None = None, may: Actor | None = None,
-        in_step: str | None = None,
-    ) -> Goal:  # fmt: skip
+        self, goal_id: str, seconds: float, reason: str, *, actor: AnyActor = None, in_step: str | None = None
+    ) -> Goal:
         """Begin the next step later, or with 0 at once."""
+        in_step = in_step or await self._own_step(actor, goal_id)
 
         def change(found: Goal, now: int) -> Changes:
             if in_step and found.open:
                 self._must_be_its_step(found, in_step)
-            return rules.delayed(found, now, seconds, reason, actor)
+            return rules.delayed(found, now, seconds, reason, actor_name(actor))
 
-        return await self._change(goal_id, change, may)
+        return await self._change(goal_id, change, None if in_step else actor)
 
-    async def clear(self, goal_id: str, *, actor: str | None = None, may: Actor | None = None) -> Goal:
+    async def clear(self, goal_id: str, *, actor: AnyActor = None) -> Goal:
         """Give it up and remove it; a running step is stopped."""
+        name = actor_name(actor)
         for _ in range(TRIES):
-            found = await self._managed(goal_id, may)
+            found = await self._get_managed(goal_id, actor)
             now = self._clock.now()
             told = GoalChanged(goal_id=found.id, fields=("cleared",), status=found.status)
             step = await self._store.open_step(found.id)
-            changes = Changes(events=(rules.told(found, told, now, actor),)).plus(_stopped(step, now, actor))
+            changes = Changes(events=(rules.told(found, told, now, name),)).plus(_stop_step(step, now, name))
             try:
                 if await self._store.delete_goal(found.id, found.revision, changes):
-                    await self._stop_passed(step, actor)
+                    await self._stop_delegate(step, name)
                     return found
             except Conflict:  # its step went on meanwhile
                 continue
@@ -252,8 +251,18 @@ class Goals:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    async def _stop_passed(self, step: Task | None, actor: str | None) -> None:
-        """Stop who goes on with the work of a step; that ends a handoff, too."""
+    async def _own_step(self, actor: AnyActor, goal_id: str) -> str | None:
+        """Return the step in which an agent speaks, None for a person; Forbidden if it works on something else."""
+        task = agent_task(actor)
+        if task is None:
+            return None
+        goal = await self._store.get_goal(goal_id)  # first: should it go on meanwhile, the signal is refused
+        if goal is None or await goal_of(self._store, task) != goal_id:
+            raise Forbidden("an agent may signal only the goal it works on.")
+        return goal.task_id if task.cause == "handoff" and goal.task_id else task.id
+
+    async def _stop_delegate(self, step: Task | None, actor: str | None) -> None:
+        """Stop the agent to which the work of a step was handed over; that ends the handoff, too."""
         if step is not None and step.cause == "handoff":
             with suppress(Conflict):
                 await self._tasks.cancel(step.id, actor=actor)
@@ -262,35 +271,35 @@ class Goals:
         self,
         goal_id: str,
         change: Callable[[Goal, int], Changes],
-        may: Actor | None = None,
+        actor: AnyActor,
         revision: int | None = None,
         *,
         stops: bool = False,
-        actor: str | None = None,
     ) -> Goal:
         """Write a change, computed again when something came between. With `stops` its open step is stopped."""
+        name = actor_name(actor)
         for _ in range(TRIES):
-            found = await self._managed(goal_id, may)
+            found = await self._get_managed(goal_id, actor)
             if revision is not None and found.revision != revision:
                 raise Conflict(f"goal {found.id} changed meanwhile (revision {found.revision}); look at it again.")
             now = self._clock.now()
             changes = change(found, now)
             step = await self._store.open_step(found.id) if stops else None
-            changes = changes.plus(_stopped(step, now, actor))
+            changes = changes.plus(_stop_step(step, now, name))
             if changes == Changes():
                 return found
             try:
                 await self._store.apply(changes)
             except Conflict:
                 continue
-            await self._stop_passed(step, actor)
+            await self._stop_delegate(step, name)
             return await self.get(goal_id)
         raise Conflict(f"goal {goal_id} keeps changing; try again.")
 
-    async def _managed(self, goal_id: str, may: Actor | None) -> Goal:
+    async def _get_managed(self, goal_id: str, actor: AnyActor) -> Goal:
+        """Return the goal; Forbidden if the actor may not manage it."""
         found = await self.get(goal_id)
-        if may is not None:
-            may.must_manage(found.creator, found.manage_mode)
+        check_manager(actor, found.creator, found.manage_mode)
         return found
 
     def _must_be_open(self, found: Goal) -> None:
@@ -321,6 +330,17 @@ async def goal_of(store: Store, task: Task) -> str | None:
     return root.cause_id if step is not None and step.id == task.id else None
 
 
-def _stopped(step: Task | None, now: int, actor: str | None) -> Changes:
+def _read_deadline(values: Mapping[str, Any], now: int) -> dict[str, Any]:
+    """Return the values with `deadline`, a moment in words or a number of seconds, as `deadline_at`."""
+    result = dict(values)
+    deadline = result.pop("deadline", None)
+    if isinstance(deadline, str):
+        result.setdefault("deadline_at", parse_moment(deadline, now, host_zone()))
+    elif deadline is not None:
+        result.setdefault("deadline_at", now + int(deadline * SECOND))
+    return result
+
+
+def _stop_step(step: Task | None, now: int, actor: str | None) -> Changes:
     """What stops the open step of a goal; to be written with what it is stopped for."""
     return stopping(step, now, actor)[1] if step is not None and step.cause == "goal" else Changes()

@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import Conflict, InvalidInput, NotFound
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.channel import TYPING_SECONDS, Channel, Delivery, Route, Status
 from midwatch.domain.event import DeliveryRetried, event
+from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.store import Store
 
 
@@ -43,18 +43,17 @@ class Notifications:
             raise NotFound("delivery", delivery_id)
         return found
 
-    async def retry(self, delivery_id: str, *, actor: str | None = None) -> Delivery:
+    async def retry(self, delivery_id: str, *, actor: AnyActor = None) -> Delivery:
         """Try a failed one again, as if it had never been tried."""
         found = await self.get(delivery_id)
         if found.status != "failed":
             raise Conflict(f"delivery {found.id} is {found.status}; only a failed one can be tried again.")
         now = self._clock.now()
         fields = {"status": "pending", "attempts": 0, "due_at": now, "error": None}
-        told = DeliveryRetried(delivery_id=found.id, channel=found.channel, notice=found.notice)
-        again = Update("delivery", found.id, fields, {"status": "failed"})
-        await self._store.apply(
-            Changes(updates=(again,), events=(event(told, now, task_id=found.task_id, actor=actor),))
-        )
+        payload = DeliveryRetried(delivery_id=found.id, channel=found.channel, notice=found.notice)
+        update = Update("delivery", found.id, fields, {"status": "failed"})
+        retried = event(payload, now, task_id=found.task_id, actor=actor_name(actor))
+        await self._store.apply(Changes(updates=(update,), events=(retried,)))
         return await self.get(delivery_id)
 
     async def list(
@@ -65,35 +64,21 @@ class Notifications:
 
     @asynccontextmanager
     async def typing(self, route: str | None) -> AsyncIterator[None]:
-        """Show on the route's channel that somebody is at work, until the block ends. A failing channel is ignored."""
+        """Show on the channel of a route that somebody is at work, until the block ends. Ignore a channel that fails or
+        is slow."""
         parsed = Route.parse(route) if route else None
         channel = self._channels.get(parsed.channel) if parsed else None
-        if channel is None or parsed is None:
-            yield
-            return
-        async with _Harmless(channel, parsed.target):
-            yield
-
-
-class _Harmless:
-    """A channel's typing sign whose failures and slowness the block inside never sees."""
-
-    def __init__(self, channel: Channel, target: str | None) -> None:
-        self._channel = channel
-        self._target = target
-        self._sign: AbstractAsyncContextManager[None] | None = None
-
-    async def __aenter__(self) -> None:
-        try:
-            sign = self._channel.typing(self._target)
-            async with asyncio.timeout(TYPING_SECONDS):
-                await sign.__aenter__()
-            self._sign = sign
-        except Exception:
-            self._sign = None
-
-    async def __aexit__(self, *problem: Any) -> None:
-        if self._sign is not None:
+        sign: AbstractAsyncContextManager[None] | None = None
+        if channel is not None and parsed is not None:
             with suppress(Exception):
+                entering = channel.typing(parsed.target)
                 async with asyncio.timeout(TYPING_SECONDS):
-                    await self._sign.__aexit__(None, None, None)
+                    await entering.__aenter__()
+                sign = entering
+        try:
+            yield
+        finally:
+            if sign is not None:
+                with suppress(Exception):
+                    async with asyncio.timeout(TYPING_SECONDS):
+                        await sign.__aexit__(None, None, None)

@@ -10,9 +10,11 @@ from midwatch.base.errors import Conflict, InvalidInput, NotFound
 from midwatch.domain.agent import Question
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import RuleRevoked, event
+from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.rule import ASK, Policy, Rule, Ruling
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
+from midwatch.services.authorization import refuse_agent
 from midwatch.services.rule_decision import decide
 
 ALL = 1_000_000
@@ -25,8 +27,11 @@ class Rules:
         self._store = store
         self._clock = clock
 
-    async def list(self, agent: str | None = None, *, revoked: bool = False, limit: int = 500) -> list[Rule]:
-        """Newest first; with `revoked` also those that hold no more."""
+    async def list(
+        self, agent: str | None = None, *, revoked: bool = False, limit: int = 500, actor: AnyActor = None
+    ) -> list[Rule]:
+        """Return rules, newest first; with `revoked` also those that hold no more. Not for agents of running tasks."""
+        refuse_agent(actor, "an agent is not told by which rules its questions are answered.")
         return await self._store.list_rules(agent, revoked=revoked, limit=limit)
 
     async def get(self, rule_id: str) -> Rule:
@@ -36,14 +41,14 @@ class Rules:
             raise NotFound("rule", rule_id)
         return found
 
-    async def revoke(self, rule_id: str, *, actor: str | None = None) -> Rule:
+    async def revoke(self, rule_id: str, *, actor: AnyActor = None) -> Rule:
         """Have it hold no more; what it answered stays answered. Conflict when it was revoked before."""
         found = await self.get(rule_id)
-        now = self._clock.now()
-        told = RuleRevoked(rule_id=found.id, effect=found.effect, for_agent=found.agent)
-        ends = Update("rule", found.id, {"revoked_at": now, "revoked_by": actor}, {"revoked_at": None})
+        now, name = self._clock.now(), actor_name(actor)
+        revoked = RuleRevoked(rule_id=found.id, effect=found.effect, for_agent=found.agent)
+        update = Update("rule", found.id, {"revoked_at": now, "revoked_by": name}, {"revoked_at": None})
         try:
-            await self._store.apply(Changes(updates=(ends,), events=(event(told, now, actor=actor),)))
+            await self._store.apply(Changes(updates=(update,), events=(event(revoked, now, actor=name),)))
         except Conflict as conflict:
             raise Conflict(f"rule {found.id} was revoked before.") from conflict
         return await self.get(rule_id)

@@ -14,6 +14,7 @@ from midwatch.base.errors import AlreadyFinished, Conflict, InvalidInput, KeyReu
 from midwatch.base.ids import new_id
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import SessionClosed, SessionOpened, StatusChange, event
+from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import MAX_PROMPT, Submission
 from midwatch.domain.session import MAX_TITLE, Message, Role, Session, View, checked_key, gate_key, said
 from midwatch.domain.steering import SEND_MODES, SendMode, Sent
@@ -52,29 +53,29 @@ class Sessions:
         title: str = "",
         key: str | None = None,
         idempotency_key: str | None = None,
-        actor: str | None = None,
+        actor: AnyActor = None,
     ) -> tuple[View, bool]:
         """Open a conversation with an agent; whether it is new. One that is open with the same agent and directory is
         returned as it is, a closed one is opened again. With `worktree` its turns share a git worktree of its own. With
         an idempotency key, in place of a key, what it opened the first time is returned as it is, also when it is
         closed; KeyReused when other things were said then."""
-        now = self._clock.now()
+        now, creator = self._clock.now(), actor_name(actor)
         name = await self._tasks.known_agent(agent)
         check("-", {"workdir": workdir, "idempotency_key": idempotency_key}, 1)
         if idempotency_key is not None and key:
             raise InvalidInput("a session is named by a key or by an idempotency key, not by both.", field="key")
         if idempotency_key is not None:
-            key = repeatable_key(actor, idempotency_key)
+            key = repeatable_key(creator, idempotency_key)
         key = checked_key(key, "key") if key else f"chat:{new_id('s', now)}"
         if len(title) > MAX_TITLE or not (title.isprintable() or not title):
             raise InvalidInput(f"a title is up to {MAX_TITLE} printable characters.", field="title")
         if worktree:
             check_repository(workdir)
         made = Session(
-            key=key, agent=name, gate_key=gate_key(key), title=title, creator=actor, workdir=workdir,
+            key=key, agent=name, gate_key=gate_key(key), title=title, creator=creator, workdir=workdir,
             worktree=new_id("w", now) if worktree else None, created_at=now, updated_at=now,
         )  # fmt: skip
-        about = {"session_key": key, "agent_id": name, "actor": actor}
+        about = {"session_key": key, "agent_id": name, "actor": creator}
         opened = event(SessionOpened(agent=name, workdir=workdir, title=title or None), now, **about)
         idle = event(StatusChange(status="idle", agent_type=name), now, **about)
         known = await self._store.get_session(key)
@@ -130,7 +131,7 @@ class Sessions:
         mode: SendMode = "after_turn",
         priority: int = 0,
         idempotency_key: str | None = None,
-        actor: str | None = None,
+        actor: AnyActor = None,
     ) -> Task:
         """Say something in a conversation; the task that will answer it. While it is busy the message waits for its
         turn; with another `mode` it goes into the turn that runs, see `say`. It is durable when this returns."""
@@ -144,7 +145,7 @@ class Sessions:
         *,
         priority: int = 0,
         idempotency_key: str | None = None,
-        actor: str | None = None,
+        actor: AnyActor = None,
     ) -> Sent:
         """Say something in a conversation, and when the agent is to hear it while it is busy: `after_turn`, at its next
         step (`interrupt`), or when the tool it uses has returned (`after_tool`). When nothing runs, or the agent takes
@@ -167,7 +168,7 @@ class Sessions:
             raise InvalidInput(str(problem).replace("prompt", "text"), field="text") from None
 
     async def interrupt(
-        self, key: str, mode: InterruptMode = "abort", *, hint: str | None = None, actor: str | None = None
+        self, key: str, mode: InterruptMode = "abort", *, hint: str | None = None, actor: AnyActor = None
     ) -> str | None:
         """End the turn that runs in it now; what waits goes on. `abort` cancels its task; `stop` lets it close with one
         answer, for which `hint` may say something; Conflict when the agent cannot. Returns the task, or None when
@@ -176,16 +177,16 @@ class Sessions:
             raise InvalidInput("mode is abort or stop.", field="mode")
         if mode == "abort" and hint:
             raise InvalidInput("a hint goes with mode stop; an abort asks the agent nothing.", field="hint")
-        view = await self.get(key)
+        view, name = await self.get(key), actor_name(actor)
         running = view.running_task
         if running is None:
             return None
         if mode == "stop":
-            return await self._close_turn(view.session, hint or "", actor)
+            return await self._close_turn(view.session, hint or "", name)
         with suppress(AlreadyFinished):
-            stopped = await self._tasks.cancel(running, actor=actor)
+            stopped = await self._tasks.cancel(running, actor=name)
             if stopped.cause == "automation" and stopped.cause_id and self._pause is not None:
-                await self._pause(stopped.cause_id, actor)
+                await self._pause(stopped.cause_id, name)
             return running
         return None
 
@@ -201,24 +202,24 @@ class Sessions:
             raise InvalidInput(str(problem).replace("prompt", "hint"), field="hint") from None
         return sent.task.id if sent else None
 
-    async def restart(self, key: str, *, actor: str | None = None) -> View:
+    async def restart(self, key: str, *, actor: AnyActor = None) -> View:
         """Stop what runs in it and end its agent's process; the next message begins a new one, which takes up the
         conversation. Harmless when there is none."""
         await self.interrupt(key, actor=actor)
         await self._store.restart_session(key)
         return await self.get(key)
 
-    async def close(self, key: str, *, reason: str = "closed by a person", actor: str | None = None) -> View:
+    async def close(self, key: str, *, reason: str = "closed by a person", actor: AnyActor = None) -> View:
         """Take no more messages and cancel what is open in it. Closing it again changes nothing."""
         session = (await self.get(key)).session
-        now = self._clock.now()
-        about = {"session_key": key, "agent_id": session.agent, "actor": actor}
+        now, name = self._clock.now(), actor_name(actor)
+        about = {"session_key": key, "agent_id": session.agent, "actor": name}
         closed = event(SessionClosed(reason=reason), now, **about)
         status = event(StatusChange(status="closed", agent_type=session.agent), now, **about)
         await self._store.close_session(key, now, (closed, status))
-        await self._cancel_all(key, "pending", actor)  # first, so that none of them begins when the running one ends
-        await self._cancel_all(key, "running", actor)
-        await self._cancel_all(key, "pending", actor)  # what a turn that ended meanwhile left untaken
+        await self._cancel_all(key, "pending", name)  # first, so that none of them begins when the running one ends
+        await self._cancel_all(key, "running", name)
+        await self._cancel_all(key, "pending", name)  # what a turn that ended meanwhile left untaken
         return await self.get(key)
 
     async def _cancel_all(self, key: str, status: Status, actor: str | None) -> None:

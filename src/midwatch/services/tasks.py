@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, Unpack
+from typing import Any, Unpack
 
 from midwatch.base.clock import SECOND, Clock, iso
 from midwatch.base.errors import AlreadyFinished, Conflict, InvalidInput, NotFinished, NotFound, UnknownAgent
 from midwatch.base.ids import new_id
+from midwatch.base.text import cut
 from midwatch.base.trace import incoming
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.budget import BEFORE, Budget, again, spent_of
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import InterruptReceived, TaskSubmitted, event
+from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
 from midwatch.domain.session import PRIVATE, checked_key, gate_key
 from midwatch.domain.steering import Mode, Sent, Steer
 from midwatch.domain.store import Store
 from midwatch.domain.task import OUTSIDE, TRIES, Summary, Task, TaskFilter, TaskStep, end, meta, owned
+from midwatch.services.agent_registry import AgentRegistry
+from midwatch.services.authorization import Authorization
 from midwatch.services.request_checks import check, check_repository
 from midwatch.services.task_endings import TaskEndings
 from midwatch.services.waiter import Waiter
+
+RELATIVE_TEXT = 200
+"""Characters of a relative's prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,32 +41,6 @@ class Limits:
     max_prompt: int = MAX_PROMPT
 
 
-class Agents(Protocol):
-    """What the task service asks about agents."""
-
-    default: str
-
-    def terms(self, agent: str) -> AgentTerms | None:
-        """The configured terms of `agent`, or None when this process does not know it."""
-        ...
-
-    def known(self) -> frozenset[str]:
-        """Names of the agents configured in this process."""
-        ...
-
-    async def advertised(self, agent: str) -> AgentTerms | None:
-        """The terms of an agent that only another live process has, or None."""
-        ...
-
-    def advice(self, agent: str) -> str | None:
-        """How to get an agent that is not here, if that is known."""
-        ...
-
-    async def live(self) -> frozenset[str]:
-        """Names of the agents that some live process can run now."""
-        ...
-
-
 class Tasks:
     """Service: hand in work, look at it, stop it, have it again."""
 
@@ -67,13 +48,14 @@ class Tasks:
         self,
         store: Store,
         clock: Clock,
-        agents: Agents,
+        agents: AgentRegistry,
         check_route: Callable[[str], str],
         limits: Limits | None = None,
         submitter: str | None = None,
         waiter: Waiter | None = None,
         default_route: str | None = None,
         endings: TaskEndings | None = None,
+        authorization: Authorization | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -84,35 +66,37 @@ class Tasks:
         self._waiter = waiter or Waiter()
         self._default_route = default_route
         self._endings = endings
+        self.authorization = authorization or Authorization(store, self._terms)
 
-    async def submit(self, prompt: str, *, actor: str | None = None, **wish: Unpack[Submission]) -> Task:
+    async def submit(self, prompt: str, *, actor: AnyActor = None, **wish: Unpack[Submission]) -> Task:
         """Accept a prompt for an agent; `Submission` lists what else can be said. When this returns the task is
         durable and will run. The same `idempotency_key` with the same wishes returns the first task."""
-        return await self._insert(await self._made(prompt, actor, wish), self._limits)
+        wish = await self.authorization.restrict_task(actor, wish)
+        return await self._insert(await self._made(prompt, actor_name(actor), wish), self._limits)
 
-    async def steer(self, prompt: str, mode: Mode, *, actor: str | None = None, **wish: Unpack[Submission]) -> Sent:
+    async def steer(self, prompt: str, mode: Mode, *, actor: AnyActor = None, **wish: Unpack[Submission]) -> Sent:
         """Send a prompt into the turn that runs in `session_key`, or accept it as a task when none does, or when the
         agent takes nothing while it works."""
-        task = await self._made(prompt, actor, wish)
+        task = await self._made(prompt, actor_name(actor), wish)
         if not await self.steerable(task.agent):
             return Sent(await self._insert(task, self._limits))
         steer = Steer(
             id=task.id, task_id="", number=0, session_key=task.session_key, mode=mode, text=prompt,
-            created_at=task.created_at, actor=actor, idempotency_key=task.idempotency_key,
+            created_at=task.created_at, actor=task.creator, idempotency_key=task.idempotency_key,
         )  # fmt: skip
         changes, *most = _written(task, self._limits)
         sent = await self._store.send_steer(steer, (task, changes), *most)
         assert sent is not None
         return sent
 
-    async def stop(self, key: str, hint: str = "", *, actor: str | None = None) -> Sent | None:
+    async def stop(self, key: str, hint: str = "", *, actor: AnyActor = None) -> Sent | None:
         """Ask the turn that runs in a session to use no more tools and close with one answer; None when none runs."""
         if hint:
             check(hint, {}, self._limits.max_prompt)
         now = self._clock.now()
         steer = Steer(
             id=new_id("t", now), task_id="", number=0, session_key=key, mode="stop", text=hint, created_at=now,
-            actor=actor,
+            actor=actor_name(actor),
         )  # fmt: skip
         return await self._store.send_steer(steer, None)
 
@@ -204,15 +188,16 @@ class Tasks:
                 return task
             task_id = task.transferred_to
 
-    async def cancel(self, task_id: str, *, actor: str | None = None) -> Task:
-        """Stop it. A pending task ends now; a running one when its agent has been stopped."""
+    async def cancel(self, task_id: str, *, actor: AnyActor = None) -> Task:
+        """Stop a task. A pending task ends now; a running one when its agent has been stopped."""
+        await self.authorization.check_task(actor, task_id)
         for _ in range(TRIES):
             task = await self._last(task_id)
             if not task.open:
                 raise AlreadyFinished(task.id, task.status)
             if task.stop_requested == "cancel":
                 return task
-            after, changes = stopping(task, self._clock.now(), actor)
+            after, changes = stopping(task, self._clock.now(), actor_name(actor))
             if self._endings is not None:
                 changes = await self._endings.end_attempt(task, TaskStep(after, changes))
             try:
@@ -223,11 +208,12 @@ class Tasks:
         raise Conflict(f"task {task_id} keeps changing; try again.")
 
     async def retry(
-        self, task_id: str, *, actor: str | None = None, idempotency_key: str | None = None,
+        self, task_id: str, *, actor: AnyActor = None, idempotency_key: str | None = None,
         budget: Mapping[str, Any] | None = None,
     ) -> Task:  # fmt: skip
         """Submit a failed or cancelled task again, as a new task that continues from the old one's progress. What the
         old one has spent counts; `budget` raises its limits, or sets some."""
+        await self.authorization.check_task(actor, task_id)
         check("-", {"idempotency_key": idempotency_key, "budget": budget}, 1)
         old = await self._get(task_id)
         if old.open:
@@ -241,7 +227,7 @@ class Tasks:
         fresh = Task(
             id=new_id("t", now), status="pending", prompt=old.prompt, agent=old.agent, session_key=old.session_key,
             gate_key=old.gate_key, created_at=now, due_at=now, submitter=self._submitter,
-            retry_of=old.retry_of or old.id, creator=actor or old.creator, internal_key=f"retry:{old.id}",
+            retry_of=old.retry_of or old.id, creator=actor_name(actor) or old.creator, internal_key=f"retry:{old.id}",
             idempotency_key=idempotency_key,
             body_hash=body_hash(f"retry:{old.id}", {"budget": budget}) if idempotency_key else None,
             budget=larger(old, budget), **{name: getattr(old, name) for name in KEPT_BY_RETRY},
@@ -252,6 +238,21 @@ class Tasks:
             raise Conflict(
                 f"task {old.id} was retried already, or what it belongs to runs now; see `midwatch tasks`."
             ) from None
+
+    async def relatives(self, task: Task) -> Sequence[dict[str, Any]]:
+        """Return the tasks of the same root as JSON, each with what it is to `task`."""
+        return [
+            {
+                "id": relative.id,
+                "relation": _relation(relative, task),
+                "status": relative.status,
+                "outcome": relative.outcome,
+                "prompt": cut(relative.prompt, RELATIVE_TEXT),
+                "agent": relative.agent,
+                "created_at": iso(relative.created_at),
+            }
+            for relative in await self._store.kin(task.root_id or task.id)
+        ]
 
     async def summary(self) -> Summary:
         """Counts by status."""
@@ -320,6 +321,18 @@ def _written(task: Task, limits: Limits | None) -> tuple[Changes, int | None, in
     if limits is None or task.cause not in OUTSIDE:
         return changes, None, None
     return changes, limits.max_open, limits.max_open_per_actor
+
+
+def _relation(relative: Task, task: Task) -> str:
+    """Tell what another task of the same root is to `task`."""
+    named = {task.parent_id: "parent", task.retry_of: "retry_of", task.id: "self"}
+    if relative.id in named:
+        return named[relative.id]
+    if relative.id == task.root_id:
+        return "root"
+    if relative.retry_of is not None and relative.retry_of in (task.id, task.retry_of):
+        return "retry"
+    return "child" if relative.parent_id == task.id else "other"
 
 
 def larger(old: Task, said: Mapping[str, Any] | None) -> dict[str, Any] | None:

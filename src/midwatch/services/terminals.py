@@ -8,16 +8,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Unpack
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from midwatch.base.errors import AgentError, Conflict, InvalidInput, MidwatchError, NotFound, NotRunning
-from midwatch.domain.agent import Agent, Answer, Conversation, Delegation, Question, Screenshot, has_terminal
+from midwatch.domain.agent import Agent, Conversation, Screenshot, has_terminal
 from midwatch.domain.event import Payload
-from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.relay import Relay
 from midwatch.domain.session import Session, SessionStore
-from midwatch.domain.steering import Mode, Steer
 
 ASK, ANSWER = "terminal", "terminal_answer"
 PATIENCE = 5.0
@@ -37,17 +35,14 @@ class Opened(Protocol):
 
 
 class Opening:
-    """What a program is started for before there is a prompt. Its group has no task to be found by; the guard ends
+    """The owner of a program that is started before there is a prompt. No task names its process group; the guard ends
     it."""
 
     attempt = 0
-    prompt = ""
-    deadline: float | None = None
     resumed = False
 
     def __init__(self, session: Session, env: Mapping[str, str]) -> None:
         self.task_id = f"open-{uuid.uuid4().hex[:12]}"
-        self.session_key = session.key
         self.thread_id: str | None = session.thread_id
         self.workdir: str | None = session.workdir
         self.env: Mapping[str, str] = {
@@ -55,72 +50,10 @@ class Opening:
         }  # fmt: skip
 
     async def emit(self, payload: Payload) -> None:
-        """There is nobody to tell."""
-
-    async def load_progress(self) -> Any:
-        """There is none."""
-
-    async def save_progress(self, progress: Any) -> None:
-        """There is none."""
-
-    async def load_steps(self) -> list[Any]:
-        """There are none."""
-        return []
-
-    async def save_step(self, data: Any, took: Sequence[str] = ()) -> None:
-        """There is none."""
-
-    async def history(self) -> list[Any]:
-        """There is none."""
-        return []
-
-    def steers(self, *modes: Mode) -> tuple[Steer, ...]:
-        """Nobody speaks."""
-        return ()
-
-    async def steered(self) -> None:
-        """Nobody speaks."""
-        await asyncio.get_running_loop().create_future()
-
-    def over_budget(self) -> str | None:
-        """Nothing is spent."""
-        return None
-
-    async def receive(self) -> str:
-        """Nobody speaks."""
-        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]  # it never ends
-
-    async def ask(
-        self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
-    ) -> Answer:
-        """Nobody is asked."""
-        raise AgentError("nobody can be asked before there is a prompt.")
-
-    async def handoff(self) -> Handoff | None:
-        """Nothing was handed over."""
-        return None
-
-    async def delegate(
-        self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
-    ) -> Handoff:
-        """There is nothing to hand over."""
-        raise AgentError("nothing can be handed over before there is a prompt.")
-
-    async def transfer(
-        self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
-    ) -> Transfer:
-        """There is nothing to hand over."""
-        raise AgentError("nothing can be handed over before there is a prompt.")
-
-    def receivers(self, names: Sequence[str]) -> Mapping[str, str]:
-        """Nobody."""
-        return {}
-
-    async def keep_thread(self, thread_id: str) -> None:
-        """The first turn keeps it."""
+        """Drop it: nobody listens yet."""
 
     async def own_group(self, pgid: int) -> None:
-        """The guard has it."""
+        """Do nothing: the guard knows the group."""
 
 
 class Terminals:

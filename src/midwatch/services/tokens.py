@@ -8,26 +8,9 @@ import secrets
 
 from midwatch.base.clock import SECOND, Clock
 from midwatch.base.errors import Conflict, Forbidden, InvalidInput, LimitReached, NotFound, Unauthorized
+from midwatch.domain import identity
 from midwatch.domain.changes import Changes, Update
-from midwatch.domain.identity import (
-    KEPT_SECONDS,
-    MOST_OF_AN_ACTOR,
-    NAME,
-    NOTED_SECONDS,
-    OWNER,
-    ROLES,
-    Actor,
-    Kind,
-    Token,
-    TokenStore,
-    _root,
-    check_actor,
-    create,
-    enter,
-    hash_of,
-    make,
-    revoke,
-)
+from midwatch.domain.identity import OWNER, Actor, Kind, Token, TokenStore, hash_of
 
 log = logging.getLogger("midwatch.identity")
 
@@ -36,7 +19,7 @@ class Tokens:
     """Service: makes, recognises and revokes tokens."""
 
     def __init__(
-        self, store: TokenStore, clock: Clock, owner_secret: str, *, most_of_actor: int = MOST_OF_AN_ACTOR
+        self, store: TokenStore, clock: Clock, owner_secret: str, *, most_of_actor: int = identity.MOST_OF_AN_ACTOR
     ) -> None:
         self._store = store
         self._most_of_actor = most_of_actor
@@ -48,31 +31,43 @@ class Tokens:
         """Wait until what was noted is written."""
         await asyncio.gather(*self._noting.values(), return_exceptions=True)
 
-    async def list(self) -> list[Token]:
-        """Tokens of programs and browsers, newest first; ended ones for a week."""
+    async def list(self, *, by: Actor = OWNER) -> list[Token]:
+        """Return tokens of programs and browsers, newest first; ended ones for a week. For owners only."""
+        _check_owner(by)
         return [one for one in await self._store.list_tokens() if one.kind != "link"]
 
     async def create(self, name: str, role: str, *, actor: str | None = None, by: Actor) -> tuple[Token, str]:
-        """A token for a program, and its secret, which is not kept. Conflict when a live one has that name."""
-        if not NAME.fullmatch(name):
+        """A token for a program, and its secret, which is not kept. Conflict when a live one has that name. For owners
+        only."""
+        _check_owner(by)
+        if not identity.NAME.fullmatch(name):
             raise InvalidInput("a token's name has 1 to 63 letters, digits and . _ - signs.", field="name")
-        if role not in ROLES:
-            raise InvalidInput(f"a role is one of: {', '.join(ROLES)}.", field="role")
-        who = Actor(check_actor(name if actor is None else actor), role)
-        made, secret = make("api", name, who, await self._tidy(), by=by.name)
+        if role not in identity.ROLES:
+            raise InvalidInput(f"a role is one of: {', '.join(identity.ROLES)}.", field="role")
+        who = Actor(identity.check_actor(name if actor is None else actor), role)
+        made, secret = identity.make("api", name, who, await self._tidy(), by=by.name)
         try:
-            await self._store.apply(create(made))
+            await self._store.apply(identity.create(made))
         except Conflict as conflict:
             raise Conflict(f"a token is called {name!r} already; revoke that, or choose another name.") from conflict
         return made, secret
 
     async def revoke(self, key: str, *, by: Actor) -> Token:
-        """End a token, by its id or an api token's name. Browsers that signed in with it end, too."""
+        """End a token, by its id or an api token's name. Browsers that signed in with it end, too. For owners only."""
+        _check_owner(by)
+        return await self._revoke(key, by)
+
+    async def sign_out(self, who: Actor) -> None:
+        """End the token of the browser that speaks, if it is a browser."""
+        if who.way == "cookie" and who.token is not None:
+            await self._revoke(who.token.id, who)
+
+    async def _revoke(self, key: str, by: Actor) -> Token:
         found = await self._store.get_token(key)
         if found is None:
             raise NotFound("token", key)
         try:
-            await self._store.apply(revoke(found, self._clock.now(), by.name))
+            await self._store.apply(identity.revoke(found, self._clock.now(), by.name))
         except Conflict as conflict:
             raise Conflict(f"token {found.id} ({found.name}) was revoked before.") from conflict
         return await self._store.get_token(found.id) or found
@@ -83,8 +78,8 @@ class Tokens:
             raise Forbidden("whom a proxy signs in gets no links; open the proxy's address in the browser.")
         now = await self._tidy()
         await self._check_room(who, now)
-        made, code = make("link", "link", who, now, by=who.name, root=_root(who.token))
-        await self._store.apply(create(made))
+        made, code = identity.make("link", "link", who, now, by=who.name, root=identity.root_of(who.token))
+        await self._store.apply(identity.create(made))
         return made, code
 
     async def sign_in(self, *, code: str | None = None, token: str | None = None) -> tuple[Token, str]:
@@ -98,10 +93,10 @@ class Tokens:
         now = await self._tidy()
         if link is None:
             await self._check_room(who, now)
-        root = _root(who.token) if link is None else link.root
-        made, secret = make("browser", "browser", who, now, by=who.name, root=root)
+        root = identity.root_of(who.token) if link is None else link.root
+        made, secret = identity.make("browser", "browser", who, now, by=who.name, root=root)
         try:
-            await self._store.apply(enter(made, link))
+            await self._store.apply(identity.enter(made, link))
         except Conflict as conflict:
             raise Unauthorized("this link was used already; get a new one with `midwatch open`.") from conflict
         return made, secret
@@ -150,7 +145,7 @@ class Tokens:
     async def _tidy(self) -> int:
         """Remove what ended long ago; the time."""
         now = self._clock.now()
-        await self._store.prune_tokens(now - int(KEPT_SECONDS * SECOND))
+        await self._store.prune_tokens(now - int(identity.KEPT_SECONDS * SECOND))
         return now
 
     async def _check_room(self, who: Actor, now: int) -> None:
@@ -160,7 +155,8 @@ class Tokens:
     def _note(self, token: Token) -> None:
         """Have the use written, beside what the caller is here for."""
         now = self._clock.now()
-        if token.kind == "link" or token.id in self._noting or now - (token.last_used_at or 0) < NOTED_SECONDS * SECOND:
+        lately = now - (token.last_used_at or 0) < identity.NOTED_SECONDS * SECOND
+        if lately or token.kind == "link" or token.id in self._noting:
             return
         task = asyncio.get_running_loop().create_task(self._write_use(token, now))
         self._noting[token.id] = task
@@ -174,3 +170,8 @@ class Tokens:
             pass  # another server noted it
         except Exception as problem:
             log.warning("the use of token %s was not noted: %s", token.id, problem)
+
+
+def _check_owner(actor: Actor) -> None:
+    if actor.role != "owner":
+        raise Forbidden(f"{actor.name} is {actor.role}; only an owner may do this.")

@@ -15,25 +15,13 @@ from zlib import crc32
 from midwatch.base.clock import Clock
 from midwatch.base.errors import Conflict, InvalidInput, MidwatchError, NotFound
 from midwatch.base.text import cut
+from midwatch.domain import worktree as rules
 from midwatch.domain.changes import Changes, Update
+from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
-from midwatch.domain.worktree import (
-    MAX_DIFF,
-    Diff,
-    Git,
-    Merged,
-    Mutex,
-    Worktree,
-    WorktreeFilter,
-    changed,
-    noted,
-    planned,
-    short_id,
-    told_of,
-    used,
-    wanted_id,
-)
+from midwatch.domain.worktree import Diff, Git, Merged, Mutex, Worktree, WorktreeFilter
+from midwatch.services.authorization import Authorization, refuse_agent
 
 log = logging.getLogger("midwatch.worktrees")
 
@@ -47,12 +35,14 @@ class Worktrees:
     """Service: worktrees on this machine."""
 
     def __init__(
-        self, store: Store, clock: Clock, git: Git, *, home: str, host: str, lock: Callable[[str], Mutex]
-    ) -> None:
+        self, store: Store, clock: Clock, git: Git, authorization: Authorization, *, home: str, host: str,
+        lock: Callable[[str], Mutex],
+    ) -> None:  # fmt: skip
         """`home` is the directory they are made in; `lock` is shared with the other processes of this machine."""
         self._store = store
         self._clock = clock
         self._git = git
+        self._authorization = authorization
         self._home = home
         self._host = host
         self._lock = lock
@@ -61,7 +51,7 @@ class Worktrees:
 
     async def ready(self, task: Task, workdir: str | None) -> Worktree:
         """The worktree of a running task, made or mended if need be, so that a turn can work in it."""
-        worktree_id = wanted_id(task)
+        worktree_id = rules.wanted_id(task)
         assert worktree_id is not None
         async with self._held(worktree_id):
             tree = await self._store.get_worktree(worktree_id)
@@ -82,7 +72,7 @@ class Worktrees:
 
     async def done(self, task: Task) -> Task:
         """A task whose turn has ended, with what was done in its worktree. A look that fails does not hold it up."""
-        worktree_id = wanted_id(task)
+        worktree_id = rules.wanted_id(task)
         if worktree_id is None:
             return task
         try:
@@ -101,7 +91,7 @@ class Worktrees:
         worktree_id: str | None = key
         if key.startswith("t_"):
             task = await self._store.get_task(key)
-            worktree_id = wanted_id(task) if task is not None else None
+            worktree_id = rules.wanted_id(task) if task is not None else None
         found = await self._store.get_worktree(worktree_id) if worktree_id else None
         if found is None:
             raise NotFound("worktree", key)
@@ -124,15 +114,18 @@ class Worktrees:
             raise InvalidInput("limit is 1 to 500.", field="limit")
         return await self._store.list_worktrees(which)
 
-    async def diff(self, key: str, limit: int = 1_000_000) -> Diff:
-        """What has changed in it since it was made, as text, with what is not committed and new files."""
-        if not 1 <= limit <= MAX_DIFF:
-            raise InvalidInput(f"limit is 1 to {MAX_DIFF}.", field="limit")
+    async def diff(self, key: str, limit: int = 1_000_000, *, actor: AnyActor = None) -> Diff:
+        """Return what has changed in it since it was made, as text, with what is not committed and new files. Not for
+        agents of running tasks."""
+        refuse_agent(actor, "an agent is not shown what others did; it has its own files.")
+        if not 1 <= limit <= rules.MAX_DIFF:
+            raise InvalidInput(f"limit is 1 to {rules.MAX_DIFF}.", field="limit")
         tree = await self._present(key)
         return await self._git.diff(tree, limit)
 
-    async def merge(self, key: str, *, actor: str | None = None) -> tuple[Worktree, Merged]:
+    async def merge(self, key: str, *, actor: AnyActor = None) -> tuple[Worktree, Merged]:
         """Commit what is not committed in it and bring its branch into the one it came from."""
+        await self._find_managed(key, actor)
         tree = await self._present(key)
         async with self._held(tree.id):
             tree = await self._present(tree.id)
@@ -143,15 +136,15 @@ class Worktrees:
             now = self._clock.now()
             stat = await self._look(tree)
             fields = stat if tree.status == "merged" else {"status": "merged", **stat}
-            after, update = changed(tree, now, **fields)
-            updates = (update,) if task is None else (update, noted(after, task))
-            told = told_of(after, now, actor, into=after.target)
-            await self._store.apply(Changes(updates=updates, events=(told,)))
+            after, update = rules.changed(tree, now, **fields)
+            updates = (update,) if task is None else (update, rules.noted(after, task))
+            event = rules.told_of(after, now, actor_name(actor), into=after.target)
+            await self._store.apply(Changes(updates=updates, events=(event,)))
             return after, merged
 
-    async def remove(self, key: str, *, force: bool = False, actor: str | None = None) -> Worktree:
+    async def remove(self, key: str, *, force: bool = False, actor: AnyActor = None) -> Worktree:
         """Remove its directory and branch. Conflict, with what would be lost, unless that is nothing or forced."""
-        tree = await self.find(key)
+        tree = await self._find_managed(key, actor)
         async with self._held(tree.id):
             tree = await self.find(tree.id)
             if tree.status == "removed":
@@ -164,7 +157,7 @@ class Worktrees:
                     f"{tree.branch} has {' and '.join(lost)}, which would be lost; merge it with "
                     f"`midwatch worktree merge {tree.id}`, or remove it with --force."
                 )
-            return await self._removed(tree, actor)
+            return await self._removed(tree, actor_name(actor))
 
     async def prune(self, before: int) -> int:
         """Remove those that nobody has used since `before` and that hold nothing of their own; never other work."""
@@ -183,6 +176,15 @@ class Worktrees:
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
+    async def _find_managed(self, key: str, actor: AnyActor) -> Worktree:
+        """Return the worktree; Forbidden if the actor may not manage its task."""
+        tree = await self.find(key)
+        try:
+            await self._authorization.check_task(actor, tree.task_id)
+        except NotFound:
+            self._authorization.check_work(actor, tree.creator)
+        return tree
+
     async def _old(self, before: int) -> AsyncIterator[Worktree]:
         which = WorktreeFilter(statuses=("kept", "merged"), limit=500)
         while page := await self._store.list_worktrees(which):
@@ -193,7 +195,7 @@ class Worktrees:
 
     async def _located(self, task: Task, repository: str, subdir: str = "") -> Worktree:
         place = await self._git.locate(repository)
-        made = planned(task, place, self._home, self._host, self._clock.now())
+        made = rules.planned(task, place, self._home, self._host, self._clock.now())
         return replace(made, subdir=subdir or made.subdir)
 
     async def _plan(self, task: Task, workdir: str | None) -> Worktree:
@@ -201,12 +203,12 @@ class Worktrees:
         if workdir is None:
             raise Conflict("a worktree is made from a repository; name a working directory in one.")
         tree = await self._located(task, workdir)
-        fence = used(tree, task, tree.created_at)[1].fence
-        await self._store.apply(Changes(fence=fence, records=(tree,), updates=(noted(tree, task),)))
+        fence = rules.used(tree, task, tree.created_at)[1].fence
+        await self._store.apply(Changes(fence=fence, records=(tree,), updates=(rules.noted(tree, task),)))
         return tree
 
     async def _write(self, tree: Worktree, task: Task, **fields: Any) -> Worktree:
-        after, step = used(tree, task, self._clock.now(), **fields)
+        after, step = rules.used(tree, task, self._clock.now(), **fields)
         await self._store.apply(step)
         return after
 
@@ -237,22 +239,22 @@ class Worktrees:
 
     async def _runner(self, tree: Worktree) -> str | None:
         running = await self._store.running_tasks()
-        return next((task.id for task in running if wanted_id(task) == tree.id), None)
+        return next((task.id for task in running if rules.wanted_id(task) == tree.id), None)
 
     async def _removed(self, tree: Worktree, actor: str | None) -> Worktree:
         await self._git.remove(tree)
         now = self._clock.now()
-        after, update = changed(tree, now, status="removed")
+        after, update = rules.changed(tree, now, status="removed")
         updates: tuple[Update, ...] = (update,)
         if task := await self._store.get_task(tree.task_id):
-            updates += (noted(after, task),)
-        await self._store.apply(Changes(updates=updates, events=(told_of(after, now, actor),)))
+            updates += (rules.noted(after, task),)
+        await self._store.apply(Changes(updates=updates, events=(rules.told_of(after, now, actor),)))
         return after
 
     @asynccontextmanager
     async def _held(self, worktree_id: str) -> AsyncIterator[None]:
         """Nobody else makes, merges or removes it meanwhile."""
-        async with self._locked(f"worktrees-{int(short_id(worktree_id), 16) % LOCKS}"):
+        async with self._locked(f"worktrees-{int(rules.short_id(worktree_id), 16) % LOCKS}"):
             yield
 
     @asynccontextmanager

@@ -19,7 +19,7 @@ from midwatch.agents.terminal.profiles import Profile
 from midwatch.agents.terminal.sending import clean, send
 from midwatch.agents.terminal.status import Reading
 from midwatch.base.errors import AgentError, Conflict
-from midwatch.domain.agent import Interrupt, Screenshot, Turn, TurnResult
+from midwatch.domain.agent import Interrupt, ProgramOwner, Screenshot, Turn, TurnResult
 from midwatch.domain.event import AgentExited, MessageDelta
 from midwatch.domain.session import Session
 from midwatch.programs.process import Program, within
@@ -85,7 +85,7 @@ class TerminalConversation:
             if self._closed:
                 self._forget()
 
-    async def start(self, turn: Turn) -> None:
+    async def start(self, turn: ProgramOwner) -> None:
         """Have the program running."""
         if left := self._agent.exits.pop(self._session.key, None):
             await turn.emit(left)
@@ -153,7 +153,7 @@ class TerminalConversation:
             raise Conflict(f"session {self._session.key} has no open terminal; send it a message to open one.")
         return self._live
 
-    async def _open(self, turn: Turn) -> None:
+    async def _open(self, turn: ProgramOwner) -> None:
         agent, profile = self._agent, self._agent.profile
         self._forget()
         thread = turn.thread_id or self._thread

@@ -11,7 +11,7 @@ from midwatch.agents.terminal.profiles import Profile
 from midwatch.agents.terminal.screen import Screen
 from midwatch.agents.terminal.status import Reading, Watch
 from midwatch.base.errors import AgentError
-from midwatch.domain.agent import Screenshot, Turn
+from midwatch.domain.agent import ProgramOwner, Screenshot
 from midwatch.programs.process import Program, within
 
 BURST = 0.01
@@ -40,7 +40,7 @@ class Live:
         self._recording = False
         self._closed = False
 
-    async def start(self, program: Program, turn: Turn) -> None:
+    async def start(self, program: Program, turn: ProgramOwner) -> None:
         """Start the program once the store knows its group."""
         self.watch.output(self._now())
         self._child = await TerminalChild.begin(program, turn, self.screen.size, self._heard)

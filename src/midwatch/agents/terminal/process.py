@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from midwatch.base.errors import AgentError
-from midwatch.domain.agent import Turn
+from midwatch.domain.agent import ProgramOwner
 from midwatch.programs.process import Child, Pipe, Program
 from midwatch.programs.reaper import signal_group
 
@@ -37,7 +37,7 @@ class TerminalChild(Child):
 
     @classmethod
     async def begin(
-        cls, program: Program, turn: Turn, size: tuple[int, int], heard: Callable[[bytes], None]
+        cls, program: Program, turn: ProgramOwner, size: tuple[int, int], heard: Callable[[bytes], None]
     ) -> TerminalChild:
         """Start it in a terminal of `size` columns and rows; it waits until `admit`. `heard` gets what it writes."""
         try:

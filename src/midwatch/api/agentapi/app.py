@@ -25,7 +25,7 @@ from midwatch.api.agentapi.follower import NotTaken, SessionFollower, SessionFol
 from midwatch.api.agentapi.replies import HANDLERS, Refusal, find_status, refuse_message, reply
 from midwatch.api.agentapi.requests import read_message
 from midwatch.api.agentapi.uploads import UploadedFile, Uploads, read_upload
-from midwatch.api.dependencies import ACTOR, StillAllowed, Who
+from midwatch.api.dependencies import ACTOR, Caller, StillAllowed
 from midwatch.api.sessions import key_of
 from midwatch.api.sse import Streams
 from midwatch.base.errors import AgentError, Conflict, InvalidInput
@@ -102,7 +102,7 @@ async def get_messages(request: Request, follower: Follower) -> Response:
 async def post_message(
     request: Request,
     follower: Follower,
-    who: Who,
+    who: Caller,
     message: Annotated[bodies.MessageRequestBody, Depends(read_message)],
 ) -> Response:
     """Send a message to the agent, or keystrokes to its terminal."""
@@ -133,13 +133,13 @@ async def upload(request: Request, follower: Follower, file: Annotated[UploadedF
     "/events", operation_id="subscribeEvents", summary="Subscribe to events", response_class=FeedStream,
     status_code=200, responses={200: {"content": {"text/event-stream": {"schema": describe.EVENTS}}}},
 )  # fmt: skip
-async def get_events(request: Request, follower: Follower, who: Who, still_allowed: StillAllowed) -> Response:
+async def get_events(request: Request, follower: Follower, who: Caller, still_allowed: StillAllowed) -> Response:
     """The state of the conversation as events, then every change of it."""
     return FeedStream(follower.feed.follow(*bodies.EVENTS), find_streams(request, who), who, still_allowed)
 
 
 @pages.get("/internal/screen")
-async def get_screen(request: Request, follower: Follower, who: Who, still_allowed: StillAllowed) -> Response:
+async def get_screen(request: Request, follower: Follower, who: Caller, still_allowed: StillAllowed) -> Response:
     """Stream what the terminal shows."""
     events = follower.feed.follow(bodies.ScreenUpdateBody)
     return FeedStream(events, find_streams(request, who), who, still_allowed)

@@ -1,0 +1,100 @@
+"""The foundation of a desk: the store and clock, the bus, the agents, and the services that others need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from midwatch.agents.profiles import advice
+from midwatch.base.clock import Clock
+from midwatch.base.home import Home
+from midwatch.base.ids import new_id
+from midwatch.desk.config import Settings
+from midwatch.domain.agent import Agent
+from midwatch.domain.channel import Channel
+from midwatch.domain.instance import Instance
+from midwatch.domain.relay import Relay
+from midwatch.domain.store import Store
+from midwatch.engines.embedded import dead_owners
+from midwatch.live.bus import Bus
+from midwatch.running.open_agents import OpenAgents
+from midwatch.running.running_tasks import RunningTasks
+from midwatch.services.agent_registry import AgentRegistry, Living
+from midwatch.services.approvals import Approvals
+from midwatch.services.notifications import Notifications
+from midwatch.services.rules import Policies, Rules
+from midwatch.services.tokens import Tokens
+from midwatch.services.waiter import Waiter
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Everything a desk is built from."""
+
+    settings: Settings
+    home: Home
+    store: Store
+    agents: dict[str, Agent]
+    channels: dict[str, Channel]
+    clock: Clock
+    work: bool = True
+    """Whether this process runs tasks."""
+
+
+class Foundation:
+    """The parts of a desk that its services are built on."""
+
+    def __init__(self, setup: Setup, find_url: Callable[[], str | None] = lambda: None) -> None:
+        """`find_url` returns the address where agents reach this desk."""
+        self.settings, self.home, self.store, self.clock = setup.settings, setup.home, setup.store, setup.clock
+        self.agents, self.channels = setup.agents, setup.channels
+        self.id = new_id("i", self.clock.now())
+        self._find_url = find_url
+        self.waiter = Waiter()
+        self.running_tasks = RunningTasks()
+        self.relay = build_relay(self.settings, self.id)
+        self.bus = Bus(self.store, self.clock, self.waiter, self.relay)
+        self.conversations = OpenAgents(
+            self.store, self.clock, self.id, self.agents,
+            idle_seconds=self.settings.keep_open, most=self.settings.max_live, show=self.bus.show,
+        )  # fmt: skip
+        self.living = build_living(self.settings, self.home, self.store)
+        self.roster = AgentRegistry(self.store, self.id, self.agents, self.settings.default_agent, self.living, advice)
+        self.notifications = Notifications(self.store, self.clock, self.channels)
+        self.approvals = Approvals(self.store, self.clock, self.living, Policies(self.store, self.settings.policy_of))
+        self.rules = Rules(self.store, self.clock)
+        self.tokens = Tokens(self.store, self.clock, self.home.token())
+
+    @property
+    def running(self) -> int:
+        """The number of tasks that run in this process now."""
+        return len(self.running_tasks)
+
+    def child_env(self) -> dict[str, str]:
+        """Return the environment variables that tell an agent's program where this desk is."""
+        url = self._find_url()
+        return {"MIDWATCH_URL": url} if url else {}
+
+
+def build_relay(settings: Settings, instance_id: str) -> Relay | None:
+    """Return what carries live events between processes; None on SQLite."""
+    if not settings.db:
+        return None
+    from midwatch.stores.relay import PostgresRelay
+
+    return PostgresRelay(settings.db, instance_id)
+
+
+def build_living(settings: Settings, home: Home, store: Any) -> Living:
+    """Return a function that lists live processes: by file locks, or on a shared database by heartbeats."""
+    if settings.db:
+        living: Living = store.living
+        return living
+
+    async def by_lock() -> list[Instance]:
+        known = await store.list_instances()
+        dead = dead_owners(home, [instance.id for instance in known])
+        return [instance for instance in known if instance.id not in dead]
+
+    return by_lock

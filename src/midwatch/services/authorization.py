@@ -1,0 +1,118 @@
+"""Authorization: decide who may manage a record, and what the agent of a running task may ask for.
+
+An agent cannot give others more than it has itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from midwatch.base.errors import Forbidden, NotFound
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.automation import Automation
+from midwatch.domain.goal import Goal
+from midwatch.domain.identity import Actor, AnyActor, agent_task
+from midwatch.domain.requests import Submission
+from midwatch.domain.store import Store
+from midwatch.domain.task import Task, conversation
+
+TASK_FIELDS = frozenset({"agent", "workdir", "worktree", "timeout", "delay", "idempotency_key"})
+AUTOMATION_FIELDS = frozenset({
+    "title", "agent", "at", "every", "cron", "zone", "fresh", "max_runs", "workdir", "worktree", "timeout", "jitter",
+    "missed", "missed_window", "quiet", "tags",
+})  # fmt: skip
+"""What an agent may set of the work it submits."""
+
+
+def check_manager(actor: AnyActor, creator: str | None, manage_mode: str) -> None:
+    """Raise Forbidden unless the actor is an owner or the creator, or everybody may manage the record."""
+    if not isinstance(actor, Actor) or actor.role == "owner" or manage_mode == "scope_all":
+        return
+    if creator not in (None, actor.name):
+        raise Forbidden(f"this belongs to {creator}, who alone manages it; ask them to set manage_mode to scope_all.")
+
+
+def refuse_agent(actor: AnyActor, why: str) -> None:
+    """Raise Forbidden with this text if the actor is the agent of a running task."""
+    if agent_task(actor) is not None:
+        raise Forbidden(why)
+
+
+class Authorization:
+    """The checks that need the store."""
+
+    def __init__(
+        self, store: Store, terms: Callable[[str], Awaitable[AgentTerms]], manage_tasks: str = "scope_all"
+    ) -> None:
+        """`manage_tasks` is the manage mode of tasks that belong to no automation or goal, and of handoffs."""
+        self._store = store
+        self._terms = terms
+        self._manage_tasks = manage_tasks
+
+    def check_work(self, actor: AnyActor, creator: str | None) -> None:
+        """Raise Forbidden unless the actor may manage a task or handoff of this creator."""
+        check_manager(actor, creator, self._manage_tasks)
+
+    async def check_task(self, actor: AnyActor, task_id: str) -> None:
+        """Raise Forbidden unless the actor may manage the task, or the automation or goal it belongs to."""
+        if not isinstance(actor, Actor):
+            return
+        task = await self._store.get_task(task_id)
+        if task is None:
+            raise NotFound("task", task_id)
+        owner: Automation | Goal | None = None
+        if task.cause == "automation" and task.cause_id:
+            owner = await self._store.get_automation(task.cause_id)
+        elif task.cause == "goal" and task.cause_id:
+            owner = await self._store.get_goal(task.cause_id)
+        if owner is None:
+            self.check_work(actor, task.creator)
+        else:
+            check_manager(actor, owner.creator, owner.manage_mode)
+
+    # -- agents of running tasks ---------------------------------------------------------------------------------
+
+    async def restrict_task(self, actor: AnyActor, wish: Submission) -> Submission:
+        """Return what the actor may submit as a task. The result of an agent's one goes into its conversation."""
+        task = agent_task(actor)
+        if task is None:
+            return wish
+        limited = await self.restrict(actor, wish, TASK_FIELDS)
+        origin = {"origin_session": task.session_key} if conversation(task) else {}
+        return cast(Submission, {**limited, **origin})
+
+    async def restrict(self, actor: AnyActor, wish: Mapping[str, Any], allowed: frozenset[str]) -> dict[str, Any]:
+        """Return the fields the actor may set. The work of an agent stays in its directory and reports where its own
+        task reports; Forbidden if it may submit nothing, or not with these fields."""
+        task = agent_task(actor)
+        if task is None:
+            return dict(wish)
+        await self.check_submits(task)
+        if extra := sorted(set(wish) - allowed):
+            raise Forbidden(f"an agent cannot set {extra[0]} of what it hands in; leave it out.")
+        workdir = wish.get("workdir") or task.workdir
+        if workdir is not None and not _is_inside(workdir, task.workdir):
+            workdir = await self.choose_workdir(task, workdir)
+        return {**wish, "workdir": workdir, "route": task.route}
+
+    async def check_submits(self, task: Task) -> None:
+        """Raise Forbidden unless the agent of a task may submit work: others, who may be allowed more, would do it."""
+        if not (await self._terms(task.agent)).submits:
+            raise Forbidden(f"agent {task.agent} may not hand in work; to let it, set agents.{task.agent}.submits.")
+
+    async def choose_workdir(self, task: Task, wanted: str | None) -> str | None:
+        """Return the directory for work that the agent of a task gives away: its own one, or one below it."""
+        session = await self._store.get_session(task.session_key)
+        tree_id = task.worktree["id"] if task.worktree else session.worktree if session else None
+        tree = await self._store.get_worktree(str(tree_id)) if tree_id else None
+        own = tree.workdir if tree else task.workdir or (session.workdir if session else None)
+        own = own or (await self._terms(task.agent)).workdir
+        if wanted is not None and not _is_inside(wanted, own):
+            raise Forbidden(f"an agent gives others work in its own directory only, which is {own or 'none'}.")
+        return wanted or own
+
+
+def _is_inside(workdir: str, parent: str | None) -> bool:
+    return parent is not None and Path(workdir).resolve().is_relative_to(Path(parent).resolve())

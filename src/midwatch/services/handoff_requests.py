@@ -1,0 +1,173 @@
+"""Handoff requests: a person, or the agent of a running task, asks for a handoff, stops it or has it tried again.
+
+A task that is handed over takes along its prompt, its result and its conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+
+from midwatch.base.errors import Conflict, Forbidden, HandoffError, InvalidInput
+from midwatch.domain.handoff import MAX_INPUT, Handoff, HandoffTask
+from midwatch.domain.handoff_history import HandoffContext, Messages
+from midwatch.domain.identity import AnyActor, actor_name, agent_task
+from midwatch.domain.session import PRIVATE, Message
+from midwatch.domain.store import Store
+from midwatch.domain.task import Task
+from midwatch.services.handoffs import HandoffOptions, Handoffs
+from midwatch.services.request_checks import check_workdir
+from midwatch.services.tasks import Tasks
+
+ROLES = {"user": "user", "agent": "assistant", "result": "assistant"}
+"""The role of a message, as models know it. Notices are for people and stay behind."""
+PAGE = 500
+MOST_TOLD = MAX_INPUT // 2
+"""Characters of a conversation that go along; the oldest messages stay behind."""
+
+
+class HandoffRequests:
+    """Service: handoffs on request. The agent of a running task speaks for that task alone."""
+
+    def __init__(self, store: Store, tasks: Tasks, handoffs: Handoffs) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._handoffs = handoffs
+        self._authorization = tasks.authorization
+
+    async def create(
+        self, options: HandoffOptions, context: HandoffContext | None = None, *, actor: AnyActor = None,
+        idempotency_key: str | None = None, wait: float = 0.0,
+    ) -> Handoff:  # fmt: skip
+        """Hand work over, and wait up to `wait` seconds for its end. With the same idempotency key, once."""
+        once = None if idempotency_key is None else _once(actor, idempotency_key)
+        options = await self._complete(replace(options, wait=False, once=once), context, actor, wait)
+        handoff = await self._handoffs.handoff(options)
+        if not _is_same(handoff, options):
+            raise Conflict("this idempotency key was used for another handoff; choose another key.")
+        return await self.get(handoff.id, actor=actor, wait=wait)
+
+    async def _complete(
+        self, options: HandoffOptions, context: HandoffContext | None, actor: AnyActor, wait: float
+    ) -> HandoffOptions:
+        """Return the options with what the actor and the source task add to them; Forbidden if the actor may not."""
+        own, source = agent_task(actor), options.source_task
+        if own is not None:
+            if source not in (None, own.id):
+                raise Forbidden("an agent may hand over only from the task it works on.")
+            source = own.id
+            await self._authorization.check_submits(own)
+            if context is not None:
+                context = replace(context, parent_handoff=None)  # the handoff service knows what brought the work to it
+        elif source is not None:
+            await self._authorization.check_task(actor, source)
+        check_workdir(options.workdir)
+        work, workdir = options.task, options.workdir
+        if source is not None:
+            task = await self._tasks.get(source)
+            work, taken = await _take_along(self._store, task, work)
+            context = context or taken
+            workdir = await self._authorization.choose_workdir(task, workdir) if own else workdir or task.workdir
+        if options.to is None and not work.type:
+            raise InvalidInput("say whom it is for, or of which type the work is.", field="to")
+        return replace(
+            options, task=work, from_agent=own.agent if own else options.from_agent, workdir=workdir,
+            context=context or HandoffContext(), source_task=source, actor=actor_name(actor),
+            awaited=own is not None and wait > 0,
+        )  # fmt: skip
+
+    async def get(self, handoff_id: str, *, actor: AnyActor = None, wait: float = 0.0) -> Handoff:
+        """Return the handoff when it has ended, or after `wait` seconds as it is then."""
+        handoff = await self._handoffs.get(handoff_id)
+        if wait <= 0:
+            return handoff
+        own = agent_task(actor)
+        with suppress(TimeoutError, HandoffError):
+            async with asyncio.timeout(wait):
+                await self._handoffs.wait(handoff_id, own.id if own else None)
+        return await self._handoffs.get(handoff_id)
+
+    async def cancel(self, handoff_id: str, *, actor: AnyActor = None) -> Handoff:
+        """Stop a handoff: it ends now, and its task is stopped wherever it runs."""
+        handoff, own = await self._handoffs.get(handoff_id), agent_task(actor)
+        if own is None:
+            self._authorization.check_work(actor, handoff.creator)
+        elif handoff.source_task != own.id:
+            raise Forbidden("an agent may cancel only what it has handed over itself.")
+        name = actor_name(actor)
+        why = f"cancelled by {own.agent if own else name or 'a person'}"
+        return await self._handoffs.cancel(handoff_id, why=why, actor=name)
+
+    async def retry(self, handoff_id: str, *, actor: AnyActor = None, idempotency_key: str | None = None) -> Handoff:
+        """Hand the same work to the same agent again, as a new handoff. With the same idempotency key, once."""
+        self._authorization.check_work(actor, (await self._handoffs.get(handoff_id)).creator)
+        once = f"retry:{handoff_id}:{_once(actor, idempotency_key)}" if idempotency_key else None
+        return await self._handoffs.retry(handoff_id, actor=actor_name(actor), once=once)
+
+
+def _once(actor: AnyActor, key: str) -> str:
+    """Return the key as one that only this actor, or this actor's agent, can use."""
+    return f"{'agent' if agent_task(actor) else 'actor'}:{actor_name(actor)}:{key}"
+
+
+def _is_same(handoff: Handoff, options: HandoffOptions) -> bool:
+    """Tell whether a handoff is the requested one, as far as the request was kept."""
+    limits = options.timeout in (None, handoff.timeout) and options.max_retries == handoff.max_retries
+    return limits and handoff.request == options.task.data() and options.to in (None, handoff.to_agent)
+
+
+# -- what a task takes along -----------------------------------------------------------------------------------------
+
+
+async def _take_along(store: Store, task: Task, work: HandoffTask) -> tuple[HandoffTask, HandoffContext]:
+    """Return the work and its context when `task` is handed over. Work without words of its own is the task's prompt
+    and, where it has one, its result; otherwise these are history. Nothing goes along twice."""
+    origin = await store.get_handoff(task.cause_id) if task.cause == "handoff" and task.cause_id else None
+    if origin is not None:
+        return _pass_on(origin, task, work)
+    messages = await _read_conversation(store, task)
+    own = [message for message in messages if message.task_id == task.id]
+    before = [message for message in messages if message.task_id != task.id]
+    key = None if task.session_key.startswith(PRIVATE) else task.session_key
+    if not work.words().strip():
+        work = replace(work, description=task.prompt, input=task.result, priority=work.priority or task.priority)
+        return work, HandoffContext(conversation_id=key, messages=_keep_latest(before))
+    if not own:
+        own = [Message(session_key=task.session_key, role="user", text=task.prompt, time=task.created_at)]
+        if task.result:
+            own.append(Message(session_key=task.session_key, role="agent", text=task.result, time=task.created_at))
+    return work, HandoffContext(conversation_id=key, messages=_keep_latest([*before, *own]))
+
+
+def _pass_on(origin: Handoff, task: Task, work: HandoffTask) -> tuple[HandoffTask, HandoffContext]:
+    """Do the same for a task that was itself handed over: its prompt may hold history, the handoff has both apart."""
+    before = replace(origin.surroundings, parent_handoff=None)
+    prompt = origin.work.words()
+    if not work.words().strip():
+        return replace(work, description=prompt, input=task.result, priority=work.priority or task.priority), before
+    own = [{"role": "user", "content": prompt}]
+    if task.result:
+        own.append({"role": "assistant", "content": task.result})
+    return work, replace(before, messages=(*before.messages, *own))
+
+
+async def _read_conversation(store: Store, task: Task) -> list[Message]:
+    """Return the messages until the end of the task, or until now."""
+    messages: list[Message] = []
+    while page := await store.read_messages(task.session_key, messages[-1].number if messages else 0, PAGE):
+        messages += page
+    last = max((at for at, message in enumerate(messages) if message.task_id == task.id), default=len(messages) - 1)
+    return [message for message in messages[: last + 1] if message.role in ROLES]
+
+
+def _keep_latest(messages: list[Message]) -> Messages:
+    """Return the last messages that fit."""
+    kept: list[dict[str, str]] = []
+    room = MOST_TOLD
+    for message in reversed(messages):
+        room -= len(message.text)
+        if room < 0:
+            break
+        kept.append({"role": ROLES[message.role], "content": message.text})
+    return tuple(reversed(kept))

@@ -1,0 +1,139 @@
+"""The system service: the desk at a glance, usage, readiness, the place of the home, directories to work in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from midwatch.base.clock import SECOND, Clock, iso
+from midwatch.base.directories import is_directory
+from midwatch.base.errors import Forbidden, InvalidInput, MidwatchError, NotFound, StoreUnavailable
+from midwatch.base.schedule import find_zone, host_zone
+from midwatch.domain.event import Event
+from midwatch.domain.identity import Actor
+from midwatch.domain.store import Store
+from midwatch.domain.task import TaskFilter
+from midwatch.domain.usage import Asked, By, grouped, summed
+from midwatch.services.approvals import Approvals
+from midwatch.services.tasks import Tasks
+
+DAY = 24 * 3600 * SECOND
+LISTED = 10
+ACTIVITY_FIELDS = ("text", "tool", "question", "wait", "status")
+"""The fields of a payload that say most about what a task does."""
+READY_SECONDS = 5.0
+LOOKS = 5
+"""So often the database's answer is looked for, so that a moment in which this process was busy counts once."""
+MOST_DIRECTORIES = 1000
+
+
+class System:
+    """Service: the desk as a whole."""
+
+    def __init__(self, store: Store, clock: Clock, tasks: Tasks, approvals: Approvals, home: Path) -> None:
+        self._store = store
+        self._clock = clock
+        self._tasks = tasks
+        self._approvals = approvals
+        self._home = home
+
+    async def overview(self, since: datetime | None = None) -> dict[str, Any]:
+        """Return the desk at a glance as JSON. Usage counts from `since`; failures are those of the last 24 hours."""
+        state = await self._store.state_of_desk()
+        done = TaskFilter(statuses=("done",), limit=LISTED)
+        failed = await self._store.failed_since(self._clock.now() - DAY, LISTED)
+        return {
+            "as_of_seq": state.as_of_seq,
+            "summary": state.summary._asdict(),
+            "running": [{**task.brief(), "activity": _describe_activity(last)} for task, last in state.running],
+            "approvals": [approval.snapshot() for approval in await self._approvals.list()],
+            "failed": [task.brief() for task in failed],
+            "recent": [task.brief() for task in await self._tasks.list(done)],
+            "usage": await self.usage(since=since),
+        }
+
+    async def usage(
+        self, *, since: datetime | None = None, until: datetime | None = None, by: Sequence[By] = ("actor", "agent"),
+        zone: str | None = None, session_key: str | None = None, limit: int = 1000,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return as JSON what the tasks that ended in a time have cost, in all and by what tells the rows apart."""
+        now = self._clock.now()
+        begin, end = _to_micros(since, now - DAY), _to_micros(until, now + 1)
+        parts = tuple(dict.fromkeys(by))
+        place = find_zone(zone or host_zone())
+        spent = await self._store.spent(Asked(since=begin, until=end, by=parts, session_key=session_key))
+        rows = grouped(spent, parts, place)
+        listed = rows[-limit:] if "day" in parts else rows[:limit]
+        return {
+            "since": iso(begin), "until": iso(end) if until else None, "by": list(parts), "zone": place.key,
+            "total": summed(spent), "rows": listed, "left_off": len(rows) - len(listed),
+        }  # fmt: skip
+
+    async def check_ready(self, seconds: float = READY_SECONDS) -> None:
+        """Raise StoreUnavailable unless the database answers within so many seconds."""
+        answer = asyncio.ensure_future(self._store.log_bounds())
+        try:
+            for _ in range(LOOKS):
+                if (await asyncio.wait({answer}, timeout=seconds / LOOKS))[0]:
+                    break
+            answer.result()
+        except (asyncio.InvalidStateError, MidwatchError):
+            raise StoreUnavailable("the database does not answer; see `midwatch doctor`.") from None
+        finally:
+            answer.cancel()
+
+    def home_for(self, actor: Actor) -> str | None:
+        """Return the path of the home, which only an owner is told."""
+        return str(self._home) if actor.role == "owner" else None
+
+    async def describe_store(self, actor: Actor) -> dict[str, object]:
+        """Return facts about the store; only an owner is told its place."""
+        facts = await self._store.describe()
+        return {name: fact for name, fact in facts.items() if name != "path" or actor.role == "owner"}
+
+    async def list_directories(self, path: str | None, hidden: bool, *, actor: Actor) -> dict[str, Any]:
+        """Return the directories in a directory of this machine as JSON, for choosing where an agent works."""
+        if actor.role == "viewer":
+            raise Forbidden("a viewer starts no work and needs no directory.")
+        wanted = Path(path) if path else Path.home()
+        if not wanted.is_absolute() or "\0" in str(wanted):
+            raise InvalidInput("the path must be absolute.", field="path")
+        place, names = await asyncio.to_thread(_scan, wanted, hidden)
+        parent = str(place.parent) if place.parent != place else None
+        return {"path": str(place), "parent": parent, "directories": names}
+
+
+def _to_micros(moment: datetime | None, default: int) -> int:
+    return default if moment is None else int(moment.timestamp() * SECOND)
+
+
+def _describe_activity(last: Event | None) -> dict[str, Any] | None:
+    """Return the last thing that happened to a task, in words."""
+    if last is None:
+        return None
+    detail = next((last.payload[name] for name in ACTIVITY_FIELDS if last.payload.get(name)), "")
+    return {"at": iso(last.time), "text": f"{last.kind.replace('_', ' ')} {detail}".strip()[:200]}
+
+
+def _scan(path: Path, hidden: bool) -> tuple[Path, list[str]]:
+    """Return a directory without links in its path, and the names of the directories in it."""
+    try:
+        place = path.resolve(strict=True)
+        names = [
+            entry.name
+            for entry in os.scandir(place)
+            if (hidden or not entry.name.startswith(".")) and entry.name.isprintable() and is_directory(entry.path)
+        ]
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFound("directory", str(path)) from None
+    except OSError as problem:
+        raise InvalidInput(f"{path} cannot be read: {problem.strerror}.", field="path") from None
+    except RuntimeError:  # links that go round in a circle
+        raise InvalidInput(f"{path} cannot be read.", field="path") from None
+    if not str(place).isprintable():
+        raise InvalidInput(f"{path} leads to a place whose name cannot be shown.", field="path")
+    return place, sorted(names, key=str.casefold)[:MOST_DIRECTORIES]

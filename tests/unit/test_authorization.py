@@ -1,0 +1,90 @@
+"""Authorization: the services themselves refuse, whoever calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from midwatch.base.errors import Forbidden, NotFound
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.identity import OWNER, Actor, AnyActor
+from midwatch.domain.task import Task
+from midwatch.services.approvals import Approvals
+from midwatch.services.authorization import TASK_FIELDS, Authorization, check_manager
+from midwatch.services.rules import Rules
+from midwatch.services.tokens import Tokens
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.testing import FakeClock
+from records import put
+
+ANN, BOB = Actor("ann", "operator"), Actor("bob", "operator")
+
+
+def offering(*, submits: bool) -> Callable[[str], Awaitable[AgentTerms]]:
+    async def terms(agent: str) -> AgentTerms:
+        return AgentTerms(submits=submits)
+
+    return terms
+
+
+def agent_of(task: Task) -> Actor:
+    return Actor("ann", "viewer", "attempt", task=task)
+
+
+@pytest.mark.parametrize("actor", [None, "bob", OWNER, ANN])
+def test_programs_owners_and_the_creator_manage_a_record(actor: AnyActor) -> None:
+    check_manager(actor, "ann", "creator_only")
+
+
+def test_others_manage_only_what_everybody_may() -> None:
+    check_manager(BOB, "ann", "scope_all")
+    check_manager(BOB, None, "creator_only")
+    with pytest.raises(Forbidden, match="belongs to ann"):
+        check_manager(BOB, "ann", "creator_only")
+
+
+async def test_a_task_of_nobody_is_managed_as_the_desk_says(memory: SqliteStore) -> None:
+    task = await put(memory, creator="ann")
+    await Authorization(memory, offering(submits=True)).check_task(BOB, task.id)
+    strict = Authorization(memory, offering(submits=True), "creator_only")
+    await strict.check_task("bob", task.id)
+    with pytest.raises(Forbidden):
+        await strict.check_task(BOB, task.id)
+    with pytest.raises(NotFound):
+        await strict.check_task(BOB, "t_none")
+
+
+async def test_an_agent_submits_only_in_its_directory_and_reports_where_its_task_reports(memory: SqliteStore) -> None:
+    task = await put(memory, creator="ann", workdir="/tmp", route="console", session_key="chat:1")
+    rights = Authorization(memory, offering(submits=True))
+    wish = await rights.restrict_task(agent_of(task), {"agent": "demo"})
+    assert wish == {"agent": "demo", "workdir": "/tmp", "route": "console", "origin_session": "chat:1"}
+    with pytest.raises(Forbidden, match="cannot set priority"):
+        await rights.restrict(agent_of(task), {"priority": 1}, TASK_FIELDS)
+    with pytest.raises(Forbidden, match="its own directory only"):
+        await rights.restrict(agent_of(task), {"workdir": "/"}, TASK_FIELDS)
+    with pytest.raises(Forbidden, match="may not hand in work"):
+        await Authorization(memory, offering(submits=False)).restrict_task(agent_of(task), {})
+    assert await rights.restrict_task(ANN, {"priority": 1}) == {"priority": 1}
+
+
+async def test_an_agent_neither_answers_questions_nor_reads_rules(memory: SqliteStore, clock: FakeClock) -> None:
+    agent = agent_of(await put(memory))
+    with pytest.raises(Forbidden):
+        await Approvals(memory, clock).answer("a_1", grant=True, actor=agent)
+    with pytest.raises(Forbidden):
+        await Rules(memory, clock).list(actor=agent)
+
+
+async def test_only_an_owner_manages_tokens(memory: SqliteStore, clock: FakeClock) -> None:
+    tokens = Tokens(memory, clock, "secret")
+    token, _ = await tokens.create("ci", "viewer", by=OWNER)
+    with pytest.raises(Forbidden, match="only an owner"):
+        await tokens.create("more", "viewer", by=ANN)
+    with pytest.raises(Forbidden):
+        await tokens.list(by=ANN)
+    with pytest.raises(Forbidden):
+        await tokens.revoke(token.id, by=Actor("ci", "viewer", "bearer", token))
+    await tokens.sign_out(Actor("ci", "viewer", "bearer", token))
+    assert (await tokens.list())[0].revoked_at is None, "only a browser signs out"
