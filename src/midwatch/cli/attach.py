@@ -18,6 +18,7 @@ from typer import Argument, Option
 from midwatch.base.errors import BadConfig, Conflict, InvalidInput, MidwatchError, NotRunning
 from midwatch.cli.connection import PATIENCE_SECONDS, Desk, connect
 from midwatch.cli.output import clean, note
+from midwatch.cli.watch import start_tasks
 
 if TYPE_CHECKING:
     import httpx2
@@ -187,16 +188,13 @@ class Attachment:
             loop.add_signal_handler(signal.SIGWINCH, self._keys.put_nowait, b"")
             for number in (signal.SIGTERM, signal.SIGHUP):
                 loop.add_signal_handler(number, self._leave, None)
-            tasks = [asyncio.create_task(part()) for part in (self._listen, self._paint, self._send_keys)]
-            for part in tasks:
-                part.add_done_callback(self._handle_end)
             try:
-                return await self._left
+                async with start_tasks(self._listen(), self._paint(), self._send_keys()) as tasks:
+                    for task in tasks:
+                        task.add_done_callback(self._handle_end)
+                    return await self._left
             finally:
                 loop.remove_reader(sys.stdin.fileno())
-                for part in tasks:
-                    part.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
                 with suppress(MidwatchError):
                     await self._terminal.end()
 

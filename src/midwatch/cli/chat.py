@@ -20,7 +20,7 @@ from midwatch.cli.inputs import absolute_path
 from midwatch.cli.options import AgentName, AsJson, Workdir, Worktree
 from midwatch.cli.output import clean, emit, note, paint, say
 from midwatch.cli.sessions import SessionTitle, describe_message, read_messages
-from midwatch.cli.watch import INTERRUPTED, STOP_SECONDS, Watch
+from midwatch.cli.watch import INTERRUPTED, STOP_SECONDS, Watch, start_tasks
 
 if TYPE_CHECKING:
     from midwatch.client import Client
@@ -116,21 +116,13 @@ class Chat:
         loop.add_signal_handler(signal.SIGTERM, self._leave, INTERRUPTED)
         position = (await self._desk.client.events(limit=0))["last_seq"]
         await self._welcome()
-        parts: list[asyncio.Future[Any]] = [
-            asyncio.create_task(self._listen(position)),
-            asyncio.create_task(self._send_lines()),
-        ]
-        try:
+        async with start_tasks(self._listen(position), self._send_lines()) as parts:
             await asyncio.wait({*parts, self._left}, return_when=asyncio.FIRST_COMPLETED)
             for part in parts:
                 if part.done():
                     part.result()
             if self._desk.runtime is not None:
                 await self._cancel_open()
-        finally:
-            for part in parts:
-                part.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
         if self._open or self._running:
             note(f"It goes on; come back with `midwatch chat '{self._key}'`.")
         return self._left.result()

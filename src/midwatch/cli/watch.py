@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from midwatch.base.errors import Conflict
@@ -173,9 +174,7 @@ async def watch_task(desk: Desk, task_id: str, *, quiet: bool) -> int | None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupted.set)
-    following = asyncio.create_task(show_events(desk, task_id, Watch(quiet=quiet)))
-    stopped = asyncio.create_task(interrupted.wait())
-    try:
+    async with start_tasks(show_events(desk, task_id, Watch(quiet=quiet)), interrupted.wait()) as (following, stopped):
         done, _ = await asyncio.wait({following, stopped}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             if not quiet:
@@ -194,10 +193,18 @@ async def watch_task(desk: Desk, task_id: str, *, quiet: bool) -> int | None:
             return None  # it ended at the same moment
         await asyncio.wait({following}, timeout=STOP_SECONDS)
         return INTERRUPTED
+
+
+@asynccontextmanager
+async def start_tasks(*work: Coroutine[Any, Any, Any]) -> AsyncIterator[list[asyncio.Task[Any]]]:
+    """Start tasks, and cancel those that still run at the end."""
+    tasks = [asyncio.create_task(part) for part in work]
+    try:
+        yield tasks
     finally:
-        for task in (following, stopped):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(following, stopped, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def explain_wait(desk: Desk, task_id: str) -> None:

@@ -62,9 +62,8 @@ def describe_tree(tree: WorktreeInfo) -> list[out.Field]:
         ("base", tree["base"]),
         ("changes", out.format_changes(tree["files"], tree["added"], tree["removed"])),
         ("uncommitted", "yes" if tree["dirty"] else None),
-        *out.pick(
-            tree, "note", task="task_id", session="session_key", host="host", made="created_at", used="updated_at"
-        ),
+        *out.pick(tree, note="note", task="task_id", session="session_key", host="host"),
+        *out.pick(tree, made="created_at", used="updated_at"),
     ]
 
 
