@@ -18,18 +18,18 @@ from midwatch.cli.watch import follow_task
 if TYPE_CHECKING:
     from midwatch.wire.agents import AgentInfo
 
-app = typer.Typer(help="List agents, and what keeps one from working.", invoke_without_command=True)
+app = typer.Typer(help="List agents and their problems.", invoke_without_command=True)
 
 
 @command(app, default=True, work="test")
 async def agents(
     desk: Desk,
     test: Annotated[
-        str | None, Option("--test", metavar="NAME", help="Give this one a short task; exit 0 if it answers.")
+        str | None, Option("--test", metavar="NAME", help="Give this agent a short task and stream it.")
     ] = None,
     as_json: AsJson = False,
 ) -> Reply | int:
-    """List agents, how each is driven, and what keeps one from working."""
+    """List agents, how each is run, and their problems."""
     if test is not None:
         task = await desk.client.test_agent(test)
         return await follow_task(desk, task["id"], as_json)
@@ -58,13 +58,13 @@ def make_row(agent: AgentInfo) -> tuple[object, ...]:
 
 @command(app)
 async def add(
-    name: Annotated[str, Argument(help="What it is to be called: claude, codex, gemini, ...")],
+    name: Annotated[str, Argument(help="Name for the agent: claude, codex, gemini, ...")],
     program: Annotated[
-        str | None, Option("--program", help="The known program, where NAME is another.", metavar="NAME")
+        str | None, Option("--program", help="Known program, if NAME is different.", metavar="NAME")
     ] = None,
-    way: Annotated[str | None, Option("--way", help="acp, headless, terminal or command; default: the best.")] = None,
+    way: Annotated[str | None, Option("--way", help="acp, headless, terminal or command. Default: the best.")] = None,
 ) -> Reply:
-    """Write a known agent program to midwatch.toml, so that it can be changed there."""
+    """Add a known agent program to midwatch.toml, where you can edit it."""
     from midwatch.agents.profiles import profile
     from midwatch.desk.config import add_agent
 

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 SUBJECT_LENGTH = 70
 HEADERS = ("ID", "STATUS", "AGENT", "KIND", "RISK", "AGE", "EXPIRES", "ASKED")
-Why = Annotated[str | None, Option("--why", help="What the agent is told beside the answer.")]
-Always = Annotated[bool, Option("--always", help="Make a rule of it; see `midwatch rules`.")]
+Why = Annotated[str | None, Option("--why", help="Reason, passed on to the agent.")]
+Always = Annotated[bool, Option("--always", help="Make a rule of the answer; see `midwatch rules`.")]
 
 
 @command()
 async def approvals(
-    desk: Desk, status: Annotated[ApprovalStatus, Option("--status", "-s", help="Which ones.")] = "pending"
+    desk: Desk, status: Annotated[ApprovalStatus, Option("--status", "-s", help="Status of the questions.")] = "pending"
 ) -> Reply:
-    """List questions that agents ask and nobody has answered."""
+    """List questions of agents that wait for an answer."""
     questions = await desk.client.approvals(status, limit=500)
     hint = "Look: midwatch approval ID. Answer: midwatch approve ID | midwatch deny ID" if questions else None
     return Reply(
@@ -47,7 +47,7 @@ def make_row(question: ApprovalInfo) -> tuple[object, ...]:
 
 @command()
 async def approval(desk: Desk, approval_id: ApprovalId) -> Reply:
-    """Show a question with all that is known of it."""
+    """Show all details of a question."""
     question = await desk.client.approval(approval_id)
     return Reply(question, lambda: describe_question(question))
 
@@ -80,13 +80,13 @@ async def approve(
     always: Always = False,
     why: Why = None,
 ) -> Reply:
-    """Say yes to a question."""
+    """Answer a question with yes."""
     return describe_answer(await desk.client.approve(approval_id, choice, why, always=always))
 
 
 @command()
 async def deny(desk: Desk, approval_id: ApprovalId, always: Always = False, why: Why = None) -> Reply:
-    """Say no to a question."""
+    """Answer a question with no."""
     return describe_answer(await desk.client.deny(approval_id, why, always=always))
 
 

@@ -33,7 +33,7 @@ READ_SECONDS = 60.0
 MAX_KEYS = 50_000
 
 SessionKey = Annotated[str | None, Argument(metavar="SESSION", help="Key of a session with a terminal.")]
-Url = Annotated[str | None, Option("--url", "-u", help="Address of an agentapi server, in place of a session.")]
+Url = Annotated[str | None, Option("--url", "-u", help="Address of an agentapi server, instead of a session.")]
 
 
 class View(NamedTuple):
@@ -133,7 +133,7 @@ class ServerTerminal:
 
 
 def attach(session: SessionKey = None, url: Url = None) -> None:
-    """Show the terminal of a session in this one and type into it. Ctrl-] leaves; the agent goes on."""
+    """Show the terminal of a session and type into it. Ctrl-] leaves; the agent continues."""
     if (session is None) == (url is None):
         raise InvalidInput("name a session, or an agentapi server with --url.", field="session")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -30,7 +30,7 @@ IMPORTED = {
     "deleted": "skipped: it is deleted here; bring it back with `midwatch automation resume {id}`",
 }
 
-app = group("Work on a schedule: prompts that an agent is given at their time.")
+app = group("Run prompts on a schedule.")
 
 
 @command(app)
@@ -60,7 +60,7 @@ async def add(
     manage_mode: opt.Manage = None,
     paused: opt.Paused = False,
 ) -> Reply:
-    """Make an automation: exactly one of --cron, --every and --at says when it runs."""
+    """Create an automation. Give exactly one of --cron, --every and --at."""
     from midwatch.base.schedule import host_zone
 
     request: Any = collect(
@@ -81,7 +81,8 @@ async def add(
 async def list_automations(
     desk: Desk,
     status: Annotated[
-        opt.AutomationStatus | None, Option("--status", "-s", help="Default: all but deleted ones.")
+        opt.AutomationStatus | None,
+        Option("--status", "-s", help="Default: all except deleted."),
     ] = None,
     limit: opt.ShortLimit = 20,
 ) -> Reply:
@@ -106,7 +107,7 @@ def make_row(automation: AutomationInfo) -> tuple[object, ...]:
 
 @command(app)
 async def show(desk: Desk, automation_id: opt.AutomationId) -> Reply:
-    """Show everything about an automation."""
+    """Show all details of an automation."""
     automation = await desk.client.automation(automation_id)
     hint = f"Resume it: midwatch automation resume {automation['id']}" if automation["status"] != "active" else None
     return Reply(
@@ -141,7 +142,7 @@ async def edit(
     manage_mode: opt.Manage = None,
     revision: opt.Revision = None,
 ) -> Reply:
-    """Change what is said and nothing else. An empty text takes a value away: --quiet '', --route '', --tag ''."""
+    """Change only the given options. An empty text removes a value: --quiet '', --route '', --tag ''."""
     request: Any = collect(
         cron=cron, every=every, at=at, zone=tz, agent=agent, title=title, workdir=workdir, timeout=timeout,
         budget=budget, route=route, max_runs=max_runs, fresh=fresh, worktree=worktree, jitter=jitter, missed=missed,
@@ -158,7 +159,7 @@ async def edit(
 
 @command(app)
 async def pause(desk: Desk, automation_id: opt.AutomationId) -> Reply:
-    """Fire no more until it is resumed. What runs goes on."""
+    """Pause an automation. A running task continues."""
     automation = await desk.client.pause_automation(automation_id)
     resume = f"midwatch automation resume {automation['id']}"
     return Reply(automation, f"{automation['id']} is paused; go on with `{resume}`")
@@ -166,7 +167,7 @@ async def pause(desk: Desk, automation_id: opt.AutomationId) -> Reply:
 
 @command(app)
 async def resume(desk: Desk, automation_id: opt.AutomationId) -> Reply:
-    """Fire again, also after it was deleted. What was missed is not made up for."""
+    """Resume an automation, even a deleted one. Missed runs are not made up for."""
     automation = await desk.client.resume_automation(automation_id)
     text = f"{automation['id']} is active: {describe_schedule(automation)}"
     return Reply(automation, out.join(text, describe_next_runs(automation)))
@@ -176,10 +177,10 @@ async def resume(desk: Desk, automation_id: opt.AutomationId) -> Reply:
 async def run_now(
     desk: Desk,
     automation_id: opt.AutomationId,
-    wait: Annotated[bool, Option("--wait", "-w", help="Show it to its end, and exit 0 only when it is done.")] = False,
+    wait: Annotated[bool, Option("--wait", "-w", help="Stream the run until it finishes.")] = False,
     as_json: opt.AsJson = False,
 ) -> Reply | int:
-    """Run it now, beside its times. It counts like any other run."""
+    """Run an automation now. It counts like any other run."""
     task = await desk.client.run_automation(automation_id)
     if wait:
         return await follow_task(desk, task["id"], as_json)
@@ -189,14 +190,14 @@ async def run_now(
 
 @command(app)
 async def history(desk: Desk, automation_id: opt.AutomationId, limit: opt.ShortLimit = 20) -> Reply:
-    """List its runs, newest first."""
+    """List the runs of an automation, newest first."""
     runs = await desk.client.automation_history(automation_id, limit)
     return Reply({"runs": runs}, out.table(RUN_HEADERS, [*map(make_run_row, runs)], "No runs yet."))
 
 
 @command(app)
 async def rm(desk: Desk, automation_id: opt.AutomationId) -> Reply:
-    """Delete it; what runs is cancelled. It can be brought back for 30 days."""
+    """Delete an automation and cancel its running task. `resume` restores it within 30 days."""
     automation = await desk.client.delete_automation(automation_id)
     resume = f"midwatch automation resume {automation['id']}"
     return Reply(automation, f"{automation['id']} is deleted; for 30 days `{resume}` brings it back")
@@ -208,8 +209,10 @@ async def preview(
     every: opt.Every = None,
     at: opt.At = None,
     tz: opt.Zone = None,
-    after: Annotated[str | None, Option("--after", metavar="TIME", help="Runs after this time. Default: now.")] = None,
-    count: Annotated[int, Option("--count", min=1, max=1000, help="How many runs to show.")] = 5,
+    after: Annotated[
+        str | None, Option("--after", metavar="TIME", help="Show runs after this time. Default: now.")
+    ] = None,
+    count: Annotated[int, Option("--count", min=1, max=1000, help="Number of runs to show.")] = 5,
 ) -> Reply:
     """Show when a schedule would run. Creates nothing and needs no server."""
     from midwatch.base.clock import SECOND, SystemClock
@@ -228,18 +231,18 @@ async def preview(
 @command(app)
 async def export(
     desk: Desk,
-    ids: Annotated[list[str] | None, Argument(metavar="[ID]...", help="Which. Default: all not deleted.")] = None,
+    ids: Annotated[list[str] | None, Argument(metavar="[ID]...", help="Default: all except deleted.")] = None,
 ) -> Reply:
-    """Write automations as JSON that `import` reads, here or in another home."""
+    """Write automations as JSON. `import` reads it, here or in another home."""
     content = {"automations": await desk.client.export_automations(ids or ())}
     return Reply(content, json.dumps(content, indent=2))
 
 
 @command(app, "import")
 def import_file(
-    file: Annotated[str, Argument(metavar="FILE", help="What `export` wrote; - reads standard input.")],
+    file: Annotated[str, Argument(metavar="FILE", help="File that `export` wrote; - reads standard input.")],
 ) -> Work:
-    """Make the automations of a file that are not here, and change those that differ. On bad input nothing is done."""
+    """Create the automations of a file, and change those that differ. On bad input nothing changes."""
     return import_automations(read_export(file))
 
 

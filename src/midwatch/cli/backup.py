@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from midwatch.runtime.backup import Copied
 
 ROWS_PER_NOTE = 50_000
-File = Annotated[Path, Argument(metavar="FILE", help="The backup.")]
-Force = Annotated[bool, Option("--force", help="Replace what is there.")]
-To = Annotated[str, Option("--to", metavar="URL", help="An empty PostgreSQL: postgresql://user@host/name.")]
+File = Annotated[Path, Argument(metavar="FILE", help="Backup file.")]
+Force = Annotated[bool, Option("--force", help="Replace an existing file or store.")]
+To = Annotated[str, Option("--to", metavar="URL", help="URL of an empty PostgreSQL: postgresql://user@host/name.")]
 
 
 @command()
 async def backup(file: File, force: Force = False, as_json: AsJson = False) -> Reply:
-    """Write everything to a file, while work goes on. It can be restored to SQLite and to PostgreSQL."""
+    """Back up everything to a file while work continues. It can be restored to SQLite or PostgreSQL."""
     from midwatch.runtime.backup import backup as write_backup
 
     settings = load_settings()
@@ -36,7 +36,7 @@ async def backup(file: File, force: Force = False, as_json: AsJson = False) -> R
 
 @command()
 async def restore(file: File, force: Force = False, as_json: AsJson = False) -> Reply:
-    """Fill an empty store from a backup; --force replaces one that is not empty. No process may run."""
+    """Restore a backup into an empty store; --force replaces existing data. Stop all processes before."""
     from midwatch.runtime.backup import restore as read_backup
 
     copied = await read_backup(load_settings(), file, report_progress(as_json), force=force)
@@ -50,7 +50,7 @@ async def restore(file: File, force: Force = False, as_json: AsJson = False) -> 
 
 @command()
 async def migrate(to: To, as_json: AsJson = False) -> Reply:
-    """Copy everything of this home's SQLite file to an empty PostgreSQL. No process may run."""
+    """Copy this home's SQLite data to an empty PostgreSQL. Stop all processes before."""
     from midwatch.desk.shared_database import without_password
     from midwatch.runtime.backup import migrate as copy_to_postgres
 

@@ -46,17 +46,17 @@ HEARD = {
 @command(work=True)
 async def chat(
     desk: Desk,
-    key: Annotated[str | None, Argument(metavar="KEY", help="Session to go on with. Default: a new one.")] = None,
+    key: Annotated[str | None, Argument(metavar="KEY", help="Session to continue. Default: a new one.")] = None,
     agent: AgentName = None,
     workdir: Workdir = ".",
     worktree: Worktree = False,
     title: SessionTitle = None,
     as_json: AsJson = False,
 ) -> int:
-    """Talk to an agent. Ctrl-C stops its answer; once more, Ctrl-D or /quit leaves.
+    """Talk to an agent. Ctrl-C stops its answer; Ctrl-C again, Ctrl-D or /quit leaves.
 
-    While it works, what you type waits for its turn; /now TEXT is heard at its next step, /then TEXT when its tool has
-    returned, and /stop has it close with one answer.
+    While the agent works, messages wait for their turn. /now TEXT reaches it at its next step, /then TEXT when its tool
+    has returned, and /stop asks for one closing answer.
 
     Without a server the agent works in this process.
     """

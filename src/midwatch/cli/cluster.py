@@ -17,7 +17,7 @@ HEADERS = ("ID", "ROLE", "HOST", "PID", "STATE", "HEARTBEAT", "RUNNING", "AGENTS
 
 @command()
 async def cluster(desk: Desk) -> Reply:
-    """List the processes that run tasks: where they are, what they offer, who leads."""
+    """List the processes that run tasks: host, agents, load and leader."""
     reply = await desk.client.cluster()
     rows = [make_row(process) for process in reply["processes"]]
     return Reply(reply, table(HEADERS, rows, "No process runs tasks; start one with `midwatch up`."))

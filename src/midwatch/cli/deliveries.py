@@ -21,7 +21,7 @@ async def deliveries(
     task: OfTask = None,
     limit: Limit = 20,
 ) -> Reply:
-    """List notices and what became of them, newest first."""
+    """List notices and their status, newest first."""
     notices = await desk.client.deliveries("failed" if failed else None, task, limit)
     rows = [
         (*values(notice, "id", "status", "channel", "notice", "attempts", "task_id"), shorten(notice["error"]))
@@ -36,7 +36,7 @@ async def deliveries(
 async def redeliver(
     desk: Desk, delivery_id: Annotated[str, Argument(metavar="ID", help="Id of the delivery.")]
 ) -> Reply:
-    """Try to send a failed notice again."""
+    """Send a failed notice again."""
     delivery = await desk.client.retry_delivery(delivery_id)
     text = f"{delivery['id']} is sent to {delivery['channel']} again"
     return Reply(delivery, text, await desk.warn_without_worker("nothing is sent yet"))

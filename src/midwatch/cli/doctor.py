@@ -37,7 +37,7 @@ class Finding(NamedTuple):
 
 @command()
 async def doctor() -> Reply:
-    """Check the installation. Exit status 1 when something is broken."""
+    """Check the installation. Exit status 1 if something is broken."""
     findings = [finding async for finding in examine()]
     broken = any(finding.state == "bad" for finding in findings)
     checks = [finding._asdict() for finding in findings]

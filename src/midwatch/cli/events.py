@@ -10,7 +10,7 @@ from typer import Option
 from midwatch.base.errors import InvalidInput, Pruned
 from midwatch.cli.command import command
 from midwatch.cli.connection import Desk, connect
-from midwatch.cli.options import AsJson, OfTask
+from midwatch.cli.options import AsJson, OfAgent, OfTask
 from midwatch.cli.output import emit, format_time, note, say, shorten
 
 if TYPE_CHECKING:
@@ -22,25 +22,25 @@ PAYLOAD_LENGTH = 90
 
 @command()
 async def events(
-    follow: Annotated[bool, Option("--follow", "-f", help="Go on with new events as they come.")] = False,
-    after: Annotated[int, Option("--after", metavar="SEQ", help="Begin after this seq.", min=0)] = 0,
+    follow: Annotated[bool, Option("--follow", "-f", help="Continue with new events as they happen.")] = False,
+    after: Annotated[int, Option("--after", metavar="SEQ", help="Start after this sequence number.", min=0)] = 0,
     before: Annotated[
-        int | None, Option("--before", metavar="SEQ", help="Only the last ones before this seq.", min=0)
+        int | None, Option("--before", metavar="SEQ", help="Only the last events before this sequence number.", min=0)
     ] = None,
-    limit: Annotated[int, Option("--limit", "-n", min=1, max=1000, help="How many, with --before.")] = 50,
+    limit: Annotated[int, Option("--limit", "-n", min=1, max=1000, help="Number of events, with --before.")] = 50,
     kind: Annotated[
         list[str] | None,
-        Option("--kind", "-k", help="Only these; may be repeated; `tool_*` is all that begin so."),
+        Option("--kind", "-k", help="Only this kind. Repeatable; `tool_*` means all that begin with tool_."),
     ] = None,
     task: OfTask = None,
-    turn: Annotated[str | None, Option("--turn", metavar="ID", help="Only of this turn.")] = None,
-    session: Annotated[str | None, Option("--session", metavar="KEY", help="Only of this session.")] = None,
-    agent: Annotated[str | None, Option("--agent", "-a", help="Only of this agent.")] = None,
-    actor: Annotated[str | None, Option("--actor", help="Only what this actor did.")] = None,
-    live: Annotated[bool, Option("--live", help="With --follow: also what is never stored (deltas).")] = False,
+    turn: Annotated[str | None, Option("--turn", metavar="ID", help="Only for this turn.")] = None,
+    session: Annotated[str | None, Option("--session", metavar="KEY", help="Only for this session.")] = None,
+    agent: OfAgent = None,
+    actor: Annotated[str | None, Option("--actor", help="Only events caused by this actor.")] = None,
+    live: Annotated[bool, Option("--live", help="With --follow: include deltas, which are never stored.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Print the stored events, oldest first; with --json one object per line."""
+    """Print stored events, oldest first; with --json one object per line."""
     if before is not None and (follow or after):
         raise InvalidInput("--before goes back from a seq; leave out --after and --follow.", field="before")
     which: Which = {

@@ -23,7 +23,7 @@ STEPS = 10
 HEADERS = ("ID", "STATUS", "AGENT", "STEP", "DEADLINE", "OBJECTIVE")
 NOT_PURSUED = "nobody pursues it yet"
 
-app = group("Objectives that an agent pursues step by step until they are reached.")
+app = group("Let an agent pursue an objective step by step.")
 
 
 @command(app, "set")
@@ -42,7 +42,7 @@ async def set_goal(
     route: opt.Route = None,
     manage_mode: opt.Manage = None,
 ) -> Reply:
-    """Set a goal. Its first step begins at once, or when its session has begun. There is one open goal per scope."""
+    """Set a goal. Its first step starts at once, or when its session starts. A scope has one open goal at most."""
     request: Any = collect(
         deadline=parse_deadline(deadline, tz), agent=agent, verifier=verifier, session_key=session,
         max_steps=max_steps, max_tokens=max_tokens, max_usd=max_usd, max_seconds=max_time,
@@ -57,9 +57,9 @@ async def set_goal(
 @command(app)
 async def show(
     goal_id: opt.OptionalGoalId = None,
-    steps: Annotated[int, Option("--steps", min=0, max=200, help="Show this many of its last steps.")] = STEPS,
+    steps: Annotated[int, Option("--steps", min=0, max=200, help="Number of last steps to show.")] = STEPS,
 ) -> Reply:
-    """Show everything about a goal, and its last steps."""
+    """Show all details of a goal, and its last steps."""
     goal_id = goal_id or find_own_goal()
     async with connect() as desk:
         goal = await desk.client.goal(goal_id)
@@ -76,7 +76,7 @@ async def show(
 @command(app, "list")
 async def list_goals(
     desk: Desk,
-    status: Annotated[opt.GoalStatus | None, Option("--status", "-s", help="Default: all.")] = None,
+    status: Annotated[opt.GoalStatus | None, Option("--status", "-s", help="Status to list. Default: all.")] = None,
     limit: opt.ShortLimit = 20,
 ) -> Reply:
     """List goals, newest first."""
@@ -109,7 +109,7 @@ async def edit(
     manage_mode: opt.Manage = None,
     revision: opt.Revision = None,
 ) -> Reply:
-    """Change its objective, deadline or budgets. A step that runs goes on as it began."""
+    """Change the objective, deadline or limits. A running step is not affected."""
     request: Any = collect(
         deadline=parse_deadline(deadline, tz), max_steps=max_steps, max_tokens=max_tokens, max_usd=max_usd,
         max_seconds=max_time, route=route, manage_mode=manage_mode,
@@ -123,21 +123,21 @@ async def edit(
 
 @command(app)
 async def step(desk: Desk, goal_id: opt.GoalId) -> Reply:
-    """Begin the next step now instead of waiting for its time."""
+    """Start the next step now."""
     goal = await desk.client.step_goal(goal_id)
     return Reply(goal, f"{goal['id']} goes on now", await desk.warn_without_worker(NOT_PURSUED))
 
 
 @command(app)
 async def pause(desk: Desk, goal_id: opt.GoalId) -> Reply:
-    """Rest until it is resumed; a running step is stopped. The deadline still counts."""
+    """Pause a goal and stop its running step. The deadline still counts."""
     goal = await desk.client.pause_goal(goal_id)
     return Reply(goal, f"{goal['id']} is paused; go on with `midwatch goal resume {goal['id']}`")
 
 
 @command(app)
 async def resume(desk: Desk, goal_id: opt.GoalId) -> Reply:
-    """Go on, with earlier errors forgotten."""
+    """Resume a goal and forget earlier errors."""
     goal = await desk.client.resume_goal(goal_id)
     return Reply(goal, f"{goal['id']} goes on: {describe_progress(goal)}")
 
@@ -145,9 +145,9 @@ async def resume(desk: Desk, goal_id: opt.GoalId) -> Reply:
 @command(app)
 async def complete(
     goal_id: opt.OptionalGoalId = None,
-    evidence: Annotated[str, Option("--evidence", help="What proves it; an agent must say it.")] = "",
+    evidence: Annotated[str, Option("--evidence", help="Proof of completion; required from an agent.")] = "",
 ) -> Reply:
-    """Say that a goal is reached. From its agent it counts when the step has ended and the verifier, if any, agrees."""
+    """Mark a goal as complete. If its agent does, it counts when the step has ended and the verifier agrees."""
     goal_id = goal_id or find_own_goal()
     async with connect() as desk:
         goal = await desk.client.complete_goal(goal_id, evidence)
@@ -161,10 +161,10 @@ async def complete(
 async def delay(
     words: Annotated[
         list[str],
-        Argument(metavar="[ID] DURATION REASON", help=f"0, or 1m to 12h, and why. The id may be in ${opt.OWN_GOAL}."),
+        Argument(metavar="[ID] DURATION REASON", help=f"0, or 1m to 12h, and the reason. Default ID: ${opt.OWN_GOAL}."),
     ],
 ) -> Reply:
-    """Begin the next step later: 0, or 1 minute to 12 hours."""
+    """Delay the next step: 0, or 1 minute to 12 hours."""
     if len(words) not in (2, 3):
         raise InvalidInput('say how long and why: midwatch goal delay [ID] 30m "waits for the build".', field="delay")
     goal_id = words[0] if len(words) == 3 else find_own_goal()
@@ -177,7 +177,7 @@ async def delay(
 
 @command(app)
 async def clear(desk: Desk, goal_id: opt.GoalId) -> Reply:
-    """Give a goal up and remove it; a running step is stopped. It cannot be brought back."""
+    """Stop and remove a goal. It cannot be restored."""
     goal = await desk.client.clear_goal(goal_id)
     return Reply(goal, f"{goal['id']} is cleared")
 

@@ -24,9 +24,9 @@ WAIT_SECONDS = 15.0
 HEADERS = ("ID", "STATUS", "FROM", "TO", "AGE", "TOOK", "WHAT")
 
 HandoffId = Annotated[str, Argument(metavar="ID", help="Id of the handoff.")]
-Key = Annotated[str | None, Option("--key", help="Idempotency key: the same key and wishes make one handoff.")]
+Key = Annotated[str | None, Option("--key", help="Idempotency key: the same key and options create one handoff.")]
 
-app = group("Work that one agent, or a person, passes to another agent.")
+app = group("Hand work to another agent.")
 
 
 class Target(NamedTuple):
@@ -42,27 +42,30 @@ def hand_over(
         list[str] | None,
         Argument(
             metavar="[AGENT] [TEXT]",
-            help="Who gets it, unless --type chooses, and what; - reads it from standard input.",
+            help="Agent, unless --type chooses one, and instructions; - reads standard input.",
         ),
     ] = None,
     task_type: Annotated[
-        str | None, Option("--type", metavar="TYPE", help="Type of the work; chooses the agent if none is named.")
+        str | None, Option("--type", metavar="TYPE", help="Type of work; selects the agent if none is named.")
     ] = None,
     given: Annotated[
-        str | None, Option("--input", metavar="JSON", help="What it needs beside the text, or instead of it.")
+        str | None,
+        Option("--input", metavar="JSON", help="Structured input, also without instructions."),
     ] = None,
     from_task: Annotated[
-        str | None, Option("--from-task", metavar="ID", help="The task that is handed over, with what was said.")
+        str | None, Option("--from-task", metavar="ID", help="Task to hand over, with its conversation.")
     ] = None,
-    timeout: Annotated[str | None, Option("--timeout", help="Time until it must be done: 90s, 10m.")] = None,
-    retries: Annotated[int, Option("--retries", min=0, max=20, help="Further tries when it fails.")] = 0,
-    priority: Annotated[int, Option("--priority", min=-100, max=100, help="Higher first.")] = 0,
-    workdir: Annotated[str | None, Option("--workdir", help="Default: the task's, or the current one.")] = None,
-    wait: Annotated[bool, Option("--wait", help="Wait for its end and print its answer.")] = False,
+    timeout: Annotated[str | None, Option("--timeout", help="Time limit: 90s, 10m.")] = None,
+    retries: Annotated[int, Option("--retries", min=0, max=20, help="Number of retries after a failure.")] = 0,
+    priority: Annotated[int, Option("--priority", min=-100, max=100, help="From -100 to 100; higher runs first.")] = 0,
+    workdir: Annotated[
+        str | None, Option("--workdir", help="Directory. Default: the task's, or the current one.")
+    ] = None,
+    wait: Annotated[bool, Option("--wait", help="Wait until it ends and print the answer.")] = False,
     key: Key = None,
     as_json: AsJson = False,
 ) -> Work:
-    """Hand work to an agent. With --wait the exit status is 0 only when it is completed."""
+    """Hand work to an agent. With --wait, exit status 0 only if it is completed."""
     optional_text = given is not None or from_task is not None
     target = parse_target(words or [], task_type, optional_text=optional_text)
     work = {"type": task_type or "", "input": parse_input(given), "priority": priority}
@@ -93,8 +96,8 @@ async def list_handoffs(
     desk: Desk,
     status: Statuses = None,
     agent: Annotated[str | None, Option("--agent", "-a", help="Only from or to this agent.")] = None,
-    root: Annotated[str | None, Option("--root", metavar="ID", help="Only what came of this task.")] = None,
-    before: Annotated[str | None, Option("--before", metavar="ID", help="Only older ones.")] = None,
+    root: Annotated[str | None, Option("--root", metavar="ID", help="Only handoffs that came from this task.")] = None,
+    before: Annotated[str | None, Option("--before", metavar="ID", help="Only older than this handoff.")] = None,
     limit: Limit = 20,
 ) -> Reply:
     """List handoffs, newest first."""
@@ -111,14 +114,14 @@ def print_page(page: HandoffPage) -> None:
 
 @command(app)
 async def show(desk: Desk, handoff_id: HandoffId) -> Reply:
-    """Show everything about a handoff."""
+    """Show all details of a handoff."""
     handoff = await desk.client.handoff(handoff_id)
     return Reply(handoff, lambda: out.fields(describe_handoff(handoff)))
 
 
 @command(app)
 async def cancel(desk: Desk, handoff_id: HandoffId) -> Reply:
-    """End a handoff; its task is stopped wherever it runs."""
+    """Cancel a handoff and stop its task."""
     handoff = await desk.client.cancel_handoff(handoff_id)
     return Reply(handoff, f"{handoff['id']} is cancelled")
 

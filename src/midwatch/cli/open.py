@@ -20,9 +20,9 @@ NO_SERVER = "the web console needs a server, and none runs here; start one with 
 
 @command()
 async def open(
-    print_only: Annotated[bool, Option("--print", help="Only print the address.")] = False,
+    print_only: Annotated[bool, Option("--print", help="Only print the link.")] = False,
 ) -> Reply:
-    """Open the web console, signed in. The address works once, within ten minutes."""
+    """Open the web console, signed in. The link works once, within ten minutes."""
     if find_remote_server() is None and find_server() is None:
         raise NotRunning(NO_SERVER)
     async with connect() as desk:

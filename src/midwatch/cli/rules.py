@@ -18,10 +18,8 @@ app = typer.Typer(help="List and revoke rules that answer agents' questions.", i
 
 
 @command(app, default=True)
-async def rules(
-    desk: Desk, revoked: Annotated[bool, Option("--all", help="Also those that were revoked.")] = False
-) -> Reply:
-    """List the rules that answers with --always have made. Those of the settings are in midwatch.toml."""
+async def rules(desk: Desk, revoked: Annotated[bool, Option("--all", help="Include revoked rules.")] = False) -> Reply:
+    """List the rules made by answers with --always. Rules of the settings are in midwatch.toml."""
     known = await desk.client.rules(all=revoked)
     rows = [
         (
@@ -40,6 +38,6 @@ async def rules(
 
 @command(app)
 async def revoke(desk: Desk, rule_id: Annotated[str, Argument(metavar="ID", help="Id of the rule.")]) -> Reply:
-    """Have a rule hold no more; the question is asked again."""
+    """Revoke a rule. Its question will be asked again."""
     rule = await desk.client.revoke_rule(rule_id)
     return Reply(rule, f"{rule['id']} revoked: {rule['text']}")

@@ -35,14 +35,14 @@ POLL_SECONDS = 0.05
 MAX_LOG_BYTES = 10_000_000
 
 Port = Annotated[int | None, Option("--port", help="Port to listen on; 0 takes a free one.", min=0, max=65535)]
-Expose = Annotated[bool, Option("--expose", help="Let other machines reach it: listen on all addresses.")]
+Expose = Annotated[bool, Option("--expose", help="Listen on all addresses, so that other machines can connect.")]
 Detach = Annotated[bool, Option("--detach", "-d", help="Run in the background.")]
 
 
 def up(
     port: Port = None, db: Db = None, expose: Expose = False, detach: Detach = False, as_json: AsJson = False
 ) -> None:
-    """Start the server: it runs tasks and answers requests until it is stopped."""
+    """Start the server. It runs tasks and answers requests until it is stopped."""
     settings = load_settings(port=port, db=db, expose=expose or None)
     if detach:
         start_detached(settings, port, db, expose).print(as_json)
@@ -178,7 +178,7 @@ def last_line(log: Path, start: int) -> str:
 
 @command()
 async def down() -> Reply:
-    """Stop the server. Running tasks are interrupted and go on at its next start."""
+    """Stop the server. Running tasks are interrupted and continue at its next start."""
     from midwatch.base.home import Home
 
     home = Home(home_path())

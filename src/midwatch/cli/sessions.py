@@ -25,7 +25,7 @@ SendMode = Literal["after_turn", "interrupt", "after_tool"]
 HEADERS = ("KEY", "STATUS", "AGENT", "USED", "QUEUED", "TITLE")
 
 SessionName = Annotated[str, Argument(metavar="KEY", help="Key of the session.")]
-SessionTitle = Annotated[str | None, Option("--title", help="What it is about.")]
+SessionTitle = Annotated[str | None, Option("--title", help="Title.")]
 
 HEARD = {
     "after_turn": "{0} waits for its turn in {1}",
@@ -35,16 +35,16 @@ HEARD = {
 """When the agent hears a message, by mode: {0} is the task that answers, {1} the session."""
 
 
-app = group("Talk to an agent from a script: new, show, send, interrupt, close.")
+app = group("Talk to an agent from a script: new, show, send, interrupt, restart, close.")
 
 
 @command()
 async def sessions(
     desk: Desk,
     limit: Limit = 20,
-    before: Annotated[str | None, Option("--before", metavar="KEY", help="Only those used before it.")] = None,
+    before: Annotated[str | None, Option("--before", metavar="KEY", help="Only used before this session.")] = None,
 ) -> Reply:
-    """List conversations, the most recently used first."""
+    """List sessions, most recently used first."""
     if before:
         await desk.client.session(before)  # so that a mistyped key is an error, not an end
     page = await desk.client.sessions(limit=limit, before=before)
@@ -68,10 +68,10 @@ async def new(
     workdir: Workdir = ".",
     worktree: Worktree = False,
     title: SessionTitle = None,
-    key: Annotated[str | None, Option("--key", help="Its key, such as chat:42. Default: a new one.")] = None,
-    prompt: Annotated[str | None, Option("--prompt", help="What to say first in it.")] = None,
+    key: Annotated[str | None, Option("--key", help="Key, such as chat:42. Default: a new one.")] = None,
+    prompt: Annotated[str | None, Option("--prompt", help="First message.")] = None,
 ) -> Reply:
-    """Open a conversation, and print its key."""
+    """Open a session and print its key."""
     session = await desk.client.create_session(
         agent=agent, workdir=absolute_path(workdir), worktree=worktree, title=title, key=key, prompt=prompt
     )
@@ -90,7 +90,7 @@ async def show(
     key: SessionName,
     after: Annotated[int, Option("--after", min=0, help="Only messages after this number.")] = 0,
 ) -> Reply:
-    """Show a conversation and what was said in it."""
+    """Show a session and its messages."""
     session = await desk.client.session(key)
     messages = await read_messages(desk.client, key, after)
     text = out.join(out.fields(describe_session(session)), *(f"\n{describe_message(message)}" for message in messages))
@@ -101,16 +101,16 @@ async def show(
 async def send(
     desk: Desk,
     key: SessionName,
-    text: Annotated[str, Argument(metavar="TEXT", help="What to say; - reads standard input.", callback=read_prompt)],
-    wait: Annotated[bool, Option("--wait", "-w", help="Show the answer, and exit 0 only when it is one.")] = False,
+    text: Annotated[str, Argument(metavar="TEXT", help="Message; - reads standard input.", callback=read_prompt)],
+    wait: Annotated[bool, Option("--wait", "-w", help="Stream the answer until it is complete.")] = False,
     mode: Annotated[
-        SendMode, Option("--mode", "-m", help="When a busy agent is to hear it.", show_default=True)
+        SendMode, Option("--mode", "-m", help="When a busy agent gets the message.", show_default=True)
     ] = "after_turn",
     priority: Priority = 0,
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> Reply | int:
-    """Say something in a conversation. While it is busy the message waits for its turn, or goes into it."""
+    """Send a message to a session. If the agent is busy, --mode says when it gets the message."""
     task = await desk.client.send(key, text, mode=mode, priority=priority, idempotency_key=idempotency_key)
     if wait:
         return await follow_task(desk, task["id"], as_json)
@@ -122,10 +122,10 @@ async def send(
 async def interrupt(
     desk: Desk,
     key: SessionName,
-    stop: Annotated[bool, Option("--stop", help="No more tools, and one closing answer.")] = False,
+    stop: Annotated[bool, Option("--stop", help="Use no more tools and close with one answer.")] = False,
     hint: Annotated[str | None, Option("--hint", help="What the closing answer should be about.")] = None,
 ) -> Reply:
-    """Stop what runs in a conversation; what waits goes on."""
+    """Stop the running task of a session. Waiting messages still run."""
     reply = await desk.client.interrupt(key, "stop" if stop else "abort", hint=hint)
     task, resume = reply["interrupted"], reply["resume"]
     text = out.join(
@@ -137,7 +137,7 @@ async def interrupt(
 
 @command(app)
 async def restart(desk: Desk, key: SessionName) -> Reply:
-    """End the agent's process of a conversation; the next message begins a new one."""
+    """End the agent's process of a session. The next message starts a new one."""
     session = await desk.client.restart_session(key)
     text = f"{key} starts anew with its next message; the conversation is taken up where its agent can."
     return Reply(session, text)
@@ -145,7 +145,7 @@ async def restart(desk: Desk, key: SessionName) -> Reply:
 
 @command(app)
 async def close(desk: Desk, key: SessionName) -> Reply:
-    """Cancel what is open in a conversation and take no more messages."""
+    """Close a session: cancel its open tasks and accept no more messages."""
     session = await desk.client.close_session(key)
     tree = await find_worktree(desk.client, session)
     return Reply(session, out.join(f"{session['key']} is closed", describe_left(tree) if tree else None))

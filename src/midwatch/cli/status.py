@@ -27,7 +27,7 @@ HEADS = {
 
 @command()
 async def status(desk: Desk) -> Reply:
-    """Show how many tasks there are, and what needs attention."""
+    """Show how many tasks there are and what needs attention."""
     counts = await desk.client.summary()
     has_worker = await desk.has_worker()
     attention = await find_attention(desk, has_worker)

@@ -54,7 +54,7 @@ def build_submission(
 
 @command(options=build_submission)
 async def run(prompt: opt.Prompt, as_json: opt.AsJson = False, **options: Any) -> int:
-    """Hand in a task and follow it to its end. Exit status 0 only when it is done.
+    """Submit a task and stream it until it finishes. Exit status 0 only if it is done.
 
     Without a server the task runs in this process.
     """
@@ -66,7 +66,7 @@ async def run(prompt: opt.Prompt, as_json: opt.AsJson = False, **options: Any) -
 
 @command(options=build_submission)
 async def submit(prompt: opt.Prompt, **options: Any) -> Reply:
-    """Hand in a task and return at once."""
+    """Submit a task and return at once."""
     submission = build_submission(**options)
     async with connect() as desk:
         task = await desk.client.submit(prompt, submission)
@@ -77,10 +77,10 @@ async def submit(prompt: opt.Prompt, **options: Any) -> Reply:
 @command()
 async def tasks(
     status: opt.Statuses = None,
-    agent: opt.AgentName = None,
-    session: Annotated[str | None, Option("--session", help="Only of this conversation.")] = None,
-    creator: Annotated[str | None, Option("--creator", help="Only those this actor handed in.")] = None,
-    before: Annotated[str | None, Option("--before", metavar="ID", help="Only those handed in before it.")] = None,
+    agent: opt.OfAgent = None,
+    session: Annotated[str | None, Option("--session", help="Only in this session.")] = None,
+    creator: Annotated[str | None, Option("--creator", help="Only submitted by this actor.")] = None,
+    before: Annotated[str | None, Option("--before", metavar="ID", help="Only submitted before this task.")] = None,
     limit: opt.Limit = 20,
 ) -> Reply:
     """List tasks, newest first."""
@@ -109,7 +109,7 @@ async def tasks(
 
 @command()
 async def show(desk: Desk, task_id: opt.TaskId) -> Reply:
-    """Show everything about a task."""
+    """Show all details of a task."""
     task = await desk.client.get(task_id)
     hints = await suggest_next(desk, task)
     return Reply(task, lambda: out.join(out.fields(describe_task(task)), *hints))
@@ -183,22 +183,22 @@ async def suggest_next(desk: Desk, task: TaskInfo) -> list[str]:
 
 @command()
 async def result(desk: Desk, task_id: opt.TaskId) -> Reply:
-    """Print the whole result of a task that is done."""
+    """Print the full result of a task that is done."""
     text = await desk.client.result(task_id)
     return Reply({"id": task_id, "result": text}, out.clean_for_terminal(text))
 
 
 @command()
 async def cancel(desk: Desk, task_id: opt.TaskId) -> Reply:
-    """Stop a task. A running one ends when its agent has been stopped."""
+    """Cancel a task. A running task ends when its agent has stopped."""
     task = await desk.client.cancel(task_id)
     return Reply(task, f"{task['id']} {'cancelled' if task['status'] == 'cancelled' else 'is being stopped'}")
 
 
 @command()
 async def retry(task_id: opt.TaskId, budget: opt.BudgetText = None) -> Reply:
-    """Have a failed or cancelled task done again, as a new task that goes on with what the old one kept. What that has
-    spent counts; one whose budget is spent needs a larger one."""
+    """Retry a failed or cancelled task as a new task that continues its work. Earlier spending counts: a task whose
+    budget is spent needs a larger one."""
     more = parse_budget(budget)
     async with connect() as desk:
         task = await desk.client.retry(task_id, budget=more)

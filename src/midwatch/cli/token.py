@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 HEADERS = ("ID", "NAME", "KIND", "ACTOR", "ROLE", "AGE", "USED", "STATE")
 
-app = group("Let programs in: create, list and revoke tokens.")
+app = group("Create, list and revoke access tokens.")
 
 
 @command(app)
 async def create(
     desk: Desk,
-    name: Annotated[str, Option("--name", help="What it is for, such as ci.")],
-    role: Annotated[str, Option("--role", help="viewer (looks), operator (works) or owner (everything).")],
-    actor: Annotated[str | None, Option("--actor", help="Who acts with it. Default: its name.")] = None,
+    name: Annotated[str, Option("--name", help="Name of the token, such as ci.")],
+    role: Annotated[str, Option("--role", help="viewer (read), operator (run tasks) or owner (everything).")],
+    actor: Annotated[str | None, Option("--actor", help="Actor that uses it. Default: its name.")] = None,
 ) -> Reply:
-    """Make a token. Its secret is printed once and kept nowhere."""
+    """Create a token. Its secret is printed once and never stored."""
     token = await desk.client.create_token(name, role, actor)
     return Reply(token, lambda: print_token(token))
 
@@ -41,7 +41,7 @@ def print_token(token: TokenMade) -> None:
 
 @command(app, "list")
 async def list_tokens(desk: Desk) -> Reply:
-    """List tokens of programs and browsers; ended ones for a week."""
+    """List tokens of programs and browsers. Ended ones are listed for a week."""
     tokens = await desk.client.tokens()
     rows = [
         (
@@ -60,6 +60,6 @@ async def list_tokens(desk: Desk) -> Reply:
 async def revoke(
     desk: Desk, key: Annotated[str, Argument(metavar="NAME|ID", help="Name or id of the token.")]
 ) -> Reply:
-    """End a token, and the browsers that were signed in with it."""
+    """Revoke a token and sign out its browsers."""
     token = await desk.client.revoke_token(key)
     return Reply(token, f"Revoked {token['name']} ({token['id']}).")

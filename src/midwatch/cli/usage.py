@@ -36,16 +36,17 @@ NAMELESS = {"session": "(no conversation)", "model": "(unknown)", "actor": "(nob
 @command()
 async def usage(
     since: Annotated[
-        str, Option("--since", metavar="SPAN|TIME", help="7d, 12h, or a time such as 2026-03-01T08:00.")
+        str, Option("--since", metavar="SPAN|TIME", help="Start: 7d, 12h, or a time such as 2026-03-01T08:00.")
     ] = "24h",
     until: Annotated[
-        str | None, Option("--until", metavar="SPAN|TIME", help="The same; 1d is until a day ago. Default: now.")
+        str | None,
+        Option("--until", metavar="SPAN|TIME", help="End, written like --since; 1d is a day ago. Default: now."),
     ] = None,
     by: Annotated[
-        list[Part] | None, Option("--by", help="Add up by it; may be repeated. Default: by actor and agent.")
+        list[Part] | None, Option("--by", help="Group by this. Repeatable. Default: actor and agent.")
     ] = None,
 ) -> Reply:
-    """Show what the tasks that ended since then have cost."""
+    """Show the cost of tasks that have ended."""
     now = datetime.now(UTC)
     begin, end = parse_moment(since, now), None if until is None else parse_moment(until, now, "until")
     async with connect() as desk:

@@ -9,7 +9,7 @@ from midwatch.cli.output import format_time
 
 @command()
 async def watchdog(desk: Desk) -> Reply:
-    """Look for work that is overdue, stuck or silent, and tell of it like the server does once a minute."""
+    """Find work that is overdue, stuck or silent, and report it. The server does so once a minute."""
     report = await desk.client.watchdog()
     alerts = [(alert, "") for alert in report["told"]] + [(alert, ", told before") for alert in report["known"]]
     lines = [f"{alert['text']}\n  since {format_time(alert['since'])}{known}" for alert, known in alerts]

@@ -23,13 +23,13 @@ NO_DATABASE = (
     "runs everything. Name a database with --db URL or the setting db; `midwatch migrate` moves there."
 )
 Agents = Annotated[
-    str | None, Option("--agents", metavar="A,B", help="Only these agents. Default: all configured here.")
+    str | None, Option("--agents", metavar="A,B", help="Run only these agents. Default: all configured here.")
 ]
 Slots = Annotated[int | None, Option("--slots", min=1, max=10_000, help="Tasks at once. Default: the setting slots.")]
 
 
 def worker(db: Db = None, agents: Agents = None, slots: Slots = None, as_json: AsJson = False) -> None:
-    """Run tasks of a shared PostgreSQL until it is stopped."""
+    """Run tasks of a shared PostgreSQL until stopped."""
     import uvloop
 
     from midwatch.runtime.serve import write_log

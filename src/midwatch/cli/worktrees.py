@@ -18,17 +18,19 @@ if TYPE_CHECKING:
 MAX_DIFF = 10_000_000
 HEADERS = ("ID", "STATUS", "BRANCH", "FROM", "CHANGES", "AGE", "REPOSITORY")
 
-WorktreeId = Annotated[str, Argument(metavar="ID", help="Id of the worktree, or of a task that works in it.")]
+WorktreeId = Annotated[str, Argument(metavar="ID", help="Id of the worktree, or of a task in it.")]
 WorktreeStatus = Literal["making", "kept", "merged", "removed"]
 
-app = group("See what was done in a worktree, and merge or remove it: show, diff, merge, remove.")
+app = group("Show, merge or remove a worktree and its changes.")
 
 
 @command()
 async def worktrees(
     desk: Desk,
-    status: Annotated[WorktreeStatus | None, Option("--status", "-s", help="Default: those that are there.")] = None,
-    before: Annotated[str | None, Option("--before", metavar="ID", help="Only those made before it.")] = None,
+    status: Annotated[
+        WorktreeStatus | None, Option("--status", "-s", help="Status to list. Default: existing ones.")
+    ] = None,
+    before: Annotated[str | None, Option("--before", metavar="ID", help="Only created before this worktree.")] = None,
     limit: Limit = 20,
 ) -> Reply:
     """List worktrees, newest first."""
@@ -49,7 +51,7 @@ async def worktrees(
 
 @command(app)
 async def show(desk: Desk, worktree_id: WorktreeId) -> Reply:
-    """Show everything about a worktree."""
+    """Show all details of a worktree."""
     tree = await desk.client.worktree(worktree_id)
     return Reply(tree, out.fields(describe_tree(tree)))
 
@@ -71,9 +73,9 @@ def describe_tree(tree: WorktreeInfo) -> list[out.Field]:
 async def diff(
     desk: Desk,
     worktree_id: WorktreeId,
-    limit: Annotated[int, Option("--limit", min=1, max=MAX_DIFF, help="Bytes at most.")] = 1_000_000,
+    limit: Annotated[int, Option("--limit", min=1, max=MAX_DIFF, help="Maximum size in bytes.")] = 1_000_000,
 ) -> Reply:
-    """Print what has changed in a worktree, with what is not committed and new files."""
+    """Print the changes in a worktree, including uncommitted and new files."""
     changes = await desk.client.worktree_diff(worktree_id, limit)
     return Reply(changes, lambda: print_diff(changes, limit))
 
@@ -87,7 +89,7 @@ def print_diff(changes: WorktreeDiff, limit: int) -> None:
 
 @command(app)
 async def merge(desk: Desk, worktree_id: WorktreeId) -> Reply:
-    """Commit what is not committed in a worktree, and bring its branch into the one it came from."""
+    """Commit open changes in a worktree, and merge its branch into the one it came from."""
     merged = await desk.client.merge_worktree(worktree_id)
     branch, into = merged["worktree"]["branch"], merged["into"]
     if merged["how"] == "nothing":
@@ -101,7 +103,7 @@ async def merge(desk: Desk, worktree_id: WorktreeId) -> Reply:
 async def remove(
     desk: Desk,
     worktree_id: WorktreeId,
-    force: Annotated[bool, Option("--force", help="Also when work in it would be lost.")] = False,
+    force: Annotated[bool, Option("--force", help="Remove it even if work would be lost.")] = False,
 ) -> Reply:
     """Remove a worktree's directory and branch."""
     tree = await desk.client.remove_worktree(worktree_id, force=force)
