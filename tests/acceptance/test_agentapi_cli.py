@@ -25,7 +25,7 @@ import pytest
 from alone import ECHO, Alone, alone
 from commands import run
 from midwatch.base.home import Home
-from midwatch.cli.attach import OfSession
+from midwatch.cli.attach import SessionTerminal
 from midwatch.cli.connection import Desk
 from midwatch.client import Client
 from servers import PROGRAM, Server, environment, eventually, processes_with
@@ -353,7 +353,7 @@ async def test_attaching_to_a_session(tmp_path: Path) -> None:
 async def test_what_changed_before_anybody_listened_is_painted(tmp_path: Path) -> None:
     home = tmp_path / "home"
     async with desk_of_echo(home), Client.for_home(home) as client, asyncio.timeout(60):
-        far = OfSession(Desk(client, Home(home), None, None), (await client.create_session())["key"])
+        far = SessionTerminal(Desk(client, Home(home), None, None), (await client.create_session())["key"])
         await far.begin(90, 20)
         while "> " not in (await far.view()).painted:
             await asyncio.sleep(0.02)

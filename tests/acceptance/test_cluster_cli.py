@@ -26,7 +26,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from commands import run
 from midwatch.cli import doctor
-from midwatch.cli.main import app, outcome
+from midwatch.cli.main import app, execute
 from midwatch.stores import cluster, postgres
 from midwatch.stores.sqlite import migrations
 from postgres import Cluster
@@ -344,7 +344,7 @@ class Here:
             self.patch.delenv("MIDWATCH_DB", raising=False)
         else:
             self.patch.setenv("MIDWATCH_DB", db)
-        got = outcome([part.format(url=db) for part in shlex.split(command)])
+        got = execute([part.format(url=db) for part in shlex.split(command)])
         said = self.capsys.readouterr()
         assert (got, said.out) == (status, ""), said
         assert SECRET not in said.err and quote(SECRET, safe="") not in said.err and "s3cr3t" not in said.err
@@ -354,7 +354,7 @@ class Here:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
     made = Here(tmp_path / "home", monkeypatch, capsys)
-    assert outcome(["submit", "wait"]) == 0  # there is something to move
+    assert execute(["submit", "wait"]) == 0  # there is something to move
     capsys.readouterr()
     return made
 
@@ -435,7 +435,7 @@ def test_a_user_without_rights_is_told(here: Here, database: str) -> None:
 def here_tables(here: Here, database: str) -> None:
     """Have the tables made by one who may."""
     here.patch.setenv("MIDWATCH_DB", database)
-    assert outcome(["status"]) == 0
+    assert execute(["status"]) == 0
     here.capsys.readouterr()
 
 
@@ -466,7 +466,7 @@ def test_a_clock_that_is_wrong_is_told(
 ) -> None:
     monkeypatch.setattr(cluster, "NOW", cluster.NOW.replace("clock_timestamp()", "clock_timestamp() + interval '5 s'"))
     monkeypatch.setenv("MIDWATCH_DB", database)
-    assert outcome(["doctor", "--json"]) == 0
+    assert execute(["doctor", "--json"]) == 0
     (clock,) = [one for one in json.loads(capsys.readouterr().out)["checks"] if one["what"] == "clock"]
     assert clock["state"] == "warn"
     told = re.fullmatch(r"this machine's clock is ([\d.]+) s behind", clock["told"])

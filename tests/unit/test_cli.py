@@ -15,15 +15,16 @@ import pytest
 from midwatch.api.bodies import KeysBody
 from midwatch.base import errors
 from midwatch.base.errors import InvalidInput, MidwatchError
-from midwatch.cli import attach, automation, goal, options, output
-from midwatch.cli.connection import own_token
-from midwatch.cli.events import shown as print_event
-from midwatch.cli.main import failed, outcome
+from midwatch.cli import attach, automation, goal, inputs, options, output
+from midwatch.cli.connection import find_attempt_token
+from midwatch.cli.events import print_event
+from midwatch.cli.inputs import read_prompt
+from midwatch.cli.main import execute, report_error
 from midwatch.cli.server import last_line
-from midwatch.cli.status import told
-from midwatch.cli.tasks import described, prompt_text, wishes
-from midwatch.cli.usage import Part, moment, show
-from midwatch.cli.watch import Watch, describe, ending
+from midwatch.cli.status import describe_attention
+from midwatch.cli.tasks import build_submission, describe_task
+from midwatch.cli.usage import Part, describe_usage, parse_moment
+from midwatch.cli.watch import Watch, describe_end, describe_event
 from midwatch.domain import approval, usage
 from midwatch.domain import automation as automations
 from midwatch.domain import goal as goals
@@ -55,34 +56,29 @@ SPOKEN = [
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def wish(**said):
-    rest = dict.fromkeys(("timeout", "delay"))
-    return wishes(**{**rest, "workdir": ".", **said})
-
-
 def test_help_lists_every_command(capsys) -> None:
-    assert outcome(["--help"]) == 0
+    assert execute(["--help"]) == 0
     listed = re.findall(r"^  (\w+)  ", capsys.readouterr().out.partition("Commands:")[2], re.MULTILINE)
     assert listed == COMMANDS
 
 
 @pytest.mark.parametrize(("group", "names"), GROUPS.items())
 def test_a_group_without_a_command_lists_its_commands(group: str, names: list[str], capsys) -> None:
-    assert outcome([group]) == 0
+    assert execute([group]) == 0
     listed = re.findall(r"^  (\w+)  ", capsys.readouterr().out.partition("Commands:")[2], re.MULTILINE)
     assert listed == names
 
 
 @pytest.mark.parametrize(("group", "names"), LISTS.items())
 def test_what_lists_by_itself_has_commands(group: str, names: list[str], capsys) -> None:
-    assert outcome([group, "--help"]) == 0
+    assert execute([group, "--help"]) == 0
     listed = re.findall(r"^  (\w+)  ", capsys.readouterr().out.partition("Commands:")[2], re.MULTILINE)
     assert listed == names
 
 
 @pytest.mark.parametrize("command", SPOKEN)
 def test_every_command_explains_itself_and_speaks_json(command: str, capsys) -> None:
-    assert outcome([*command.split(), "--help"]) == 0
+    assert execute([*command.split(), "--help"]) == 0
     assert ("--json" in capsys.readouterr().out) is (command not in TERMINALS)
 
 
@@ -119,7 +115,7 @@ def test_help_needs_nothing_heavy() -> None:
     ],
 )
 def test_wrong_usage_is_one_line_with_status_2(arguments: list[str], says: str, capsys) -> None:
-    assert outcome(arguments) == 2
+    assert execute(arguments) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("midwatch: ")
@@ -128,14 +124,14 @@ def test_wrong_usage_is_one_line_with_status_2(arguments: list[str], says: str, 
 
 
 def test_errors_are_json_on_standard_error_when_asked(capsys) -> None:
-    assert outcome(["tasks", "--nonsense", "--json"]) == 2
+    assert execute(["tasks", "--nonsense", "--json"]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert json.loads(said.err)["error"]["code"] == "usage"
 
 
 def test_an_error_of_several_lines_is_told_on_one(capsys) -> None:
-    failed("error", "first\n  second", as_json=False)
+    report_error("error", "first\n  second", as_json=False)
     assert capsys.readouterr().err == "midwatch: first second\n"
 
 
@@ -156,8 +152,8 @@ def test_an_unexpected_error_is_one_line_and_its_details_go_to_the_log(tmp_path,
     (tmp_path / "log").mkdir()
     monkeypatch.setenv("MIDWATCH_HOME", str(tmp_path))
     monkeypatch.delenv("MIDWATCH_DEBUG", raising=False)
-    monkeypatch.setattr("midwatch.cli.main.installed", lambda: 1 / 0)
-    assert outcome(["version"]) == 70
+    monkeypatch.setattr("midwatch.cli.main.find_version", lambda: 1 / 0)
+    assert execute(["version"]) == 70
     said = capsys.readouterr()
     assert said.err.startswith("midwatch: unexpected error, ZeroDivisionError")
     assert said.err.count("\n") == 1
@@ -166,37 +162,37 @@ def test_an_unexpected_error_is_one_line_and_its_details_go_to_the_log(tmp_path,
 
 def test_details_are_shown_on_request(monkeypatch, capsys) -> None:
     monkeypatch.setenv("MIDWATCH_DEBUG", "1")
-    monkeypatch.setattr("midwatch.cli.main.installed", lambda: 1 / 0)
-    assert outcome(["version"]) == 70
+    monkeypatch.setattr("midwatch.cli.main.find_version", lambda: 1 / 0)
+    assert execute(["version"]) == 70
     assert "Traceback" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("10m", 600), ("1h30m", 5400), ("-5", -5), ("0", 0)])
 def test_durations_are_sent_as_seconds(text: str, seconds: float) -> None:
-    assert wish(timeout=text)["timeout"] == seconds
+    assert build_submission(timeout=text)["timeout"] == seconds
 
 
 def test_a_duration_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidInput, match="is not a duration"):
-        wish(timeout="soon")
+        build_submission(timeout="soon")
 
 
 def test_the_working_directory_is_absolute(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert wish()["workdir"] == str(tmp_path)
-    assert wish(workdir="sub")["workdir"] == str(tmp_path / "sub")
+    assert build_submission()["workdir"] == str(tmp_path)
+    assert build_submission(workdir="sub")["workdir"] == str(tmp_path / "sub")
 
 
 def test_what_was_not_said_is_not_sent() -> None:
-    assert set(wish(agent=None, priority=0)) == {"workdir", "priority"}
+    assert set(build_submission(agent=None, priority=0)) == {"workdir", "priority"}
 
 
 def test_a_prompt_that_is_not_text_is_made_text() -> None:
-    assert prompt_text("caf\udcff") == "caf\ufffd"
+    assert read_prompt("caf\udcff") == "caf\ufffd"
 
 
 def test_a_prompt_may_come_from_standard_input() -> None:
-    code = "from midwatch.cli.tasks import prompt_text; print(ascii(prompt_text('-')))"
+    code = "from midwatch.cli.inputs import read_prompt; print(ascii(read_prompt('-')))"
     found = subprocess.run(
         [sys.executable, "-c", code], input="zwei\nZeilen é\xff".encode("latin-1"), capture_output=True
     )
@@ -208,9 +204,9 @@ def test_what_an_agent_wrote_cannot_command_the_terminal() -> None:
 
 
 def test_a_cell_is_one_line_of_bounded_length() -> None:
-    assert output.line("a\n b\t c") == "a b c"
-    assert output.line("x" * 100, 10) == "x" * 9 + "…"
-    assert output.line(None) == "-"
+    assert output.shorten("a\n b\t c") == "a b c"
+    assert output.shorten("x" * 100, 10) == "x" * 9 + "…"
+    assert output.shorten(None) == "-"
 
 
 @pytest.mark.parametrize(
@@ -218,11 +214,11 @@ def test_a_cell_is_one_line_of_bounded_length() -> None:
     [(0.42, "0.4s"), (12, "12s"), (119, "119s"), (300, "5m"), (7200, "2h"), (200000, "2d"), (None, "-")],
 )
 def test_durations_for_people(duration: float | None, text: str) -> None:
-    assert output.span(duration) == text
+    assert output.format_duration(duration) == text
 
 
 def test_columns_are_aligned_and_plain_without_a_terminal(capsys) -> None:
-    output.table(("ID", "STATUS"), [("t_1", "done"), ("t_22", "failed")])
+    output.say(output.table(("ID", "STATUS"), [("t_1", "done"), ("t_22", "failed")]))
     assert capsys.readouterr().out == "ID    STATUS\nt_1   done\nt_22  failed\n"
 
 
@@ -242,7 +238,7 @@ def test_columns_are_aligned_and_plain_without_a_terminal(capsys) -> None:
     ],
 )
 def test_events_in_words(kind: str, payload: dict, says: str | None) -> None:
-    assert describe(kind, payload, {"kind": kind, "task_id": "t_1", "attempt": 1}) == says
+    assert describe_event(kind, payload, {"kind": kind, "task_id": "t_1", "attempt": 1}) == says
 
 
 def test_an_event_of_a_newer_version_is_printed_as_stable_text(capsys) -> None:
@@ -330,22 +326,24 @@ def test_only_the_result_goes_into_a_pipe(capsys) -> None:
 
 
 def test_a_failure_says_how_to_try_again() -> None:
-    assert ending(task(status="failed", error="boom")) == "t_1 failed: boom; try again with `midwatch retry t_1`"
+    assert describe_end(task(status="failed", error="boom")) == "t_1 failed: boom; try again with `midwatch retry t_1`"
     spent = task(status="failed", outcome="budget", budget={"steps": 3}, usage={"steps": 3})
-    assert ending(spent).endswith("try again with `midwatch retry t_1 --budget steps=6`")
+    assert describe_end(spent).endswith("try again with `midwatch retry t_1 --budget steps=6`")
 
 
 def test_a_task_tells_its_cost_where_it_is_known() -> None:
     for used, cost in ((None, None), ({"input_tokens": 3}, None), ({"cost_usd": 0.00034}, "$0.0003")):
-        assert dict(described(defaultdict(lambda: None, task(timeout_seconds=60, usage=used))))["cost"] == cost
+        assert dict(describe_task(defaultdict(lambda: None, task(timeout_seconds=60, usage=used))))["cost"] == cost
 
 
 def test_attention_is_short() -> None:
     failed_tasks = [{"id": f"t_{n}", "error": "boom"} for n in range(7)]
-    lines = told({"failed": failed_tasks, "questions": [], "deliveries": [], "no_agent": []})
+    lines = describe_attention({"failed": failed_tasks, "questions": [], "deliveries": [], "no_agent": []})
     assert lines[1] == "  t_0  boom"
     assert lines[-1] == "  ... and 2 more"
-    assert told({"failed": [], "questions": [], "deliveries": [], "no_agent": []}) == ["Nothing needs attention."]
+    assert describe_attention({"failed": [], "questions": [], "deliveries": [], "no_agent": []}) == [
+        "Nothing needs attention."
+    ]
 
 
 def test_statuses_that_can_be_asked_for_are_those_there_are() -> None:
@@ -355,12 +353,12 @@ def test_statuses_that_can_be_asked_for_are_those_there_are() -> None:
 
 def test_since_is_a_span_or_a_time() -> None:
     now = datetime(2026, 3, 1, 12, tzinfo=UTC)
-    assert moment("7d", now) == now - timedelta(days=7)
-    assert moment("2026-02-01T08:00+01:00", now) == datetime(2026, 2, 1, 7, tzinfo=UTC)
-    assert moment("2026-02-01", now) == datetime(2026, 2, 1).astimezone()
+    assert parse_moment("7d", now) == now - timedelta(days=7)
+    assert parse_moment("2026-02-01T08:00+01:00", now) == datetime(2026, 2, 1, 7, tzinfo=UTC)
+    assert parse_moment("2026-02-01", now) == datetime(2026, 2, 1).astimezone()
     for wrong in ("yesterday", "2026-13-01", "99999999999w", ""):
         with pytest.raises(InvalidInput, match="--since"):
-            moment(wrong, now)
+            parse_moment(wrong, now)
 
 
 def test_usage_is_shown_with_what_is_unknown_as_unknown(capsys) -> None:
@@ -370,7 +368,9 @@ def test_usage_is_shown_with_what_is_unknown_as_unknown(capsys) -> None:
     }  # fmt: skip
     rows = [{"day": "2026-03-01", **known}, {"day": "2026-03-02", **known, "cost_usd": 0.004, "input_tokens": None}]
     total = {**known, "tasks": 4, "cost_usd": 0.004}
-    show({"since": "2026-03-01T00:00:00Z", "by": ["day"], "rows": rows, "total": total, "left_off": 3})  # type: ignore[typeddict-item]
+    output.say(
+        describe_usage({"since": "2026-03-01T00:00:00Z", "by": ["day"], "rows": rows, "total": total, "left_off": 3})
+    )  # type: ignore[typeddict-item]
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["DAY", "TASKS", "DONE", "FAILED", "CANCELLED", "TIME", "IN", "OUT", "COST"]
     assert lines[2].split() == ["2026-03-01", "2", "1", "1", "0", "90s", "1200", "-", "-"]
@@ -400,9 +400,9 @@ def test_lines_that_are_typed(typed: bytes, said: list[str]) -> None:
 
 def test_what_an_automation_is_told_is_only_what_was_said(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert automation.wishes(title=None, max_runs=0, fresh=False) == {"max_runs": 0, "fresh": False}
-    assert automation.wishes(workdir="sub")["workdir"] == str(tmp_path / "sub")
-    nothing = automation.wishes(route="", quiet="", workdir="", timeout="", on_crash="", title="", jitter="", tags=[""])
+    assert inputs.collect(title=None, max_runs=0, fresh=False) == {"max_runs": 0, "fresh": False}
+    assert inputs.collect(workdir="sub")["workdir"] == str(tmp_path / "sub")
+    nothing = inputs.collect(route="", quiet="", workdir="", timeout="", on_crash="", title="", jitter="", tags=[""])
     assert nothing == {
         "route": None, "quiet": None, "workdir": None, "timeout": None, "on_crash": None, "title": "", "jitter": 0,
         "tags": [],
@@ -410,18 +410,18 @@ def test_what_an_automation_is_told_is_only_what_was_said(tmp_path, monkeypatch)
 
 
 def test_a_deadline_has_the_offset_of_its_zone() -> None:
-    assert goal.moment(None, None) is None
-    assert goal.moment("2026-07-01T09:00", "Europe/Berlin") == "2026-07-01T09:00:00+02:00"
-    assert goal.moment("2026-07-01T09:00Z", "Asia/Tokyo") == "2026-07-01T18:00:00+09:00"
+    assert goal.parse_deadline(None, None) is None
+    assert goal.parse_deadline("2026-07-01T09:00", "Europe/Berlin") == "2026-07-01T09:00:00+02:00"
+    assert goal.parse_deadline("2026-07-01T09:00Z", "Asia/Tokyo") == "2026-07-01T18:00:00+09:00"
     with pytest.raises(InvalidInput, match="tomorrow 09:00"):
-        goal.moment("48h", "UTC")
+        goal.parse_deadline("48h", "UTC")
 
 
 def test_choices_of_automations_and_goals_are_those_there_are() -> None:
-    assert get_args(automation.Status) == (*get_args(automations.Status), "all")
-    assert get_args(automation.Missed) == get_args(automations.Missed)
-    assert get_args(automation.ManageMode) == get_args(automations.ManageMode)
-    assert get_args(goal.Status) == (*get_args(goals.Status), "all")
+    assert get_args(options.AutomationStatus) == (*get_args(automations.Status), "all")
+    assert get_args(options.MissedRule) == get_args(automations.Missed)
+    assert get_args(options.ManageMode) == get_args(automations.ManageMode)
+    assert get_args(options.GoalStatus) == (*get_args(goals.Status), "all")
 
 
 def test_a_run_as_a_row() -> None:
@@ -430,16 +430,16 @@ def test_a_run_as_a_row() -> None:
         "started_at": "2026-03-01T08:00:00Z", "completed_at": "2026-03-01T08:05:00Z",
         "usage": {"input_tokens": 2, "output_tokens": 3, "model": "m"},
     }  # fmt: skip
-    assert automation.ran(run)[:2] + automation.ran(run)[3:] == ("t_1", "-", "5m", "ok", 5, "a b")
+    assert automation.make_run_row(run)[:2] + automation.make_run_row(run)[3:] == ("t_1", "-", "5m", "ok", 5, "a b")
     waits = {**run, "status": "pending", "outcome": None, "started_at": None, "completed_at": None, "usage": None}
-    assert automation.ran(waits)[2:6] == ("-", "-", "pending", None)
+    assert automation.make_run_row(waits)[2:6] == ("-", "-", "pending", None)
 
 
 @pytest.mark.parametrize("task", ["", "t_1/1"])
 def test_only_an_agent_speaks_with_its_own_token(task: str, monkeypatch) -> None:
     monkeypatch.setenv("MIDWATCH_TASK", task)
     monkeypatch.setenv("MIDWATCH_TOKEN", "secret")
-    assert own_token() == ("secret" if task else None)
+    assert find_attempt_token() == ("secret" if task else None)
 
 
 def test_the_last_line_of_a_server_that_did_not_start(tmp_path) -> None:
@@ -451,6 +451,6 @@ def test_the_last_line_of_a_server_that_did_not_start(tmp_path) -> None:
 
 def test_a_large_paste_is_typed_in_pieces_that_are_taken() -> None:
     pasted = "ü\0" * 70_000
-    pieces = attach.parts(pasted)
+    pieces = attach.split_keys(pasted)
     assert "".join(KeysBody(keys=piece).keys for piece in pieces) == pasted
-    assert attach.parts("") == []
+    assert attach.split_keys("") == []

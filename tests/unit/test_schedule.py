@@ -30,7 +30,7 @@ from midwatch.base.schedule import (
     parse_moment,
     upcoming,
 )
-from midwatch.cli.main import outcome
+from midwatch.cli.main import execute
 
 HOUR, DAY = 3600 * SECOND, 86400 * SECOND
 BERLIN, NEW_YORK, LORD_HOWE, SANTIAGO = (
@@ -585,7 +585,7 @@ def test_this_machine_has_a_zone() -> None:
 
 
 def preview(capsys, *arguments: str) -> list[str]:
-    assert outcome(["automation", "preview", *arguments, "--json"]) == 0
+    assert execute(["automation", "preview", *arguments, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert list(told) == ["next_runs"]
     return told["next_runs"]
@@ -617,9 +617,9 @@ def test_a_preview_begins_now_in_the_zone_of_the_machine(capsys, monkeypatch) ->
 
 def test_a_preview_for_people(capsys) -> None:
     said = ["--tz", BERLIN, "--after", "2026-03-28T12:00"]
-    assert outcome(["automation", "preview", "--cron", "30 2 * * *", "--count", "1", *said]) == 0
+    assert execute(["automation", "preview", "--cron", "30 2 * * *", "--count", "1", *said]) == 0
     assert capsys.readouterr().out == "at 02:30 every day (Europe/Berlin)\n  2026-03-29T03:00:00+02:00\n"
-    assert outcome(["automation", "preview", "--at", "2026-03-28T11:00", *said]) == 0
+    assert execute(["automation", "preview", "--at", "2026-03-28T11:00", *said]) == 0
     assert "no run after 2026-03-28T12:00:00+01:00" in capsys.readouterr().out
 
 
@@ -637,7 +637,7 @@ def test_a_preview_for_people(capsys) -> None:
     ],
 )
 def test_a_preview_of_nonsense_is_one_line(said: list[str], says: str, capsys) -> None:
-    assert outcome(["automation", "preview", *said]) == 2
+    assert execute(["automation", "preview", *said]) == 2
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.count("\n") == 1

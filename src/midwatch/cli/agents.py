@@ -1,83 +1,74 @@
-"""Command `agents`: who can do the work, whether one does, and how to add one."""
+"""Command `agents`: list the agents, test one, add one."""
 
 from __future__ import annotations
 
 import shutil
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from midwatch.base.errors import InvalidInput
-from midwatch.cli.connection import connect, elsewhere, home_path, run
+from midwatch.cli.command import Reply, command
+from midwatch.cli.connection import Desk, find_remote_server, home_path
 from midwatch.cli.options import AsJson
-from midwatch.cli.output import clean, emit, say, span, table
+from midwatch.cli.output import clean, format_duration, join, table
+from midwatch.cli.watch import follow_task
 
-app = typer.Typer(help="List agents, and what keeps one from working.", invoke_without_command=True)
+if TYPE_CHECKING:
+    from midwatch.wire.agents import AgentInfo
+
+app = typer.Typer(help="List agents and their problems.", invoke_without_command=True)
 
 
-@app.callback()
-def agents(
-    ctx: typer.Context,
+@command(app, default=True, work="test")
+async def agents(
+    desk: Desk,
     test: Annotated[
-        str | None, typer.Option("--test", metavar="NAME", help="Give this one a short task; exit 0 if it answers.")
+        str | None, Option("--test", metavar="NAME", help="Give this agent a short task and stream it.")
     ] = None,
     as_json: AsJson = False,
-) -> None:
-    """List agents, how each is driven, and what keeps one from working."""
-    if ctx.invoked_subcommand is not None:
-        return
+) -> Reply | int:
+    """List agents, how each is run, and their problems."""
     if test is not None:
-        raise typer.Exit(run(tried(test, as_json)))
-
-    async def act() -> None:
-        async with connect() as desk:
-            found = await desk.client.agents()
-            served = await desk.served()
-        if as_json:
-            emit({"agents": found})
-            return
-        rows = []
-        for agent in found:
-            state = "problem" if agent.get("problem") else "live" if agent["live"] else "-"
-            about = (agent.get(what) for what in ("problem", "why", "description", "command", "target"))
-            told = next(filter(None, about), "") or ", ".join(one["name"] for one in agent["capabilities"])
-            row = (agent["name"], agent.get("kind"), state, agent.get("slots"), span(agent.get("timeout")))
-            rows.append((*row, told))
-        table(("NAME", "KIND", "STATE", "SLOTS", "TIMEOUT", "WHAT"), rows)
-        for agent in found:
-            if problem := agent.get("problem"):  # the table has only its beginning, and the remedy is at its end
-                say(clean(f"{agent['name']}: {problem}"))
-        if not served:
-            say("No server runs, so none of them is at work; start one with `midwatch up`.")
-
-    run(act())
+        task = await desk.client.test_agent(test)
+        return await follow_task(desk, task["id"], as_json)
+    known = await desk.client.agents()
+    problems = [  # the table has only the beginning of a problem, and the remedy is at the end
+        clean(f"{agent['name']}: {agent['problem']}") for agent in known if agent.get("problem")
+    ]
+    idle = None if await desk.has_worker() else NO_SERVER
+    rows = [make_row(agent) for agent in known]
+    return Reply(
+        {"agents": known}, join(table(("NAME", "KIND", "STATE", "SLOTS", "TIMEOUT", "WHAT"), rows), *problems, idle)
+    )
 
 
-async def tried(name: str, as_json: bool) -> int:
-    """Have an agent do a short task, and see how it ends. Without a server it does it in this process."""
-    from midwatch.cli.run import to_its_end
-
-    async with connect(work=True) as desk:
-        task = await desk.client.test_agent(name)
-        return await to_its_end(desk, task["id"], as_json)
+NO_SERVER = "No server runs, so none of them is at work; start one with `midwatch up`."
 
 
-@app.command()
-def add(
-    name: Annotated[str, typer.Argument(help="What it is to be called: claude, codex, gemini, ...")],
+def make_row(agent: AgentInfo) -> tuple[object, ...]:
+    """Return an agent as a row."""
+    state = "problem" if agent.get("problem") else "live" if agent["live"] else "-"
+    about = (agent.get(name) for name in ("problem", "why", "description", "command", "target"))
+    what = next(filter(None, about), "") or ", ".join(capability["name"] for capability in agent["capabilities"])
+    timeout = format_duration(agent.get("timeout"))
+    return agent["name"], agent.get("kind"), state, agent.get("slots"), timeout, what
+
+
+@command(app)
+async def add(
+    name: Annotated[str, Argument(help="Name for the agent: claude, codex, gemini, ...")],
     program: Annotated[
-        str | None, typer.Option("--program", help="The known program, where NAME is another.", metavar="NAME")
+        str | None, Option("--program", help="Known program, if NAME is different.", metavar="NAME")
     ] = None,
-    way: Annotated[
-        str | None, typer.Option("--way", help="acp, headless, terminal or command; default: the best.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write a known agent program to midwatch.toml, so that it can be changed there."""
+    way: Annotated[str | None, Option("--way", help="acp, headless, terminal or command. Default: the best.")] = None,
+) -> Reply:
+    """Add a known agent program to midwatch.toml, where you can edit it."""
     from midwatch.agents.profiles import profile
     from midwatch.desk.config import add_agent
 
-    if elsewhere() is not None:
+    if find_remote_server() is not None:
         raise InvalidInput("agents are added on the machine that runs them; unset MIDWATCH_URL.", field="name")
     known = profile(program or name)
     ways = known.ways()
@@ -85,10 +76,9 @@ def add(
         raise InvalidInput(f"{known.name} can be driven by {', '.join(ways)} here, not by {way}.", field="way")
     section = known.section(way or ways[0])
     file = add_agent(home_path(), name, section)
-    if as_json:
-        emit({"file": str(file), "name": name, **section})
-        return
-    say(f"Added [agents.{name}] with kind {section['kind']} to {file}: {known.why(section['kind'])}.")
-    if shutil.which(known.binary) is None:
-        say(f"It is not installed yet: {known.install}")
-    say(f"A server that runs uses it from its next start. Try it with `midwatch agents --test {name}`.")
+    text = join(
+        f"Added [agents.{name}] with kind {section['kind']} to {file}: {known.why(section['kind'])}.",
+        f"It is not installed yet: {known.install}" if shutil.which(known.binary) is None else None,
+        f"A server that runs uses it from its next start. Try it with `midwatch agents --test {name}`.",
+    )
+    return Reply({"file": str(file), "name": name, **section}, text)

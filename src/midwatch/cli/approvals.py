@@ -5,115 +5,91 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
-from midwatch.cli.connection import connect, run
-from midwatch.cli.options import ApprovalId, ApprovalStatus, AsJson
-from midwatch.cli.output import age, clean, emit, fields, line, local, say, span, table
+from midwatch.cli import output as out
+from midwatch.cli.command import Reply, command
+from midwatch.cli.connection import Desk
+from midwatch.cli.options import ApprovalId, ApprovalStatus
 
 if TYPE_CHECKING:
     from midwatch.wire.approvals import ApprovalInfo
 
-ASKED_SHOWN = 70
-Why = Annotated[str | None, typer.Option("--why", help="What the agent is told beside the answer.")]
-Always = Annotated[bool, typer.Option("--always", help="Make a rule of it; see `midwatch rules`.")]
+SUBJECT_LENGTH = 70
+HEADERS = ("ID", "STATUS", "AGENT", "KIND", "RISK", "AGE", "EXPIRES", "ASKED")
+Why = Annotated[str | None, Option("--why", help="Reason, passed on to the agent.")]
+Always = Annotated[bool, Option("--always", help="Make a rule of the answer; see `midwatch rules`.")]
 
 
-def approvals(
-    status: Annotated[ApprovalStatus, typer.Option("--status", "-s", help="Which ones.")] = "pending",
-    as_json: AsJson = False,
-) -> None:
-    """List questions that agents ask and nobody has answered."""
+@command()
+async def approvals(
+    desk: Desk, status: Annotated[ApprovalStatus, Option("--status", "-s", help="Status of the questions.")] = "pending"
+) -> Reply:
+    """List questions of agents that wait for an answer."""
+    questions = await desk.client.approvals(status, limit=500)
+    hint = "Look: midwatch approval ID. Answer: midwatch approve ID | midwatch deny ID" if questions else None
+    return Reply(
+        {"approvals": questions},
+        lambda: out.join(out.table(HEADERS, [*map(make_row, questions)], "No questions."), hint),
+    )
 
-    async def act() -> None:
-        async with connect() as desk:
-            found = await desk.client.approvals(status, limit=500)
-        if as_json:
-            emit({"approvals": found})
-        elif not found:
-            say("No questions.")
-        else:
-            rows = [
-                (a["id"], a["status"], a["agent"], a["kind"], a["risk"], age(a["created_at"]), _left(a), _asked(a))
-                for a in found
+
+def make_row(question: ApprovalInfo) -> tuple[object, ...]:
+    """Return a question as a row."""
+    expires = "-"
+    if question["status"] == "pending":
+        left = (datetime.fromisoformat(question["expires_at"]) - datetime.now(UTC)).total_seconds()
+        expires = f"in {out.format_duration(max(0.0, left))}"
+    subject = question["command"] or ", ".join(question["paths"]) or question["question"]
+    known = out.values(question, "id", "status", "agent", "kind", "risk")
+    return (*known, out.format_age(question["created_at"]), expires, out.shorten(subject, SUBJECT_LENGTH))
+
+
+@command()
+async def approval(desk: Desk, approval_id: ApprovalId) -> Reply:
+    """Show all details of a question."""
+    question = await desk.client.approval(approval_id)
+    return Reply(question, lambda: describe_question(question))
+
+
+def describe_question(question: ApprovalInfo) -> str:
+    """Return everything about a question, and its diff."""
+    left_out = question["diff_left_out"]
+    return out.join(
+        out.fields(
+            [
+                *out.pick(question, "id", "status", "question", "kind", "tool", "command"),
+                ("paths", "\n".join(question["paths"])),
+                *out.pick(question, "risk", "agent", task="task_id", session="session_key"),
+                ("for", question["creator"]),
+                ("choices", "\n".join(f"{choice['name']} ({choice['kind']})" for choice in question["choices"])),
+                *out.pick(question, asked="created_at", expires="expires_at", answer="answer", why="why"),
+                *out.pick(question, "answered_by", "rule"),
             ]
-            table(("ID", "STATUS", "AGENT", "KIND", "RISK", "AGE", "EXPIRES", "ASKED"), rows)
-            say("Look: midwatch approval ID. Answer: midwatch approve ID | midwatch deny ID")
-
-    run(act())
-
-
-def _left(asked: ApprovalInfo) -> str:
-    """How long it still waits."""
-    if asked["status"] != "pending":
-        return "-"
-    left = (datetime.fromisoformat(asked["expires_at"]) - datetime.now(UTC)).total_seconds()
-    return f"in {span(max(0.0, left))}"
+        ),
+        f"\n{out.clean(question['diff'])}".rstrip() if question["diff"] else None,
+        f"({left_out} bytes of the diff were left out.)" if left_out else None,
+    )
 
 
-def _asked(asked: ApprovalInfo) -> str:
-    """What is asked for, in one line."""
-    what = asked["command"] or ", ".join(asked["paths"]) or asked["question"]
-    return line(what, ASKED_SHOWN)
-
-
-def approval(approval_id: ApprovalId, as_json: AsJson = False) -> None:
-    """Show a question with all that is known of it."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            found = await desk.client.approval(approval_id)
-        if as_json:
-            emit(found)
-            return
-        fields(
-            (
-                ("id", found["id"]), ("status", found["status"]), ("question", found["question"]),
-                ("kind", found["kind"]), ("tool", found["tool"]), ("command", found["command"]),
-                ("paths", "\n".join(found["paths"])), ("risk", found["risk"]), ("agent", found["agent"]),
-                ("task", found["task_id"]), ("session", found["session_key"]), ("for", found["creator"]),
-                ("choices", "\n".join(f"{one['name']} ({one['kind']})" for one in found["choices"])),
-                ("asked", local(found["created_at"])), ("expires", local(found["expires_at"])),
-                ("answer", found["answer"]), ("why", found["why"]), ("answered by", found["answered_by"]),
-                ("rule", found["rule"]),
-            )
-        )  # fmt: skip
-        if found["diff"]:
-            say(f"\n{clean(found['diff'])}".rstrip())
-        if found["diff_left_out"]:
-            say(f"({found['diff_left_out']} bytes of the diff were left out.)")
-
-    run(act())
-
-
-def approve(
+@command()
+async def approve(
+    desk: Desk,
     approval_id: ApprovalId,
-    choice: Annotated[str | None, typer.Option("--choice", help="Answer with this choice instead of yes.")] = None,
+    choice: Annotated[str | None, Option("--choice", help="Answer with this choice instead of yes.")] = None,
     always: Always = False,
     why: Why = None,
-    as_json: AsJson = False,
-) -> None:
-    """Say yes to a question."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            _answered(await desk.client.approve(approval_id, choice, why, always=always), as_json)
-
-    run(act())
+) -> Reply:
+    """Answer a question with yes."""
+    return describe_answer(await desk.client.approve(approval_id, choice, why, always=always))
 
 
-def deny(approval_id: ApprovalId, always: Always = False, why: Why = None, as_json: AsJson = False) -> None:
-    """Say no to a question."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            _answered(await desk.client.deny(approval_id, why, always=always), as_json)
-
-    run(act())
+@command()
+async def deny(desk: Desk, approval_id: ApprovalId, always: Always = False, why: Why = None) -> Reply:
+    """Answer a question with no."""
+    return describe_answer(await desk.client.deny(approval_id, why, always=always))
 
 
-def _answered(answered: ApprovalInfo, as_json: bool) -> None:
-    if as_json:
-        emit(answered)
-    else:
-        say(f"{answered['id']} {answered['status']}: {clean(answered['answer'] or '')}")
+def describe_answer(question: ApprovalInfo) -> Reply:
+    """Return the reply to an answer."""
+    return Reply(question, f"{question['id']} {question['status']}: {out.clean(question['answer'] or '')}")

@@ -1,4 +1,4 @@
-"""Command `attach`: a session's terminal in one's own. What is typed goes to the agent, also Ctrl-C; Ctrl-] leaves."""
+"""Command `attach`: show a session's terminal in this one. All keys go to the agent, also Ctrl-C; Ctrl-] leaves."""
 
 from __future__ import annotations
 
@@ -11,69 +11,40 @@ import termios
 import tty
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
+from typer import Argument, Option
 
 from midwatch.base.errors import BadConfig, Conflict, InvalidInput, MidwatchError, NotRunning
-from midwatch.cli.connection import PATIENCE_SECONDS, Desk, connect, run
+from midwatch.cli.connection import PATIENCE_SECONDS, Desk, connect
 from midwatch.cli.output import clean, note
+from midwatch.cli.watch import start_tasks
 
 if TYPE_CHECKING:
     import httpx2
 
 LEAVE = b"\x1d"
 BAR = "\x1b[7m {} \x1b[0m"
-LEAST_COLUMNS, LEAST_ROWS = 20, 10
-CHANGES = ("screen_update", "agent_exited", "session_closed")
-IN, OUT = "\x1b[?1049h\x1b[2J", "\x1b[0m\x1b[?25h\x1b[?1049l"
-TOGETHER, APART = "\x1b[?2026h\x1b[?25l\x1b[0m\x1b[H", "\x1b[?2026l"
-QUIET_SECONDS = 60.0
-MOST_KEYS = 50_000
+MIN_COLUMNS, MIN_ROWS = 20, 10
+CHANGE_KINDS = ("screen_update", "agent_exited", "session_closed")
+ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h\x1b[2J", "\x1b[0m\x1b[?25h\x1b[?1049l"
+BEGIN_FRAME, END_FRAME = "\x1b[?2026h\x1b[?25l\x1b[0m\x1b[H", "\x1b[?2026l"
+READ_SECONDS = 60.0
+MAX_KEYS = 50_000
 
-SessionKey = Annotated[str | None, typer.Argument(metavar="SESSION", help="Key of a session with a terminal.")]
-Url = Annotated[str | None, typer.Option("--url", "-u", help="Address of an agentapi server, in place of a session.")]
+SessionKey = Annotated[str | None, Argument(metavar="SESSION", help="Key of a session with a terminal.")]
+Url = Annotated[str | None, Option("--url", "-u", help="Address of an agentapi server, instead of a session.")]
 
 
 class View(NamedTuple):
-    """What is to be painted: rows as they are written to a terminal, and where the cursor is."""
+    """What to paint: rows with their escape sequences, and the position of the cursor."""
 
     painted: str
     cursor: tuple[int, int] | None
 
 
-class Far(Protocol):
-    """The terminal at the other end."""
-
-    name: str
-
-    async def begin(self, columns: int, rows: int) -> None:
-        """Have it open, in this size."""
-        ...
-
-    async def view(self) -> View:
-        """What it shows; Conflict when it is closed."""
-        ...
-
-    def changes(self) -> AsyncGenerator[None, None]:
-        """Something each time it shows something else, and when that begins to be told: it may have changed before."""
-        ...
-
-    async def press(self, keys: str) -> None:
-        """Type."""
-        ...
-
-    async def resize(self, columns: int, rows: int) -> None:
-        """Give it another size."""
-        ...
-
-    async def end(self) -> None:
-        """Leave it as it was found."""
-        ...
-
-
-class OfSession:
-    """A session of this desk, wherever its agent works."""
+class SessionTerminal:
+    """The terminal of a session, wherever its agent works."""
 
     def __init__(self, desk: Desk, key: str) -> None:
         self.name = key
@@ -81,48 +52,54 @@ class OfSession:
         self._before: tuple[int, int] | None = None
 
     async def begin(self, columns: int, rows: int) -> None:
+        """Open the terminal in this size."""
         client = self._desk.client
         try:
-            found = await client.screen(self.name)
+            screen = await client.screen(self.name)
         except Conflict:
-            found = await client.open_terminal(self.name)
-        self._before = found["columns"], found["rows"]
+            screen = await client.open_terminal(self.name)
+        self._before = screen["columns"], screen["rows"]
         await client.resize(self.name, columns, rows)
 
     async def view(self) -> View:
-        found = await self._desk.client.screen(self.name, styled=True)
-        return View(found["styled"], (found["cursor"][0], found["cursor"][1]))
+        """Return what the terminal shows. Raise Conflict if it is closed."""
+        screen = await self._desk.client.screen(self.name, styled=True)
+        return View(screen["styled"], (screen["cursor"][0], screen["cursor"][1]))
 
     async def changes(self) -> AsyncGenerator[None, None]:
-        news: AsyncGenerator[Any, None]
+        """Yield each time the terminal has changed, and once at the start: it may have changed before."""
+        events: AsyncGenerator[Any, None]
         if self._desk.runtime is None:
-            news = self._desk.client.watch_session(self.name, kinds=CHANGES, patience=PATIENCE_SECONDS)
+            events = self._desk.client.watch_session(self.name, kinds=CHANGE_KINDS, patience=PATIENCE_SECONDS)
         else:
             last = (await self._desk.client.events(limit=0))["last_seq"]
-            news = self._desk.follow(last, live=True, session_key=self.name, kinds=CHANGES)
-        async with aclosing(news) as told:
-            async for _ in told:
+            events = self._desk.follow(last, live=True, session_key=self.name, kinds=CHANGE_KINDS)
+        async with aclosing(events):
+            async for _ in events:
                 yield None
 
     async def press(self, keys: str) -> None:
+        """Type keys."""
         await self._desk.client.press(self.name, keys)
 
     async def resize(self, columns: int, rows: int) -> None:
+        """Change the size."""
         await self._desk.client.resize(self.name, columns, rows)
 
     async def end(self) -> None:
+        """Restore the size."""
         if self._before is not None:
             await self._desk.client.resize(self.name, *self._before)
 
 
-class OfServer:
-    """An agentapi server, of midwatch or not. Its terminal keeps its size."""
+class ServerTerminal:
+    """The terminal of an agentapi server, which may be another program. It keeps its size."""
 
     def __init__(self, http: httpx2.AsyncClient, url: str) -> None:
         self.name = url
         self._http = http
         self._shown = ""
-        self._rows = LEAST_ROWS
+        self._rows = MIN_ROWS
 
     async def begin(self, columns: int, rows: int) -> None:
         reply = await self._http.get(f"{self.name}/status")
@@ -152,79 +129,80 @@ class OfServer:
         self._rows = rows
 
     async def end(self) -> None:
-        """It was not changed."""
+        """Do nothing: its size was not changed."""
 
 
 def attach(session: SessionKey = None, url: Url = None) -> None:
-    """Show the terminal of a session in this one and type into it. Ctrl-] leaves; the agent goes on."""
+    """Show the terminal of a session and type into it. Ctrl-] leaves; the agent continues."""
     if (session is None) == (url is None):
         raise InvalidInput("name a session, or an agentapi server with --url.", field="session")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadConfig("attach needs a terminal; use `midwatch session send` to speak to the agent.")
-    told = run(_of_session(session) if session is not None else _of_server(address(url or "")))
-    if told:
-        note(told)
+    farewell = asyncio.run(
+        attach_to_session(session) if session is not None else attach_to_server(complete_url(url or ""))
+    )
+    if farewell:
+        note(farewell)
 
 
-def address(url: str) -> str:
-    """An address as people write it."""
-    return (url if "://" in url else f"http://{url}").rstrip("/")
+def complete_url(address: str) -> str:
+    """Return an address with its scheme, which people may leave out."""
+    return (address if "://" in address else f"http://{address}").rstrip("/")
 
 
-async def _of_session(key: str) -> str | None:
+async def attach_to_session(key: str) -> str | None:
+    """Attach to a session. Return what to say at the end."""
     async with connect() as desk:
-        return await Attached(OfSession(desk, key)).stay()
+        return await Attachment(SessionTerminal(desk, key)).run()
 
 
-async def _of_server(url: str) -> str | None:
+async def attach_to_server(url: str) -> str | None:
+    """Attach to an agentapi server. Return what to say at the end."""
     import httpx2
 
-    timeout = httpx2.Timeout(30.0, connect=5.0, read=QUIET_SECONDS)
+    timeout = httpx2.Timeout(30.0, connect=5.0, read=READ_SECONDS)
     async with httpx2.AsyncClient(timeout=timeout, trust_env=False) as http:
         try:
-            return await Attached(OfServer(http, url)).stay()
+            return await Attachment(ServerTerminal(http, url)).run()
         except (httpx2.TransportError, ValueError) as problem:
             raise NotRunning(f"no agentapi server answers at {url}: {type(problem).__name__}; start one.") from None
 
 
-class Attached:
-    """One person at a terminal, from when they come until they leave."""
+class Attachment:
+    """A person at a remote terminal."""
 
-    def __init__(self, far: Far) -> None:
-        self._far = far
+    def __init__(self, terminal: SessionTerminal | ServerTerminal) -> None:
+        self._terminal = terminal
         self._keys: asyncio.Queue[bytes] = asyncio.Queue()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._left: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
-    async def stay(self) -> str | None:
-        """Until somebody leaves, or the terminal is closed; what there is to say then."""
-        await self._far.begin(*size())
-        self._news.set()
+    async def run(self) -> str | None:
+        """Show the terminal until the person leaves or it is closed. Return what to say then."""
+        await self._terminal.begin(*available_size())
+        self._changed.set()
         loop = asyncio.get_running_loop()
-        with raw():
-            loop.add_reader(sys.stdin.fileno(), self._typed)
+        with raw_mode():
+            loop.add_reader(sys.stdin.fileno(), self._read_keys)
             loop.add_signal_handler(signal.SIGWINCH, self._keys.put_nowait, b"")
             for number in (signal.SIGTERM, signal.SIGHUP):
                 loop.add_signal_handler(number, self._leave, None)
-            tasks = [asyncio.create_task(part()) for part in (self._listen, self._paint, self._type)]
-            for part in tasks:
-                part.add_done_callback(self._ended)
             try:
-                return await self._left
+                async with start_tasks(self._listen(), self._paint(), self._send_keys()) as tasks:
+                    for task in tasks:
+                        task.add_done_callback(self._handle_end)
+                    return await self._left
             finally:
                 loop.remove_reader(sys.stdin.fileno())
-                for part in tasks:
-                    part.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
                 with suppress(MidwatchError):
-                    await self._far.end()
+                    await self._terminal.end()
 
     def _leave(self, why: str | None) -> None:
         if not self._left.done():
             self._left.set_result(why)
 
-    def _ended(self, part: asyncio.Task[None]) -> None:
+    def _handle_end(self, part: asyncio.Task[None]) -> None:
         if part.cancelled() or self._left.done():
             return
         problem = part.exception()
@@ -233,7 +211,7 @@ class Attached:
         else:
             self._left.set_exception(problem)
 
-    def _typed(self) -> None:
+    def _read_keys(self) -> None:
         data = os.read(sys.stdin.fileno(), 65536)
         before, leave, _ = data.partition(LEAVE)
         if before:
@@ -241,58 +219,58 @@ class Attached:
         if leave or not data:
             self._leave(None)
 
-    async def _type(self) -> None:
-        """Pass on what was typed, in order; an empty piece means that the window has another size."""
+    async def _send_keys(self) -> None:
+        """Send the keys in order. An empty piece means that the window has another size."""
         while True:
             pieces = [await self._keys.get()]
             while not self._keys.empty():
                 pieces.append(self._keys.get_nowait())
             if b"" in pieces:
-                await self._far.resize(*size())
-                self._news.set()
-            for keys in parts(self._decoder.decode(b"".join(pieces))):
-                await self._far.press(keys)
+                await self._terminal.resize(*available_size())
+                self._changed.set()
+            for keys in split_keys(self._decoder.decode(b"".join(pieces))):
+                await self._terminal.press(keys)
 
     async def _listen(self) -> None:
-        async with aclosing(self._far.changes()) as changes:
+        async with aclosing(self._terminal.changes()) as changes:
             async for _ in changes:
-                self._news.set()
+                self._changed.set()
 
     async def _paint(self) -> None:
-        """Paint what is shown, and again after each change; what changes meanwhile is painted at once."""
+        """Paint the terminal, and again after each change."""
         while True:
-            await self._news.wait()
-            self._news.clear()
-            view = await self._far.view()
-            columns, rows = size()
-            bar = BAR.format(f"{clean(self._far.name)}  Ctrl-] leaves"[: columns - 2])
+            await self._changed.wait()
+            self._changed.clear()
+            view = await self._terminal.view()
+            columns, rows = available_size()
+            bar = BAR.format(f"{clean(self._terminal.name)}  Ctrl-] leaves"[: columns - 2])
             place = f"\x1b[{view.cursor[1] + 1};{view.cursor[0] + 1}H\x1b[?25h" if view.cursor else ""
             body = view.painted.replace("\r\n", "\x1b[K\r\n")
-            sys.stdout.write(f"{TOGETHER}{body}\x1b[0m\x1b[K\x1b[J\x1b[{rows + 1};1H{bar}{place}{APART}")
+            sys.stdout.write(f"{BEGIN_FRAME}{body}\x1b[0m\x1b[K\x1b[J\x1b[{rows + 1};1H{bar}{place}{END_FRAME}")
             sys.stdout.flush()
 
 
-def parts(keys: str) -> list[str]:
-    """What was typed or pasted, in pieces that a server takes."""
-    return [keys[start : start + MOST_KEYS] for start in range(0, len(keys), MOST_KEYS)]
+def split_keys(keys: str) -> list[str]:
+    """Return what was typed or pasted in pieces that a server accepts."""
+    return [keys[start : start + MAX_KEYS] for start in range(0, len(keys), MAX_KEYS)]
 
 
-def size() -> tuple[int, int]:
-    """Columns and rows there are for the far terminal: one row is ours."""
+def available_size() -> tuple[int, int]:
+    """Return the columns and rows for the remote terminal. One row is for our bar."""
     columns, lines = os.get_terminal_size(sys.stdout.fileno())
-    return min(max(columns, LEAST_COLUMNS), 1000), min(max(lines - 1, LEAST_ROWS), 1000)
+    return min(max(columns, MIN_COLUMNS), 1000), min(max(lines - 1, MIN_ROWS), 1000)
 
 
 @contextmanager
-def raw() -> Iterator[None]:
-    """The terminal as it gives every key, on its other screen; in the end as it was."""
+def raw_mode() -> Iterator[None]:
+    """Switch this terminal to raw mode and its alternate screen, and back at the end."""
     before = termios.tcgetattr(sys.stdin.fileno())
-    sys.stdout.write(IN)
+    sys.stdout.write(ENTER_SCREEN)
     sys.stdout.flush()
     try:
         tty.setraw(sys.stdin.fileno())
         yield
     finally:
         termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)
-        sys.stdout.write(OUT)
+        sys.stdout.write(LEAVE_SCREEN)
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Command `chat`: a conversation in the terminal. What is typed is sent, answers are written as they come."""
+"""Command `chat`: a conversation in the terminal. Lines that are typed are sent, answers are written as they arrive."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
+from typer import Argument
 
 from midwatch.base.errors import Conflict, MidwatchError, NotFound
-from midwatch.cli.connection import Desk, connect, run
+from midwatch.cli.command import command
+from midwatch.cli.connection import Desk
+from midwatch.cli.inputs import absolute_path
 from midwatch.cli.options import AgentName, AsJson, Workdir, Worktree
-from midwatch.cli.output import clean, emit, note, paint
-from midwatch.cli.sessions import Title, absolute, said, written
-from midwatch.cli.watch import Watch
+from midwatch.cli.output import clean, emit, note, paint, say
+from midwatch.cli.sessions import SessionTitle, describe_message, read_messages
+from midwatch.cli.watch import INTERRUPTED, STOP_SECONDS, Watch, start_tasks
 
 if TYPE_CHECKING:
     from midwatch.client import Client
@@ -28,110 +30,99 @@ if TYPE_CHECKING:
     from midwatch.wire.sessions import SessionInfo
     from midwatch.wire.tasks import TaskInfo
 
-INTERRUPTED = 130
 MESSAGES_SHOWN = 10
-STOP_SECONDS = 20.0
-"""How long somebody who leaves waits for an agent of this process to end."""
-UNSPOKEN = ("task_submitted", "task_started", "task_finished")
-LEAVES = ("/quit", "/exit")
+HIDDEN = ("task_submitted", "task_started", "task_finished")
+QUIT = ("/quit", "/exit")
 MODES: Mapping[str, SendMode] = {"/now": "interrupt", "/then": "after_tool"}
-"""What a line begins with that is for the running turn."""
-WHEN = {
+"""The first word of a line that is for the running turn."""
+HEARD = {
     "after_turn": "It waits for its turn.",
     "interrupt": "It is heard at the next step.",
     "after_tool": "It is heard when the tool has returned.",
 }
+"""When the agent hears a message, by mode."""
 
 
-def chat(
-    key: Annotated[str | None, typer.Argument(metavar="KEY", help="Session to go on with. Default: a new one.")] = None,
+@command(work=True)
+async def chat(
+    desk: Desk,
+    key: Annotated[str | None, Argument(metavar="KEY", help="Session to continue. Default: a new one.")] = None,
     agent: AgentName = None,
     workdir: Workdir = ".",
     worktree: Worktree = False,
-    title: Title = None,
+    title: SessionTitle = None,
     as_json: AsJson = False,
-) -> None:
-    """Talk to an agent. Ctrl-C stops its answer; once more, Ctrl-D or /quit leaves.
+) -> int:
+    """Talk to an agent. Ctrl-C stops its answer; Ctrl-C again, Ctrl-D or /quit leaves.
 
-    While it works, what you type waits for its turn; /now TEXT is heard at its next step, /then TEXT when its tool has
-    returned, and /stop has it close with one answer.
+    While the agent works, messages wait for their turn. /now TEXT reaches it at its next step, /then TEXT when its tool
+    has returned, and /stop asks for one closing answer.
 
     Without a server the agent works in this process.
     """
-
-    async def act() -> int:
-        async with connect(work=True) as desk:
-            session = await opened(desk.client, key, agent, workdir, title, worktree)
-            return await Chat(desk, session, as_json).converse()
-
-    raise typer.Exit(run(act()))
+    session = await open_session(desk.client, key, agent, workdir, title, worktree)
+    return await Chat(desk, session, as_json).run()
 
 
-async def opened(
-    client: Client, key: str | None, agent: str | None, workdir: str, title: str | None, worktree: bool = False
+async def open_session(
+    client: Client, key: str | None, agent: str | None, workdir: str, title: str | None, worktree: bool
 ) -> SessionInfo:
-    """The session with that key as it is, open again if it was closed, or a new one."""
-    found = None
+    """Return the session with that key, reopened if it was closed, or a new one."""
+    session = None
     if key is not None:
         with suppress(NotFound):
-            found = await client.session(key)
-    if found is None:
+            session = await client.session(key)
+    if session is None:
         return await client.create_session(
-            agent=agent, workdir=absolute(workdir), worktree=worktree, title=title, key=key
+            agent=agent, workdir=absolute_path(workdir), worktree=worktree, title=title, key=key
         )
-    if found["status"] == "closed" or agent not in (None, found["agent"]):
-        apart = found["worktree"] is not None
+    if session["status"] == "closed" or agent not in (None, session["agent"]):
         return await client.create_session(
-            agent=agent or found["agent"], workdir=found["workdir"], worktree=apart, key=key
+            agent=agent or session["agent"],
+            workdir=session["workdir"],
+            worktree=session["worktree"] is not None,
+            key=key,
         )
-    return found
+    return session
 
 
 class Chat:
-    """One person's side of a conversation, from when they come until they leave."""
+    """One person's side of a conversation."""
 
     def __init__(self, desk: Desk, session: SessionInfo, as_json: bool) -> None:
         self._desk = desk
         self._session = session
         self._key = session["key"]
         self._json = as_json
-        self._typed = sys.stdin is not None and sys.stdin.isatty() and not as_json
+        self._interactive = sys.stdin is not None and sys.stdin.isatty() and not as_json
         self._watch = Watch(quiet=as_json)
         self._running = session["running_task"]
         self._stopping: str | None = None
         self._question: tuple[str, list[str]] | None = None
         self._open: set[str] = set()
         self._ended: dict[str, str] = {}
-        """Tasks that were seen to end, and how: one may end before the reply to its message is here."""
+        """Status of the tasks that have ended: one may end before the reply to its message arrives."""
         self._steers: set[str] = set()
         """Messages that the running turn has not taken yet."""
-        self._said: set[str] = set()
-        self._saying = ""
-        self._news = asyncio.Event()
+        self._sent: set[str] = set()
+        self._sending = ""
+        self._progress = asyncio.Event()
         self._left: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    async def converse(self) -> int:
-        """Talk until somebody leaves. Returns the exit status."""
+    async def run(self) -> int:
+        """Talk until the person leaves. Return the exit status."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self._stop)
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
         loop.add_signal_handler(signal.SIGTERM, self._leave, INTERRUPTED)
         position = (await self._desk.client.events(limit=0))["last_seq"]
         await self._welcome()
-        parts: set[asyncio.Future[Any]] = {
-            asyncio.create_task(self._listen(position)),
-            asyncio.create_task(self._speak()),
-        }
-        try:
+        async with start_tasks(self._listen(position), self._send_lines()) as parts:
             await asyncio.wait({*parts, self._left}, return_when=asyncio.FIRST_COMPLETED)
             for part in parts:
                 if part.done():
                     part.result()
             if self._desk.runtime is not None:
-                await self._drop()
-        finally:
-            for part in parts:
-                part.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
+                await self._cancel_open()
         if self._open or self._running:
             note(f"It goes on; come back with `midwatch chat '{self._key}'`.")
         return self._left.result()
@@ -143,84 +134,86 @@ class Chat:
             return
         where = f" in {self._session['workdir']}" if self._session["workdir"] else ""
         note(f"{self._key} with {self._session['agent']}{where}. Ctrl-C stops an answer, Ctrl-D leaves.")
-        if self._typed:
-            for message in (await said(self._desk.client, self._key))[-MESSAGES_SHOWN:]:
-                written(message)
+        if self._interactive:
+            for message in (await read_messages(self._desk.client, self._key))[-MESSAGES_SHOWN:]:
+                say(describe_message(message))
         if self._session["status"] == "asking":
-            for asked in await self._desk.client.approvals():
-                if asked["session_key"] == self._key:
-                    self._ask(asked["id"], asked["question"], asked["choices"])
+            for approval in await self._desk.client.approvals():
+                if approval["session_key"] == self._key:
+                    self._show_question(approval["id"], approval["question"], approval["choices"])
         elif self._running:
             note(f"It works on {self._running}; what you say waits for its turn.")
-        self._prompt()
+        self._show_prompt()
 
-    # -- what is said here -----------------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------------------------------
 
-    async def _speak(self) -> None:
-        """Send what is typed. At the end of a file or pipe the answers are waited for; a person simply leaves."""
+    async def _send_lines(self) -> None:
+        """Send the lines that are typed. At the end of a file or pipe, wait for the answers; a person just leaves."""
         async with aclosing(lines()) as typed:
             async for text in typed:
-                if self._typed and text.strip() in LEAVES:
+                if self._interactive and text.strip() in QUIT:
                     break
                 try:
-                    await self._say(text)
+                    await self._send(text)
                 except MidwatchError as error:
-                    if not self._typed:
+                    if not self._interactive:
                         raise
                     note(f"midwatch: {error}")
-        while not self._typed and (self._open or self._steers):
-            self._news.clear()
-            await self._news.wait()
-        unanswered = [task_id for task_id, status in self._ended.items() if status != "done"]
-        self._leave(1 if unanswered and not self._typed else 0)
+        while not self._interactive and (self._open or self._steers):
+            await self._wait_for_progress()
+        failed = any(status != "done" for status in self._ended.values())
+        self._leave(1 if failed and not self._interactive else 0)
 
-    async def _say(self, text: str) -> None:
+    async def _wait_for_progress(self) -> None:
+        self._progress.clear()
+        await self._progress.wait()
+
+    async def _send(self, text: str) -> None:
         if self._question and text in self._question[1]:
             await self._desk.client.approve(self._question[0], choice=text)
             return
-        command, _, rest = text.partition(" ")
-        if command == "/stop" and self._running:
+        word, _, rest = text.partition(" ")
+        if word == "/stop" and self._running:
             await self._desk.client.interrupt(self._key, "stop", hint=rest.strip() or None)
             return
-        mode = MODES.get(command) if rest.strip() else None
+        mode = MODES.get(word) if rest.strip() else None
         busy = bool(self._open or self._running)
-        self._saying = rest.strip() if mode else text
-        sent = await self._desk.client.send(self._key, self._saying, mode=mode)
-        self._saying = ""
-        if (steer := sent["steer"]) is not None:
-            self._said.add(steer["id"])
-            if sent["id"] not in self._ended:
+        self._sending = rest.strip() if mode else text
+        task = await self._desk.client.send(self._key, self._sending, mode=mode)
+        self._sending = ""
+        if (steer := task["steer"]) is not None:
+            self._sent.add(steer["id"])
+        if task["id"] not in self._ended:
+            self._open.add(task["id"])
+            if steer is not None:
                 self._steers.add(steer["id"])
-        if sent["id"] not in self._ended:
-            self._open.add(sent["id"])
         if busy and not self._json:
-            note(paint(WHEN[sent["mode"]], "dim", sys.stderr))
+            note(paint(HEARD[task["mode"]], "dim", sys.stderr))
 
-    def _stop(self) -> None:
-        """Ctrl-C: stop the answer; once more, or when there is none, leave."""
+    def _interrupt(self) -> None:
+        """Stop the answer; leave if there is none, or if it is being stopped already."""
         if self._running is None or self._stopping == self._running:
             self._leave(INTERRUPTED)
             return
         self._stopping = self._running
         note("\nStopping it; Ctrl-C again leaves.")
-        asyncio.ensure_future(self._desk.client.interrupt(self._key)).add_done_callback(failure_told)
+        asyncio.ensure_future(self._desk.client.interrupt(self._key)).add_done_callback(report_failure)
 
     def _leave(self, status: int) -> None:
         if not self._left.done():
             self._left.set_result(status)
 
-    async def _drop(self) -> None:
-        """Stop what was asked here and runs in this process: nobody would go on with it."""
+    async def _cancel_open(self) -> None:
+        """Cancel the tasks of this chat that run in this process, since nobody would continue them."""
         for task_id in tuple(self._open):
             with suppress(Conflict):
                 await self._desk.client.cancel(task_id)
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 while self._open:
-                    self._news.clear()
-                    await self._news.wait()
+                    await self._wait_for_progress()
 
-    # -- what is heard ---------------------------------------------------------------------------------------------
+    # -- receiving -----------------------------------------------------------------------------------------------------
 
     async def _listen(self, position: int) -> None:
         async with aclosing(self._desk.follow(position, session_key=self._key, live=True)) as events:
@@ -228,85 +221,85 @@ class Chat:
                 if self._json:
                     emit(event)
                     sys.stdout.flush()
-                self._heard(event)
+                self._handle(event)
 
-    def _heard(self, event: EventInfo) -> None:
-        told, task_id = event["payload"], event.get("task_id")
-        if event["kind"] == "task_started":
+    def _handle(self, event: EventInfo) -> None:
+        kind, payload, task_id = event["kind"], event["payload"], event.get("task_id")
+        if kind == "task_started":
             self._running = task_id
-        elif event["kind"] == "task_submitted" and task_id in self._steers:
+        elif kind == "task_submitted" and task_id in self._steers:
             self._steers.remove(task_id)  # the turn has ended without it
             self._open.add(task_id)
-        elif event["kind"] == "steering_injected":
-            self._steers.difference_update(told["steer_ids"])
-        elif event["kind"] == "approval_requested" and told["rule"] is None:
-            self._ask(told["approval_id"], told["question"], told["choices"])
-        elif event["kind"] == "approval_resolved":
+        elif kind == "steering_injected":
+            self._steers.difference_update(payload["steer_ids"])
+        elif kind == "approval_requested" and payload["rule"] is None:
+            self._show_question(payload["approval_id"], payload["question"], payload["choices"])
+        elif kind == "approval_resolved":
             self._question = None
-        elif event["kind"] == "message_update" and told["role"] == "user":
-            self._overheard(event, told["message"])
-        elif event["kind"] not in UNSPOKEN:
+        elif kind == "message_update" and payload["role"] == "user":
+            self._show_other(event, payload["message"])
+        elif kind not in HIDDEN:
             self._watch.show(event)
-        if event["kind"] in ("task_finished", "task_interrupted") and task_id == self._running:
+        if kind in ("task_finished", "task_interrupted") and task_id == self._running:
             self._running = None
-        if event["kind"] == "task_finished" and task_id:
-            self._finished(task_id, told)
-        elif event["kind"] == "session_closed":
+        if kind == "task_finished" and task_id:
+            self._finish(task_id, payload)
+        elif kind == "session_closed":
             self._leave(0)
 
-    def _finished(self, task_id: str, told: dict[str, Any]) -> None:
-        self._ended[task_id] = told["status"]
+    def _finish(self, task_id: str, payload: dict[str, Any]) -> None:
+        self._ended[task_id] = payload["status"]
         if not self._json:
-            self._watch.end(cast("TaskInfo", {"id": task_id, "tokens_used": None, **told}), chatting=True)
+            self._watch.end(cast("TaskInfo", {"id": task_id, "tokens_used": None, **payload}), chatting=True)
         self._open.discard(task_id)
-        self._news.set()
-        self._prompt()
+        self._progress.set()
+        self._show_prompt()
 
-    def _overheard(self, event: EventInfo, text: str) -> None:
-        """Somebody else speaks here, too."""
-        own = {*self._open, *self._ended, *self._said}
-        if event["payload"]["message_id"] not in own and text != self._saying and not self._json:
+    def _show_other(self, event: EventInfo, text: str) -> None:
+        """Show a message that somebody else wrote here."""
+        own = {*self._open, *self._ended, *self._sent}
+        if event["payload"]["message_id"] not in own and text != self._sending and not self._json:
             note(paint(clean(f"{event.get('actor') or 'somebody'} says: {text}"), "dim", sys.stderr))
 
-    def _ask(self, approval_id: str, question: str, choices: Sequence[ChoiceInfo]) -> None:
-        self._question = approval_id, [one["name"] for one in choices]
+    def _show_question(self, approval_id: str, question: str, choices: Sequence[ChoiceInfo]) -> None:
+        self._question = approval_id, [choice["name"] for choice in choices]
         if not self._json:
-            once = " or ".join(one["name"] for one in choices if one["kind"].endswith("once"))
+            once = " or ".join(choice["name"] for choice in choices if choice["kind"].endswith("once"))
             note(f"? {clean(question)} Type {clean(once)}.")
 
-    def _prompt(self) -> None:
-        if self._typed and not self._open and not self._left.done():
+    def _show_prompt(self) -> None:
+        if self._interactive and not self._open and not self._left.done():
             sys.stderr.write("> ")
             sys.stderr.flush()
 
 
-def failure_told(asked: asyncio.Future[Any]) -> None:
-    """Say why an interruption did not work."""
-    if not asked.cancelled() and asked.exception() is not None:
-        note(f"midwatch: {asked.exception()}")
+def report_failure(request: asyncio.Future[Any]) -> None:
+    """Print why an interruption failed."""
+    if not request.cancelled() and request.exception() is not None:
+        note(f"midwatch: {request.exception()}")
 
 
 async def lines() -> AsyncGenerator[str, None]:
-    """What is typed, or piped in, line by line without blank ones; after a backslash the next line belongs to it. It is
+    """Yield the lines that are typed or piped in, without blank ones; a backslash at the end continues a line. They are
     read on a thread that nobody waits for, since a person may never type again."""
     loop = asyncio.get_running_loop()
-    typed: asyncio.Queue[bytes] = asyncio.Queue()
+    chunks: asyncio.Queue[bytes] = asyncio.Queue()
 
     def read() -> None:
         with suppress(OSError, RuntimeError):  # the terminal is gone, or the loop is
             while chunk := os.read(0, 65536):
-                loop.call_soon_threadsafe(typed.put_nowait, chunk)
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(typed.put_nowait, b"")
+            loop.call_soon_threadsafe(chunks.put_nowait, b"")
 
     threading.Thread(target=read, daemon=True).start()
     rest, begun, ended = b"", "", False
     while not ended:
-        chunk = await typed.get()
+        chunk = await chunks.get()
         ended = not chunk
         *whole, rest = (rest + (chunk or b"\n")).split(b"\n")
-        for one in whole:
-            text = one.decode("utf-8", "replace").rstrip("\r")
+        for line in whole:
+            text = line.decode("utf-8", "replace").rstrip("\r")
             if text.endswith("\\"):
                 begun += text[:-1] + "\n"
             elif (begun + text).strip():

@@ -1,34 +1,33 @@
-"""Command `cluster`: which processes run tasks."""
+"""Command `cluster`: list the processes that run tasks."""
 
 from __future__ import annotations
 
-from midwatch.cli.connection import connect, run
-from midwatch.cli.options import AsJson
-from midwatch.cli.output import emit, line, say, span, table
+from typing import TYPE_CHECKING
 
-AGENTS_SHOWN = 40
-HEAD = ("ID", "ROLE", "HOST", "PID", "STATE", "HEARTBEAT", "RUNNING", "AGENTS")
+from midwatch.cli.command import Reply, command
+from midwatch.cli.connection import Desk
+from midwatch.cli.output import format_duration, shorten, table, values
+
+if TYPE_CHECKING:
+    from midwatch.wire.system import ProcessInfo
+
+AGENTS_LENGTH = 40
+HEADERS = ("ID", "ROLE", "HOST", "PID", "STATE", "HEARTBEAT", "RUNNING", "AGENTS")
 
 
-def cluster(as_json: AsJson = False) -> None:
-    """List the processes that run tasks: where they are, what they offer, who leads."""
+@command()
+async def cluster(desk: Desk) -> Reply:
+    """List the processes that run tasks: host, agents, load and leader."""
+    reply = await desk.client.cluster()
+    rows = [make_row(process) for process in reply["processes"]]
+    return Reply(reply, table(HEADERS, rows, "No process runs tasks; start one with `midwatch up`."))
 
-    async def act() -> None:
-        async with connect() as desk:
-            found = await desk.client.cluster()
-        if as_json:
-            emit(found)
-            return
-        rows = []
-        for one in found["processes"]:
-            state = "dead" if not one["live"] else "leader" if one["leader"] else "live"
-            beat = "by lock" if one["heartbeat_age"] is None else f"{span(one['heartbeat_age'])} ago"
-            load = f"{one['running']}/{one['slots']}"
-            agents = line(", ".join(one["agents"]) or None, AGENTS_SHOWN)
-            rows.append((one["id"], one["role"], one["host"], one["pid"], state, beat, load, agents))
-        if rows:
-            table(HEAD, rows)
-        else:
-            say("No process runs tasks; start one with `midwatch up`.")
 
-    run(act())
+def make_row(process: ProcessInfo) -> tuple[object, ...]:
+    """Return a process as a row."""
+    state = "dead" if not process["live"] else "leader" if process["leader"] else "live"
+    age = process["heartbeat_age"]
+    heartbeat = "by lock" if age is None else f"{format_duration(age)} ago"
+    load = f"{process['running']}/{process['slots']}"
+    agents = shorten(", ".join(process["agents"]) or None, AGENTS_LENGTH)
+    return (*values(process, "id", "role", "host", "pid"), state, heartbeat, load, agents)

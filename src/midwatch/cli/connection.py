@@ -1,14 +1,14 @@
-"""How a command reaches midwatch: the live server over HTTP, or else the store, through the same interface."""
+"""Connect a command to midwatch: to the running server over HTTP, or else to the store, through the same interface."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from midwatch.base.errors import BadConfig, HomeUnusable, MidwatchError, NotRunning
 
@@ -19,15 +19,13 @@ if TYPE_CHECKING:
     from midwatch.runtime.runtime import Runtime
     from midwatch.wire.events import EventInfo
 
-T = TypeVar("T")
-
 HEALTH_SECONDS = 3.0
 PATIENCE_SECONDS = 30.0
-"""How long a follower waits for a server that went away."""
+"""How long a command that follows events waits for a server that went away."""
 
 
 class Desk:
-    """What a command works with. `server` is that of this home, `runtime` the store that was opened for want of one."""
+    """A connection. `server` is that of this home; `runtime` is the store, opened because no server runs."""
 
     def __init__(self, client: Client, home: Home, server: ServerInfo | None, runtime: Runtime | None) -> None:
         self.client = client
@@ -35,20 +33,26 @@ class Desk:
         self.server = server
         self.runtime = runtime
 
-    async def served(self) -> bool:
-        """Whether some process takes tasks: the server of this home, or on a shared database any other."""
+    async def has_worker(self) -> bool:
+        """Return whether some process runs tasks: the server of this home, or any other on a shared database."""
         if self.runtime is None:
             return True
-        return any(one.role != "run" for one in await self.runtime.living())
+        return any(instance.role != "run" for instance in await self.runtime.living())
+
+    async def warn_without_worker(self, consequence: str) -> str | None:
+        """Return a notice if no process runs tasks."""
+        if await self.has_worker():
+            return None
+        return f"No server runs, so {consequence}; start one with `midwatch up`."
 
     async def follow(
         self, after: int, *, live: bool = False, **which: Unpack[Which]
     ) -> AsyncGenerator[EventInfo, None]:
-        """Events as they come, for ever."""
+        """Yield events as they happen, without end."""
         if self.runtime is None:
-            async with aclosing(self.client.follow(after, live=live, patience=PATIENCE_SECONDS, **which)) as told:
-                async for one in told:
-                    yield one
+            async with aclosing(self.client.follow(after, live=live, patience=PATIENCE_SECONDS, **which)) as events:
+                async for event in events:
+                    yield event
             return
         from midwatch.domain.event import EventFilter
 
@@ -56,38 +60,38 @@ class Desk:
             kinds=tuple(which.get("kinds", ())), task_id=which.get("task_id"), turn_id=which.get("turn_id"),
             session_key=which.get("session_key"), agent_id=which.get("agent"), actor=which.get("actor"),
         )  # fmt: skip
-        async for event in self.runtime.bus.follow(after, wanted, live=live):
-            yield event.snapshot()  # type: ignore[misc]  # a snapshot is what EventInfo describes
+        async for stored in self.runtime.bus.follow(after, wanted, live=live):
+            yield stored.snapshot()  # type: ignore[misc]  # a snapshot is what EventInfo describes
 
 
 def home_path() -> Path:
-    """Where midwatch keeps everything."""
+    """Return the home directory of midwatch."""
     return Path(os.environ.get("MIDWATCH_HOME") or "~/.midwatch").expanduser().absolute()
 
 
-def settings(**overrides: object) -> Settings:
-    """The settings of this home; what was said on the command line wins."""
+def load_settings(**overrides: object) -> Settings:
+    """Return the settings of this home. Options of the command line override them."""
     from midwatch.desk.config import Settings
 
     return Settings.load(home_path(), **{name: value for name, value in overrides.items() if value is not None})
 
 
-def live_server() -> ServerInfo | None:
-    """The server of this home, if one lives."""
+def find_server() -> ServerInfo | None:
+    """Return the running server of this home."""
     from midwatch.base.home import Home
 
-    place = Home(home_path())
+    home = Home(home_path())
     try:
-        return place.server()
+        return home.server()
     except OSError as problem:
         raise HomeUnusable(
-            f"the home directory {place.path} cannot be used: {problem.strerror}. "
+            f"the home directory {home.path} cannot be used: {problem.strerror}. "
             "Make it writable, or choose another with MIDWATCH_HOME."
         ) from None
 
 
-def elsewhere() -> tuple[str, str] | None:
-    """Address and token of another server that commands are to speak to, if both are set in the environment."""
+def find_remote_server() -> tuple[str, str] | None:
+    """Return address and token of a server elsewhere, if both are set in the environment."""
     url, token = os.environ.get("MIDWATCH_URL"), os.environ.get("MIDWATCH_TOKEN")
     if not url or not token:
         return None
@@ -96,34 +100,34 @@ def elsewhere() -> tuple[str, str] | None:
     return url.rstrip("/"), token.strip()
 
 
-def own_token() -> str | None:
-    """The token of an attempt, in the environment of its agent: commands that it runs may do what the agent may."""
+def find_attempt_token() -> str | None:
+    """Return the token of the attempt whose agent runs this command: the command may do what the agent may."""
     return os.environ.get("MIDWATCH_TOKEN") if os.environ.get("MIDWATCH_TASK") else None
 
 
 @asynccontextmanager
 async def connect(*, work: bool = False) -> AsyncIterator[Desk]:
-    """The live server, or the store. With `work` and no server, this process runs what it submits."""
+    """Connect to the running server, or open the store. With `work` and no server, this process runs its tasks."""
     from midwatch.base.home import Home
     from midwatch.client import Client
 
     home = Home(home_path())
-    if there := elsewhere():
-        async with Client(*there) as client:
+    if remote := find_remote_server():
+        async with Client(*remote) as client:
             yield Desk(client, home, None, None)
         return
-    server = live_server()
+    server = find_server()
     if server is not None:
-        async with Client.for_home(home.path, own_token()) as client:
-            if await answers(client):
+        async with Client.for_home(home.path, find_attempt_token()) as client:
+            if await is_answering(client):
                 yield Desk(client, home, server, None)
                 return
-    async with opened("run" if work else "library", work=work) as desk:
+    async with open_store(work=work) as desk:
         yield desk
 
 
-async def answers(client: Client) -> bool:
-    """Whether the server really takes requests: it may be about to stop, or be suspended."""
+async def is_answering(client: Client) -> bool:
+    """Return whether the server takes requests: it may be stopping or suspended."""
     try:
         async with asyncio.timeout(HEALTH_SECONDS):
             await client.health()
@@ -132,36 +136,32 @@ async def answers(client: Client) -> bool:
     return True
 
 
-async def check_same_database(wanted: Settings) -> None:
-    """BadConfig when the live server of this home keeps its data elsewhere than the settings say."""
+async def check_same_database(settings: Settings) -> None:
+    """Raise BadConfig if the running server of this home uses another database than the settings."""
     from midwatch.client import Client
 
     try:
-        async with Client.for_home(wanted.home) as client:
-            if not await answers(client):
+        async with Client.for_home(settings.home) as client:
+            if not await is_answering(client):
                 return
             store = (await client.cluster())["store"]
     except MidwatchError:
-        return  # none runs, it is stopping, or it is of another version: the settings are all there is to go by
-    if (store["kind"] == "postgres") != bool(wanted.db):
+        return  # no server runs, it is stopping, or it has another version: only the settings are known
+    if (store["kind"] == "postgres") != bool(settings.db):
         raise BadConfig(f"the server of this home uses {store['path']}; say so with the setting db or MIDWATCH_DB.")
 
 
 @asynccontextmanager
-async def opened(role: Literal["run", "library"], *, work: bool) -> AsyncIterator[Desk]:
-    """The store of this home, behind the same interface as a server."""
+async def open_store(*, work: bool) -> AsyncIterator[Desk]:
+    """Open the store of this home behind the same interface as a server's."""
     import httpx2
 
     from midwatch.api.app import create_app
     from midwatch.client import Client
     from midwatch.runtime.runtime import Runtime
 
-    async with Runtime.open(home_path(), role=role, work=work) as runtime:
+    async with Runtime.open(home_path(), role="run" if work else "library", work=work) as runtime:
         transport = httpx2.ASGITransport(create_app(runtime, hosts=("midwatch",)))
-        async with Client("http://midwatch", own_token() or runtime.home.token(), transport=transport) as client:
+        token = find_attempt_token() or runtime.home.token()
+        async with Client("http://midwatch", token, transport=transport) as client:
             yield Desk(client, runtime.home, None, runtime)
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine to its end."""
-    return asyncio.run(work)

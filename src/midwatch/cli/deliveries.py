@@ -1,64 +1,42 @@
-"""Commands of deliveries: which notices were sent, wait or failed, and another try."""
+"""Commands of deliveries: list notices, send one again."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from midwatch.cli.connection import connect, run
-from midwatch.cli.options import AsJson
-from midwatch.cli.output import emit, line, note, say, table
+from midwatch.cli.command import Reply, command
+from midwatch.cli.connection import Desk
+from midwatch.cli.options import Limit, OfTask
+from midwatch.cli.output import join, shorten, table, values
 
-WHY_SHOWN = 60
-
-
-def deliveries(
-    failed: Annotated[bool, typer.Option("--failed", help="Only those that could not be sent.")] = False,
-    task: Annotated[str | None, typer.Option("--task", "-t", metavar="ID", help="Only of this task.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most this many.")] = 20,
-    as_json: AsJson = False,
-) -> None:
-    """List notices and what became of them, newest first."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            found = await desk.client.deliveries("failed" if failed else None, task, limit)
-        if as_json:
-            emit({"deliveries": found})
-            return
-        if not found:
-            say(
-                "No notices."
-                if failed or task
-                else "No notices. A task with --route, or the setting notify, sends some."
-            )
-            return
-        rows = [
-            (d["id"], d["status"], d["channel"], d["notice"], d["attempts"], d["task_id"], line(d["error"], WHY_SHOWN))
-            for d in found
-        ]
-        table(("ID", "STATUS", "CHANNEL", "NOTICE", "TRIES", "TASK", "ERROR"), rows)
-        if any(d["status"] == "failed" for d in found):
-            say("Try again: midwatch redeliver ID")
-
-    run(act())
+HEADERS = ("ID", "STATUS", "CHANNEL", "NOTICE", "TRIES", "TASK", "ERROR")
 
 
-def redeliver(
-    delivery_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the delivery.")], as_json: AsJson = False
-) -> None:
-    """Try to send a failed notice again."""
+@command()
+async def deliveries(
+    desk: Desk,
+    failed: Annotated[bool, Option("--failed", help="Only those that could not be sent.")] = False,
+    task: OfTask = None,
+    limit: Limit = 20,
+) -> Reply:
+    """List notices and their status, newest first."""
+    notices = await desk.client.deliveries("failed" if failed else None, task, limit)
+    rows = [
+        (*values(notice, "id", "status", "channel", "notice", "attempts", "task_id"), shorten(notice["error"]))
+        for notice in notices
+    ]
+    empty = "No notices." if failed or task else "No notices. A task with --route, or the setting notify, sends some."
+    hint = "Try again: midwatch redeliver ID" if any(n["status"] == "failed" for n in notices) else None
+    return Reply({"deliveries": notices}, join(table(HEADERS, rows, empty), hint))
 
-    async def act() -> None:
-        async with connect() as desk:
-            again = await desk.client.retry_delivery(delivery_id)
-            served = await desk.served()
-        if as_json:
-            emit(again)
-        else:
-            say(f"{again['id']} is sent to {again['channel']} again")
-        if not served:
-            note("No server runs, so nothing is sent yet; start one with `midwatch up`.")
 
-    run(act())
+@command()
+async def redeliver(
+    desk: Desk, delivery_id: Annotated[str, Argument(metavar="ID", help="Id of the delivery.")]
+) -> Reply:
+    """Send a failed notice again."""
+    delivery = await desk.client.retry_delivery(delivery_id)
+    text = f"{delivery['id']} is sent to {delivery['channel']} again"
+    return Reply(delivery, text, await desk.warn_without_worker("nothing is sent yet"))

@@ -5,64 +5,63 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from midwatch.base.errors import InvalidInput, Pruned
-from midwatch.cli.connection import Desk, connect, run
-from midwatch.cli.options import AsJson
-from midwatch.cli.output import emit, line, local, note, say
+from midwatch.cli.command import command
+from midwatch.cli.connection import Desk, connect
+from midwatch.cli.options import AsJson, OfAgent, OfTask
+from midwatch.cli.output import emit, format_time, note, say, shorten
 
 if TYPE_CHECKING:
     from midwatch.client import Which
     from midwatch.wire.events import EventInfo
 
-PAYLOAD_SHOWN = 90
+PAYLOAD_LENGTH = 90
 
 
-def events(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new events as they come.")] = False,
-    after: Annotated[int, typer.Option("--after", metavar="SEQ", help="Begin after this seq.", min=0)] = 0,
+@command()
+async def events(
+    follow: Annotated[bool, Option("--follow", "-f", help="Continue with new events as they happen.")] = False,
+    after: Annotated[int, Option("--after", metavar="SEQ", help="Start after this sequence number.", min=0)] = 0,
     before: Annotated[
-        int | None, typer.Option("--before", metavar="SEQ", help="Only the last ones before this seq.", min=0)
+        int | None, Option("--before", metavar="SEQ", help="Only the last events before this sequence number.", min=0)
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many, with --before.")] = 50,
+    limit: Annotated[int, Option("--limit", "-n", min=1, max=1000, help="Number of events, with --before.")] = 50,
     kind: Annotated[
         list[str] | None,
-        typer.Option("--kind", "-k", help="Only these; may be repeated; `tool_*` is all that begin so."),
+        Option("--kind", "-k", help="Only this kind. Repeatable; `tool_*` means all that begin with tool_."),
     ] = None,
-    task: Annotated[str | None, typer.Option("--task", "-t", metavar="ID", help="Only of this task.")] = None,
-    turn: Annotated[str | None, typer.Option("--turn", metavar="ID", help="Only of this turn.")] = None,
-    session: Annotated[str | None, typer.Option("--session", metavar="KEY", help="Only of this session.")] = None,
-    agent: Annotated[str | None, typer.Option("--agent", "-a", help="Only of this agent.")] = None,
-    actor: Annotated[str | None, typer.Option("--actor", help="Only what this actor did.")] = None,
-    live: Annotated[bool, typer.Option("--live", help="With --follow: also what is never stored (deltas).")] = False,
+    task: OfTask = None,
+    turn: Annotated[str | None, Option("--turn", metavar="ID", help="Only for this turn.")] = None,
+    session: Annotated[str | None, Option("--session", metavar="KEY", help="Only for this session.")] = None,
+    agent: OfAgent = None,
+    actor: Annotated[str | None, Option("--actor", help="Only events caused by this actor.")] = None,
+    live: Annotated[bool, Option("--live", help="With --follow: include deltas, which are never stored.")] = False,
     as_json: AsJson = False,
-) -> None:
-    """Print the stored events, oldest first; with --json one object per line."""
+) -> int:
+    """Print stored events, oldest first; with --json one object per line."""
     if before is not None and (follow or after):
         raise InvalidInput("--before goes back from a seq; leave out --after and --follow.", field="before")
     which: Which = {
-        "kinds": known(kind or []), "task_id": task, "turn_id": turn, "session_key": session, "agent": agent,
+        "kinds": check_kinds(kind or []), "task_id": task, "turn_id": turn, "session_key": session, "agent": agent,
         "actor": actor,
     }  # fmt: skip
-
-    async def act() -> None:
-        async with connect() as desk:
-            if before is not None:
-                await back(desk, before, limit, which, as_json)
-                return
-            position = await stored(desk, after, which, as_json)
-            sys.stdout.flush()
-            if follow:
-                async for event in desk.follow(position, live=live, **which):
-                    shown(event, as_json)
-                    sys.stdout.flush()  # a pipe's reader must not wait for the buffer to fill
-
-    run(act())
+    async with connect() as desk:
+        if before is not None:
+            await print_before(desk, before, limit, which, as_json)
+            return 0
+        position = await print_stored(desk, after, which, as_json)
+        sys.stdout.flush()
+        if follow:
+            async for event in desk.follow(position, live=live, **which):
+                print_event(event, as_json)
+                sys.stdout.flush()  # a pipe's reader must not wait for the buffer to fill
+    return 0
 
 
-def known(kinds: list[str]) -> tuple[str, ...]:
-    """The kinds, if there are such."""
+def check_kinds(kinds: list[str]) -> tuple[str, ...]:
+    """Return the kinds; raise InvalidInput if one does not exist."""
     from difflib import get_close_matches
 
     from midwatch.domain.event import KINDS, kinds_of
@@ -70,15 +69,16 @@ def known(kinds: list[str]) -> tuple[str, ...]:
     for name in kinds:
         if not kinds_of(name):
             near = get_close_matches(name, KINDS, 1)
-            meant = f"; did you mean {near[0]}? The" if near else "; the"
+            suggestion = f"; did you mean {near[0]}? The" if near else "; the"
             raise InvalidInput(
-                f"no kind of event is called {name!r}{meant} known kinds: {', '.join(sorted(KINDS))}.", field="kind"
+                f"no kind of event is called {name!r}{suggestion} known kinds: {', '.join(sorted(KINDS))}.",
+                field="kind",
             )
     return tuple(kinds)
 
 
-async def stored(desk: Desk, after: int, which: Which, as_json: bool) -> int:
-    """Print what the log holds; returns where it ended."""
+async def print_stored(desk: Desk, after: int, which: Which, as_json: bool) -> int:
+    """Print the stored log. Return its last position."""
     position, last = after, None
     while True:
         try:
@@ -88,37 +88,37 @@ async def stored(desk: Desk, after: int, which: Which, as_json: bool) -> int:
             position = gone.oldest_seq - 1
             continue
         if last is None:
-            last = page["last_seq"]  # what is written from now on is news, not part of the stored log
+            last = page["last_seq"]  # events that are written from now on are not part of the stored log
         for event in page["events"]:
             if event["seq"] > last:
                 return last
-            shown(event, as_json)
+            print_event(event, as_json)
             position = event["seq"]
         if not page["events"]:
             return max(position, last)
 
 
-async def back(desk: Desk, before: int, limit: int, which: Which, as_json: bool) -> None:
-    """Print the last events before a seq."""
-    found = (await desk.client.events(before=before, limit=limit, **which))["events"]
-    for event in found:
-        shown(event, as_json)
-    if len(found) == limit:
-        note(f"Earlier: midwatch events --before {found[0]['seq']}")
+async def print_before(desk: Desk, before: int, limit: int, which: Which, as_json: bool) -> None:
+    """Print the last events before a position."""
+    page = (await desk.client.events(before=before, limit=limit, **which))["events"]
+    for event in page:
+        print_event(event, as_json)
+    if len(page) == limit:
+        note(f"Earlier: midwatch events --before {page[0]['seq']}")
 
 
-def shown(event: EventInfo, as_json: bool) -> None:
-    """One event, as a line."""
+def print_event(event: EventInfo, as_json: bool) -> None:
+    """Print one event on a line."""
     from midwatch.domain.event import kind_text
 
     if as_json:
         emit(event)
         return
-    said = [f"{name}={line(value, 40)}" for name, value in event["payload"].items() if value is not None]
+    payload = [f"{name}={shorten(value, 40)}" for name, value in event["payload"].items() if value is not None]
     if (event.get("attempt") or 0) > 1:
-        said.insert(0, f"attempt={event['attempt']}")
-    told = line(" ".join(said), PAYLOAD_SHOWN)
+        payload.insert(0, f"attempt={event['attempt']}")
     seq = str(event["seq"] or "-").rjust(6)
-    when = local(event.get("time")).ljust(19)
-    about = event.get("task_id") or event.get("session_key") or "-"
-    say(f"{seq}  {when}  {line(kind_text(event['kind'])):<18}  {line(about)}  {told}")
+    time = format_time(event.get("time")).ljust(19)
+    subject = shorten(event.get("task_id") or event.get("session_key") or "-")
+    text = shorten(" ".join(payload), PAYLOAD_LENGTH)
+    say(f"{seq}  {time}  {shorten(kind_text(event['kind'])):<18}  {subject}  {text}")

@@ -3,171 +3,146 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
+from typer import Argument, Option
 
 from midwatch.base.errors import HandoffError, HandoffOverdue, HandoffRefused, InvalidInput
-from midwatch.cli.connection import Desk, connect, own_token, run
-from midwatch.cli.options import AsJson
-from midwatch.cli.output import age, emit, fields, line, local, note, say, span, table
+from midwatch.cli import output as out
+from midwatch.cli.command import Reply, Work, command, group
+from midwatch.cli.connection import Desk, connect, find_attempt_token
+from midwatch.cli.inputs import read_prompt
+from midwatch.cli.options import AsJson, Limit, Statuses
 
 if TYPE_CHECKING:
-    from midwatch.wire.handoffs import HandoffInfo
+    from midwatch.wire.handoffs import HandoffInfo, HandoffPage
 
 OPEN = frozenset({"pending", "accepted", "in_progress"})
 WAIT_SECONDS = 15.0
-"""How long one request waits; the next goes on waiting."""
+"""How long one request waits; the next one continues."""
+HEADERS = ("ID", "STATUS", "FROM", "TO", "AGE", "TOOK", "WHAT")
 
-HandoffId = Annotated[str, typer.Argument(metavar="ID", help="Id of the handoff.")]
-Key = Annotated[str | None, typer.Option("--key", help="Idempotency key: the same key and wishes make one handoff.")]
+HandoffId = Annotated[str, Argument(metavar="ID", help="Id of the handoff.")]
+Key = Annotated[str | None, Option("--key", help="Idempotency key: the same key and options create one handoff.")]
 
-app = typer.Typer(help="Work that one agent, or a person, passes to another agent.", invoke_without_command=True)
-
-
-@app.callback()
-def start(ctx: typer.Context) -> None:
-    if ctx.invoked_subcommand is None:
-        say(ctx.get_help())
+app = group("Hand work to another agent.")
 
 
-class Whom(NamedTuple):
-    """Who gets it, and what is to be done."""
+class Target(NamedTuple):
+    """Which agent gets the work, and what it is."""
 
     agent: str | None
     text: str
 
 
-@app.command("to")
+@command(app, "to")
 def hand_over(
-    said: Annotated[
+    words: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="[AGENT] [TEXT]",
-            help="Who gets it, unless --type chooses, and what; - reads it from standard input.",
+            help="Agent, unless --type chooses one, and instructions; - reads standard input.",
         ),
     ] = None,
     task_type: Annotated[
-        str | None, typer.Option("--type", metavar="TYPE", help="Type of the work; chooses the agent if none is named.")
+        str | None, Option("--type", metavar="TYPE", help="Type of work; selects the agent if none is named.")
     ] = None,
     given: Annotated[
-        str | None, typer.Option("--input", metavar="JSON", help="What it needs beside the text, or instead of it.")
+        str | None,
+        Option("--input", metavar="JSON", help="Structured input, also without instructions."),
     ] = None,
     from_task: Annotated[
-        str | None, typer.Option("--from-task", metavar="ID", help="The task that is handed over, with what was said.")
+        str | None, Option("--from-task", metavar="ID", help="Task to hand over, with its conversation.")
     ] = None,
-    timeout: Annotated[str | None, typer.Option("--timeout", help="Time until it must be done: 90s, 10m.")] = None,
-    retries: Annotated[int, typer.Option("--retries", min=0, max=20, help="Further tries when it fails.")] = 0,
-    priority: Annotated[int, typer.Option("--priority", min=-100, max=100, help="Higher first.")] = 0,
-    workdir: Annotated[str | None, typer.Option("--workdir", help="Default: the task's, or the current one.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end and print its answer.")] = False,
+    timeout: Annotated[str | None, Option("--timeout", help="Time limit: 90s, 10m.")] = None,
+    retries: Annotated[int, Option("--retries", min=0, max=20, help="Number of retries after a failure.")] = 0,
+    priority: Annotated[int, Option("--priority", min=-100, max=100, help="From -100 to 100; higher runs first.")] = 0,
+    workdir: Annotated[
+        str | None, Option("--workdir", help="Directory. Default: the task's, or the current one.")
+    ] = None,
+    wait: Annotated[bool, Option("--wait", help="Wait until it ends and print the answer.")] = False,
     key: Key = None,
     as_json: AsJson = False,
-) -> None:
-    """Hand work to an agent. With --wait the exit status is 0 only when it is completed."""
-    from pathlib import Path
+) -> Work:
+    """Hand work to an agent. With --wait, exit status 0 only if it is completed."""
+    optional_text = given is not None or from_task is not None
+    target = parse_target(words or [], task_type, optional_text=optional_text)
+    work = {"type": task_type or "", "input": parse_input(given), "priority": priority}
+    inherits = workdir is None and (from_task is not None or find_attempt_token() is not None)
+    place = None if inherits else str(Path(workdir or ".").expanduser().absolute())
 
-    wordless = given is not None or from_task is not None
-    meant = addressed(said or [], task_type, wordless=wordless)
-    work = {"type": task_type or "", "input": read_json(given), "priority": priority}
-    theirs = workdir is None and (from_task is not None or own_token() is not None)
-    place = None if theirs else str(Path(workdir or ".").expanduser().absolute())
-
-    async def act() -> int:
+    async def request() -> Reply | int:
         async with connect(work=wait) as desk:
-            whom = await named(desk, meant) if wordless and meant.agent is None else meant
-            made = await desk.client.hand_over(
-                whom.agent, {**work, "description": whom.text}, source_task=from_task, timeout=timeout,
-                max_retries=retries, workdir=place, wait=WAIT_SECONDS if wait else 0, key=key,
+            agent, text = await find_agent(desk, target) if optional_text and target.agent is None else target
+            handoff = await desk.client.hand_over(
+                agent, {**work, "description": text}, source_task=from_task, timeout=timeout, max_retries=retries,
+                workdir=place, wait=WAIT_SECONDS if wait else 0, key=key,
             )  # fmt: skip
-            if wait or made["task_id"] is None:  # nobody took it, when it was asked for before
-                return await to_its_end(desk, made, as_json)
-            told(made, as_json, f"{made['id']} handed to {made['to_agent_id']} as task {made['task_id']}")
-            if not await desk.served():
-                note("No server runs, so nobody works on it yet; start one with `midwatch up`.")
-        return 0
+            if wait or handoff["task_id"] is None:  # with a key that was used before, the handoff may have been refused
+                return await wait_for_end(desk, handoff, as_json)
+            return describe_start(handoff, await desk.warn_without_worker("nobody works on it yet"))
 
-    raise typer.Exit(run(act()))
+    return request()
 
 
-@app.command("list")
-def list_handoffs(
-    status: Annotated[list[str] | None, typer.Option("--status", "-s", help="Only these; may be repeated.")] = None,
-    agent: Annotated[str | None, typer.Option("--agent", "-a", help="Only from or to this agent.")] = None,
-    root: Annotated[str | None, typer.Option("--root", metavar="ID", help="Only what came of this task.")] = None,
-    before: Annotated[str | None, typer.Option("--before", metavar="ID", help="Only older ones.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most this many.")] = 20,
-    as_json: AsJson = False,
-) -> None:
+def describe_start(handoff: HandoffInfo, notice: str | None = None) -> Reply:
+    """Return the reply to a new handoff."""
+    return Reply(handoff, f"{handoff['id']} handed to {handoff['to_agent_id']} as task {handoff['task_id']}", notice)
+
+
+@command(app, "list")
+async def list_handoffs(
+    desk: Desk,
+    status: Statuses = None,
+    agent: Annotated[str | None, Option("--agent", "-a", help="Only from or to this agent.")] = None,
+    root: Annotated[str | None, Option("--root", metavar="ID", help="Only handoffs that came from this task.")] = None,
+    before: Annotated[str | None, Option("--before", metavar="ID", help="Only older than this handoff.")] = None,
+    limit: Limit = 20,
+) -> Reply:
     """List handoffs, newest first."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            found = await desk.client.handoffs(status=status or (), agent=agent, root=root, before=before, limit=limit)
-        if as_json:
-            emit(found)
-        elif not found["handoffs"]:
-            say("No handoffs.")
-        else:
-            table(("ID", "STATUS", "FROM", "TO", "AGE", "TOOK", "WHAT"), [row(one) for one in found["handoffs"]])
-            if found["next"]:
-                note(f"There are more: --before {found['next']}")
-
-    run(act())
+    page = await desk.client.handoffs(status=status or (), agent=agent, root=root, before=before, limit=limit)
+    return Reply(page, lambda: print_page(page))
 
 
-@app.command()
-def show(handoff_id: HandoffId, as_json: AsJson = False) -> None:
-    """Show everything about a handoff."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            found = await desk.client.handoff(handoff_id)
-        if as_json:
-            emit(found)
-        else:
-            fields(described(found))
-
-    run(act())
+def print_page(page: HandoffPage) -> None:
+    """Print handoffs as a table, and on standard error how to see more."""
+    out.say(out.table(HEADERS, [make_row(handoff) for handoff in page["handoffs"]], "No handoffs."))
+    if page["next"]:
+        out.note(f"There are more: --before {page['next']}")
 
 
-@app.command()
-def cancel(handoff_id: HandoffId, as_json: AsJson = False) -> None:
-    """End a handoff; its task is stopped wherever it runs."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            found = await desk.client.cancel_handoff(handoff_id)
-        told(found, as_json, f"{found['id']} is cancelled")
-
-    run(act())
+@command(app)
+async def show(desk: Desk, handoff_id: HandoffId) -> Reply:
+    """Show all details of a handoff."""
+    handoff = await desk.client.handoff(handoff_id)
+    return Reply(handoff, lambda: out.fields(describe_handoff(handoff)))
 
 
-@app.command()
-def retry(handoff_id: HandoffId, key: Key = None, as_json: AsJson = False) -> None:
+@command(app)
+async def cancel(desk: Desk, handoff_id: HandoffId) -> Reply:
+    """Cancel a handoff and stop its task."""
+    handoff = await desk.client.cancel_handoff(handoff_id)
+    return Reply(handoff, f"{handoff['id']} is cancelled")
+
+
+@command(app)
+async def retry(desk: Desk, handoff_id: HandoffId, key: Key = None) -> Reply:
     """Hand the same work to the same agent again, as a new handoff."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            made = await desk.client.retry_handoff(handoff_id, key)
-        told(made, as_json, f"{made['id']} handed to {made['to_agent_id']} as task {made['task_id']}")
-
-    run(act())
+    return describe_start(await desk.client.retry_handoff(handoff_id, key))
 
 
-# -- words -------------------------------------------------------------------------------------------------------------
+# -- reading what was typed --------------------------------------------------------------------------------------------
 
 
-def addressed(said: list[str], task_type: str | None, *, wordless: bool) -> Whom:
-    """Who and what was meant; `wordless` when there is something to do without a text."""
-    from midwatch.cli.tasks import prompt_text
-
-    if len(said) == 2:
-        return Whom(said[0], prompt_text(said[1]))
-    if len(said) == 1 and task_type:
-        return Whom(None, prompt_text(said[0]))
-    if wordless and len(said) == (0 if task_type else 1):
-        return Whom(said[0] if said else None, "")
+def parse_target(words: list[str], task_type: str | None, *, optional_text: bool) -> Target:
+    """Return the agent and the text among the arguments."""
+    if len(words) == 2:
+        return Target(words[0], read_prompt(words[1]))
+    if len(words) == 1 and task_type:
+        return Target(None, read_prompt(words[0]))
+    if optional_text and len(words) == (0 if task_type else 1):
+        return Target(words[0] if words else None, "")
     raise InvalidInput(
         'say whom and what: midwatch handoff to AGENT "text", or --type TYPE "text"; '
         "with --from-task or --input the text may be left out.",
@@ -175,116 +150,102 @@ def addressed(said: list[str], task_type: str | None, *, wordless: bool) -> Whom
     )
 
 
-async def named(desk: Desk, meant: Whom) -> Whom:
-    """The same; one word beside --type that is an agent's name names that agent, where no text is needed."""
-    known = {agent["name"] for agent in await desk.client.agents()} if meant.text else set()
-    return Whom(meant.text, "") if meant.text in known else meant
+async def find_agent(desk: Desk, target: Target) -> Target:
+    """Take the only word beside --type as the agent, if it is an agent's name and no text is needed."""
+    known = {agent["name"] for agent in await desk.client.agents()} if target.text else set()
+    return Target(target.text, "") if target.text in known else target
 
 
-def _no_number(word: str) -> None:
+def refuse_constant(word: str) -> None:
+    """Raise ValueError for NaN and Infinity, which are not JSON."""
     raise ValueError(f"{word} is no number that JSON knows")
 
 
-def read_json(text: str | None) -> Any:
-    """What was written as JSON."""
+def parse_input(text: str | None) -> Any:
+    """Return the value of --input."""
     if text is None:
         return None
     try:
-        return json.loads(text, parse_constant=_no_number)
+        return json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as problem:
         raise InvalidInput(f"--input is not JSON: {problem}; a text needs quotes.", field="input") from None
 
 
-async def to_its_end(desk: Desk, made: HandoffInfo, as_json: bool) -> int:
-    """Wait for the answer and print it; the error that says why there is none otherwise."""
-    while made["status"] in OPEN:
-        made = await desk.client.handoff(made["id"], WAIT_SECONDS)
-    if as_json:
-        emit(made)
-        return 0 if made["status"] == "completed" else 1
-    if made["status"] != "completed":
-        why = (
-            f"handoff {made['id']} to {made['to_agent_id']} {made['status']}: {made['reason'] or 'no reason is known'}"
-        )
-        kinds = {"expired": HandoffOverdue, "rejected": HandoffRefused}
-        raise kinds.get(made["status"], HandoffError)(why, made["id"])
-    say(output(made))
-    return 0
+# -- showing handoffs --------------------------------------------------------------------------------------------------
 
 
-def output(found: HandoffInfo) -> str:
-    """Its answer as text."""
-    said = found["result"]["output"] if found["result"] else None
-    return said if isinstance(said, str) else "" if said is None else json.dumps(said, ensure_ascii=False)
+async def wait_for_end(desk: Desk, handoff: HandoffInfo, as_json: bool) -> Reply:
+    """Wait for the answer. For a person, raise an error if there is none."""
+    while handoff["status"] in OPEN:
+        handoff = await desk.client.handoff(handoff["id"], WAIT_SECONDS)
+    status = handoff["status"]
+    if status != "completed" and not as_json:
+        reason = handoff["reason"] or "no reason is known"
+        kind = {"expired": HandoffOverdue, "rejected": HandoffRefused}.get(status, HandoffError)
+        raise kind(f"handoff {handoff['id']} to {handoff['to_agent_id']} {status}: {reason}", handoff["id"])
+    return Reply(handoff, format_output(handoff), status=int(status != "completed"))
 
 
-def late(found: HandoffInfo) -> str | None:
-    """What came after its end; that its task was stopped is no news."""
-    came = found["late"]
-    if came is None or came["outcome"] == "cancelled":
+def format_value(value: object) -> str:
+    """Return a value as text: a string as it is, any other as JSON."""
+    return value if isinstance(value, str) else "" if value is None else out.format_json(value)
+
+
+def format_output(handoff: HandoffInfo) -> str:
+    """Return the answer as text."""
+    return format_value(handoff["result"]["output"] if handoff["result"] else None)
+
+
+def format_late(handoff: HandoffInfo) -> str | None:
+    """Return a result that came after the end, unless the task was just stopped."""
+    late = handoff["late"]
+    if late is None or late["outcome"] == "cancelled":
         return None
-    return ": ".join(str(part) for part in (came["outcome"], came["output"] or came["error"]) if part)
+    return ": ".join(str(part) for part in (late["outcome"], late["output"] or late["error"]) if part)
 
 
-def told(found: HandoffInfo, as_json: bool, text: str) -> None:
-    """Say what became of a handoff."""
-    if as_json:
-        emit(found)
-    else:
-        say(text)
+def format_took(handoff: HandoffInfo, missing: str = "-") -> str:
+    """Return how long a handoff took."""
+    return out.format_duration(out.measure(handoff["created_at"], handoff["completed_at"]), missing)
 
 
-def took(found: HandoffInfo) -> str:
-    """How long it took."""
-    from datetime import datetime
-
-    if not found["completed_at"]:
-        return "-"
-    begun, over = (datetime.fromisoformat(moment) for moment in (found["created_at"], found["completed_at"]))
-    return span((over - begun).total_seconds())
-
-
-def row(found: HandoffInfo) -> tuple[object, ...]:
-    """A handoff on one line."""
-    work = found["task"]
+def make_row(handoff: HandoffInfo) -> tuple[object, ...]:
+    """Return a handoff as a row."""
+    work = handoff["task"]
     what = work["description"] or (work["input"] if isinstance(work["input"], str) else json.dumps(work["input"]))
-    source = found["from_agent_id"] or found["creator"] or "-"
     return (
-        found["id"], found["status"], source, found["to_agent_id"] or "-", age(found["created_at"]), took(found),
-        f"[{work['type']}] {line(what, 40)}" if work["type"] else line(what, 40),
-    )  # fmt: skip
+        *out.values(handoff, "id", "status"),
+        handoff["from_agent_id"] or handoff["creator"] or "-",
+        handoff["to_agent_id"] or "-",
+        out.format_age(handoff["created_at"]),
+        format_took(handoff),
+        f"[{work['type']}] {out.shorten(what, 40)}" if work["type"] else out.shorten(what, 40),
+    )
 
 
-def described(found: HandoffInfo) -> list[tuple[str, object]]:
-    """A handoff as names and values for people."""
-    work = found["task"]
-    refusals = "\n".join(f"{one['agent']}: {one['reason']}" for one in found["refusals"])
-    failures = "\n".join(f"{one['attempt']}: {one['error']}" for one in found["attempts"] if one["error"])
-    given = work["input"] if isinstance(work["input"], str | None) else json.dumps(work["input"], ensure_ascii=False)
+def describe_handoff(handoff: HandoffInfo) -> list[out.Field]:
+    """Return a handoff as names and values for people."""
+    work = handoff["task"]
+    refusals = "\n".join(f"{refusal['agent']}: {refusal['reason']}" for refusal in handoff["refusals"])
+    failures = "\n".join(
+        f"{attempt['attempt']}: {attempt['error']}" for attempt in handoff["attempts"] if attempt["error"]
+    )
+    tries = f"{handoff['retry_count'] + 1} of {handoff['max_retries'] + 1}"
     return [
-        ("id", found["id"]),
-        ("status", found["status"]),
-        ("reason", found["reason"]),
-        ("from", found["from_agent_id"] or found["creator"]),
-        ("to", found["to_agent_id"]),
-        ("form", found["form"]),
-        ("type", work["type"]),
-        ("what", work["description"]),
-        ("input", given),
-        ("way", " → ".join([*(one["agent"] for one in found["chain"]), found["to_agent_id"]])),
+        *out.pick(handoff, "id", "status", "reason"),
+        ("from", handoff["from_agent_id"] or handoff["creator"]),
+        *out.pick(handoff, to="to_agent_id", form="form"),
+        *out.pick(work, "type", what="description"),
+        ("input", format_value(work["input"])),
+        ("way", " → ".join([*(link["agent"] for link in handoff["chain"]), handoff["to_agent_id"]])),
         ("refused by", refusals),
-        ("answer", output(found)),
-        ("late", late(found)),
-        ("task", found["task_id"]),
-        ("out of task", found["source_task"]),
-        ("retry of", found["retry_of"]),
-        ("messages", len(found["context"]["messages"]) or None),
-        ("tries", f"{found['retry_count'] + 1} of {found['max_retries'] + 1}" if found["task_id"] else None),
-        ("failed tries", failures if found["retry_count"] else None),
-        ("asked by", found["creator"]),
-        ("created", local(found["created_at"])),
-        ("accepted", local(found["accepted_at"]) if found["accepted_at"] else None),
-        ("ended", local(found["completed_at"]) if found["completed_at"] else None),
-        ("took", took(found) if found["completed_at"] else None),
-        ("deadline", local(found["deadline_at"])),
+        ("answer", format_output(handoff)),
+        ("late", format_late(handoff)),
+        *out.pick(handoff, task="task_id", out_of_task="source_task", retry_of="retry_of"),
+        ("messages", len(handoff["context"]["messages"]) or None),
+        ("tries", tries if handoff["task_id"] else None),
+        ("failed tries", failures if handoff["retry_count"] else None),
+        *out.pick(handoff, asked_by="creator", created="created_at", accepted="accepted_at", ended="completed_at"),
+        ("took", format_took(handoff, "")),
+        *out.pick(handoff, deadline="deadline_at"),
     ]

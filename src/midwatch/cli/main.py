@@ -1,4 +1,4 @@
-"""The command `midwatch`. Exit status: 0 done, 1 failed, else the `exit_status` of the error (see docs/cli.md)."""
+"""The program `midwatch`. Exit status: 0 done, 1 failed, else the `exit_status` of the error (see docs/cli.md)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from copy import copy
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from midwatch.base.errors import MidwatchError
 from midwatch.base.version import __version__
@@ -29,7 +30,6 @@ from midwatch.cli import (
     handoff,
     open,
     rules,
-    run,
     server,
     sessions,
     status,
@@ -40,9 +40,9 @@ from midwatch.cli import (
     worker,
     worktrees,
 )
+from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import home_path
-from midwatch.cli.options import AsJson
-from midwatch.cli.output import clean, emit, note, say
+from midwatch.cli.output import clean, note, say
 
 UNEXPECTED = 70
 
@@ -57,72 +57,62 @@ app = typer.Typer(
 
 
 @app.callback()
-def start(
-    ctx: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
-) -> None:
+def start(ctx: typer.Context, version: Annotated[bool, Option("--version", help="Print the version.")] = False) -> None:
     if version:
-        say(installed())
+        say(find_version())
     elif ctx.invoked_subcommand is None:
         say(ctx.get_help())
 
 
-for command in (
-    server.up, server.down, worker.worker, run.run, tasks.submit, tasks.tasks, tasks.show, status.status, tasks.result,
-    tasks.cancel, tasks.retry, chat.chat, sessions.sessions, attach.attach, worktrees.worktrees, events.events,
-    approvals.approvals, approvals.approval, approvals.approve, approvals.deny, deliveries.deliveries,
-    deliveries.redeliver, usage.usage, open.open, cluster.cluster, watchdog.watchdog, doctor.doctor, backup.backup,
-    backup.restore, backup.migrate,
-):  # fmt: skip
-    app.command()(command)
-
-
-app.add_typer(agents.app, name="agents")
-app.add_typer(sessions.app, name="session")
-app.add_typer(agentapi.app, name="agentapi")
-app.add_typer(worktrees.app, name="worktree")
-app.add_typer(token.app, name="token")
-app.add_typer(automation.app, name="automation")
-app.add_typer(goal.app, name="goal")
-app.add_typer(handoff.app, name="handoff")
-app.add_typer(rules.app, name="rules")
-
-
-@app.command("version")
-def show_version(as_json: AsJson = False) -> None:
+@command()
+async def version() -> Reply:
     """Print the version."""
-    if as_json:
-        emit({"version": installed()})
-    else:
-        say(installed())
+    return Reply({"version": find_version()}, find_version())
 
 
-def installed() -> str:
-    """The version of the installed package."""
+for function in (
+    server.up, server.down, worker.worker, tasks.run, tasks.submit, tasks.tasks, tasks.show, status.status,
+    tasks.result, tasks.cancel, tasks.retry, chat.chat, sessions.sessions, attach.attach, worktrees.worktrees,
+    events.events, approvals.approvals, approvals.approval, approvals.approve, approvals.deny, deliveries.deliveries,
+    deliveries.redeliver, usage.usage, open.open, cluster.cluster, watchdog.watchdog, doctor.doctor, backup.backup,
+    backup.restore, backup.migrate, version,
+):  # fmt: skip
+    app.command()(function)
+
+for name, group in (
+    ("agents", agents.app), ("session", sessions.app), ("agentapi", agentapi.app), ("worktree", worktrees.app),
+    ("token", token.app), ("automation", automation.app), ("goal", goal.app), ("handoff", handoff.app),
+    ("rules", rules.app),
+):  # fmt: skip
+    app.add_typer(group, name=name)
+
+
+def find_version() -> str:
+    """Return the version of the installed package."""
     return __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
-    said = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a text file, unless somebody replaced it
-    sys.exit(outcome(said))
+    sys.exit(execute(list(sys.argv[1:] if arguments is None else arguments)))
 
 
-def outcome(arguments: list[str]) -> int:
-    """Run one command; an error becomes one line and an exit status, never a traceback."""
+def execute(arguments: list[str]) -> int:
+    """Run one command and return its exit status. An error becomes one line, never a traceback."""
     as_json = "--json" in arguments
     try:
-        asked = typer.main.get_command(asked_for(arguments))
-        ended = asked.main(arguments, prog_name="midwatch", standalone_mode=False)
+        line = typer.main.get_command(select_command(arguments))
+        status = line.main(arguments, prog_name="midwatch", standalone_mode=False)
         sys.stdout.flush()
     except MidwatchError as error:
-        failed(error.code, str(error), as_json)
+        report_error(error.code, str(error), as_json)
         return error.exit_status
     except typer.TyperException as error:
-        told = error.format_message().replace("Value error, ", "").rstrip(".")
-        asked_by = getattr(getattr(error, "ctx", None), "command_path", "midwatch")
-        failed("usage", f"{told}; see `{asked_by} --help`.", as_json)
+        message = error.format_message().replace("Value error, ", "").rstrip(".")
+        path = getattr(getattr(error, "ctx", None), "command_path", "midwatch")
+        report_error("usage", f"{message}; see `{path} --help`.", as_json)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return 130
@@ -130,12 +120,12 @@ def outcome(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the last flush is silent, too
         return 1
     except Exception as error:
-        return unexpected(error, as_json)
-    return ended if isinstance(ended, int) else 0
+        return report_unexpected(error, as_json)
+    return status if isinstance(status, int) else 0
 
 
-def asked_for(arguments: list[str]) -> typer.Typer:
-    """The command line with the named command alone: to read the options of all takes longer than many of them run."""
+def select_command(arguments: list[str]) -> typer.Typer:
+    """Return the command line with only the named command, since reading the options of all takes long."""
     name = typer.main.get_command_name
     known = {info.name or name(getattr(info.callback, "__name__", "")): info for info in app.registered_commands}
     groups = {info.name: info for info in app.registered_groups}
@@ -148,8 +138,8 @@ def asked_for(arguments: list[str]) -> typer.Typer:
     return alone
 
 
-def failed(code: str, message: str, as_json: bool) -> None:
-    """Tell an error, on standard error in both forms."""
+def report_error(code: str, message: str, as_json: bool) -> None:
+    """Print an error on standard error, with `as_json` as JSON."""
     if as_json:
         import json
 
@@ -158,8 +148,8 @@ def failed(code: str, message: str, as_json: bool) -> None:
         note(f"midwatch: {' '.join(clean(message).split())}")
 
 
-def unexpected(error: Exception, as_json: bool) -> int:
-    """A mistake of ours: one line, the details in the log."""
+def report_unexpected(error: Exception, as_json: bool) -> int:
+    """Report a bug of midwatch in one line, with the details in the log."""
     if os.environ.get("MIDWATCH_DEBUG"):
         traceback.print_exc()
         return UNEXPECTED
@@ -170,7 +160,7 @@ def unexpected(error: Exception, as_json: bool) -> int:
         where = f"details are in {log}"
     except OSError:
         where = "set MIDWATCH_DEBUG=1 to see details"
-    failed("unexpected", f"unexpected error, {type(error).__name__}: {error}; {where}.", as_json)
+    report_error("unexpected", f"unexpected error, {type(error).__name__}: {error}; {where}.", as_json)
     return UNEXPECTED
 
 

@@ -1,4 +1,4 @@
-"""Command `open`: the web console in a browser."""
+"""Command `open`: open the web console in a browser."""
 
 from __future__ import annotations
 
@@ -8,42 +8,36 @@ import sys
 import webbrowser
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from midwatch.base.errors import NotRunning
-from midwatch.cli.connection import connect, elsewhere, live_server, run
-from midwatch.cli.options import AsJson
-from midwatch.cli.output import emit, note, say
+from midwatch.cli.command import Reply, command
+from midwatch.cli.connection import connect, find_remote_server, find_server
+from midwatch.cli.output import note, say
 
 NO_SERVER = "the web console needs a server, and none runs here; start one with `midwatch up`."
 
 
-def open(
-    print_only: Annotated[bool, typer.Option("--print", help="Only print the address.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Open the web console, signed in. The address works once, within ten minutes."""
-
-    async def act() -> None:
-        if elsewhere() is None and live_server() is None:
+@command()
+async def open(
+    print_only: Annotated[bool, Option("--print", help="Only print the link.")] = False,
+) -> Reply:
+    """Open the web console, signed in. The link works once, within ten minutes."""
+    if find_remote_server() is None and find_server() is None:
+        raise NotRunning(NO_SERVER)
+    async with connect() as desk:
+        if desk.runtime is not None:
             raise NotRunning(NO_SERVER)
-        async with connect() as desk:
-            if desk.runtime is not None:
-                raise NotRunning(NO_SERVER)
-            made = await desk.client.link()
-        if as_json:
-            emit(made)
-        else:
-            say(made["url"])
-            note("It signs one browser in, once, within ten minutes.")
-        if not print_only and not as_json:
-            show(made["url"])
-
-    run(act())
+        link = await desk.client.link()
+    return Reply(link, lambda: show_link(link["url"], print_only))
 
 
-def show(url: str) -> None:
-    """Open a browser, where there is a screen for one; a browser in the terminal would be in the way."""
+def show_link(url: str, print_only: bool) -> None:
+    """Print the address and open a browser, if there is a screen. A browser inside the terminal would be in the way."""
+    say(url)
+    note("It signs one browser in, once, within ten minutes.")
+    if print_only:
+        return
     if sys.platform == "linux" and not any(os.environ.get(n) for n in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")):
         return
     with contextlib.suppress(Exception):

@@ -1,39 +1,118 @@
-"""Options that several commands share."""
+"""Arguments and options that several commands share, and all those that describe a task, an automation or a goal."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
+
+from midwatch.cli.inputs import read_prompt
 
 ApprovalStatus = Literal["pending", "granted", "denied", "expired", "all"]
+AutomationStatus = Literal["active", "paused", "deleted", "all"]
+GoalStatus = Literal["waiting_for_session", "active", "paused", "complete", "timeout", "all"]
+MissedRule = Literal["skip", "once", "once_within"]
+ManageMode = Literal["creator_only", "scope_all"]
 
-Db = Annotated[str | None, typer.Option("--db", metavar="URL", help="Shared PostgreSQL. Default: the setting db.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-TaskId = Annotated[str, typer.Argument(metavar="ID", help="Id of the task.")]
-ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="Id of the question.")]
-Prompt = Annotated[str, typer.Argument(metavar="PROMPT", help="What the agent should do; - reads standard input.")]
-AgentName = Annotated[str | None, typer.Option("--agent", "-a", help="Who does it. Default: the configured one.")]
-Workdir = Annotated[str, typer.Option("--workdir", help="Where the agent works. Default: the current directory.")]
-Worktree = Annotated[
-    bool,
-    typer.Option("--worktree", help="Work in a git worktree and branch of its own, made from the directory's HEAD."),
+OWN_GOAL = "MIDWATCH_GOAL"
+"""The variable in an agent's environment that names the goal it works on."""
+
+# -- every command -----------------------------------------------------------------------------------------------------
+
+AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
+Db = Annotated[str | None, Option("--db", metavar="URL", help="URL of a shared PostgreSQL. Default: the setting db.")]
+
+# -- ids ---------------------------------------------------------------------------------------------------------------
+
+TaskId = Annotated[str, Argument(metavar="ID", help="Id of the task.")]
+ApprovalId = Annotated[str, Argument(metavar="ID", help="Id of the question.")]
+AutomationId = Annotated[str, Argument(metavar="ID", help="Id of the automation.")]
+GoalId = Annotated[str, Argument(metavar="ID", help="Id of the goal.")]
+OptionalGoalId = Annotated[
+    str | None, Argument(metavar="[ID]", help=f"Id of the goal. Default: ${OWN_GOAL}, set for agents.")
 ]
-ShareWorkdir = Annotated[
-    bool, typer.Option("--share-workdir", help="Work beside other tasks in the directory, even where both may write.")
+
+# -- lists -------------------------------------------------------------------------------------------------------------
+
+Limit = Annotated[int, Option("--limit", "-n", min=1, max=500, help="Maximum number of results.")]
+ShortLimit = Annotated[int, Option("--limit", "-n", min=1, max=200, help="Maximum number of results.")]
+Statuses = Annotated[list[str] | None, Option("--status", "-s", help="Only with this status. Repeatable.")]
+OfAgent = Annotated[str | None, Option("--agent", "-a", help="Only for this agent.")]
+OfTask = Annotated[str | None, Option("--task", "-t", metavar="ID", help="Only for this task.")]
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+Prompt = Annotated[
+    str, Argument(metavar="PROMPT", help="Instructions for the agent; - reads standard input.", callback=read_prompt)
 ]
-Timeout = Annotated[str | None, typer.Option("--timeout", help="Longest it may work: 90s, 10m, 1h30m.")]
+AgentName = Annotated[str | None, Option("--agent", "-a", help="Agent to use. Default: the setting default_agent.")]
+Workdir = Annotated[str, Option("--workdir", help="Directory to work in. Default: the current directory.")]
+Worktree = Annotated[bool, Option("--worktree", help="Work in a new git worktree and branch, made from HEAD.")]
+ShareWorkdir = Annotated[bool, Option("--share-workdir", help="Run beside other tasks in the same directory.")]
+Timeout = Annotated[str | None, Option("--timeout", help="Time limit: 90s, 10m, 1h30m.")]
 BudgetText = Annotated[
-    str | None,
-    typer.Option("--budget", metavar="LIMITS", help="What it may spend: tokens=200000,usd=1.5,steps=30,seconds=10m."),
+    str | None, Option("--budget", metavar="LIMITS", help="Limits: tokens=200000,usd=1.5,steps=30,seconds=10m.")
 ]
-Priority = Annotated[int, typer.Option("--priority", help="-100 to 100, higher first.")]
-Delay = Annotated[str | None, typer.Option("--delay", help="Wait this long before it starts.")]
-Key = Annotated[str | None, typer.Option("--key", help="Idempotency key: the same key and wishes make one task.")]
-Route = Annotated[str | None, typer.Option("--route", help="Where notices go: channel or channel:target.")]
-SessionKey = Annotated[str | None, typer.Option("--session", help="Conversation to run in. Default: its own.")]
-OriginChannel = Annotated[str | None, typer.Option("--origin-channel", help="Channel it was asked on.")]
-OriginSession = Annotated[str | None, typer.Option("--origin-session", help="Conversation it was asked from.")]
-OnCrash = Annotated[
-    str | None, typer.Option("--on-crash", help="When its process dies: resume, rerun or fail. Default: the agent's.")
+Priority = Annotated[int, Option("--priority", help="From -100 to 100; higher runs first.")]
+Delay = Annotated[str | None, Option("--delay", help="Wait this long before starting: 90s, 10m.")]
+Key = Annotated[str | None, Option("--key", help="Idempotency key: the same key and options create one task.")]
+Route = Annotated[str | None, Option("--route", help="Where to send notices: channel or channel:target.")]
+SessionKey = Annotated[str | None, Option("--session", help="Session to run in. Default: a new one.")]
+OriginChannel = Annotated[str | None, Option("--origin-channel", help="Channel that the request came from.")]
+OriginSession = Annotated[str | None, Option("--origin-session", help="Session that the request came from.")]
+OnCrash = Annotated[str | None, Option("--on-crash", help="After a crash: resume, rerun or fail.")]
+
+# -- automations -------------------------------------------------------------------------------------------------------
+
+Cron = Annotated[str | None, Option("--cron", metavar="EXPR", help="Cron expression, such as '0 9 * * 1-5' or @daily.")]
+Every = Annotated[str | None, Option("--every", metavar="DURATION", help="Interval: 90m, 24h, 7d.")]
+At = Annotated[str | None, Option("--at", metavar="TIME", help="Run once: 2026-03-29T09:00, in 20m, 09:00, fri 09:00.")]
+Zone = Annotated[str | None, Option("--tz", metavar="ZONE", help="IANA time zone. Default: this machine's.")]
+NewZone = Annotated[str | None, Option("--tz", metavar="ZONE", help="IANA time zone. Default: unchanged.")]
+NewPrompt = Annotated[
+    str | None, Option("--prompt", help="New instructions; - reads standard input.", callback=read_prompt)
 ]
+NewAgent = Annotated[str | None, Option("--agent", "-a", help="Agent to use.")]
+Title = Annotated[str | None, Option("--title", help="Title. Default: the prompt.")]
+MaxRuns = Annotated[int | None, Option("--max-runs", min=0, help="Pause after this many runs; 0 for no limit.")]
+Fresh = Annotated[bool, Option("--fresh", help="Start each run in a new session.")]
+NewFresh = Annotated[bool | None, Option("--fresh/--no-fresh", help="Start each run in a new session, or not.")]
+WorktreePerRun = Annotated[bool, Option("--worktree", help="Start each run in a new git worktree and session.")]
+NewWorktreePerRun = Annotated[
+    bool | None, Option("--worktree/--no-worktree", help="Start each run in a new git worktree, or not.")
+]
+Jitter = Annotated[str | None, Option("--jitter", metavar="DURATION", help="Spread the starts over this much time.")]
+Missed = Annotated[MissedRule | None, Option("--missed", help="Missed runs: skip them, or run once for all.")]
+MissedWindow = Annotated[
+    str | None, Option("--missed-window", metavar="DURATION", help="For once_within: how late it may start.")
+]
+Quiet = Annotated[str | None, Option("--quiet", metavar="TOKEN", help="Do not deliver an answer that is only this.")]
+Policy = Annotated[str | None, Option("--approvals", metavar="JSON", help="What runs may do without asking.")]
+SessionWorkdir = Annotated[
+    str | None, Option("--workdir", help="Directory. Default: the session's, else the current one.")
+]
+NewWorkdir = Annotated[str | None, Option("--workdir", help="Directory to work in.")]
+Tags = Annotated[list[str] | None, Option("--tag", help="Tag to find it by. Repeatable.")]
+Manage = Annotated[ManageMode | None, Option("--manage-mode", help="Who may change it, besides owners.")]
+Paused = Annotated[bool, Option("--paused", help="Create it paused.")]
+Revision = Annotated[int | None, Option("--revision", help="Change it only if it is at this revision.")]
+
+# -- goals -------------------------------------------------------------------------------------------------------------
+
+Objective = Annotated[
+    str, Argument(metavar="OBJECTIVE", help="What to achieve; - reads standard input.", callback=read_prompt)
+]
+NewObjective = Annotated[
+    str | None, Option("--objective", help="New objective; - reads standard input.", callback=read_prompt)
+]
+Deadline = Annotated[
+    str | None, Option("--deadline", metavar="TIME", help="Deadline: in 48h, tomorrow 09:00, 2026-03-29T09:00.")
+]
+DeadlineZone = Annotated[
+    str | None, Option("--tz", metavar="ZONE", help="Zone of --deadline. Default: this machine's.")
+]
+Verifier = Annotated[str | None, Option("--verifier", help="Agent that must confirm that the goal is complete.")]
+MaxSteps = Annotated[int | None, Option("--max-steps", min=0, help="Pause after this many steps; 0 for no limit.")]
+MaxTokens = Annotated[int | None, Option("--max-tokens", min=0, help="Pause after this many tokens; 0 for no limit.")]
+MaxUsd = Annotated[float | None, Option("--max-usd", min=0, help="Pause after this many dollars; 0 for no limit.")]
+MaxTime = Annotated[str | None, Option("--max-time", metavar="DURATION", help="Pause after this much work: 90m, 24h.")]

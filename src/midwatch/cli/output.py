@@ -1,11 +1,11 @@
-"""How the command line speaks: plain aligned text for people, JSON for programs."""
+"""Plain aligned text for people, JSON for programs."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -16,114 +16,147 @@ STATUS_COLOUR = {
     "closed": "dim", "lost": "red", "completed": "green", "in_progress": "blue", "rejected": "red", "expired": "red",
     "accepted": "blue",
 }  # fmt: skip
-SHOWN = 60
+CELL_LENGTH = 60
+BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that change the direction of the text after them."""
+
+Field = tuple[str, object]
 
 
 def say(text: str = "") -> None:
-    """A line for people, on standard output."""
+    """Print a line for people on standard output."""
     print(text)
 
 
 def note(text: str) -> None:
-    """A line that is not the result: on standard error."""
+    """Print a line that is not part of the result on standard error."""
     print(text, file=sys.stderr)
 
 
 def emit(content: Any) -> None:
-    """One JSON object on a line of its own."""
+    """Print one JSON object on a line of its own."""
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     print(json.dumps(content, ensure_ascii=not utf8, default=str))
 
 
-def coloured(stream: TextIO | None = None) -> bool:
-    """Whether colour is welcome there."""
-    stream = stream or sys.stdout
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
 def paint(text: str, colour: str | None, stream: TextIO | None = None) -> str:
-    """`text` in a colour, where colour is welcome."""
-    if not colour or not coloured(stream):
-        return text
-    return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
+    """Return `text` in a colour if the stream is a terminal with colours."""
+    stream = stream or sys.stdout
+    plain = not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return text if plain or not colour else f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Aligned columns; statuses are coloured."""
-    cells = [[line(value) for value in row] for row in rows]
+def paint_status(text: str, status: str) -> str:
+    """Return `text` in the colour of a status, if it has one."""
+    return paint(text, STATUS_COLOUR.get(status))
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]], empty: str = "") -> str:
+    """Return rows in aligned columns with coloured statuses, or `empty` if there are none."""
+    if not rows and empty:
+        return empty
+    cells = [[shorten(value) for value in row] for row in rows]
     widths = [max(len(text) for text in column) for column in zip(headers, *cells, strict=True)]
-    say("  ".join(name.ljust(width) for name, width in zip(headers, widths, strict=True)).rstrip())
+    lines = ["  ".join(name.ljust(width) for name, width in zip(headers, widths, strict=True)).rstrip()]
     for row in cells:
-        padded = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
-        shown = [paint(pad, STATUS_COLOUR.get(text)) for pad, text in zip(padded, row, strict=True)]
-        say("  ".join(shown).rstrip())
+        padded = (paint_status(text.ljust(width), text) for text, width in zip(row, widths, strict=True))
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
 
 
-def fields(pairs: Sequence[tuple[str, object]]) -> None:
-    """Names and values, one pair a line; what is not known is left out."""
-    known = [(name, value) for name, value in pairs if value not in (None, "")]
+def fields(pairs: Sequence[Field]) -> str:
+    """Return names and values, one pair a line, without unknown values."""
+    known = [(name, clean(str(value))) for name, value in pairs if value not in (None, "")]
     width = max((len(name) for name, _ in known), default=0)
-    for name, value in known:
-        text = clean(str(value)).replace("\n", "\n" + " " * (width + 2))
-        say(f"{name.ljust(width)}  {paint(text, STATUS_COLOUR.get(text))}")
+    indented = "\n" + " " * (width + 2)
+    return "\n".join(f"{name.ljust(width)}  {paint_status(text, text)}".replace("\n", indented) for name, text in known)
+
+
+def pick(record: Mapping[str, Any], *names: str, **renamed: str) -> list[Field]:
+    """Return values of a record as fields with the same or other names. Times are local, and left out if unknown."""
+    labels = {name: name for name in names} | renamed
+    return [
+        (label.replace("_", " "), format_time(record[name], "") if name.endswith("_at") else record[name])
+        for label, name in labels.items()
+    ]
+
+
+def values(record: Mapping[str, object], *names: str) -> list[object]:
+    """Return values of a record as cells of a row."""
+    return [record[name] for name in names]
+
+
+def join(*parts: str | None) -> str:
+    """Return texts below each other, without those that are None."""
+    return "\n".join(part for part in parts if part is not None)
 
 
 def clean(text: str) -> str:
-    """`text` without control characters, so that what an agent wrote cannot command the terminal or reverse a line."""
+    """Return `text` without control characters: an agent may have written it, and they could command the terminal."""
     return "".join(
         char for char in text if char in "\n\t" or ((char.isprintable() or ord(char) > 0x9F) and char not in BIDI)
     )
 
 
-BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Characters that change the direction of what follows."""
+def clean_for_terminal(text: str) -> str:
+    """Return `text` cleaned if standard output is a terminal, else as it is."""
+    return clean(text) if sys.stdout.isatty() else text
 
 
-def line(value: object, length: int = SHOWN) -> str:
-    """`value` on one line of bounded length."""
+def shorten(value: object, length: int = CELL_LENGTH) -> str:
+    """Return `value` on one line of at most `length` characters."""
     text = " ".join(clean(str("-" if value is None else value)).split())
     return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
 
-def changes(files: int | None, added: int | None, removed: int | None) -> str:
-    """How much was changed."""
+def format_json(value: object) -> str:
+    """Return a value as one line of JSON."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def format_changes(files: int | None, added: int | None, removed: int | None) -> str:
+    """Return how many files and lines of a worktree changed."""
     if files is None:
         return "not known"
     return f"{files} file{'' if files == 1 else 's'} +{added} -{removed}" if files else "no changes"
 
 
-def next_steps(worktree_id: str) -> str:
-    """What a person may do with a worktree."""
+def suggest_merge(worktree_id: str) -> str:
+    """Return the commands that show and merge a worktree."""
     return f"Then: midwatch worktree diff {worktree_id} | midwatch worktree merge {worktree_id}"
 
 
-def local(moment: str | None) -> str:
-    """A time of the interface as local time for people."""
+def format_time(moment: str | None, missing: str = "-") -> str:
+    """Return a time of the interface as local time."""
+    return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else missing
+
+
+def format_age(moment: str | None) -> str:
+    """Return how long ago a time of the interface was, such as 5m."""
     if not moment:
         return "-"
-    return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return format_duration(max(0.0, (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()))
 
 
-def age(moment: str | None) -> str:
-    """How long ago a time of the interface was, such as 5m."""
-    if not moment:
-        return "-"
-    gone = (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()
-    return span(max(0.0, gone))
+def measure(begin: str | None, end: str | None) -> float | None:
+    """Return the seconds between two times of the interface, or None if one of them is unknown."""
+    if not begin or not end:
+        return None
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
 
 
-def span(duration: float | None) -> str:
-    """Seconds as people say it: 0.4s, 12s, 5m, 3h, 2d."""
+def format_duration(duration: float | None, missing: str = "-") -> str:
+    """Return seconds as people write them: 0.4s, 12s, 5m, 3h, 2d."""
     if duration is None:
-        return "-"
+        return missing
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if duration >= 2 * size:
             return f"{duration / size:.0f}{unit}"
     return f"{duration:.0f}s" if duration >= 10 else f"{duration:.1f}s"
 
 
-def money(dollars: float | None) -> str:
-    """Dollars, with what small sums need."""
+def format_money(dollars: float | None) -> str:
+    """Return dollars, with four decimals below one dollar."""
     if dollars is None:
         return "-"
     return f"${dollars:.2f}" if dollars >= 1 or not dollars else f"${dollars:.4f}"

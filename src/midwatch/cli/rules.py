@@ -1,66 +1,43 @@
-"""Commands of rules: what answers for always have made."""
+"""Commands of rules: list and revoke rules that answers have made."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from midwatch.cli.connection import connect, run
-from midwatch.cli.options import AsJson
-from midwatch.cli.output import age, emit, line, say, table
+from midwatch.cli.command import Reply, command
+from midwatch.cli.connection import Desk
+from midwatch.cli.output import format_age, shorten, table
 
-TEXT_SHOWN = 100
+RULE_LENGTH = 100
+HEADERS = ("ID", "EFFECT", "AGENT", "AGE", "BY", "RULE")
 
 app = typer.Typer(help="List and revoke rules that answer agents' questions.", invoke_without_command=True)
 
 
-@app.callback()
-def rules(
-    ctx: typer.Context,
-    revoked: Annotated[bool, typer.Option("--all", help="Also those that were revoked.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List the rules that answers with --always have made. Those of the settings are in midwatch.toml."""
-    if ctx.invoked_subcommand is not None:
-        return
-
-    async def act() -> None:
-        async with connect() as desk:
-            found = await desk.client.rules(all=revoked)
-        if as_json:
-            emit({"rules": found})
-        elif not found:
-            say("No rules. Make one by answering a question: midwatch approve ID --always")
-        else:
-            rows = [
-                (
-                    r["id"],
-                    r["effect"] if r["revoked_at"] is None else f"was {r['effect']}",
-                    r["agent"],
-                    age(r["created_at"]),
-                    r["created_by"],
-                    line(r["text"], TEXT_SHOWN),
-                )
-                for r in found
-            ]
-            table(("ID", "EFFECT", "AGENT", "AGE", "BY", "RULE"), rows)
-
-    run(act())
+@command(app, default=True)
+async def rules(desk: Desk, revoked: Annotated[bool, Option("--all", help="Include revoked rules.")] = False) -> Reply:
+    """List the rules made by answers with --always. Rules of the settings are in midwatch.toml."""
+    known = await desk.client.rules(all=revoked)
+    rows = [
+        (
+            rule["id"],
+            rule["effect"] if rule["revoked_at"] is None else f"was {rule['effect']}",
+            rule["agent"],
+            format_age(rule["created_at"]),
+            rule["created_by"],
+            shorten(rule["text"], RULE_LENGTH),
+        )
+        for rule in known
+    ]
+    empty = "No rules. Make one by answering a question: midwatch approve ID --always"
+    return Reply({"rules": known}, table(HEADERS, rows, empty))
 
 
-@app.command()
-def revoke(
-    rule_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the rule.")], as_json: AsJson = False
-) -> None:
-    """Have a rule hold no more; the question is asked again."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            gone = await desk.client.revoke_rule(rule_id)
-        if as_json:
-            emit(gone)
-        else:
-            say(f"{gone['id']} revoked: {gone['text']}")
-
-    run(act())
+@command(app)
+async def revoke(desk: Desk, rule_id: Annotated[str, Argument(metavar="ID", help="Id of the rule.")]) -> Reply:
+    """Revoke a rule. Its question will be asked again."""
+    rule = await desk.client.revoke_rule(rule_id)
+    return Reply(rule, f"{rule['id']} revoked: {rule['text']}")

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from midwatch.base.errors import AlreadyRunning, HomeUnusable, MidwatchError, NotRunning
-from midwatch.cli.connection import answers, home_path, live_server, run, settings
+from midwatch.cli.command import Reply, command
+from midwatch.cli.connection import find_server, home_path, is_answering, load_settings
 from midwatch.cli.options import AsJson, Db
-from midwatch.cli.output import emit, note, say
+from midwatch.cli.output import join, note
 
 if TYPE_CHECKING:
     from midwatch.base.home import Home, ServerInfo
@@ -28,102 +30,108 @@ if TYPE_CHECKING:
 UP_SECONDS = 30.0
 DOWN_SECONDS = 30.0
 EXIT_SECONDS = 2.0
-"""How long the process may take to exit after it has let go of the home."""
-LOOK_SECONDS = 0.05
-LARGEST_LOG = 10_000_000
+"""How long the process may take to exit after it has released the home."""
+POLL_SECONDS = 0.05
+MAX_LOG_BYTES = 10_000_000
 
-Port = Annotated[int | None, typer.Option("--port", help="Port to listen on; 0 takes a free one.", min=0, max=65535)]
-Expose = Annotated[bool, typer.Option("--expose", help="Let other machines reach it: listen on all addresses.")]
-Detach = Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")]
+Port = Annotated[int | None, Option("--port", help="Port to listen on; 0 takes a free one.", min=0, max=65535)]
+Expose = Annotated[bool, Option("--expose", help="Listen on all addresses, so that other machines can connect.")]
+Detach = Annotated[bool, Option("--detach", "-d", help="Run in the background.")]
 
 
 def up(
     port: Port = None, db: Db = None, expose: Expose = False, detach: Detach = False, as_json: AsJson = False
 ) -> None:
-    """Start the server: it runs tasks and answers requests until it is stopped."""
-    wished = settings(port=port, db=db, expose=expose or None)
+    """Start the server. It runs tasks and answers requests until it is stopped."""
+    settings = load_settings(port=port, db=db, expose=expose or None)
     if detach:
-        detached(wished, port, db, expose, as_json)
+        start_detached(settings, port, db, expose).print(as_json)
         return
     from midwatch.runtime.serve import serve
 
-    def started(info: ServerInfo, runtime: Runtime) -> None:
-        if as_json:
-            emit({**shown(info, wished), "home": str(runtime.home.path)})
-        else:
-            welcome(info, runtime)
+    def report_start(info: ServerInfo, runtime: Runtime) -> None:
+        reply = Reply(describe_server(info, settings, runtime.home), lambda: welcome(info, runtime))
+        reply.print(as_json)
         sys.stdout.flush()
 
-    serve(wished, started)
+    serve(settings, report_start)
 
 
-def welcome(info: ServerInfo, runtime: Runtime) -> None:
-    """What to do next."""
-    ready = [name for name, agent in runtime.agents.items() if not agent.describe().get("problem")]
-    say(f"midwatch {info.version} listens on {info.url}, home {runtime.home.path}")
-    if runtime.settings.db:
-        from midwatch.desk.shared_database import without_password
+def welcome(info: ServerInfo, runtime: Runtime) -> str:
+    """Return where the server is, and what to do next."""
+    from midwatch.desk.shared_database import without_password
 
-        say(f"Database: {without_password(runtime.settings.db)}")
-    say(f"Agents: {', '.join(sorted(ready)) or 'none'}")
+    ready = sorted(name for name, agent in runtime.agents.items() if not agent.describe().get("problem"))
+    database = runtime.settings.db
     program = "midwatch" if shutil.which("midwatch") else os.path.relpath(sys.argv[0])
-    tell_exposure(info, runtime.settings, program)
-    say("Next, in another terminal:")
-    say(f'  {program} run "hello" --agent {runtime.settings.default_agent}')
-    say(f"  {program} open          the console in the browser")
-    say(f"  {program} status        what runs and what needs attention")
-    say(f"  {program} events -f     everything as it happens")
-    say("Ctrl-C stops the server. Waiting tasks start at the next start; running ones follow their on_crash rule.")
+    return join(
+        f"midwatch {info.version} listens on {info.url}, home {runtime.home.path}",
+        f"Database: {without_password(database)}" if database else None,
+        f"Agents: {', '.join(ready) or 'none'}",
+        describe_exposure(info, runtime.settings, program),
+        "Next, in another terminal:",
+        f'  {program} run "hello" --agent {runtime.settings.default_agent}',
+        f"  {program} open          the console in the browser",
+        f"  {program} status        what runs and what needs attention",
+        f"  {program} events -f     everything as it happens",
+        "Ctrl-C stops the server. Waiting tasks start at the next start; running ones follow their on_crash rule.",
+    )
 
 
-def tell_exposure(info: ServerInfo, wished: Settings, program: str = "midwatch") -> None:
-    """Who else can reach the server, and what that means."""
-    if places := exposed_at(info, wished):
-        say(f"Exposed: others reach it at {', '.join(places)}; `{program} token create` lets one of them in.")
-        say("The traffic is not encrypted: put a proxy with TLS in front of it.")
+def describe_exposure(info: ServerInfo, settings: Settings, program: str = "midwatch") -> str | None:
+    """Return who else can reach the server, and what that means."""
+    if not (addresses := find_addresses(info, settings)):
+        return None
+    return join(
+        f"Exposed: others reach it at {', '.join(addresses)}; `{program} token create` lets one of them in.",
+        "The traffic is not encrypted: put a proxy with TLS in front of it.",
+    )
 
 
-def exposed_at(info: ServerInfo, wished: Settings) -> list[str]:
-    """Where other machines find the server."""
+def find_addresses(info: ServerInfo, settings: Settings) -> list[str]:
+    """Return the addresses where other machines reach the server."""
     from urllib.parse import urlsplit
 
     from midwatch.runtime.serve import reached_at
 
-    return reached_at(wished, urlsplit(info.url).port or 0) if wished.expose else []
+    return reached_at(settings, urlsplit(info.url).port or 0) if settings.expose else []
 
 
-def shown(info: ServerInfo, wished: Settings) -> dict[str, object]:
-    """Where a server is, as JSON."""
-    return {"url": info.url, "exposed_at": exposed_at(info, wished), "pid": info.pid, "version": info.version}
+def describe_server(info: ServerInfo, settings: Settings, home: Home) -> dict[str, object]:
+    """Return where a server is, as JSON."""
+    exposed_at = find_addresses(info, settings)
+    return {
+        "url": info.url, "exposed_at": exposed_at, "pid": info.pid, "version": info.version, "home": str(home.path),
+    }  # fmt: skip
 
 
-def detached(wished: Settings, port: int | None, db: str | None, expose: bool, as_json: bool) -> None:
+def start_detached(settings: Settings, port: int | None, db: str | None, expose: bool) -> Reply:
     """Start the server in the background and wait until it answers."""
     from midwatch.base.home import Home
 
     home = Home(home_path())
     home.prepare()
-    if other := live_server():
+    if other := find_server():
         raise AlreadyRunning(
             f"a midwatch server already serves {home.path} (pid {other.pid}, {other.url}); "
             "stop it with `midwatch down`, or set MIDWATCH_HOME."
         )
-    begun, child = spawn(home, port, db, expose)
-    info = run(awaited(home, child))
+    log_start, child = spawn(home, port, db, expose)
+    info = asyncio.run(wait_for_server(home, child))
     if info is None:
-        said = last_line(home.log_file, begun)
-        note(said if said.startswith("midwatch: ") else f"midwatch: the server did not start: {said}")
+        error = last_line(home.log_file, log_start)
+        note(error if error.startswith("midwatch: ") else f"midwatch: the server did not start: {error}")
         raise typer.Exit(child.returncode or 1)
-    if as_json:
-        emit({**shown(info, wished), "home": str(home.path)})
-    else:
-        say(f"midwatch {info.version} listens on {info.url} (pid {info.pid})")
-        tell_exposure(info, wished)
-        say(f"Log: {home.log_file}. Stop it with `midwatch down`.")
+    text = join(
+        f"midwatch {info.version} listens on {info.url} (pid {info.pid})",
+        describe_exposure(info, settings),
+        f"Log: {home.log_file}. Stop it with `midwatch down`.",
+    )
+    return Reply(describe_server(info, settings, home), text)
 
 
 def spawn(home: Home, port: int | None, db: str | None, expose: bool) -> tuple[int, subprocess.Popen[bytes]]:
-    """Start the server as a process of its own; returns where its part of the log begins."""
+    """Start the server as a process of its own. Return also where its part of the log begins."""
     command = [sys.executable, "-m", "midwatch.cli.main", "up"]
     env = {**os.environ, "MIDWATCH_DB": db} if db else None  # not an argument: everybody can read those
     if port is not None:
@@ -131,20 +139,20 @@ def spawn(home: Home, port: int | None, db: str | None, expose: bool) -> tuple[i
     if expose:
         command += ["--expose"]
     try:
-        if home.log_file.exists() and home.log_file.stat().st_size > LARGEST_LOG:
+        if home.log_file.exists() and home.log_file.stat().st_size > MAX_LOG_BYTES:
             home.log_file.replace(home.log_file.with_suffix(".log.1"))
         with home.log_file.open("ab") as log:
-            begun = log.tell()
+            log_start = log.tell()
             child = subprocess.Popen(
                 command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
     except OSError as problem:
         raise HomeUnusable(f"the log {home.log_file} cannot be written: {problem.strerror}.") from None
-    return begun, child
+    return log_start, child
 
 
-async def awaited(home: Home, child: subprocess.Popen[bytes]) -> ServerInfo | None:
-    """The server once it answers, or None when it has ended."""
+async def wait_for_server(home: Home, child: subprocess.Popen[bytes]) -> ServerInfo | None:
+    """Wait until the server answers; return None if it has ended."""
     from midwatch.client import Client
 
     deadline = time.monotonic() + UP_SECONDS
@@ -154,57 +162,54 @@ async def awaited(home: Home, child: subprocess.Popen[bytes]) -> ServerInfo | No
         info = home.server()
         if info is not None and info.pid == child.pid:
             async with Client(info.url, home.token()) as client:
-                if await answers(client):
+                if await is_answering(client):
                     return info
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
     raise NotRunning(f"the server (pid {child.pid}) does not answer after {UP_SECONDS:.0f} s; see {home.log_file}.")
 
 
-def last_line(log: Path, begun: int) -> str:
-    """What the server said last."""
+def last_line(log: Path, start: int) -> str:
+    """Return the last line of the log after a position."""
     with log.open("rb") as file:
-        file.seek(begun)
+        file.seek(start)
         lines = file.read().decode("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else f"it said nothing; see {log}."
 
 
-def down(as_json: AsJson = False) -> None:
-    """Stop the server. Running tasks are interrupted and go on at its next start."""
+@command()
+async def down() -> Reply:
+    """Stop the server. Running tasks are interrupted and continue at its next start."""
     from midwatch.base.home import Home
 
     home = Home(home_path())
-    server = live_server()
+    server = find_server()
     if server is None:
-        starting = home.lock("up").taken()
-        told = "it is just starting; try again" if starting else "nothing to stop"
-        raise NotRunning(f"no midwatch server answers for {home.path}; {told}.")
+        advice = "it is just starting; try again" if home.lock("up").taken() else "nothing to stop"
+        raise NotRunning(f"no midwatch server answers for {home.path}; {advice}.")
     try:
         os.kill(server.pid, signal.SIGTERM)
     except ProcessLookupError:
         pass  # it ended by itself
     except PermissionError:
         raise MidwatchError(f"the server (pid {server.pid}) belongs to another user; stop it as that user.") from None
-    if not gone(lambda: home.lock("up").taken(), DOWN_SECONDS):
+    if not await wait_while(lambda: home.lock("up").taken(), DOWN_SECONDS):
         raise MidwatchError(f"the server (pid {server.pid}) is still stopping its tasks; see {home.log_file}.")
-    gone(lambda: alive(server.pid), EXIT_SECONDS)
-    if as_json:
-        emit({"stopped": server.pid})
-    else:
-        say(f"Stopped the server (pid {server.pid}).")
+    await wait_while(lambda: is_alive(server.pid), EXIT_SECONDS)
+    return Reply({"stopped": server.pid}, f"Stopped the server (pid {server.pid}).")
 
 
-def gone(there: Callable[[], bool], patience: float) -> bool:
-    """Wait until something is no longer there; False when that takes too long."""
+async def wait_while(condition: Callable[[], bool], patience: float) -> bool:
+    """Wait while a condition holds; return False if that takes too long."""
     deadline = time.monotonic() + patience
-    while there():
+    while condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
     return True
 
 
-def alive(pid: int) -> bool:
-    """Whether there is such a process."""
+def is_alive(pid: int) -> bool:
+    """Return whether a process exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,19 +1,19 @@
-"""Commands of sessions: sessions, and session new, show, send, interrupt, close."""
+"""Commands of sessions: sessions, and session new, show, send, interrupt, restart, close."""
 
 from __future__ import annotations
 
-import os.path
-import sys
 from contextlib import suppress
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
 from midwatch.base.errors import NotFound
-from midwatch.cli.connection import connect, run
-from midwatch.cli.options import AgentName, AsJson, Key, Priority, Workdir, Worktree
-from midwatch.cli.output import age, changes, clean, emit, fields, line, local, next_steps, note, paint, say, table
+from midwatch.cli import output as out
+from midwatch.cli.command import Reply, command, group
+from midwatch.cli.connection import Desk
+from midwatch.cli.inputs import absolute_path, read_prompt
+from midwatch.cli.options import AgentName, AsJson, Key, Limit, Priority, Workdir, Worktree
+from midwatch.cli.watch import follow_task
 
 if TYPE_CHECKING:
     from midwatch.client import Client
@@ -21,255 +21,176 @@ if TYPE_CHECKING:
     from midwatch.wire.worktrees import WorktreeInfo
 
 PAGE = 500
+SendMode = Literal["after_turn", "interrupt", "after_tool"]
+HEADERS = ("KEY", "STATUS", "AGENT", "USED", "QUEUED", "TITLE")
 
-SessionName = Annotated[str, typer.Argument(metavar="KEY", help="Key of the session.")]
-Title = Annotated[str | None, typer.Option("--title", help="What it is about.")]
+SessionName = Annotated[str, Argument(metavar="KEY", help="Key of the session.")]
+SessionTitle = Annotated[str | None, Option("--title", help="Title.")]
 
 HEARD = {
     "after_turn": "{0} waits for its turn in {1}",
     "interrupt": "{0} hears it at its next step",
     "after_tool": "{0} hears it when its tool has returned",
 }
-"""What is said of a message, by when the agent hears it: with the task that answers, and the session."""
+"""When the agent hears a message, by mode: {0} is the task that answers, {1} the session."""
 
 
-class SendModes(StrEnum):
-    """When a busy agent is to hear a message."""
-
-    after_turn = "after_turn"
-    interrupt = "interrupt"
-    after_tool = "after_tool"
+app = group("Talk to an agent from a script: new, show, send, interrupt, restart, close.")
 
 
-app = typer.Typer(
-    help="Talk to an agent from a script: new, show, send, interrupt, close.", invoke_without_command=True
-)
+@command()
+async def sessions(
+    desk: Desk,
+    limit: Limit = 20,
+    before: Annotated[str | None, Option("--before", metavar="KEY", help="Only used before this session.")] = None,
+) -> Reply:
+    """List sessions, most recently used first."""
+    if before:
+        await desk.client.session(before)  # so that a mistyped key is an error, not an end
+    page = await desk.client.sessions(limit=limit, before=before)
+    rows = [
+        (
+            *out.values(session, "key", "status", "agent"),
+            out.format_age(session["updated_at"]),
+            session["queued"] or "-",
+            out.shorten(session["title"] or None),
+        )
+        for session in page["sessions"]
+    ]
+    more = f"More: midwatch sessions --before '{page['next']}'" if page["next"] else None
+    return Reply(page, out.join(out.table(HEADERS, rows, "No sessions. Begin one with `midwatch chat`."), more))
 
 
-@app.callback()
-def start(ctx: typer.Context) -> None:
-    if ctx.invoked_subcommand is None:
-        say(ctx.get_help())
-
-
-def sessions(
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most this many.")] = 20,
-    before: Annotated[str | None, typer.Option("--before", metavar="KEY", help="Only those used before it.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """List conversations, the most recently used first."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            if before:
-                await desk.client.session(before)  # so that a mistyped key is an error, not an end
-            page = await desk.client.sessions(limit=limit, before=before)
-        if as_json:
-            emit(page)
-            return
-        if not page["sessions"]:
-            say("No sessions. Begin one with `midwatch chat`.")
-            return
-        rows = [
-            (s["key"], s["status"], s["agent"], age(s["updated_at"]), s["queued"] or "-", line(s["title"] or None))
-            for s in page["sessions"]
-        ]
-        table(("KEY", "STATUS", "AGENT", "USED", "QUEUED", "TITLE"), rows)
-        if page["next"]:
-            say(f"More: midwatch sessions --before '{page['next']}'")
-
-    run(act())
-
-
-@app.command()
-def new(
+@command(app)
+async def new(
+    desk: Desk,
     agent: AgentName = None,
     workdir: Workdir = ".",
     worktree: Worktree = False,
-    title: Title = None,
-    key: Annotated[str | None, typer.Option("--key", help="Its key, such as chat:42. Default: a new one.")] = None,
-    prompt: Annotated[str | None, typer.Option("--prompt", help="What to say first in it.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Open a conversation, and print its key."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            made = await desk.client.create_session(
-                agent=agent, workdir=absolute(workdir), worktree=worktree, title=title, key=key, prompt=prompt
-            )
-        if as_json:
-            emit(made)
-        else:
-            say(made["key"])
-            note(f"It is with {made['agent']}. Speak: midwatch session send KEY TEXT | midwatch chat KEY")
-
-    run(act())
+    title: SessionTitle = None,
+    key: Annotated[str | None, Option("--key", help="Key, such as chat:42. Default: a new one.")] = None,
+    prompt: Annotated[str | None, Option("--prompt", help="First message.")] = None,
+) -> Reply:
+    """Open a session and print its key."""
+    session = await desk.client.create_session(
+        agent=agent, workdir=absolute_path(workdir), worktree=worktree, title=title, key=key, prompt=prompt
+    )
+    return Reply(session, lambda: print_key(session))
 
 
-@app.command()
-def show(
+def print_key(session: SessionInfo) -> None:
+    """Print the key of a new session, and on standard error what to do with it."""
+    out.say(session["key"])
+    out.note(f"It is with {session['agent']}. Speak: midwatch session send KEY TEXT | midwatch chat KEY")
+
+
+@command(app)
+async def show(
+    desk: Desk,
     key: SessionName,
-    after: Annotated[int, typer.Option("--after", min=0, help="Only messages after this number.")] = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Show a conversation and what was said in it."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            session = await desk.client.session(key)
-            messages = await said(desk.client, key, after)
-        if as_json:
-            emit({**session, "messages": messages})
-            return
-        fields(described(session))
-        for message in messages:
-            say()
-            written(message)
-
-    run(act())
+    after: Annotated[int, Option("--after", min=0, help="Only messages after this number.")] = 0,
+) -> Reply:
+    """Show a session and its messages."""
+    session = await desk.client.session(key)
+    messages = await read_messages(desk.client, key, after)
+    text = out.join(out.fields(describe_session(session)), *(f"\n{describe_message(message)}" for message in messages))
+    return Reply({**session, "messages": messages}, text)
 
 
-@app.command()
-def send(
+@command(app, work="wait")
+async def send(
+    desk: Desk,
     key: SessionName,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to say; - reads standard input.")],
-    wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Show the answer, and exit 0 only when it is one.")
-    ] = False,
+    text: Annotated[str, Argument(metavar="TEXT", help="Message; - reads standard input.", callback=read_prompt)],
+    wait: Annotated[bool, Option("--wait", "-w", help="Stream the answer until it is complete.")] = False,
     mode: Annotated[
-        SendModes, typer.Option("--mode", "-m", help="When a busy agent is to hear it.", show_default=True)
-    ] = SendModes.after_turn,
+        SendMode, Option("--mode", "-m", help="When a busy agent gets the message.", show_default=True)
+    ] = "after_turn",
     priority: Priority = 0,
     idempotency_key: Key = None,
     as_json: AsJson = False,
-) -> None:
-    """Say something in a conversation. While it is busy the message waits for its turn, or goes into it."""
-    from midwatch.cli.run import to_its_end
-    from midwatch.cli.tasks import prompt_text, told
-
-    whole = prompt_text(text)
-
-    async def act() -> int:
-        async with connect(work=wait) as desk:
-            task = await desk.client.send(
-                key, whole, mode=mode.value, priority=priority, idempotency_key=idempotency_key
-            )
-            if not wait:
-                told(task, as_json, HEARD[task["mode"]].format(task["id"], key))
-                if task["status"] == "pending" and not await desk.served():
-                    note("No server runs, so nobody answers yet; start one with `midwatch up`.")
-                return 0
-            return await to_its_end(desk, task["id"], as_json)
-
-    raise typer.Exit(run(act()))
+) -> Reply | int:
+    """Send a message to a session. If the agent is busy, --mode says when it gets the message."""
+    task = await desk.client.send(key, text, mode=mode, priority=priority, idempotency_key=idempotency_key)
+    if wait:
+        return await follow_task(desk, task["id"], as_json)
+    notice = await desk.warn_without_worker("nobody answers yet") if task["status"] == "pending" else None
+    return Reply(task, HEARD[task["mode"]].format(task["id"], key), notice)
 
 
-@app.command()
-def interrupt(
+@command(app)
+async def interrupt(
+    desk: Desk,
     key: SessionName,
-    stop: Annotated[bool, typer.Option("--stop", help="No more tools, and one closing answer.")] = False,
-    hint: Annotated[str | None, typer.Option("--hint", help="What the closing answer should be about.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Stop what runs in a conversation; what waits goes on."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            found = await desk.client.interrupt(key, "stop" if stop else "abort", hint=hint)
-        stopped, resume = found["interrupted"], found["resume"]
-        if as_json:
-            emit(found)
-        else:
-            how = "is asked to close" if stop else "is being stopped"
-            say(f"{stopped} {how}" if stopped else f"Nothing runs in {key}.")
-            if resume:
-                say(f"What it belongs to is paused; go on with: {resume}")
-
-    run(act())
+    stop: Annotated[bool, Option("--stop", help="Use no more tools and close with one answer.")] = False,
+    hint: Annotated[str | None, Option("--hint", help="What the closing answer should be about.")] = None,
+) -> Reply:
+    """Stop the running task of a session. Waiting messages still run."""
+    reply = await desk.client.interrupt(key, "stop" if stop else "abort", hint=hint)
+    task, resume = reply["interrupted"], reply["resume"]
+    text = out.join(
+        f"{task} {'is asked to close' if stop else 'is being stopped'}" if task else f"Nothing runs in {key}.",
+        f"What it belongs to is paused; go on with: {resume}" if resume else None,
+    )
+    return Reply(reply, text)
 
 
-@app.command()
-def restart(key: SessionName, as_json: AsJson = False) -> None:
-    """End the agent's process of a conversation; the next message begins a new one."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            found = await desk.client.restart_session(key)
-        if as_json:
-            emit(found)
-        else:
-            say(f"{key} starts anew with its next message; the conversation is taken up where its agent can.")
-
-    run(act())
+@command(app)
+async def restart(desk: Desk, key: SessionName) -> Reply:
+    """End the agent's process of a session. The next message starts a new one."""
+    session = await desk.client.restart_session(key)
+    text = f"{key} starts anew with its next message; the conversation is taken up where its agent can."
+    return Reply(session, text)
 
 
-@app.command()
-def close(key: SessionName, as_json: AsJson = False) -> None:
-    """Cancel what is open in a conversation and take no more messages."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            closed = await desk.client.close_session(key)
-            left = await kept(desk.client, closed)
-        if as_json:
-            emit(closed)
-            return
-        say(f"{closed['key']} is closed")
-        if left is not None:
-            figures = changes(left["files"], left["added"], left["removed"])
-            say(f"Its worktree {left['id']} is kept in {left['path']}, on {left['branch']}: {figures}")
-            say(next_steps(left["id"]))
-
-    run(act())
+@command(app)
+async def close(desk: Desk, key: SessionName) -> Reply:
+    """Close a session: cancel its open tasks and accept no more messages."""
+    session = await desk.client.close_session(key)
+    tree = await find_worktree(desk.client, session)
+    return Reply(session, out.join(f"{session['key']} is closed", describe_left(tree) if tree else None))
 
 
-async def kept(client: Client, session: SessionInfo) -> WorktreeInfo | None:
-    """The worktree a conversation leaves, if it has one that is there."""
+async def find_worktree(client: Client, session: SessionInfo) -> WorktreeInfo | None:
+    """Return the worktree that a closed conversation leaves."""
     if session["worktree"] is None:
         return None
     with suppress(NotFound):
-        found = await client.worktree(session["worktree"])
-        return found if found["status"] != "removed" else None
+        tree = await client.worktree(session["worktree"])
+        return tree if tree["status"] != "removed" else None
     return None
 
 
-def absolute(workdir: str) -> str:
-    """A directory as a server understands it."""
-    return os.path.abspath(os.path.expanduser(workdir))  # noqa: PTH100,PTH111 - symlinks stay
+def describe_left(tree: WorktreeInfo) -> str:
+    """Return what is left in a worktree, and what to do with it."""
+    changes = out.format_changes(tree["files"], tree["added"], tree["removed"])
+    left = f"Its worktree {tree['id']} is kept in {tree['path']}, on {tree['branch']}: {changes}"
+    return out.join(left, out.suggest_merge(tree["id"]))
 
 
-async def said(client: Client, key: str, after: int = 0) -> list[MessageInfo]:
-    """All messages of a conversation, in order."""
-    found: list[MessageInfo] = []
+async def read_messages(client: Client, key: str, after: int = 0) -> list[MessageInfo]:
+    """Return all messages of a conversation, in order."""
+    messages: list[MessageInfo] = []
     while True:
         page = await client.messages(key, after, limit=PAGE)
-        found += page
+        messages += page
         if len(page) < PAGE:
-            return found
+            return messages
         after = page[-1]["number"]
 
 
-def described(session: SessionInfo) -> list[tuple[str, object]]:
-    """A session as names and values for people."""
+def describe_session(session: SessionInfo) -> list[out.Field]:
+    """Return a session as names and values for people."""
     return [
-        ("key", session["key"]),
-        ("status", session["status"]),
-        ("title", session["title"]),
-        ("agent", session["agent"]),
-        ("workdir", session["workdir"]),
-        ("worktree", session["worktree"]),
-        ("thread", session["thread_id"]),
-        ("runs", session["running_task"]),
+        *out.pick(session, "key", "status", "title", "agent", "workdir", "worktree"),
+        *out.pick(session, thread="thread_id", runs="running_task"),
         ("queued", session["queued"] or None),
-        ("creator", session["creator"]),
-        ("created", local(session["created_at"])),
-        ("used", local(session["updated_at"])),
+        *out.pick(session, "creator", created="created_at", used="updated_at"),
     ]
 
 
-def written(message: MessageInfo) -> None:
-    """One message: who said it and when, then the text."""
+def describe_message(message: MessageInfo) -> str:
+    """Return one message: its author and time, then the text."""
     who = message["author"] or message["role"] if message["role"] == "user" else message["role"]
-    say(paint(f"{message['number']}  {clean(who)}  {local(message['time'])}", "dim"))
-    say(clean(message["text"]) if sys.stdout.isatty() else message["text"])
+    head = out.paint(f"{message['number']}  {out.clean(who)}  {out.format_time(message['time'])}", "dim")
+    return out.join(head, out.clean_for_terminal(message["text"]))

@@ -1,122 +1,113 @@
-"""Command `status`: the counts, and what needs a person's attention."""
+"""Command `status`: show the counts, and what needs a person's attention."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from midwatch.cli.connection import Desk, connect, run
-from midwatch.cli.options import AsJson
-from midwatch.cli.output import emit, line, paint, say
+from midwatch.cli.command import Reply, command
+from midwatch.cli.connection import Desk
+from midwatch.cli.output import join, paint, shorten
 
 if TYPE_CHECKING:
     from midwatch.wire.tasks import TaskInfo
 
 RECENT = timedelta(days=1)
-SHOWN = 5
-PAGES = 4
+ITEMS_SHOWN = 5
+MAX_PAGES = 4
+HEADS = {
+    "questions": ("Questions (midwatch approve ID | midwatch deny ID):", "question"),
+    "failed": ("Failed in the last day (midwatch retry ID):", "error"),
+    "no_agent": ("No live process has their agent (midwatch agents):", "agent"),
+    "deliveries": ("Notices that could not be sent (midwatch redeliver ID):", "error"),
+}
+"""Each kind of attention: its headline, and the value that says why."""
 
 
-def status(as_json: AsJson = False) -> None:
-    """Show how many tasks there are, and what needs attention."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            counts = await desk.client.summary()
-            served = await desk.served()
-            attention = await needs(desk, served)
-            talks = await conversations(desk)
-            planned = await plans(desk)
-        pid = desk.server.pid if desk.server else None
-        server = {"pid": pid, "url": desk.client.url} if desk.runtime is None else None
-        if as_json:
-            emit({**counts, "server": server, "sessions": talks, **planned, "attention": attention})
-            return
-        say("  ".join(f"{name} {count}" for name, count in counts.items()))
-        if server:
-            say(f"Server: {server['url']}" + (f" (pid {pid})" if pid else ""))
-        elif served:
-            say("No server runs here; processes elsewhere take tasks (midwatch cluster).")
-        else:
-            waiting = f" and {counts['pending']} pending tasks wait" if counts["pending"] else ""
-            say(paint(f"No server runs{waiting}; start one with `midwatch up`.", "yellow"))
-        if any(talks.values()):
-            say("Sessions: " + ", ".join(f"{len(keys)} {name}" for name, keys in talks.items() if keys))
-        for noun, found in planned.items():
-            if any(found.values()):
-                parts = (f"{len(ids)} {name.replace('_', ' ')}" for name, ids in found.items() if ids)
-                say(f"{noun.capitalize()}: " + ", ".join(parts))
-        for text in told(attention):
-            say(text)
-
-    run(act())
+@command()
+async def status(desk: Desk) -> Reply:
+    """Show how many tasks there are and what needs attention."""
+    counts = await desk.client.summary()
+    has_worker = await desk.has_worker()
+    attention = await find_attention(desk, has_worker)
+    sessions = (await desk.client.sessions(limit=500))["sessions"]  # busy ones were used lately
+    automations, goals = await desk.client.automations(limit=200), await desk.client.goals(limit=200)
+    groups = {
+        "sessions": group_by_status(sessions, "key", "busy", "asking"),
+        "automations": group_by_status(automations, "id", "active", "paused"),
+        "goals": group_by_status(goals, "id", "active", "waiting_for_session", "paused"),
+    }
+    pid = desk.server.pid if desk.server else None
+    server = {"pid": pid, "url": desk.client.url} if desk.runtime is None else None
+    if server:
+        where = f"Server: {server['url']}" + (f" (pid {pid})" if pid else "")
+    elif has_worker:
+        where = "No server runs here; processes elsewhere take tasks (midwatch cluster)."
+    else:
+        waiting = f" and {counts['pending']} pending tasks wait" if counts["pending"] else ""
+        where = paint(f"No server runs{waiting}; start one with `midwatch up`.", "yellow")
+    text = join(
+        "  ".join(f"{name} {count}" for name, count in counts.items()),
+        where,
+        *(describe_group(noun, group) for noun, group in groups.items() if any(group.values())),
+        *describe_attention(attention),
+    )
+    return Reply({**counts, "server": server, **groups, "attention": attention}, text)
 
 
-async def needs(desk: Desk, served: bool) -> dict[str, list[dict[str, Any]]]:
-    """What a person should look at."""
+async def find_attention(desk: Desk, has_worker: bool) -> dict[str, list[dict[str, Any]]]:
+    """Return what a person should look at."""
     since = (datetime.now(UTC) - RECENT).isoformat()
     failed = (await desk.client.list(status=["failed"], limit=50))["tasks"]
     questions = await desk.client.approvals()
     deliveries = await desk.client.deliveries("failed")
-    orphans = [task for task in await pending(desk) if task["wait"] == "agent"] if served else []
+    orphans = [task for task in await list_pending(desk) if task["wait"] == "agent"] if has_worker else []
     return {
-        "failed": [brief(t, "outcome", "error") for t in failed if (t["completed_at"] or "") > since],
-        "questions": [{"id": a["id"], "task_id": a["task_id"], "question": a["question"]} for a in questions],
-        "deliveries": [{"id": d["id"], "channel": d["channel"], "error": d["error"]} for d in deliveries],
-        "no_agent": [brief(t, "agent") for t in orphans],
+        "failed": [take(t, "id", "prompt", "outcome", "error") for t in failed if (t["completed_at"] or "") > since],
+        "questions": [take(approval, "id", "task_id", "question") for approval in questions],
+        "deliveries": [take(delivery, "id", "channel", "error") for delivery in deliveries],
+        "no_agent": [take(task, "id", "prompt", "agent") for task in orphans],
     }
 
 
-async def conversations(desk: Desk) -> dict[str, list[str]]:
-    """Sessions in which something goes on, by what: their keys."""
-    found = (await desk.client.sessions(limit=500))["sessions"]  # what goes on was used lately
-    return {name: [one["key"] for one in found if one["status"] == name] for name in ("busy", "asking")}
+def group_by_status(records: Sequence[Mapping[str, object]], key: str, *statuses: str) -> dict[str, list[object]]:
+    """Return the keys of the records with each status."""
+    return {status: [record[key] for record in records if record["status"] == status] for status in statuses}
 
 
-async def plans(desk: Desk) -> dict[str, dict[str, list[str]]]:
-    """Automations and open goals, by status: their ids."""
-    automations, goals = await desk.client.automations(limit=200), await desk.client.goals(limit=200)
-    return {
-        "automations": {name: [a["id"] for a in automations if a["status"] == name] for name in ("active", "paused")},
-        "goals": {
-            name: [g["id"] for g in goals if g["status"] == name]
-            for name in ("active", "waiting_for_session", "paused")
-        },
-    }
-
-
-async def pending(desk: Desk) -> list[TaskInfo]:
-    """Pending tasks, within reason."""
-    found: list[TaskInfo] = []
+async def list_pending(desk: Desk) -> list[TaskInfo]:
+    """Return pending tasks, up to a few pages."""
+    tasks: list[TaskInfo] = []
     before: str | None = None
-    for _ in range(PAGES):
+    for _ in range(MAX_PAGES):
         page = await desk.client.list(status=["pending"], before=before, limit=500)
-        found += page["tasks"]
+        tasks += page["tasks"]
         before = page["next"]
         if before is None:
             break
-    return found
+    return tasks
 
 
-def brief(task: TaskInfo, *names: str) -> dict[str, Any]:
-    """The part of a task that says why it is listed."""
-    return {"id": task["id"], "prompt": task["prompt"], **{name: dict(task)[name] for name in names}}
+def take(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return some values of a record."""
+    return {name: record[name] for name in names}
 
 
-def told(attention: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """The attention list for people, a few lines of each kind."""
+def describe_group(noun: str, group: Mapping[str, list[object]]) -> str:
+    """Return the number of records with each status on one line."""
+    parts = (f"{len(keys)} {status.replace('_', ' ')}" for status, keys in group.items() if keys)
+    return f"{noun.capitalize()}: " + ", ".join(parts)
+
+
+def describe_attention(attention: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Return the attention list for people, a few lines of each kind."""
     lines: list[str] = []
-    heads = {
-        "questions": ("Questions (midwatch approve ID | midwatch deny ID):", "question"),
-        "failed": ("Failed in the last day (midwatch retry ID):", "error"),
-        "no_agent": ("No live process has their agent (midwatch agents):", "agent"),
-        "deliveries": ("Notices that could not be sent (midwatch redeliver ID):", "error"),
-    }
-    for name, (head, why) in heads.items():
-        found = attention[name]
-        if found:
+    for name, (head, why) in HEADS.items():
+        items = attention[name]
+        if items:
             lines.append(paint(head, "bold"))
-            lines += [f"  {one['id']}  {line(one[why])}" for one in found[:SHOWN]]
-        if len(found) > SHOWN:
-            lines.append(f"  ... and {len(found) - SHOWN} more")
+            lines += [f"  {item['id']}  {shorten(item[why])}" for item in items[:ITEMS_SHOWN]]
+        if len(items) > ITEMS_SHOWN:
+            lines.append(f"  ... and {len(items) - ITEMS_SHOWN} more")
     return lines or ["Nothing needs attention."]

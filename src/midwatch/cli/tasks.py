@@ -1,219 +1,146 @@
-"""Commands of tasks: submit, tasks, show, result, cancel, retry."""
+"""Commands of tasks: run, submit, tasks, show, result, cancel, retry."""
 
 from __future__ import annotations
 
 import re
-import sys
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from midwatch.base.errors import InvalidInput
-from midwatch.cli.connection import Desk, connect, run
-from midwatch.cli.options import (
-    AgentName,
-    AsJson,
-    BudgetText,
-    Delay,
-    Key,
-    OnCrash,
-    OriginChannel,
-    OriginSession,
-    Priority,
-    Prompt,
-    Route,
-    SessionKey,
-    ShareWorkdir,
-    TaskId,
-    Timeout,
-    Workdir,
-    Worktree,
-)
-from midwatch.cli.output import (
-    age,
-    changes,
-    clean,
-    emit,
-    fields,
-    line,
-    local,
-    money,
-    next_steps,
-    note,
-    say,
-    span,
-    table,
-)
+from midwatch.cli import options as opt
+from midwatch.cli import output as out
+from midwatch.cli.command import Reply, command
+from midwatch.cli.connection import Desk, connect
+from midwatch.cli.inputs import absolute_path, parse_budget
+from midwatch.cli.watch import follow_task
 
 if TYPE_CHECKING:
-    from midwatch.domain.requests import Submission
     from midwatch.wire.tasks import TaskInfo
     from midwatch.wire.worktrees import WorktreeNote
 
-SHOW_PROMPT = 50
+PROMPT_LENGTH = 50
+NOT_RUN = "nothing runs this task yet"
 
 
-def submit(
-    prompt: Prompt,
-    agent: AgentName = None,
-    workdir: Workdir = ".",
-    worktree: Worktree = False,
-    share_workdir: ShareWorkdir = False,
-    timeout: Timeout = None,
-    budget: BudgetText = None,
-    priority: Priority = 0,
-    delay: Delay = None,
-    key: Key = None,
-    route: Route = None,
-    session: SessionKey = None,
-    origin_channel: OriginChannel = None,
-    origin_session: OriginSession = None,
-    on_crash: OnCrash = None,
-    as_json: AsJson = False,
-) -> None:
-    """Hand in a task and return at once."""
-    wish = wishes(
-        agent=agent, workdir=workdir, worktree=worktree or None, share_workdir=share_workdir or None,
-        timeout=timeout, budget=limits(budget), priority=priority, delay=delay, idempotency_key=key,
-        route=route, session_key=session, origin_channel=origin_channel, origin_session=origin_session,
-        on_crash=on_crash,
-    )  # fmt: skip
-
-    text = prompt_text(prompt)
-
-    async def act() -> None:
-        async with connect() as desk:
-            task = await desk.client.submit(text, wish)
-            told(task, as_json, f"{task['id']} submitted to {task['agent']}")
-            if task["status"] == "pending" and not await desk.served():
-                note("No server runs, so nothing runs this task yet; start one with `midwatch up`.")
-
-    run(act())
-
-
-def wishes(**said: object) -> Submission:
-    """What was asked for beside the prompt, with durations in seconds and an absolute working directory."""
-    import os.path
-
+def build_submission(
+    agent: opt.AgentName = None,
+    workdir: opt.Workdir = ".",
+    worktree: opt.Worktree = False,
+    share_workdir: opt.ShareWorkdir = False,
+    timeout: opt.Timeout = None,
+    budget: opt.BudgetText = None,
+    priority: opt.Priority = 0,
+    delay: opt.Delay = None,
+    key: opt.Key = None,
+    route: opt.Route = None,
+    session: opt.SessionKey = None,
+    origin_channel: opt.OriginChannel = None,
+    origin_session: opt.OriginSession = None,
+    on_crash: opt.OnCrash = None,
+) -> Any:
+    """Return the options of `run` and `submit` as a `midwatch.domain.requests.Submission`."""
     from midwatch.base.durations import seconds
 
-    for name in ("timeout", "delay"):
-        if said[name] is not None:
-            said[name] = seconds(str(said[name]))
-    said["workdir"] = os.path.abspath(os.path.expanduser(str(said["workdir"])))  # noqa: PTH100,PTH111 - symlinks stay
-    return cast("Submission", {name: value for name, value in said.items() if value is not None})
+    submission = {
+        "agent": agent, "workdir": absolute_path(workdir), "worktree": worktree or None,
+        "share_workdir": share_workdir or None, "timeout": None if timeout is None else seconds(timeout),
+        "budget": parse_budget(budget), "priority": priority, "delay": None if delay is None else seconds(delay),
+        "idempotency_key": key, "route": route, "session_key": session, "origin_channel": origin_channel,
+        "origin_session": origin_session, "on_crash": on_crash,
+    }  # fmt: skip
+    return {name: value for name, value in submission.items() if value is not None}
 
 
-def limits(budget: str | None) -> dict[str, object] | None:
-    """A budget as the interface takes it."""
-    from midwatch.domain.budget import Budget
+@command(options=build_submission)
+async def run(prompt: opt.Prompt, as_json: opt.AsJson = False, **options: Any) -> int:
+    """Submit a task and stream it until it finishes. Exit status 0 only if it is done.
 
-    return None if budget is None else Budget.parse(budget).data()
-
-
-def prompt_text(prompt: str) -> str:
-    """The prompt itself, from standard input for `-`; bytes that are not text are replaced."""
-    said = sys.stdin.buffer.read().decode("utf-8", "replace") if prompt == "-" else prompt
-    return said.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def told(task: TaskInfo, as_json: bool, text: str) -> None:
-    """Say what became of a task."""
-    if as_json:
-        emit(task)
-    else:
-        say(text)
+    Without a server the task runs in this process.
+    """
+    submission = build_submission(**options)
+    async with connect(work=True) as desk:
+        task = await desk.client.submit(prompt, submission)
+        return await follow_task(desk, task["id"], as_json)
 
 
-def tasks(
-    status: Annotated[list[str] | None, typer.Option("--status", "-s", help="Only these; may be repeated.")] = None,
-    agent: AgentName = None,
-    session: Annotated[str | None, typer.Option("--session", help="Only of this conversation.")] = None,
-    creator: Annotated[str | None, typer.Option("--creator", help="Only those this actor handed in.")] = None,
-    before: Annotated[
-        str | None, typer.Option("--before", metavar="ID", help="Only those handed in before it.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most this many.")] = 20,
-    as_json: AsJson = False,
-) -> None:
+@command(options=build_submission)
+async def submit(prompt: opt.Prompt, **options: Any) -> Reply:
+    """Submit a task and return at once."""
+    submission = build_submission(**options)
+    async with connect() as desk:
+        task = await desk.client.submit(prompt, submission)
+        notice = await desk.warn_without_worker(NOT_RUN) if task["status"] == "pending" else None
+    return Reply(task, f"{task['id']} submitted to {task['agent']}", notice)
+
+
+@command()
+async def tasks(
+    status: opt.Statuses = None,
+    agent: opt.OfAgent = None,
+    session: Annotated[str | None, Option("--session", help="Only in this session.")] = None,
+    creator: Annotated[str | None, Option("--creator", help="Only submitted by this actor.")] = None,
+    before: Annotated[str | None, Option("--before", metavar="ID", help="Only submitted before this task.")] = None,
+    limit: opt.Limit = 20,
+) -> Reply:
     """List tasks, newest first."""
     if before is not None and not re.fullmatch(r"t_[0-9a-f]+", before):
         raise InvalidInput(
             f"--before is the id of a task, such as the one a page ends with; got {before!r}.", field="before"
         )
-
-    async def act() -> None:
-        async with connect() as desk:
-            page = await desk.client.list(
-                status=status or (), agent=agent, session_key=session, creator=creator, before=before, limit=limit
-            )
-        if as_json:
-            emit(page)
-            return
-        if not page["tasks"]:
-            say("No tasks. Hand one in with `midwatch submit PROMPT`.")
-            return
-        rows = [
-            (task["id"], task["status"], task["agent"], age(task["created_at"]), line(task["prompt"], SHOW_PROMPT))
-            for task in page["tasks"]
-        ]
-        table(("ID", "STATUS", "AGENT", "AGE", "PROMPT"), rows)
-        if page["next"]:
-            say(f"More: midwatch tasks --before {page['next']}")
-
-    run(act())
+    async with connect() as desk:
+        page = await desk.client.list(
+            status=status or (), agent=agent, session_key=session, creator=creator, before=before, limit=limit
+        )
+    rows = [
+        (
+            task["id"],
+            task["status"],
+            task["agent"],
+            out.format_age(task["created_at"]),
+            out.shorten(task["prompt"], PROMPT_LENGTH),
+        )
+        for task in page["tasks"]
+    ]
+    empty = "No tasks. Hand one in with `midwatch submit PROMPT`."
+    more = f"More: midwatch tasks --before {page['next']}" if page["next"] else None
+    return Reply(page, out.join(out.table(("ID", "STATUS", "AGENT", "AGE", "PROMPT"), rows, empty), more))
 
 
-def show(task_id: TaskId, as_json: AsJson = False) -> None:
-    """Show everything about a task."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            task = await desk.client.get(task_id)
-            told_by = await hints(desk, task)
-        if as_json:
-            emit(task)
-            return
-        fields(described(task))
-        for hint in told_by:
-            say(hint)
-
-    run(act())
+@command()
+async def show(desk: Desk, task_id: opt.TaskId) -> Reply:
+    """Show all details of a task."""
+    task = await desk.client.get(task_id)
+    hints = await suggest_next(desk, task)
+    return Reply(task, lambda: out.join(out.fields(describe_task(task)), *hints))
 
 
-def described(task: TaskInfo) -> list[tuple[str, object]]:
-    """A task as names and values for people."""
+def describe_task(task: TaskInfo) -> list[out.Field]:
+    """Return a task as names and values for people."""
     tokens = task["tokens_used"]
+    cost = (task["usage"] or {}).get("cost_usd")
     return [
         ("id", task["id"]),
         ("status", task["status_text"]),
-        ("outcome", task["outcome"]),
-        ("agent", task["agent"]),
-        ("prompt", task["prompt"]),
-        ("result", task["result"]),
-        ("error", task["error"]),
-        ("session", task["session_key"]),
+        *out.pick(task, "outcome", "agent", "prompt", "result", "error", session="session_key"),
         ("origin", " ".join(filter(None, (task["origin_channel"], task["origin_session"])))),
-        ("route", task["route"]),
-        ("workdir", task["workdir"]),
-        ("worktree", worktree_line(task["worktree"])),
+        *out.pick(task, "route", "workdir"),
+        ("worktree", describe_worktree(task["worktree"])),
         ("attempt", task["attempt"]),
-        ("timeout", span(task["timeout_seconds"])),
-        ("on crash", task["on_crash"]),
-        ("retry of", task["retry_of"]),
+        ("timeout", out.format_duration(task["timeout_seconds"])),
+        *out.pick(task, "on_crash", "retry_of"),
         ("handoff", task["cause_id"] if task["cause"] == "handoff" else None),
-        ("went on as", task["transferred_to"]),
-        ("created", local(task["created_at"])),
-        ("started", local(task["started_at"])),
-        ("completed", local(task["completed_at"])),
+        *out.pick(task, went_on_as="transferred_to", created="created_at"),
+        ("started", out.format_time(task["started_at"])),
+        ("completed", out.format_time(task["completed_at"])),
         ("tokens", "unknown" if tokens is None and task["started_at"] else tokens),
-        ("cost", money(cost) if (cost := (task["usage"] or {}).get("cost_usd")) is not None else None),
-        ("budget", budget_line(task)),
+        ("cost", None if cost is None else out.format_money(cost)),
+        ("budget", describe_budget(task)),
     ]
 
 
-def budget_line(task: TaskInfo) -> str | None:
-    """What a task may spend, and has spent of it as far as its record tells."""
+def describe_budget(task: TaskInfo) -> str | None:
+    """Return what a task may spend, and how much of it the task has spent as far as known."""
     from midwatch.domain.budget import NAMES, Budget, shown, spent_of
 
     spent, most = spent_of(task["budget"], task["usage"]), Budget.kept(task["budget"])._asdict()
@@ -221,70 +148,59 @@ def budget_line(task: TaskInfo) -> str | None:
     return ", ".join(parts) or None
 
 
-def worktree_line(note: WorktreeNote | None) -> str | None:
-    """A task's worktree for people: its branch and what was changed."""
-    if note is None:
+def describe_worktree(worktree: WorktreeNote | None) -> str | None:
+    """Return a task's worktree on one line: its branch and its changes."""
+    if worktree is None:
         return None
-    if note["branch"] is None:
-        return f"{note['id']} {note['status']}"
-    figures = "" if note["files"] is None else f", {changes(note['files'], note['added'], note['removed'])}"
-    return f"{note['id']} {note['status']}, {note['branch']}{figures}"
+    text = f"{worktree['id']} {worktree['status']}"
+    if worktree["branch"] is None:
+        return text
+    text += f", {worktree['branch']}"
+    if worktree["files"] is None:
+        return text
+    return f"{text}, {out.format_changes(worktree['files'], worktree['added'], worktree['removed'])}"
 
 
-async def hints(desk: Desk, task: TaskInfo) -> list[str]:
-    """What a person may want to do next about a task."""
+async def suggest_next(desk: Desk, task: TaskInfo) -> list[str]:
+    """Return what a person may want to do next about a task."""
     if task["status"] in ("failed", "cancelled"):
         from midwatch.domain.budget import again
 
         return [f"Try again: {again(task['id'], task['budget'], task['usage'])}"]
     if task["worktree"] is not None and task["worktree"]["status"] == "kept" and task["status"] == "done":
-        return [next_steps(task["worktree"]["id"])]
+        return [out.suggest_merge(task["worktree"]["id"])]
     if task["wait"] == "approval":
-        asked = [a for a in await desk.client.approvals() if a["task_id"] == task["id"]]
         return [
-            f"It asks: {clean(a['question'])}\nAnswer: midwatch approve {a['id']} | midwatch deny {a['id']}"
-            for a in asked
+            f"It asks: {out.clean(approval['question'])}\n"
+            f"Answer: midwatch approve {approval['id']} | midwatch deny {approval['id']}"
+            for approval in await desk.client.approvals()
+            if approval["task_id"] == task["id"]
         ]
-    if task["status"] == "pending" and not await desk.served():
+    if task["status"] == "pending" and not await desk.has_worker():
         return ["No server runs; start one with `midwatch up`."]
     return []
 
 
-def result(task_id: TaskId, as_json: AsJson = False) -> None:
-    """Print the whole result of a task that is done."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            text = await desk.client.result(task_id)
-        if as_json:
-            emit({"id": task_id, "result": text})
-        else:
-            say(clean(text) if sys.stdout.isatty() else text)
-
-    run(act())
+@command()
+async def result(desk: Desk, task_id: opt.TaskId) -> Reply:
+    """Print the full result of a task that is done."""
+    text = await desk.client.result(task_id)
+    return Reply({"id": task_id, "result": text}, out.clean_for_terminal(text))
 
 
-def cancel(task_id: TaskId, as_json: AsJson = False) -> None:
-    """Stop a task. A running one ends when its agent has been stopped."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            task = await desk.client.cancel(task_id)
-        told(task, as_json, f"{task['id']} {'cancelled' if task['status'] == 'cancelled' else 'is being stopped'}")
-
-    run(act())
+@command()
+async def cancel(desk: Desk, task_id: opt.TaskId) -> Reply:
+    """Cancel a task. A running task ends when its agent has stopped."""
+    task = await desk.client.cancel(task_id)
+    return Reply(task, f"{task['id']} {'cancelled' if task['status'] == 'cancelled' else 'is being stopped'}")
 
 
-def retry(task_id: TaskId, budget: BudgetText = None, as_json: AsJson = False) -> None:
-    """Have a failed or cancelled task done again, as a new task that goes on with what the old one kept. What that has
-    spent counts; one whose budget is spent needs a larger one."""
-    more = limits(budget)
-
-    async def act() -> None:
-        async with connect() as desk:
-            task = await desk.client.retry(task_id, budget=more)
-            told(task, as_json, f"{task['id']} submitted to {task['agent']}, as a retry of {task['retry_of']}")
-            if not await desk.served():
-                note("No server runs, so nothing runs this task yet; start one with `midwatch up`.")
-
-    run(act())
+@command()
+async def retry(task_id: opt.TaskId, budget: opt.BudgetText = None) -> Reply:
+    """Retry a failed or cancelled task as a new task that continues its work. Earlier spending counts: a task whose
+    budget is spent needs a larger one."""
+    more = parse_budget(budget)
+    async with connect() as desk:
+        task = await desk.client.retry(task_id, budget=more)
+        notice = await desk.warn_without_worker(NOT_RUN)
+    return Reply(task, f"{task['id']} submitted to {task['agent']}, as a retry of {task['retry_of']}", notice)

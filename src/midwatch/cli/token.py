@@ -2,91 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from midwatch.cli.connection import connect, run
-from midwatch.cli.options import AsJson
-from midwatch.cli.output import age, emit, note, say, table
+from midwatch.cli.command import Reply, command, group
+from midwatch.cli.connection import Desk
+from midwatch.cli.output import format_age, note, say, table, values
 
-app = typer.Typer(help="Let programs in: create, list and revoke tokens.", invoke_without_command=True)
+if TYPE_CHECKING:
+    from midwatch.wire.identity import TokenMade
+
+HEADERS = ("ID", "NAME", "KIND", "ACTOR", "ROLE", "AGE", "USED", "STATE")
+
+app = group("Create, list and revoke access tokens.")
 
 
-@app.callback()
-def start(ctx: typer.Context) -> None:
-    if ctx.invoked_subcommand is None:
-        say(ctx.get_help())
+@command(app)
+async def create(
+    desk: Desk,
+    name: Annotated[str, Option("--name", help="Name of the token, such as ci.")],
+    role: Annotated[str, Option("--role", help="viewer (read), operator (run tasks) or owner (everything).")],
+    actor: Annotated[str | None, Option("--actor", help="Actor that uses it. Default: its name.")] = None,
+) -> Reply:
+    """Create a token. Its secret is printed once and never stored."""
+    token = await desk.client.create_token(name, role, actor)
+    return Reply(token, lambda: print_token(token))
 
 
-@app.command()
-def create(
-    name: Annotated[str, typer.Option("--name", help="What it is for, such as ci.")],
-    role: Annotated[str, typer.Option("--role", help="viewer (looks), operator (works) or owner (everything).")],
-    actor: Annotated[str | None, typer.Option("--actor", help="Who acts with it. Default: its name.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Make a token. Its secret is printed once and kept nowhere."""
+def print_token(token: TokenMade) -> None:
+    """Print the secret, and on standard error what it is good for."""
+    note(
+        f"Token {token['name']} ({token['id']}): whoever has it is {token['actor']}, {token['role']}. It is shown once:"
+    )
+    say(token["secret"])
+    note("Use it: `Authorization: Bearer TOKEN`, or MIDWATCH_URL and MIDWATCH_TOKEN in the environment of a client.")
 
-    async def act() -> None:
-        async with connect() as desk:
-            made = await desk.client.create_token(name, role, actor)
-        if as_json:
-            emit(made)
-            return
-        note(
-            f"Token {made['name']} ({made['id']}): whoever has it is {made['actor']}, {made['role']}. It is shown once:"
+
+@command(app, "list")
+async def list_tokens(desk: Desk) -> Reply:
+    """List tokens of programs and browsers. Ended ones are listed for a week."""
+    tokens = await desk.client.tokens()
+    rows = [
+        (
+            *values(token, "id", "name", "kind", "actor", "role"),
+            format_age(token["created_at"]),
+            format_age(token["last_used_at"]),
+            "revoked" if token["revoked_at"] else "-",
         )
-        say(made["secret"])
-        note(
-            "Use it: `Authorization: Bearer TOKEN`, or MIDWATCH_URL and MIDWATCH_TOKEN in the environment of a client."
-        )
-
-    run(act())
+        for token in tokens
+    ]
+    empty = "No tokens but the owner's own; make one with `midwatch token create`."
+    return Reply({"tokens": tokens}, table(HEADERS, rows, empty))
 
 
-@app.command("list")
-def list_tokens(as_json: AsJson = False) -> None:
-    """List tokens of programs and browsers; ended ones for a week."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            found = await desk.client.tokens()
-        if as_json:
-            emit({"tokens": found})
-        elif not found:
-            say("No tokens but the owner's own; make one with `midwatch token create`.")
-        else:
-            rows = [
-                (
-                    t["id"],
-                    t["name"],
-                    t["kind"],
-                    t["actor"],
-                    t["role"],
-                    age(t["created_at"]),
-                    age(t["last_used_at"]),
-                    "revoked" if t["revoked_at"] else "-",
-                )
-                for t in found
-            ]
-            table(("ID", "NAME", "KIND", "ACTOR", "ROLE", "AGE", "USED", "STATE"), rows)
-
-    run(act())
-
-
-@app.command()
-def revoke(
-    key: Annotated[str, typer.Argument(metavar="NAME|ID", help="Name or id of the token.")], as_json: AsJson = False
-) -> None:
-    """End a token, and the browsers that were signed in with it."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            ended = await desk.client.revoke_token(key)
-        if as_json:
-            emit(ended)
-        else:
-            say(f"Revoked {ended['name']} ({ended['id']}).")
-
-    run(act())
+@command(app)
+async def revoke(
+    desk: Desk, key: Annotated[str, Argument(metavar="NAME|ID", help="Name or id of the token.")]
+) -> Reply:
+    """Revoke a token and sign out its browsers."""
+    token = await desk.client.revoke_token(key)
+    return Reply(token, f"Revoked {token['name']} ({token['id']}).")

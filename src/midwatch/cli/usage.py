@@ -1,18 +1,18 @@
-"""Command `usage`: what work has cost, by actor, agent, session, model or day."""
+"""Command `usage`: show what work has cost, by actor, agent, session, model or day."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
+from typer import Option
 
 from midwatch.base.errors import InvalidInput
-from midwatch.cli.connection import connect, run
-from midwatch.cli.options import AsJson
-from midwatch.cli.output import emit, local, money, say, span, table
+from midwatch.cli.command import Reply, command
+from midwatch.cli.connection import connect
+from midwatch.cli.output import format_duration, format_money, format_time, join, table, values
 from midwatch.domain.usage import told
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Part(StrEnum):
-    """What rows are told apart by, as `midwatch.domain.usage.By`; a list of literals is no option."""
+    """What rows are grouped by, as `midwatch.domain.usage.By`: typer takes no list of literals."""
 
     actor = "actor"
     agent = "agent"
@@ -33,73 +33,66 @@ COLUMNS = ("TASKS", "DONE", "FAILED", "CANCELLED", "TIME", "IN", "OUT", "COST")
 NAMELESS = {"session": "(no conversation)", "model": "(unknown)", "actor": "(nobody)"}
 
 
-def usage(
+@command()
+async def usage(
     since: Annotated[
-        str, typer.Option("--since", metavar="SPAN|TIME", help="7d, 12h, or a time such as 2026-03-01T08:00.")
+        str, Option("--since", metavar="SPAN|TIME", help="Start: 7d, 12h, or a time such as 2026-03-01T08:00.")
     ] = "24h",
     until: Annotated[
-        str | None, typer.Option("--until", metavar="SPAN|TIME", help="The same; 1d is until a day ago. Default: now.")
+        str | None,
+        Option("--until", metavar="SPAN|TIME", help="End, written like --since; 1d is a day ago. Default: now."),
     ] = None,
     by: Annotated[
-        list[Part] | None, typer.Option("--by", help="Add up by it; may be repeated. Default: by actor and agent.")
+        list[Part] | None, Option("--by", help="Group by this. Repeatable. Default: actor and agent.")
     ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show what the tasks that ended since then have cost."""
+) -> Reply:
+    """Show the cost of tasks that have ended."""
     now = datetime.now(UTC)
-    begins, ends = moment(since, now), None if until is None else moment(until, now, "until")
-
-    async def act() -> None:
-        async with connect() as desk:
-            used = await desk.client.usage(begins, ends, by or None)
-        if as_json:
-            emit(used)
-        else:
-            show(used)
-
-    run(act())
+    begin, end = parse_moment(since, now), None if until is None else parse_moment(until, now, "until")
+    async with connect() as desk:
+        used = await desk.client.usage(begin, end, by or None)
+    return Reply(used, lambda: describe_usage(used))
 
 
-def show(used: UsageInfo) -> None:
-    """Usage as a table, and what it leaves out."""
-    say(f"Since {local(used['since'])}")
+def describe_usage(used: UsageInfo) -> str:
+    """Return usage as a table, and what is missing in it."""
+    since = f"Since {format_time(used['since'])}"
     if not used["rows"]:
-        say("No task has ended since.")
-        return
+        return join(since, "No task has ended since.")
     names = used["by"]
-    shown = [(*(row[name] or NAMELESS.get(name, "") for name in names), *figures(row)) for row in _open(used["rows"])]
-    if len(shown) > 1:
-        shown.append(("total", *("" for _ in names[1:]), *figures(used["total"])))
-    table((*(name.upper() for name in names), *COLUMNS), shown)
-    if used["left_off"]:
-        say(f"and {used['left_off']} more rows")
-    if lacks := told(used["total"]):
-        say(f"{lacks[0].upper()}{lacks[1:]}.")
+    rows = [
+        (*(row[name] or NAMELESS.get(name, "") for name in names), *format_figures(row))
+        for row in cast(Sequence[dict[str, Any]], used["rows"])
+    ]
+    if len(rows) > 1:
+        rows.append(("total", *("" for _ in names[1:]), *format_figures(used["total"])))
+    lacks = told(used["total"])
+    return join(
+        since,
+        table((*(name.upper() for name in names), *COLUMNS), rows),
+        f"and {used['left_off']} more rows" if used["left_off"] else None,
+        f"{lacks[0].upper()}{lacks[1:]}." if lacks else None,
+    )
 
 
-def _open(rows: Any) -> list[dict[str, Any]]:
-    """Rows whose names are asked for at run time."""
-    return list(rows)
-
-
-def moment(said: str, now: datetime, option: str = "since") -> datetime:
-    """The time that is meant: a span before now, or a time, which is local unless it names its zone."""
+def parse_moment(text: str, now: datetime, option: str = "since") -> datetime:
+    """Return the time that is `text` before now, or the time `text`, which is local unless it has a zone."""
     from midwatch.base.durations import seconds
 
     try:
-        return now - timedelta(seconds=seconds(said))
+        return now - timedelta(seconds=seconds(text))
     except (InvalidInput, OverflowError):
         pass
     try:
-        return datetime.fromisoformat(said).astimezone()
+        return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
         raise InvalidInput(
-            f"--{option} is a span such as 7d or a time such as 2026-03-01T08:00; got {said!r}.", field=option
+            f"--{option} is a span such as 7d or a time such as 2026-03-01T08:00; got {text!r}.", field=option
         ) from None
 
 
-def figures(used: Mapping[str, Any]) -> tuple[object, ...]:
-    """The figures of one row for people; - is unknown."""
-    counts = (used["tasks"], used["done"], used["failed"], used["cancelled"], span(used["seconds"]))
-    tokens = ("-" if used[name] is None else used[name] for name in ("input_tokens", "output_tokens"))
-    return (*counts, *tokens, money(used["cost_usd"]))
+def format_figures(used: Mapping[str, Any]) -> tuple[object, ...]:
+    """Return the figures of one row; - is unknown."""
+    counts = values(used, "tasks", "done", "failed", "cancelled")
+    tokens = values(used, "input_tokens", "output_tokens")
+    return (*counts, format_duration(used["seconds"]), *tokens, format_money(used["cost_usd"]))

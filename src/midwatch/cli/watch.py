@@ -1,23 +1,34 @@
-"""How a running task is shown to a person: its words on standard output, what it does on standard error."""
+"""Show a running task to a person: its words on standard output, its actions on standard error."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from midwatch.cli.output import changes, clean, line, note, paint, say, span
+from midwatch.base.errors import Conflict
+from midwatch.cli.output import clean, emit, format_changes, format_duration, note, paint, say, shorten
 
 if TYPE_CHECKING:
+    from midwatch.cli.connection import Desk
     from midwatch.wire.events import EventInfo
     from midwatch.wire.tasks import TaskInfo
 
-ARGUMENTS_SHOWN = 80
-TELLING = ("command", "cmd", "file_path", "filePath", "path", "pattern", "query", "url")
-"""Arguments that say what a tool does, the most telling first."""
+INTERRUPTED = 130
+PATIENCE = 2.0
+"""After this many seconds a person is told why the task has not started."""
+STOP_SECONDS = 20.0
+"""How long an interrupted command waits for an agent of this process to end."""
+ARGUMENTS_LENGTH = 80
+MAIN_ARGUMENTS = ("command", "cmd", "file_path", "filePath", "path", "pattern", "query", "url")
+"""Arguments that say what a tool does, the most important first."""
 
 
 class Watch:
-    """Shows the events of one task. When standard output is not a terminal only the result goes there."""
+    """Shows the events of one task. If standard output is not a terminal, only the result goes there."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -27,56 +38,54 @@ class Watch:
         self._mid_line = False
 
     def show(self, event: EventInfo) -> None:
-        """Show one event, if it is worth a person's while."""
+        """Show one event, if a person needs to see it."""
         if self._quiet:
             return
-        told = event["payload"]
+        payload = event["payload"]
         if event["kind"] == "message_delta":
-            self._delta(told)
+            self._show_delta(payload)
         elif event["kind"] == "message_update":
-            self._message(told)
-        elif text := describe(event["kind"], told, event):
-            self._break()
+            self._show_message(payload)
+        elif text := describe_event(event["kind"], payload, event):
+            self._end_line()
             note(paint(clean(text), "dim", sys.stderr))
 
     def end(self, task: TaskInfo, *, chatting: bool = False) -> None:
-        """Show how it ended: the result on standard output unless it was just written there. To somebody who chats an
-        answer needs no other end."""
-        self._break()
+        """Show how the task ended, and its result unless it was just written. In a chat an answer has no other end."""
+        self._end_line()
         if self._quiet:
             return
         result = task["result"] or ""
-        if task["status"] == "done" and result.strip() != self._last.strip():
+        done = task["status"] == "done"
+        if done and result.strip() != self._last.strip():
             say(clean(result) if self._streams else result)
             sys.stdout.flush()
-        if task["status"] == "done" and chatting:
-            return
-        colour = "green" if task["status"] == "done" else "red"
-        note(paint(ending(task), colour, sys.stderr))
+        if not (done and chatting):
+            note(paint(describe_end(task), "green" if done else "red", sys.stderr))
 
-    def _delta(self, told: dict[str, Any]) -> None:
+    def _show_delta(self, delta: dict[str, Any]) -> None:
         if not self._streams:
             return
-        so_far = self._written.get(told["message_id"], "")
-        if told["offset"] != len(so_far):
-            return  # something was missed; the whole message follows
-        self._written[told["message_id"]] = self._last = so_far + told["text"]
-        self._write(told["text"])
+        so_far = self._written.get(delta["message_id"], "")
+        if delta["offset"] != len(so_far):
+            return  # a delta was lost; the whole message follows
+        self._written[delta["message_id"]] = self._last = so_far + delta["text"]
+        self._write(delta["text"])
 
-    def _message(self, told: dict[str, Any]) -> None:
-        if not self._streams or told["role"] == "user":
+    def _show_message(self, message: dict[str, Any]) -> None:
+        if not self._streams or message["role"] == "user":
             return
-        written = self._written.get(told["message_id"], "")
-        whole = told["message"]
+        written = self._written.get(message["message_id"], "")
+        whole = message["message"]
         if whole.strip() == (written or self._last).strip():
-            pass  # it was written already: under its own id, or the answer as the last piece of the turn
+            pass  # it was written already: under its own id, or as the last piece of the turn
         elif whole.startswith(written):
             self._write(whole[len(written) :])
         else:
-            self._break()
+            self._end_line()
             self._write(whole)
-        self._written[told["message_id"]] = self._last = whole
-        self._break()
+        self._written[message["message_id"]] = self._last = whole
+        self._end_line()
 
     def _write(self, text: str) -> None:
         if text:
@@ -84,68 +93,139 @@ class Watch:
             sys.stdout.flush()
             self._mid_line = not text.endswith("\n")
 
-    def _break(self) -> None:
+    def _end_line(self) -> None:
         if self._mid_line:
-            sys.stdout.write("\n")
-            sys.stdout.flush()
-            self._mid_line = False
+            self._write("\n")
 
 
-def describe(kind: str, told: dict[str, Any], event: EventInfo) -> str | None:
-    """An event in words, or None for those a person need not see."""
+def describe_event(kind: str, payload: dict[str, Any], event: EventInfo) -> str | None:
+    """Return an event in words, or None if a person need not see it."""
     match kind:
         case "task_submitted":
-            return f"{event['task_id']} submitted to {told['agent']}"
+            return f"{event['task_id']} submitted to {payload['agent']}"
         case "task_started":
             again = f" (attempt {event['attempt']})" if (event.get("attempt") or 1) > 1 else ""
             return f"started{again}"
         case "task_progress":
-            percent = f" ({told['percent']:.0f} %)" if told.get("percent") is not None else ""
-            return f"· {line(told['text'], ARGUMENTS_SHOWN)}{percent}"
-        case "task_waiting" if told["wait"] != "approval":
-            until = f" until {told['until']}" if told.get("until") else ""
-            return f"waits: {told.get('reason') or told['wait']}{until}"
+            percent = f" ({payload['percent']:.0f} %)" if payload.get("percent") is not None else ""
+            return f"· {shorten(payload['text'], ARGUMENTS_LENGTH)}{percent}"
+        case "task_waiting" if payload["wait"] != "approval":
+            until = f" until {payload['until']}" if payload.get("until") else ""
+            return f"waits: {payload.get('reason') or payload['wait']}{until}"
         case "task_interrupted" | "task_rescued":
-            return f"{kind.removeprefix('task_')}: {told.get('reason') or told.get('action')}"
+            return f"{kind.removeprefix('task_')}: {payload.get('reason') or payload.get('action')}"
         case "tool_exec_start":
-            return f"→ {told['tool']} {line(doing(told), ARGUMENTS_SHOWN)}".rstrip()
+            return f"→ {payload['tool']} {shorten(describe_call(payload), ARGUMENTS_LENGTH)}".rstrip()
         case "tool_exec_end":
-            how = "failed" if told.get("is_error") else "ok"
-            took = f" in {span(told['duration'])}" if told.get("duration") is not None else ""
-            return f"← {told['tool']} {how}{took}"
-        case "approval_requested" if told["rule"] is None:
-            answers = f"midwatch approve {told['approval_id']} | midwatch deny {told['approval_id']}"
-            once = "/".join(one["name"] for one in told["choices"] if one["kind"].endswith("once"))
-            return f"? {told['question']} [{once}]\n  Answer from another terminal: {answers}"
+            how = "failed" if payload.get("is_error") else "ok"
+            took = f" in {format_duration(payload['duration'])}" if payload.get("duration") is not None else ""
+            return f"← {payload['tool']} {how}{took}"
+        case "approval_requested" if payload["rule"] is None:
+            answers = f"midwatch approve {payload['approval_id']} | midwatch deny {payload['approval_id']}"
+            once = "/".join(choice["name"] for choice in payload["choices"] if choice["kind"].endswith("once"))
+            return f"? {payload['question']} [{once}]\n  Answer from another terminal: {answers}"
         case "approval_resolved":
-            answer = told.get("answer") or told["status"]
-            by = f" ({told['rule']})" if told.get("rule") not in (None, answer) else ""
+            answer = payload.get("answer") or payload["status"]
+            by = f" ({payload['rule']})" if payload.get("rule") not in (None, answer) else ""
             return f"  answered: {answer}{by}"
         case "error":
-            return f"! {told['message']}"
+            return f"! {payload['message']}"
     return None
 
 
-def doing(told: dict[str, Any]) -> str:
-    """What a tool is about to do: its command or file, or else its title, or else all it was given."""
-    given = told.get("arguments")
-    main = (given.get(name) for name in TELLING) if isinstance(given, dict) else ()
-    title = told.get("title") if told.get("title") != told["tool"] else None
-    return next((one for one in main if isinstance(one, str) and one), None) or title or str(given or "")
+def describe_call(call: dict[str, Any]) -> str:
+    """Return what a tool is about to do: its command or file, or else its title, or else all its arguments."""
+    arguments = call.get("arguments")
+    main = (arguments.get(name) for name in MAIN_ARGUMENTS) if isinstance(arguments, dict) else ()
+    title = call.get("title") if call.get("title") != call["tool"] else None
+    return next((value for value in main if isinstance(value, str) and value), None) or title or str(arguments or "")
 
 
-def ending(task: TaskInfo) -> str:
-    """The last line about a task."""
+def describe_end(task: TaskInfo) -> str:
+    """Return the last line about a task."""
     if task["status"] == "done":
         tokens = f", {task['tokens_used']} tokens" if task["tokens_used"] is not None else ""
         tree = task.get("worktree")
-        changed = f", {tree['branch']} {changes(tree['files'], tree['added'], tree['removed'])}" if tree else ""
-        return f"{task['id']} done{tokens}{changed}"
-    why = line(task["error"] or task["outcome"] or "", 300).rstrip(".")
-    told = "" if why in ("", task["status"]) else f": {why}"
+        changes = f", {tree['branch']} {format_changes(tree['files'], tree['added'], tree['removed'])}" if tree else ""
+        return f"{task['id']} done{tokens}{changes}"
+    reason = shorten(task["error"] or task["outcome"] or "", 300).rstrip(".")
+    end = f"{task['id']} {task['status']}" + ("" if reason in ("", task["status"]) else f": {reason}")
     if task["status"] not in ("failed", "cancelled"):
-        return f"{task['id']} {task['status']}{told}"
-    from midwatch.domain.budget import again  # only where something went wrong: it takes a while
+        return end
+    from midwatch.domain.budget import again  # only after a failure: the import takes a while
 
-    command = again(task["id"], task.get("budget"), task.get("usage"))
-    return f"{task['id']} {task['status']}{told}; try again with `{command}`"
+    return f"{end}; try again with `{again(task['id'], task.get('budget'), task.get('usage'))}`"
+
+
+async def follow_task(desk: Desk, task_id: str, as_json: bool) -> int:
+    """Show a task until it ends, or with `as_json` only its end. Return the exit status: 0 if it is done."""
+    status = await watch_task(desk, task_id, quiet=as_json)
+    task = await desk.client.get(task_id)
+    while task["transferred_to"]:
+        task = await desk.client.get(task["transferred_to"])
+    if as_json:
+        emit(task)
+    return status if status is not None else 0 if task["status"] == "done" else 1
+
+
+async def watch_task(desk: Desk, task_id: str, *, quiet: bool) -> int | None:
+    """Show a task until it ends. Return an exit status if the person interrupts the command before."""
+    interrupted = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupted.set)
+    async with start_tasks(show_events(desk, task_id, Watch(quiet=quiet)), interrupted.wait()) as (following, stopped):
+        done, _ = await asyncio.wait({following, stopped}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            if not quiet:
+                await explain_wait(desk, task_id)
+            await asyncio.wait({following, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if following.done():
+            following.result()
+            return None
+        if desk.runtime is None:
+            note(f"\nIt goes on; look with `midwatch show {task_id}`, stop it with `midwatch cancel {task_id}`.")
+            return INTERRUPTED
+        note("\nStopping it ...")
+        try:
+            await desk.client.cancel(task_id)
+        except Conflict:
+            return None  # it ended at the same moment
+        await asyncio.wait({following}, timeout=STOP_SECONDS)
+        return INTERRUPTED
+
+
+@asynccontextmanager
+async def start_tasks(*work: Coroutine[Any, Any, Any]) -> AsyncIterator[list[asyncio.Task[Any]]]:
+    """Start tasks, and cancel those that still run at the end."""
+    tasks = [asyncio.create_task(part) for part in work]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def explain_wait(desk: Desk, task_id: str) -> None:
+    """Print why a task has not started."""
+    task = await desk.client.get(task_id)
+    if task["status"] == "pending":
+        hint = " (one with --worktree waits for nobody)" if task["wait"] == "directory" else ""
+        note(f"{task['status_text']}{hint}")
+
+
+async def show_events(desk: Desk, task_id: str, watch: Watch) -> None:
+    """Show the events of a task until it has ended, and then those of a task that continues its work."""
+    following: str | None = task_id
+    while following is not None:
+        task_id = following
+        async with aclosing(desk.follow(0, task_id=task_id, live=True)) as events:
+            async for event in events:
+                watch.show(event)
+                if event["kind"] == "task_finished":
+                    following = event["payload"].get("transferred_to")
+                    break
+            else:
+                following = None
+    watch.end(await desk.client.get(task_id))

@@ -1,26 +1,16 @@
-"""Command `watchdog`: look for what is overdue, stuck or silent, now."""
+"""Command `watchdog`: look now for work that is overdue, stuck or silent."""
 
 from __future__ import annotations
 
-from midwatch.cli.connection import connect, run
-from midwatch.cli.options import AsJson
-from midwatch.cli.output import emit, local, say
+from midwatch.cli.command import Reply, command
+from midwatch.cli.connection import Desk
+from midwatch.cli.output import format_time
 
 
-def watchdog(as_json: AsJson = False) -> None:
-    """Look for work that is overdue, stuck or silent, and tell of it like the server does once a minute."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            found = await desk.client.watchdog()
-        if as_json:
-            emit(found)
-            return
-        for one in found["told"]:
-            say(f"{one['text']}\n  since {local(one['since'])}")
-        for one in found["known"]:
-            say(f"{one['text']}\n  since {local(one['since'])}, told before")
-        if not found["told"] and not found["known"]:
-            say("Nothing is overdue, stuck or silent.")
-
-    run(act())
+@command()
+async def watchdog(desk: Desk) -> Reply:
+    """Find work that is overdue, stuck or silent, and report it. The server does so once a minute."""
+    report = await desk.client.watchdog()
+    alerts = [(alert, "") for alert in report["told"]] + [(alert, ", told before") for alert in report["known"]]
+    lines = [f"{alert['text']}\n  since {format_time(alert['since'])}{known}" for alert, known in alerts]
+    return Reply(report, "\n".join(lines) or "Nothing is overdue, stuck or silent.")

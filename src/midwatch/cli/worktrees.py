@@ -5,161 +5,106 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
-from midwatch.cli.connection import connect, run
-from midwatch.cli.options import AsJson
-from midwatch.cli.output import age, changes, clean, emit, fields, local, note, say, table
+from midwatch.cli import output as out
+from midwatch.cli.command import Reply, command, group
+from midwatch.cli.connection import Desk
+from midwatch.cli.options import Limit
 
 if TYPE_CHECKING:
-    from midwatch.wire.worktrees import WorktreeInfo
+    from midwatch.wire.worktrees import WorktreeDiff, WorktreeInfo
 
-MOST_SHOWN = 10_000_000
+MAX_DIFF = 10_000_000
+HEADERS = ("ID", "STATUS", "BRANCH", "FROM", "CHANGES", "AGE", "REPOSITORY")
 
-WorktreeId = Annotated[str, typer.Argument(metavar="ID", help="Id of the worktree, or of a task that works in it.")]
+WorktreeId = Annotated[str, Argument(metavar="ID", help="Id of the worktree, or of a task in it.")]
 WorktreeStatus = Literal["making", "kept", "merged", "removed"]
 
-app = typer.Typer(
-    help="See what was done in a worktree, and merge or remove it: show, diff, merge, remove.",
-    invoke_without_command=True,
-)
+app = group("Show, merge or remove a worktree and its changes.")
 
 
-@app.callback()
-def start(ctx: typer.Context) -> None:
-    if ctx.invoked_subcommand is None:
-        say(ctx.get_help())
-
-
-def worktrees(
+@command()
+async def worktrees(
+    desk: Desk,
     status: Annotated[
-        WorktreeStatus | None, typer.Option("--status", "-s", help="Default: those that are there.")
+        WorktreeStatus | None, Option("--status", "-s", help="Status to list. Default: existing ones.")
     ] = None,
-    before: Annotated[str | None, typer.Option("--before", metavar="ID", help="Only those made before it.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most this many.")] = 20,
-    as_json: AsJson = False,
-) -> None:
+    before: Annotated[str | None, Option("--before", metavar="ID", help="Only created before this worktree.")] = None,
+    limit: Limit = 20,
+) -> Reply:
     """List worktrees, newest first."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            page = await desk.client.worktrees(status=(status,) if status else (), before=before, limit=limit)
-        if as_json:
-            emit(page)
-            return
-        if not page["worktrees"]:
-            say("No worktrees. Have a task work in one with `midwatch submit --worktree PROMPT`.")
-            return
-        rows = [
-            (
-                one["id"],
-                one["status"],
-                one["branch"],
-                one["target"] or "-",
-                changes(one["files"], one["added"], one["removed"]),
-                age(one["updated_at"]),
-                one["repository"],
-            )
-            for one in page["worktrees"]
-        ]
-        table(("ID", "STATUS", "BRANCH", "FROM", "CHANGES", "AGE", "REPOSITORY"), rows)
-        if page["next"]:
-            say(f"More: midwatch worktrees --before {page['next']}")
-
-    run(act())
+    page = await desk.client.worktrees(status=(status,) if status else (), before=before, limit=limit)
+    rows = [
+        (
+            *out.values(tree, "id", "status", "branch", "target"),
+            out.format_changes(tree["files"], tree["added"], tree["removed"]),
+            out.format_age(tree["updated_at"]),
+            tree["repository"],
+        )
+        for tree in page["worktrees"]
+    ]
+    empty = "No worktrees. Have a task work in one with `midwatch submit --worktree PROMPT`."
+    more = f"More: midwatch worktrees --before {page['next']}" if page["next"] else None
+    return Reply(page, out.join(out.table(HEADERS, rows, empty), more))
 
 
-@app.command()
-def show(worktree_id: WorktreeId, as_json: AsJson = False) -> None:
-    """Show everything about a worktree."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            found = await desk.client.worktree(worktree_id)
-        if as_json:
-            emit(found)
-        else:
-            fields(described(found))
-
-    run(act())
+@command(app)
+async def show(desk: Desk, worktree_id: WorktreeId) -> Reply:
+    """Show all details of a worktree."""
+    tree = await desk.client.worktree(worktree_id)
+    return Reply(tree, out.fields(describe_tree(tree)))
 
 
-def described(tree: WorktreeInfo) -> list[tuple[str, object]]:
-    """A worktree as names and values for people."""
+def describe_tree(tree: WorktreeInfo) -> list[out.Field]:
+    """Return a worktree as names and values for people."""
     return [
-        ("id", tree["id"]),
-        ("status", tree["status"]),
-        ("branch", tree["branch"]),
-        ("path", tree["path"]),
-        ("repository", tree["repository"]),
+        *out.pick(tree, "id", "status", "branch", "path", "repository"),
         ("merged into", tree["target"] or "no branch; merge it by hand"),
         ("base", tree["base"]),
-        ("changes", changes(tree["files"], tree["added"], tree["removed"])),
+        ("changes", out.format_changes(tree["files"], tree["added"], tree["removed"])),
         ("uncommitted", "yes" if tree["dirty"] else None),
-        ("note", tree["note"]),
-        ("task", tree["task_id"]),
-        ("session", tree["session_key"]),
-        ("host", tree["host"]),
-        ("made", local(tree["created_at"])),
-        ("used", local(tree["updated_at"])),
+        *out.pick(tree, note="note", task="task_id", session="session_key", host="host"),
+        *out.pick(tree, made="created_at", used="updated_at"),
     ]
 
 
-@app.command()
-def diff(
+@command(app)
+async def diff(
+    desk: Desk,
     worktree_id: WorktreeId,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST_SHOWN, help="Bytes at most.")] = 1_000_000,
-    as_json: AsJson = False,
-) -> None:
-    """Print what has changed in a worktree, with what is not committed and new files."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            found = await desk.client.worktree_diff(worktree_id, limit)
-        if as_json:
-            emit(found)
-            return
-        sys.stdout.write(clean(found["diff"]) if sys.stdout.isatty() else found["diff"])
-        if found["truncated"]:
-            note(f"\nThere is more; see it with --limit {min(10 * limit, MOST_SHOWN)}.")
-
-    run(act())
+    limit: Annotated[int, Option("--limit", min=1, max=MAX_DIFF, help="Maximum size in bytes.")] = 1_000_000,
+) -> Reply:
+    """Print the changes in a worktree, including uncommitted and new files."""
+    changes = await desk.client.worktree_diff(worktree_id, limit)
+    return Reply(changes, lambda: print_diff(changes, limit))
 
 
-@app.command()
-def merge(worktree_id: WorktreeId, as_json: AsJson = False) -> None:
-    """Commit what is not committed in a worktree, and bring its branch into the one it came from."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            merged = await desk.client.merge_worktree(worktree_id)
-        if as_json:
-            emit(merged)
-            return
-        branch, into = merged["worktree"]["branch"], merged["into"]
-        if merged["how"] == "nothing":
-            say(f"{into} has everything of {branch} already")
-        else:
-            say(f"{branch} is merged into {into} ({merged['how']}), which is now {merged['commit'][:12]}")
-        say(f"Then: midwatch worktree remove {merged['worktree']['id']}")
-
-    run(act())
+def print_diff(changes: WorktreeDiff, limit: int) -> None:
+    """Print a diff byte for byte, so that git can apply it."""
+    sys.stdout.write(out.clean_for_terminal(changes["diff"]))
+    if changes["truncated"]:
+        out.note(f"\nThere is more; see it with --limit {min(10 * limit, MAX_DIFF)}.")
 
 
-@app.command()
-def remove(
+@command(app)
+async def merge(desk: Desk, worktree_id: WorktreeId) -> Reply:
+    """Commit open changes in a worktree, and merge its branch into the one it came from."""
+    merged = await desk.client.merge_worktree(worktree_id)
+    branch, into = merged["worktree"]["branch"], merged["into"]
+    if merged["how"] == "nothing":
+        text = f"{into} has everything of {branch} already"
+    else:
+        text = f"{branch} is merged into {into} ({merged['how']}), which is now {merged['commit'][:12]}"
+    return Reply(merged, out.join(text, f"Then: midwatch worktree remove {merged['worktree']['id']}"))
+
+
+@command(app)
+async def remove(
+    desk: Desk,
     worktree_id: WorktreeId,
-    force: Annotated[bool, typer.Option("--force", help="Also when work in it would be lost.")] = False,
-    as_json: AsJson = False,
-) -> None:
+    force: Annotated[bool, Option("--force", help="Remove it even if work would be lost.")] = False,
+) -> Reply:
     """Remove a worktree's directory and branch."""
-
-    async def act() -> None:
-        async with connect() as desk:
-            gone = await desk.client.remove_worktree(worktree_id, force=force)
-        if as_json:
-            emit(gone)
-        else:
-            say(f"{gone['id']} is removed: {gone['path']} and {gone['branch']}")
-
-    run(act())
+    tree = await desk.client.remove_worktree(worktree_id, force=force)
+    return Reply(tree, f"{tree['id']} is removed: {tree['path']} and {tree['branch']}")

@@ -1,0 +1,133 @@
+"""Make a command of an `async def` that returns a `Reply`: connection, `--json` and exit status are handled here."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
+from functools import cached_property, update_wrapper
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, overload
+
+import typer
+
+from midwatch.cli.connection import Desk, connect
+from midwatch.cli.options import AsJson
+from midwatch.cli.output import emit, note, say
+
+P = ParamSpec("P")
+JSON = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson)
+CONTEXT = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+
+
+class Reply(NamedTuple):
+    """The result of a command.
+
+    `text` is a string, or a function that returns it or prints by itself. `notice` goes to standard error, with --json,
+    too.
+    """
+
+    data: object
+    text: str | Callable[[], str | None]
+    notice: str | None = None
+    status: int = 0
+
+    def print(self, as_json: bool) -> None:
+        """Print the data as JSON, or the text."""
+        if as_json:
+            emit(self.data)
+        else:
+            text = self.text() if callable(self.text) else self.text
+            if text is not None:
+                say(text)
+        if self.notice:
+            note(self.notice)
+
+
+Work = Coroutine[Any, Any, Reply | int]
+"""A running command. It ends with a reply, or with an exit status when it has printed everything itself."""
+
+
+class Command(Generic[P]):
+    """A command as typer calls it.
+
+    The parameter `desk` of the function is not an option: it gets a connection, and with `work` (or when the option of
+    that name is set) this process runs tasks if there is no server. `**options` stands for the options of the function
+    `options`. `--json` is added unless the function has the parameter `as_json`. A `default` command runs when its
+    group is called without a command.
+    """
+
+    def __init__(
+        self, function: Callable[..., Work], work: bool | str, options: Callable[..., Any] | None, default: bool
+    ) -> None:
+        update_wrapper(self, function)
+        self._function = function
+        self._work = work
+        self._options = options
+        self._default = default
+
+    @cached_property
+    def __signature__(self) -> inspect.Signature:
+        """Return the parameters that typer turns into options."""
+        parameters = [CONTEXT] if self._default else []
+        for parameter in inspect.signature(self._function, eval_str=True).parameters.values():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD and self._options:
+                parameters += inspect.signature(self._options, eval_str=True).parameters.values()
+            elif parameter.name not in ("desk", "as_json"):
+                parameters.append(parameter)
+        return inspect.Signature([*parameters, JSON])
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Run the command and print its reply."""
+        ctx: Any = kwargs.pop("ctx", None)
+        if ctx is not None and ctx.invoked_subcommand is not None:
+            return
+        own = inspect.signature(self._function).parameters
+        as_json = bool(kwargs.get("as_json") if "as_json" in own else kwargs.pop("as_json", False))
+        run = self._connect if "desk" in own else self._function
+        reply = asyncio.run(run(*args, **kwargs))
+        if isinstance(reply, Reply):
+            reply.print(as_json)
+            reply = reply.status
+        if reply:
+            raise typer.Exit(reply)
+
+    async def _connect(self, *args: Any, **kwargs: Any) -> Reply | int:
+        work = bool(kwargs[self._work]) if isinstance(self._work, str) else self._work
+        async with connect(work=work) as desk:
+            return await self._function(desk, *args, **kwargs)
+
+
+class Decorator(Protocol):
+    """Makes a command of a function."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Desk, P], Work], /) -> Command[P]: ...
+    @overload
+    def __call__(self, function: Callable[P, Work], /) -> Command[P]: ...
+
+
+def command(
+    app: typer.Typer | None = None, name: str | None = None, *, work: bool | str = False,
+    options: Callable[..., Any] | None = None, default: bool = False,
+) -> Decorator:  # fmt: skip
+    """Make a command of a function, and add it to `app`; see `Command`."""
+
+    def add(function: Callable[..., Work], /) -> Command[Any]:
+        made = Command[Any](function, work, options, default)
+        if app is not None:
+            (app.callback() if default else app.command(name))(made)
+        return made
+
+    return add
+
+
+def group(summary: str) -> typer.Typer:
+    """Return an app for the commands of one noun. Without a command it prints its help."""
+    app = typer.Typer(help=summary, invoke_without_command=True)
+
+    @app.callback()
+    def print_help(ctx: typer.Context) -> None:
+        if ctx.invoked_subcommand is None:
+            say(ctx.get_help())
+
+    return app
