@@ -8,14 +8,14 @@ from typing import Any
 
 from midwatch.base.errors import Forbidden
 from midwatch.desk.desk import Desk
+from midwatch.domain.automation import Automation, Times
+from midwatch.domain.fields import open_to_agents
 from midwatch.domain.identity import Actor
+from midwatch.domain.requests import Submission
 from midwatch.domain.task import Task, conversation
 
-OF_TASKS = frozenset({"agent", "workdir", "worktree", "timeout", "delay", "idempotency_key"})
-OF_AUTOMATIONS = frozenset({
-    "title", "agent", "at", "every", "cron", "zone", "fresh", "max_runs", "workdir", "worktree", "timeout", "jitter",
-    "missed", "missed_window", "quiet", "tags",
-})  # fmt: skip
+OF_TASKS = open_to_agents(Submission)
+OF_AUTOMATIONS = open_to_agents(Automation, Times)
 
 
 async def handed_in(desk: Desk, who: Actor, said: Mapping[str, Any], may: frozenset[str]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from midwatch.base.schedule import Schedule, find_zone, host_zone, local_iso, pa
 from midwatch.base.text import cut
 from midwatch.desk.desk import Desk
 from midwatch.domain.automation import Automation
+from midwatch.domain.fields import name_as_record
 from midwatch.domain.task import Task
 from midwatch.wire.automations import AutomationInfo, AutomationPage, DayPage, PreviewInfo, RunPage, TakenPage
 from midwatch.wire.tasks import TaskInfo
@@ -70,16 +71,11 @@ def run_of(task: Task) -> dict[str, Any]:
 def wishes(desk: Desk, said: dict[str, Any], zone: str | None = None) -> dict[str, Any]:
     """What was said, with moments as numbers and durations under the record's names. `zone` is that of moments which
     name none, the host's otherwise."""
-    made = {NAMES.get(name, name): value for name, value in said.items()}
+    made = name_as_record(Automation, said)
     for name in ("at", "next_run_at"):
         if isinstance(made.get(name), str):
             made[name] = parse_moment(made[name], desk.clock.now(), made.get("zone") or zone or host_zone())
-    if made.get("tags") is not None:
-        made["tags"] = tuple(made["tags"])
     return made
-
-
-NAMES = {"timeout": "timeout_seconds", "jitter": "jitter_seconds"}
 
 
 @router.get("/automations", responses={200: {"model": AutomationPage}})

@@ -10,26 +10,27 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
 
 from midwatch.domain import approval, channel
-from midwatch.domain.automation import WINDOW_SECONDS, ManageMode, Missed, ScopeKind
+from midwatch.domain.automation import Automation, ScopeKind, Times
 from midwatch.domain.event import KINDS, kinds_of
+from midwatch.domain.goal import Goal
 from midwatch.domain.handoff import MAX_RETRIES
 from midwatch.domain.handoff import Status as HandoffStatus
 from midwatch.domain.identity import Role
-from midwatch.domain.requests import PRIORITY, OnCrash
+from midwatch.domain.requests import PRIORITY, Submission
 from midwatch.domain.steering import SendMode
 from midwatch.domain.task import Status
 from midwatch.domain.usage import By
 from midwatch.domain.worktree import MAX_DIFF
 from midwatch.domain.worktree import Status as WorktreeStatus
+from midwatch.services.automation_transfer import MADE_WITH
 from midwatch.services.sessions import InterruptMode
+from midwatch.wire.bodies import body_of, copy_of
 from midwatch.wire.fields import Seconds
 
 Duration = Annotated[
     Seconds,
     WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "examples": ["90s", "10m"]}]}),
 ]
-Away = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
-"""Seconds from now, up to some thousand years."""
 Priority = Annotated[int, Field(strict=True, ge=-PRIORITY, le=PRIORITY)]
 
 
@@ -85,27 +86,13 @@ class Strict(BaseModel):
         return text(value) if isinstance(value, str) else value
 
 
+@body_of(Submission, seconds=Duration)
 class SubmitBody(Strict):
     """A task to do."""
 
-    prompt: str
-    agent: str | None = None
-    workdir: str | None = None
-    worktree: bool = Field(False, strict=True)
-    share_workdir: bool = Field(False, strict=True)
-    timeout: Duration | None = None
-    priority: Priority = 0
-    delay: Duration = 0.0
-    idempotency_key: str | None = None
-    route: str | None = None
-    session_key: str | None = None
-    origin_channel: str | None = None
-    origin_session: str | None = None
-    on_crash: OnCrash | None = None
-    max_attempts: int | None = Field(None, strict=True, ge=1, le=100)
-    budget: dict[str, Any] | None = None
+    prompt: str = Field(examples=["Say hello"])
 
-    @field_validator("workdir")
+    @field_validator("workdir", check_fields=False)
     @classmethod
     def _absolute(cls, value: str | None) -> str | None:
         return absolute(value)
@@ -319,85 +306,32 @@ class DirectoryQuery(Strict):
     hidden: bool = False
 
 
-class AutomationFields(Strict):
-    """What can be said of an automation."""
-
-    title: str = Field("", max_length=1000)
-    agent: str | None = Field(None, max_length=200)
-    at: str | None = Field(None, description="A moment: ISO 8601, `in 20m`, `tomorrow 09:00`, `09:00`.", max_length=100)
-    every: Seconds | None = None
-    cron: str | None = Field(None, max_length=200)
-    zone: str | None = Field(None, description="IANA name; the host's otherwise.", max_length=100)
-    next_run_at: str | None = Field(None, max_length=100)
-    fresh: bool = False
-    worktree: bool = False
-    route: str | None = Field(None, max_length=2000)
-    manage_mode: ManageMode = "creator_only"
-    max_runs: int = Field(0, ge=0, le=2**31)
-    workdir: str | None = Field(None, max_length=4096)
-    timeout: Seconds | None = None
-    on_crash: OnCrash | None = None
-    jitter: Seconds = 0.0
-    missed: Missed = "once_within"
-    missed_window: Seconds = WINDOW_SECONDS
-    quiet: str | None = Field(None, max_length=200)
-    budget: dict[str, Any] | None = None
-    approvals: dict[str, Any] | None = Field(None, description="default, allow, deny, expires; see Approvals.")
-    tags: list[str] = Field(default_factory=list, max_length=100)
-
-
-class AutomationBody(AutomationFields):
+@body_of(Automation, Times)
+class AutomationBody(Strict):
     """An automation to make."""
 
     prompt: str
-    session_key: str | None = Field(None, max_length=1000)
-    scope_kind: ScopeKind = "user"
-    scope_id: str | None = Field(None, max_length=500)
-    resume_thread_id: str | None = Field(None, max_length=500)
-    source_message_id: str | None = Field(None, max_length=500)
     enabled: bool = True
 
 
-class AutomationPatch(AutomationFields):
+@body_of(Automation, Times, changes=True)
+class AutomationPatch(Strict):
     """What to change of an automation."""
 
-    prompt: str | None = None
     revision: int | None = Field(None, ge=0)
 
 
+@copy_of(Automation, MADE_WITH)
 class AutomationShot(Strict):
     """An automation as it was exported. What is not about its settings is not looked at."""
 
     model_config = ConfigDict(extra="ignore")
 
     id: str = Field(pattern=r"^am_[0-9a-z]{1,60}$")
-    prompt: str
-    agent: str = Field(max_length=200)
-    schedule: dict[str, Any]
-    title: str = ""
-    fresh: bool = False
-    worktree: bool = False
-    scope_kind: ScopeKind = "user"
-    scope_id: str = Field("owner", max_length=500)
-    route: str | None = Field(None, max_length=2000)
     creator: str | None = Field(None, max_length=200)
-    manage_mode: ManageMode = "creator_only"
-    session_key: str = Field("", max_length=1000)
-    source_message_id: str | None = Field(None, max_length=500)
     status: Literal["active", "paused", "deleted"] = "active"
     paused_why: str | None = Field(None, max_length=2000)
-    max_runs: int = Field(0, ge=0, le=2**31)
     run_count: int = Field(0, ge=0, le=2**31)
-    workdir: str | None = Field(None, max_length=4096)
-    timeout_seconds: Seconds | None = None
-    on_crash: OnCrash | None = None
-    jitter_seconds: Seconds = 0.0
-    missed: Missed = "once_within"
-    missed_window: Seconds = WINDOW_SECONDS
-    quiet: str | None = Field(None, max_length=200)
-    budget: dict[str, Any] | None = None
-    approvals: dict[str, Any] | None = Field(None, description="default, allow, deny, expires; see Approvals.")
-    tags: list[str] = Field(default_factory=list, max_length=100)
 
 
 class ImportBody(Strict):
@@ -445,34 +379,17 @@ class DayQuery(Strict):
     limit: int = Field(20, ge=1, le=200)
 
 
-class GoalFields(Strict):
-    """What can be said of a goal."""
-
-    deadline: str | Away | None = Field(None, description="A moment, `in 3d`, or seconds from now.")
-    max_steps: int = Field(0, ge=0, le=2**31)
-    max_tokens: int = Field(0, ge=0, le=2**53)
-    max_seconds: Seconds = 0.0
-    max_usd: float = Field(0.0, ge=0, le=1e9)
-    route: str | None = Field(None, max_length=2000)
-    manage_mode: ManageMode = "creator_only"
-
-
-class GoalBody(GoalFields):
+@body_of(Goal)
+class GoalBody(Strict):
     """A goal to set."""
 
     objective: str
-    agent: str | None = Field(None, max_length=200)
-    verifier: str | None = Field(None, max_length=200)
-    workdir: str | None = Field(None, max_length=4096)
-    session_key: str | None = Field(None, max_length=1000)
-    scope_kind: ScopeKind = "user"
-    scope_id: str | None = Field(None, max_length=500)
 
 
-class GoalPatch(GoalFields):
+@body_of(Goal, changes=True)
+class GoalPatch(Strict):
     """What to change of a goal."""
 
-    objective: str | None = None
     revision: int | None = Field(None, ge=0)
 
 

@@ -96,7 +96,6 @@ STEER = {
 EXAMPLES: dict[str, Any] = STANDING | {
     "TaskInfo": TASK,
     "SessionInfo": SESSION,
-    "SubmitBody": {"prompt": "Say hello", "agent": "demo", "timeout": "10m"},
     "SessionBody": {"agent": "demo", "workdir": "/tmp", "title": "Release notes"},  # noqa: S108 - an example
     "MessageBody": {"text": "And now in French, please.", "mode": "after_tool"},
     "InterruptBody": {"mode": "stop", "hint": "Say how far you came."},

@@ -35,11 +35,11 @@ async def submit(
     desk: DeskDep, who: Who, body: SubmitBody, idempotency_key: Annotated[str | None, Header()] = None
 ) -> Json:
     """Accept a prompt. It is durable when the reply arrives."""
-    if idempotency_key is not None and body.idempotency_key not in (None, idempotency_key):
+    said = body.model_dump(exclude_defaults=True, exclude={"prompt"})  # so that equal wishes make equal bodies
+    if idempotency_key is not None and said.get("idempotency_key") not in (None, idempotency_key):
         raise InvalidInput(
             "the header and the body name different idempotency keys; send one.", field="idempotency_key"
         )
-    said = body.model_dump(exclude_defaults=True, exclude={"prompt"})  # so that equal wishes make equal bodies
     if idempotency_key is not None:
         said["idempotency_key"] = idempotency_key
     said = {**await handed_in(desk, who, said, OF_TASKS), **origin(who)}

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from midwatch.client.transport import Transport, named, without_none
-from midwatch.domain.requests import AutomationWish, NewAutomation
 from midwatch.wire.automations import AutomationInfo, RunInfo, TakenInfo
 from midwatch.wire.tasks import TaskInfo
 
@@ -25,12 +24,12 @@ class AutomationCalls(Transport):
         """One automation, deleted ones too."""
         return cast(AutomationInfo, await self._get(f"/automations/{named('automation', automation_id)}"))
 
-    async def create_automation(self, prompt: str, wish: NewAutomation) -> AutomationInfo:
+    async def create_automation(self, prompt: str, wish: Mapping[str, Any]) -> AutomationInfo:
         """Make one. Exactly one of `at`, `every` and `cron` says when it runs."""
         return cast(AutomationInfo, await self._post("/automations", {"prompt": prompt, **wish}))
 
     async def patch_automation(
-        self, automation_id: str, wish: AutomationWish, *, prompt: str | None = None, revision: int | None = None
+        self, automation_id: str, wish: Mapping[str, Any], *, prompt: str | None = None, revision: int | None = None
     ) -> AutomationInfo:
         """Change what is said. Conflict when it is not at `revision` any more."""
         said = {**wish, **without_none({"prompt": prompt, "revision": revision})}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from midwatch.client.transport import Transport, named, without_none
-from midwatch.domain.requests import GoalWish, NewGoal
 from midwatch.wire.automations import RunInfo
 from midwatch.wire.goals import GoalInfo
 
@@ -22,12 +21,12 @@ class GoalCalls(Transport):
         """One goal."""
         return cast(GoalInfo, await self._get(f"/goals/{named('goal', goal_id)}"))
 
-    async def create_goal(self, objective: str, wish: NewGoal | None = None) -> GoalInfo:
+    async def create_goal(self, objective: str, wish: Mapping[str, Any] | None = None) -> GoalInfo:
         """Set a goal; its first step begins at once, or when its session has a thread."""
         return cast(GoalInfo, await self._post("/goals", {"objective": objective, **(wish or {})}))
 
     async def edit_goal(
-        self, goal_id: str, wish: GoalWish, *, objective: str | None = None, revision: int | None = None
+        self, goal_id: str, wish: Mapping[str, Any], *, objective: str | None = None, revision: int | None = None
     ) -> GoalInfo:
         """Change what is said. Conflict when it is not at `revision` any more."""
         said = {**wish, **without_none({"objective": objective, "revision": revision})}

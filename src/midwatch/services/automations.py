@@ -14,9 +14,10 @@ from midwatch.base.ids import new_id
 from midwatch.base.schedule import Schedule, host_zone, next_run_at
 from midwatch.domain import automation as rules
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.automation import TRANSITIONS, Automation, Status, normalise, validate
+from midwatch.domain.automation import TRANSITIONS, Automation, Status, Times, normalise, validate
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import AutomationChanged, AutomationCreated
+from midwatch.domain.fields import changeable, clearable, settable
 from midwatch.domain.identity import Actor
 from midwatch.domain.requests import Submission, refuse_unknown
 from midwatch.domain.session import Session, checked_key, gate_key
@@ -28,15 +29,10 @@ from midwatch.services.tasks import Tasks, stopping
 KEPT_SECONDS = 30 * 86400.0
 """Deleted ones can be brought back for this long."""
 LISTED, MOST_LISTED = 20, 200
-CHANGEABLE = frozenset({
-    "title", "prompt", "agent", "fresh", "worktree", "route", "manage_mode", "max_runs", "workdir", "timeout_seconds",
-    "on_crash", "jitter_seconds", "missed", "missed_window", "quiet", "budget", "approvals", "tags", "at", "every",
-    "cron", "zone", "next_run_at",
-})  # fmt: skip
 TIMES = ("at", "every", "cron")
-CLEARABLE = frozenset(
-    {"route", "workdir", "timeout_seconds", "on_crash", "quiet", "budget", "approvals", *TIMES, "zone", "next_run_at"}
-)
+SETTABLE = settable(Automation, Times) | {"enabled"}
+CHANGEABLE = changeable(Automation, Times)
+CLEARABLE = clearable(Automation, Times)
 """What a patch may set to nothing."""
 
 
@@ -74,9 +70,7 @@ class Automations:
         agent = await self._tasks.known_agent(wish.pop("agent", None))
         route = wish.pop("route", None) or self._default_route
         session = wish.pop("session_key", None)
-        refuse_unknown(
-            wish, CHANGEABLE | {"scope_kind", "scope_id", "resume_thread_id", "source_message_id", "enabled"}
-        )
+        refuse_unknown(wish, SETTABLE)
         enabled = wish.pop("enabled", True)
         automation_id = new_id("am", now)
         first = wish.pop("next_run_at", None) or next_run_at(times, now)

@@ -15,6 +15,7 @@ from midwatch.domain import goal as rules
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import GoalChanged, GoalCreated
+from midwatch.domain.fields import changeable, clearable, settable
 from midwatch.domain.goal import (
     DEADLINE_SECONDS,
     TRANSITIONS,
@@ -32,13 +33,8 @@ from midwatch.domain.task import TRIES, Task
 from midwatch.services.request_checks import check
 from midwatch.services.tasks import Tasks, stopping
 
-SETTABLE = frozenset({
-    "agent", "workdir", "verifier", "route", "session_key", "scope_kind", "scope_id", "manage_mode", "max_steps",
-    "max_tokens", "max_seconds", "max_usd", "deadline_at",
-})  # fmt: skip
-EDITABLE = frozenset(
-    {"objective", "deadline_at", "max_steps", "max_tokens", "max_seconds", "max_usd", "route", "manage_mode"}
-)
+SETTABLE = settable(Goal)
+CHANGEABLE, CLEARABLE = changeable(Goal), clearable(Goal)
 
 
 class Goals:
@@ -118,8 +114,8 @@ class Goals:
         may: Actor | None = None,
     ) -> Goal:  # fmt: skip
         """Change its objective, deadline or budget."""
-        refuse_unknown(values, EDITABLE)
-        values = {name: value for name, value in values.items() if value is not None or name == "route"}
+        refuse_unknown(values, CHANGEABLE)
+        values = {name: value for name, value in values.items() if value is not None or name in CLEARABLE}
         if values.get("route"):
             values["route"] = self._check_route(values["route"])
 

@@ -2,54 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
+from midwatch.domain.automation import Automation
+from midwatch.domain.fields import Example
+from midwatch.wire.shapes import shape_of
 
-class AutomationInfo(TypedDict):
+NEXT_RUNS = ["2026-01-05T09:00:00+01:00", "2026-01-06T09:00:00+01:00"]
+
+
+@shape_of(
+    Automation,
+    zone=Annotated[str, Example("Europe/Berlin")],
+    running=Annotated[bool, Example(False)],
+    next_runs=Annotated[list[str], Example(NEXT_RUNS)],
+)
+class AutomationInfo(dict[str, Any]):
     """An automation as JSON. `schedule` has exactly one of at, every (seconds) and cron."""
-
-    id: str
-    title: str
-    prompt: str
-    agent: str
-    schedule: dict[str, Any]
-    zone: str
-    fresh: bool
-    worktree: bool
-    scope_kind: str
-    scope_id: str
-    route: str | None
-    creator: str | None
-    manage_mode: str
-    session_key: str
-    resume_thread_id: str | None
-    source_message_id: str | None
-    status: str
-    paused_why: str | None
-    running: bool
-    max_runs: int
-    run_count: int
-    workdir: str | None
-    timeout_seconds: float | None
-    on_crash: str | None
-    jitter_seconds: float
-    missed: str
-    missed_window: float
-    quiet: str | None
-    budget: dict[str, Any] | None
-    approvals: dict[str, Any] | None
-    tags: list[str]
-    created_at: str
-    updated_at: str
-    next_run_at: str | None
-    last_run_at: str | None
-    deleted_at: str | None
-    last_result: str | None
-    consecutive_failures: int
-    revision: int
-    next_runs: list[str]
 
 
 class AutomationPage(TypedDict):

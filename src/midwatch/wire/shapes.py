@@ -1,0 +1,54 @@
+"""Derive the shape of a reply from the definition of its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import or_
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+
+from typing_extensions import TypedDict
+
+from midwatch.domain.fields import Example, Field, example_of, shown_fields
+
+Shape = TypeVar("Shape", bound=type[dict[str, Any]])
+
+
+def shape_of(definition: type, /, **others: Any) -> Callable[[Shape], Shape]:
+    """Make a class the shape of a record as JSON shows it, with further keys, or keys of another type. `Example` gives
+    each of these its value in the example.
+
+    For type checkers the class stays a plain `dict[str, Any]`: a record has one definition, and no second one for them.
+    """
+
+    def derive(base: Shape) -> Shape:
+        keys = {field.name: reply_type(field) for field in shown_fields(definition)} | others
+        examples = {
+            name: mark.value for name, kind in others.items() for mark in get_args(kind) if isinstance(mark, Example)
+        }
+        shape = cast(Any, TypedDict)(base.__name__, keys)
+        shape.__doc__, shape.__module__ = base.__doc__, base.__module__
+        shape.__pydantic_config__ = {"json_schema_extra": {"examples": [example_of(definition) | examples]}}
+        return cast(Shape, shape)
+
+    return derive
+
+
+def reply_type(field: Field) -> Any:
+    """Return the type of a field as JSON shows it."""
+    if field.is_time:
+        return str | None if field.optional else str
+    return json_type(field.type)
+
+
+def json_type(kind: Any) -> Any:
+    """Return the type that a value of some type has in JSON; words out of a list are just text."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return reduce(or_, map(json_type, parts))
+    if origin is Literal:
+        return str
+    if origin is tuple:
+        return list[json_type(parts[0])]  # type: ignore[misc]  # a type that is known only when it runs
+    return dict[str, Any] if origin is not None and issubclass(origin, Mapping) else kind
