@@ -10,28 +10,8 @@ RUN: dict[str, Any] = {
     "task_id": "t_06f2m8yq3kq5r0v9x1w2", "scheduled_for": AT, "status": "done", "outcome": "ok", "started_at": AT,
     "completed_at": AT, "result": "Nothing is on fire.", "error": None, "usage": None,
 }  # fmt: skip
-HANDOFF: dict[str, Any] = {
-    "id": "h_06f2m8yq3kq5r0v9x1w2", "status": "completed", "form": "delegate", "from_agent_id": "lead",
-    "to_agent_id": "coder", "tool_name": "transfer_to_coder",
-    "tool_description": "Handoff to the coder agent to handle the request.",
-    "transfer_message": '{"assistant":"coder"}',
-    "task": {"type": "code", "description": "Fix the failing test", "input": None, "priority": 0, "metadata": {}},
-    "context": {
-        "conversation_id": None, "messages": [{"role": "user", "content": "The tests fail"}], "variables": {},
-        "parent_handoff": None,
-    },
-    "result": {"output": "It was a missing import.", "error": None, "duration_ms": 5200},
-    "chain": [{"agent": "lead", "handoff": None}], "refusals": [{"agent": "senior", "reason": "busy"}], "late": None,
-    "attempts": [{"attempt": 1, "started_at": AT, "ended_at": AT, "outcome": "ok", "error": None}],
-    "reason": None, "source_task": "t_06f2m8yq3kq5r0v9x1w2", "root_id": "t_06f2m8yq3kq5r0v9x1w2",
-    "task_id": "t_06f2m8yq3kq5r0v9x1w3", "session_key": "bg:t_06f2m8yq3kq5r0v9x1w3", "creator": "owner",
-    "retry_of": None, "timeout": 600.0, "retry_count": 0, "max_retries": 0, "created_at": AT, "accepted_at": AT,
-    "completed_at": AT, "deadline_at": AT, "revision": 4,
-}  # fmt: skip
 SHOT = {"id": "am_1", "prompt": "Look around", "agent": "demo", "schedule": {"cron": "@daily", "zone": "UTC"}}
 STANDING: dict[str, Any] = {
-    "ChoiceInfo": {"name": "Allow", "kind": "allow_once"},
-    "PatternInfo": {"kind": "edit", "command": None, "path": "src/a.py", "root": "/srv/project"},
     "ImportBody": {"automations": [SHOT]},
     "TakenInfo": {"id": SHOT["id"], "what": "created"},
     "DayInfo": {"id": SHOT["id"], "when": "at 09:00 on Monday through Friday", "next_runs": NEXT, "runs": [RUN]},
@@ -39,7 +19,6 @@ STANDING: dict[str, Any] = {
     "RunInfo": RUN,
     "CompleteBody": {"evidence": "the last run of the tests is green"},
     "DelayBody": {"duration": 1800.0, "reason": "waiting for the nightly build"},
-    "HandoffInfo": HANDOFF,
     "HandoffBody": {
         "to": "demo", "task": {"type": "code", "description": "Fix the failing test"}, "timeout": "10m", "wait": 10.0,
     },

@@ -1,7 +1,7 @@
 """Fields: the facts about a record's fields that its types do not tell, and the values derived from them.
 
 A record is defined once, by the annotated fields of its class. `Input` says how a request sets a field, `Example` shows
-a value, `Show` changes a value before anybody sees it, and `HIDDEN` keeps a field inside. A field whose name ends with
+a value, `Show` changes a value before anybody sees it, and `Hidden` keeps a field inside. A field whose name ends with
 `_at` is a time. The shapes of replies, the bodies of requests, the examples and the options of commands follow from it.
 """
 
@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from types import NoneType
-from typing import Annotated, Any, ClassVar, NamedTuple, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
 
 from midwatch.base.clock import iso
 
@@ -53,13 +53,16 @@ class Example(NamedTuple):
 
 
 class Show(NamedTuple):
-    """A change of the value before it is shown."""
+    """A change of the value before it is shown, and its name in replies, if that is not the field's."""
 
-    change: Callable[[Any], Any]
+    change: Callable[[Any], Any] | None = None
+    name: str = ""
 
 
+T = TypeVar("T")
 HIDDEN = "hidden"
-"""Marks a field that no reply shows."""
+Hidden = Annotated[T, HIDDEN]
+"""The type of a field that no reply shows."""
 REQUIRED = dataclasses.MISSING
 
 
@@ -82,6 +85,17 @@ class Field(NamedTuple):
         return (self.input and self.input.name) or self.name
 
     @property
+    def shown(self) -> Show:
+        """How it is shown: a time as ISO 8601, a tuple as a list, else as it is."""
+        change = iso if self.is_time else list if get_origin(self.type) is tuple else None
+        return next((mark for mark in self.marks if isinstance(mark, Show)), Show(change))
+
+    @property
+    def reply_name(self) -> str:
+        """Its name in replies."""
+        return self.shown.name or self.name
+
+    @property
     def is_time(self) -> bool:
         """Whether it is a moment, which JSON shows as ISO 8601."""
         return self.name.endswith("_at") or self.name == "time"
@@ -102,14 +116,6 @@ class Field(NamedTuple):
         if self.is_time and self.default is not None:
             return AT
         return list(self.default) if isinstance(self.default, tuple) else self.default
-
-    @property
-    def change(self) -> Callable[[Any], Any] | None:
-        """What changes its value before it is shown, or None if nothing does."""
-        for mark in self.marks:
-            if isinstance(mark, Show):
-                return mark.change
-        return iso if self.is_time else list if get_origin(self.type) is tuple else None
 
 
 @cache
@@ -143,19 +149,19 @@ def to_json(record: Any) -> dict[str, Any]:
     """Return a record as JSON shows it."""
     definition: Any = type(record)
     return {
-        name: getattr(record, name) if change is None else change(getattr(record, name))
-        for name, change in _changes(definition)
+        shown: getattr(record, name) if change is None else change(getattr(record, name))
+        for shown, name, change in _changes(definition)
     }
 
 
 @cache
-def _changes(definition: type) -> tuple[tuple[str, Callable[[Any], Any] | None], ...]:
-    return tuple((field.name, field.change) for field in shown_fields(definition))
+def _changes(definition: type) -> tuple[tuple[str, str, Callable[[Any], Any] | None], ...]:
+    return tuple((field.reply_name, field.name, field.shown.change) for field in shown_fields(definition))
 
 
 def example_of(definition: type) -> dict[str, Any]:
     """Return an example of a record as JSON shows it."""
-    return {field.name: field.example for field in shown_fields(definition)}
+    return {field.reply_name: field.example for field in shown_fields(definition)}
 
 
 def inputs(*definitions: type) -> Iterator[tuple[Field, Input]]:

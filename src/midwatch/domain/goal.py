@@ -34,7 +34,7 @@ from midwatch.domain.event import (
     TaskSubmitted,
     event,
 )
-from midwatch.domain.fields import HIDDEN, Example, Input, Show, to_json
+from midwatch.domain.fields import Example, Hidden, Input, Show, to_json
 from midwatch.domain.session import gate_key
 from midwatch.domain.task import AUTOMATION_PAUSES, Ended, Task, meta
 
@@ -136,16 +136,16 @@ class Goal:
     step: Annotated[int, Example(2)] = 0
     work: Work = "step"
     """What its newest task is for."""
-    task_id: Annotated[str | None, HIDDEN] = None
+    task_id: Hidden[str | None] = None
     """The task whose end decides how it goes on; None once that was stopped."""
-    proposal: Annotated[Literal["complete", "delay"] | None, HIDDEN] = None
+    proposal: Hidden[Literal["complete", "delay"] | None] = None
     """What the agent said in the step that runs now, or that the claim it made is still to be verified."""
     evidence: str | None = None
     missing: str | None = None
     """What the last verification found missing."""
     errors: int = 0
-    alike: Annotated[int, HIDDEN] = 0
-    last_mark: Annotated[str | None, HIDDEN] = None
+    alike: Hidden[int] = 0
+    last_mark: Hidden[str | None] = None
     max_steps: Annotated[int, Input("Pause after this many; 0 for no limit.", least=0, most=2**31, example=20)] = 0
     max_tokens: Annotated[int, Input("Pause after this many; 0 for no limit.", least=0, most=2**53)] = 0
     max_seconds: Annotated[float, Input("Pause after this much work: 90m, 24h.", seconds=True)] = 0.0

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from typing_extensions import TypedDict
 
+from midwatch.domain.agent import AgentCapability
+from midwatch.wire.shapes import shape_of
 
-class Capability(TypedDict):
+
+@shape_of(AgentCapability)
+class Capability(dict[str, Any]):
     """What an agent is given handed-over work for."""
-
-    name: str
-    description: str
-    task_types: list[str]
-    priority: int
 
 
 class AgentInfo(TypedDict, total=False):

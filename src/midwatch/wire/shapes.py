@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from typing_extensions import TypedDict
 
-from midwatch.domain.fields import Example, Field, example_of, shown_fields
+from midwatch.domain.fields import REQUIRED, Example, Field, example_of, shown_fields
 
 Shape = TypeVar("Shape", bound=type[dict[str, Any]])
 
@@ -23,13 +23,15 @@ def shape_of(definition: type, /, **others: Any) -> Callable[[Shape], Shape]:
     """
 
     def derive(base: Shape) -> Shape:
-        keys = {field.name: reply_type(field) for field in shown_fields(definition)} | others
+        keys = {field.reply_name: reply_type(field) for field in shown_fields(definition)} | others
         examples = {
             name: mark.value for name, kind in others.items() for mark in get_args(kind) if isinstance(mark, Example)
         }
         shape = cast(Any, TypedDict)(base.__name__, keys)
         shape.__doc__, shape.__module__ = base.__doc__, base.__module__
-        shape.__pydantic_config__ = {"json_schema_extra": {"examples": [example_of(definition) | examples]}}
+        example = example_of(definition) | examples
+        if REQUIRED not in example.values():
+            shape.__pydantic_config__ = {"json_schema_extra": {"examples": [example]}}
         return cast(Shape, shape)
 
     return derive

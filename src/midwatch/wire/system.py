@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
+from midwatch.domain.fields import Example
+from midwatch.domain.instance import Instance
+from midwatch.domain.task import Task
 from midwatch.wire.approvals import ApprovalInfo
-from midwatch.wire.tasks import Counts, TaskInfo
+from midwatch.wire.shapes import shape_of
+from midwatch.wire.tasks import TASK, Counts, TaskInfo
 from midwatch.wire.usage import UsageInfo
 
 
-class ProcessInfo(TypedDict):
+@shape_of(
+    Instance,
+    running=Annotated[int, Example(0)],
+    live=Annotated[bool, Example(True)],
+    heartbeat_age=Annotated[float | None, Example(None)],
+    leader=Annotated[bool, Example(True)],
+)
+class ProcessInfo(dict[str, Any]):
     """A process that runs tasks, as JSON. Where processes live by file locks they have no heartbeat."""
-
-    id: str
-    role: str
-    host: str
-    pid: int
-    agents: list[str]
-    slots: int
-    started_at: str
-    running: int
-    live: bool
-    heartbeat_age: float | None
-    leader: bool
 
 
 class ClusterInfo(TypedDict):
@@ -41,10 +40,9 @@ class Activity(TypedDict):
     text: str
 
 
+@shape_of(Task, **TASK, activity=Annotated[Activity | None, Example(None)])
 class RunningTask(TaskInfo):
     """A task that runs."""
-
-    activity: Activity | None
 
 
 class Now(TypedDict):
