@@ -101,7 +101,9 @@ class SubmitBody(Strict):
 class RetryBody(Strict):
     """How to go on with a task."""
 
-    budget: dict[str, Any] | None = Field(None, description="Limits that are raised or set; earlier tries count.")
+    budget: dict[str, Any] | None = Field(
+        None, description="Limits that are raised or set; earlier tries count.", examples=[{"tokens": 400000}]
+    )
 
 
 class AnswerBody(Strict):
@@ -109,21 +111,21 @@ class AnswerBody(Strict):
 
     choice: str | None = Field(None, description="The name of a choice; else the yes or no of this route.")
     always: bool = Field(False, description="Make a rule of it, so that this is not asked again.")
-    why: str | None = Field(None, max_length=2000)
+    why: str | None = Field(None, max_length=2000, examples=["looks right"])
 
 
 class SignInBody(Strict):
     """Proof of who signs in: one of the two."""
 
-    code: str | None = Field(None, max_length=200)
+    code: str | None = Field(None, max_length=200, examples=["mwl_3f9c0a6d51e2"])
     token: str | None = Field(None, max_length=200)
 
 
 class TokenBody(Strict):
     """A token to make. Its actor has its name unless another is given."""
 
-    name: str = Field(max_length=63)
-    role: Role
+    name: str = Field(max_length=63, examples=["ci"])
+    role: Role = Field(examples=["operator"])
     actor: str | None = Field(None, max_length=100)
 
 
@@ -141,10 +143,10 @@ class TaskQuery(Strict):
 class SessionBody(Strict):
     """A conversation to open."""
 
-    agent: str | None = Field(None, max_length=200)
+    agent: str | None = Field(None, max_length=200, examples=["demo"])
     workdir: str | None = Field(None, max_length=4096)
     worktree: bool = Field(False, strict=True)
-    title: str = ""
+    title: str = Field("", examples=["Release notes"])
     key: str | None = Field(None, max_length=1000)
     prompt: str | None = None
 
@@ -172,7 +174,7 @@ class RemoveBody(Strict):
 class MessageBody(Strict):
     """Something to say in a conversation."""
 
-    text: str
+    text: str = Field(examples=["And now in French, please."])
     mode: SendMode = Field("after_turn", description="When a busy agent is to hear it.")
     priority: Priority = 0
 
@@ -180,8 +182,10 @@ class MessageBody(Strict):
 class InterruptBody(Strict):
     """How the running turn is to end."""
 
-    mode: InterruptMode = Field("abort", description="At once, or with one closing answer.")
-    hint: str | None = Field(None, description="With stop: what the closing answer should be about.")
+    mode: InterruptMode = Field("abort", description="At once, or with one closing answer.", examples=["stop"])
+    hint: str | None = Field(
+        None, description="With stop: what the closing answer should be about.", examples=["Say how far you came."]
+    )
 
 
 class ScreenQuery(Strict):
@@ -193,7 +197,7 @@ class ScreenQuery(Strict):
 class KeysBody(Strict):
     """Keys for a terminal."""
 
-    keys: str = Field(min_length=1, max_length=100_000)
+    keys: str = Field(min_length=1, max_length=100_000, examples=["y\r"])
 
     @field_validator("*")
     @classmethod
@@ -204,8 +208,8 @@ class KeysBody(Strict):
 class SizeBody(Strict):
     """The size of a terminal."""
 
-    columns: int = Field(ge=20, le=1000, strict=True)
-    rows: int = Field(ge=10, le=1000, strict=True)
+    columns: int = Field(ge=20, le=1000, strict=True, examples=[120])
+    rows: int = Field(ge=10, le=1000, strict=True, examples=[40])
 
 
 class EventQuery(Strict):
@@ -327,7 +331,7 @@ class AutomationShot(Strict):
 
     model_config = ConfigDict(extra="ignore")
 
-    id: str = Field(pattern=r"^am_[0-9a-z]{1,60}$")
+    id: str = Field(pattern=r"^am_[0-9a-z]{1,60}$", examples=["am_1"])
     creator: str | None = Field(None, max_length=200)
     status: Literal["active", "paused", "deleted"] = "active"
     paused_why: str | None = Field(None, max_length=2000)
@@ -437,8 +441,8 @@ class HandoffWorkBody(Strict):
 class HandoffBody(Strict):
     """A handoff. Without `to` the best for the type of `task` gets it; with `source_task` that task is handed over."""
 
-    to: str | None = Field(None, min_length=1, max_length=200)
-    task: HandoffWorkBody | None = None
+    to: str | None = Field(None, min_length=1, max_length=200, examples=["demo"])
+    task: HandoffWorkBody | None = Field(None, examples=[{"type": "code", "description": "Fix the failing test"}])
     context: HandoffSurroundingsBody | None = None
     from_agent: str = Field("", max_length=200)
     source_task: str | None = Field(None, max_length=200)
@@ -468,11 +472,11 @@ class WaitQuery(Strict):
 class CompleteBody(Strict):
     """That a goal is reached, and what proves it."""
 
-    evidence: str = Field("", max_length=20_000)
+    evidence: str = Field("", max_length=20_000, examples=["the last run of the tests is green"])
 
 
 class DelayBody(Strict):
     """When a goal goes on, and what it waits for."""
 
-    duration: Seconds
-    reason: str = Field(max_length=2000)
+    duration: Seconds = Field(examples=[1800.0])
+    reason: str = Field(max_length=2000, examples=["waiting for the nightly build"])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
-from midwatch.api.examples import STANDING
 from midwatch.wire.identity import Link, Me, SignedIn, SignedOut, TokenInfo, TokenMade, TokenPage
 from midwatch.wire.system import ProblemInfo
 
@@ -55,52 +55,6 @@ REPLIES: dict[str, Any] = {
 }
 """What is said when it goes well, where the route does not tell."""
 
-TASK, AT = "t_06f2m8yq3kq5r0v9x1w2", "2026-01-02T03:04:05.000000Z"
-STORE = {"kind": "sqlite", "journal": "wal", "synchronous": "FULL"}
-SPENT = {
-    "tasks": 1, "done": 1, "failed": 0, "cancelled": 0, "untold": 0, "unpriced": 1, "seconds": 1.098,
-    "input_tokens": 1200, "output_tokens": 80, "cost_usd": None,
-}  # fmt: skip
-EXAMPLES: dict[str, Any] = STANDING | {
-    "SessionBody": {"agent": "demo", "workdir": "/tmp", "title": "Release notes"},  # noqa: S108 - an example
-    "MessageBody": {"text": "And now in French, please.", "mode": "after_tool"},
-    "InterruptBody": {"mode": "stop", "hint": "Say how far you came."},
-    "Interrupted": {"interrupted": TASK, "mode": "stop", "resume": None},
-    "KeysBody": {"keys": "y\r"},
-    "SizeBody": {"columns": 120, "rows": 40},
-    "RetryBody": {"budget": {"tokens": 400000, "usd": 3.0}},
-    "AnswerBody": {"choice": "yes", "why": "looks right"},
-    "TokenBody": {"name": "ci", "role": "operator"},
-    "EventInfo": {
-        "seq": 3, "id": "e_06f2m8yq5s2f8d0c7b1a", "kind": "task_started", "time": "2026-01-02T03:04:05.002000Z",
-        "version": 1, "task_id": TASK, "agent_id": "demo", "session_key": "bg:t_06f2m8yq3kq5r0v9x1w2", "attempt": 1,
-        "actor": "owner", "payload": {"agent": "demo", "owner": "i_06f2m8", "host": "desk"},
-    },
-    "SignInBody": {"code": "mwl_3f9c0a6d51e2"},
-    "AgentInfo": {
-        "name": "demo", "live": True, "kind": "demo", "description": "built in", "slots": 16, "timeout": 1800.0,
-        "on_crash": "rerun", "steerable": False, "problem": None, "target": "built in",
-        "handoffs": True,
-        "capabilities": [{"name": "talk", "description": "says hello", "task_types": ["greeting"], "priority": 0}],
-    },
-    "ClusterInfo": {"store": STORE, "processes": []},
-    "SettingsInfo": {
-        "default_agent": "demo", "notify": "webhook", "channels": ["console", "webhook"],
-        "limits": {"slots": 64, "max_open": 1000}, "retention": {"tasks": 10000}, "store": STORE,
-    },
-    "UsageInfo": {
-        "since": AT, "until": "2026-01-03T03:04:05.000000Z", "by": ["actor", "agent"], "zone": "UTC",
-        "total": SPENT, "rows": [{"actor": "owner", "agent": "demo", **SPENT}], "left_off": 0,
-    },
-    "WorktreeDiff": {"id": "w_1a1deb33561a3f9a1c20b7d4", "diff": "diff --git a/a.txt b/a.txt\n...", "truncated": False},
-    "RemoveBody": {"force": False},
-    "ResultInfo": {"id": TASK, "result": "Hello."},
-    "ProblemInfo": {
-        "type": "about:blank", "title": "Not Found", "status": 404, "code": "not_found",
-        "detail": "there is no task 't_x'; list what there is with `midwatch tasks`.", "field": None,
-    },
-}  # fmt: skip
-
 
 def describe(app: FastAPI) -> None:
     """Have the app describe itself completely."""
@@ -128,8 +82,11 @@ def complete(found: dict[str, Any]) -> dict[str, Any]:
         ref_template="#/components/schemas/{model}",
     )
     schemas.update(told["$defs"])
-    for name, example in EXAMPLES.items():
-        schemas[name]["examples"] = [example]
+    examples = {name: [example_of(schema, schemas)] for name, schema in schemas.items()}
+    for name, schema in schemas.items():
+        schema["examples"] = examples[name]
+        for part in schema.get("properties", {}).values():
+            part.pop("examples", None)
     found["components"]["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer"},
         "browser": {"type": "apiKey", "in": "cookie", "name": "midwatch"},
@@ -139,6 +96,28 @@ def complete(found: dict[str, Any]) -> dict[str, Any]:
         for method, operation in methods.items():
             _complete(f"{method.upper()} {path}", operation)
     return found
+
+
+def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Any:
+    """Return an example of a schema, put together from the examples of its properties."""
+    if "examples" in schema:
+        return schema["examples"][0]
+    if "$ref" in schema:
+        return example_of(schemas[schema["$ref"].rpartition("/")[2]], schemas)
+    if "properties" in schema:
+        return {
+            name: example_of(part, schemas)
+            for name, part in schema["properties"].items()
+            if name in schema.get("required", ()) or "examples" in part
+        }
+    if "anyOf" in schema:
+        return None if {"type": "null"} in schema["anyOf"] else example_of(schema["anyOf"][0], schemas)
+    if "$ref" in schema.get("items", ()):
+        return [example_of(schema["items"], schemas)]
+    return schema.get("enum", [PLAIN.get(schema.get("type", ""))])[0]
+
+
+PLAIN = {"string": "", "integer": 0, "number": 0.0, "boolean": False, "array": [], "object": {}}
 
 
 def _complete(route: str, operation: dict[str, Any]) -> None:

@@ -51,6 +51,10 @@ class Example(NamedTuple):
 
     value: Any
 
+    def __get_pydantic_json_schema__(self, schema: Any, describe: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """Add the value to the description of a type that has this mark."""
+        return {**describe(schema), "examples": [self.value]}
+
 
 class Show(NamedTuple):
     """A change of the value before it is shown, and its name in replies, if that is not the field's."""
@@ -157,11 +161,6 @@ def to_json(record: Any) -> dict[str, Any]:
 @cache
 def _changes(definition: type) -> tuple[tuple[str, str, Callable[[Any], Any] | None], ...]:
     return tuple((field.reply_name, field.name, field.shown.change) for field in shown_fields(definition))
-
-
-def example_of(definition: type) -> dict[str, Any]:
-    """Return an example of a record as JSON shows it."""
-    return {field.reply_name: field.example for field in shown_fields(definition)}
 
 
 def inputs(*definitions: type) -> Iterator[tuple[Field, Input]]:

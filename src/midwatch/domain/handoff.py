@@ -31,7 +31,7 @@ from midwatch.domain.event import (
     TaskSubmitted,
     event,
 )
-from midwatch.domain.fields import Example, Hidden, Show, example_of, to_json
+from midwatch.domain.fields import Example, Hidden, Show, to_json
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.domain.requests import PRIORITY, YEAR, is_plain
 from midwatch.domain.task import Task, conversation, meta
@@ -122,12 +122,10 @@ class Handoff:
     tool_name: Annotated[str, Example("transfer_to_coder")] = ""
     tool_description: Annotated[str, Example("Handoff to the coder agent to handle the request.")] = ""
     transfer_message: Annotated[str, Example('{"assistant":"coder"}')] = ""
-    request: Annotated[Mapping[str, Any], Show(dict, "task"), Example(example_of(HandoffTask))] = field(
-        default_factory=dict
-    )
-    context: Annotated[Mapping[str, Any], Example(example_of(HandoffContext))] = field(default_factory=dict)
+    request: Annotated[Mapping[str, Any], Show(dict, "task")] = field(default_factory=dict)
+    context: Mapping[str, Any] = field(default_factory=dict)
     answer: Annotated[Mapping[str, Any] | None, Show(name="result")] = None
-    chain: Annotated[tuple[tuple[str, str | None], ...], Show(show_chain), Example([example_of(Link)])] = ()
+    chain: Annotated[tuple[tuple[str, str | None], ...], Show(show_chain)] = ()
     refusals: tuple[Mapping[str, Any], ...] = ()
     """Agents that did not take it, and why."""
     tries: Annotated[tuple[Mapping[str, Any], ...], Show(list, "attempts")] = ()

@@ -19,7 +19,7 @@ from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.channel import Delivery, Route, end_text, shown_route, start_text
 from midwatch.domain.claiming import ClaimRequest
 from midwatch.domain.event import AgentFault, Event, StatusChange, TaskFinished, event
-from midwatch.domain.fields import Example, Hidden, Show, to_json
+from midwatch.domain.fields import AT, Example, Hidden, Show, to_json
 from midwatch.domain.requests import PRIORITY, Cause, OnCrash
 from midwatch.domain.session import PRIVATE, Message, Session, said
 
@@ -80,7 +80,7 @@ class Task(NamedTuple):
     quiet: Hidden[str | None] = None
     """An answer that is just this text is not worth telling."""
     timeout_seconds: float | None = None
-    on_crash: OnCrash = "fail"
+    on_crash: Annotated[OnCrash, Example("rerun")] = "fail"
     max_attempts: int = 3
     attempt: Annotated[int, Example(1)] = 0
     failures: int = 0
@@ -94,8 +94,8 @@ class Task(NamedTuple):
     pgid_mark: Hidden[str | None] = None
     token_hash: Hidden[str | None] = None
     submitter: Hidden[str | None] = None
-    started_at: int | None = None
-    completed_at: int | None = None
+    started_at: Annotated[int | None, Example(AT)] = None
+    completed_at: Annotated[int | None, Example(AT)] = None
     outcome: Annotated[Outcome | None, Example("ok")] = None
     result: Annotated[str | None, Example("Hello.")] = None
     error: str | None = None

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from typing_extensions import TypedDict
+
+from midwatch.domain.fields import AT, Example
 
 
 class AlertInfo(TypedDict):
     """Something that does not go as it should: overdue, stuck or silent."""
 
-    subject: str
-    alert: str
-    text: str
-    since: str
+    subject: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
+    alert: Annotated[str, Example("silent")]
+    text: Annotated[str, Example("Silent: Rebuild the index")]
+    since: Annotated[str, Example(AT)]
 
 
 class AlertPage(TypedDict):
@@ -24,12 +28,12 @@ class AlertPage(TypedDict):
 class RoutineInfo(TypedDict):
     """Work of midwatch itself at intervals."""
 
-    name: str
-    seconds: float
-    runs: int
+    name: Annotated[str, Example("watchdog")]
+    seconds: Annotated[float, Example(60.0)]
+    runs: Annotated[int, Example(12)]
     failures: int
     skipped: int
-    last_at: str | None
+    last_at: Annotated[str | None, Example(AT)]
     last_error: str | None
 
 

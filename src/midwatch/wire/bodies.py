@@ -19,22 +19,16 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 def body_of(*definitions: type, changes: bool = False, seconds: Any = Seconds) -> Callable[[type[Body]], type[Body]]:
-    """Add the inputs of records to a body that makes one, or with `changes` to one that changes some of them. A field
-    that the class has itself stays. `seconds` is the type of durations."""
+    """Add the inputs of records to a body that makes one, or with `changes` to one that changes some of its fields.
+    `seconds` is the type of durations. What the class declares of these fields is there for type checkers only."""
 
     def derive(base: type[Body]) -> type[Body]:
         added = {
             field.request_name: _value(field, given, given.takes, changes, seconds)
             for field, given in inputs(*definitions)
-            if field.request_name not in base.model_fields and not (changes and given.once)
+            if not (changes and given.once)
         }
-        model = _extend(base, added)
-        examples = {name: info.examples[0] for name, info in base.model_fields.items() if info.examples}
-        for field, given in inputs(*definitions):
-            if given.example is not None and field.request_name in model.model_fields:
-                examples[field.request_name] = given.example
-        model.model_config["json_schema_extra"] = {"examples": [examples]}
-        return model
+        return _extend(base, added)
 
     return derive
 
@@ -60,12 +54,10 @@ def _value(field: Field, given: Input, takes: Any, changes: bool = False, second
     default = None if takes else field.default
     if default is REQUIRED and changes:
         kind, default = kind | None, None
-    help_ = given.help or None
-    if default is REQUIRED:
-        return kind, Value(description=help_)
+    more: dict[str, Any] = {"description": given.help or None, "examples": given.example and [given.example]}
     if isinstance(default, tuple):
-        return kind, Value(default_factory=list, description=help_)
-    return kind, Value(default, description=help_)
+        return kind, Value(default_factory=list, **more)
+    return kind, Value(... if default is REQUIRED else default, **more)
 
 
 def _request_type(kind: Any, given: Input, seconds: Any) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
+from midwatch.domain.fields import Example
 from midwatch.domain.handoff import Handoff, HandoffTask, Link
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.wire.shapes import shape_of
@@ -37,17 +38,17 @@ class ChainLink(dict[str, Any]):
 class Refusal(TypedDict):
     """An agent that did not take it, and why."""
 
-    agent: str
-    reason: str
+    agent: Annotated[str, Example("senior")]
+    reason: Annotated[str, Example("busy")]
 
 
 class HandoffAttempt(TypedDict):
     """A try of its task that has ended."""
 
-    attempt: int
+    attempt: Annotated[int, Example(1)]
     started_at: str | None
     ended_at: str | None
-    outcome: str
+    outcome: Annotated[str, Example("ok")]
     error: str | None
 
 

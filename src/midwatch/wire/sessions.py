@@ -96,6 +96,6 @@ class Interrupted(TypedDict):
     """The task whose turn ends, or null when nothing ran; how (`abort` or `stop`); and the command that resumes what it
     belongs to, if that was paused."""
 
-    interrupted: str | None
-    mode: str
+    interrupted: Annotated[str | None, Example("t_06f2m8yq3kq5r0v9x1w2")]
+    mode: Annotated[str, Example("stop")]
     resume: str | None

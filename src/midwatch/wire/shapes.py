@@ -6,42 +6,36 @@ from collections.abc import Callable, Mapping
 from functools import reduce
 from operator import or_
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from typing_extensions import TypedDict
 
-from midwatch.domain.fields import REQUIRED, Example, Field, example_of, shown_fields
+from midwatch.domain.fields import REQUIRED, Example, Field, shown_fields
 
 Shape = TypeVar("Shape", bound=type[dict[str, Any]])
 
 
 def shape_of(definition: type, /, **others: Any) -> Callable[[Shape], Shape]:
-    """Make a class the shape of a record as JSON shows it, with further keys, or keys of another type. `Example` gives
-    each of these its value in the example.
+    """Make a class the shape of a record as JSON shows it, with further keys, or keys of another type.
 
     For type checkers the class stays a plain `dict[str, Any]`: a record has one definition, and no second one for them.
     """
 
     def derive(base: Shape) -> Shape:
         keys = {field.reply_name: reply_type(field) for field in shown_fields(definition)} | others
-        examples = {
-            name: mark.value for name, kind in others.items() for mark in get_args(kind) if isinstance(mark, Example)
-        }
         shape = cast(Any, TypedDict)(base.__name__, keys)
         shape.__doc__, shape.__module__ = base.__doc__, base.__module__
-        example = example_of(definition) | examples
-        if REQUIRED not in example.values():
-            shape.__pydantic_config__ = {"json_schema_extra": {"examples": [example]}}
         return cast(Shape, shape)
 
     return derive
 
 
 def reply_type(field: Field) -> Any:
-    """Return the type of a field as JSON shows it."""
+    """Return the type of a field as JSON shows it, with its example if it has a telling one."""
+    kind = json_type(field.type)
     if field.is_time:
-        return str | None if field.optional else str
-    return json_type(field.type)
+        kind = str | None if field.optional else str
+    return Annotated[kind, Example(field.example)] if field.example and field.example is not REQUIRED else kind
 
 
 def json_type(kind: Any) -> Any:

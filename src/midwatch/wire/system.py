@@ -14,6 +14,8 @@ from midwatch.wire.shapes import shape_of
 from midwatch.wire.tasks import TASK, Counts, TaskInfo
 from midwatch.wire.usage import UsageInfo
 
+STORE = {"kind": "sqlite", "journal": "wal", "synchronous": "FULL"}
+
 
 @shape_of(
     Instance,
@@ -29,7 +31,7 @@ class ProcessInfo(dict[str, Any]):
 class ClusterInfo(TypedDict):
     """The processes on a store, oldest first, and facts about the store."""
 
-    store: dict[str, Any]
+    store: Annotated[dict[str, Any], Example(STORE)]
     processes: list[ProcessInfo]
 
 
@@ -68,12 +70,12 @@ class Directories(TypedDict):
 class SettingsInfo(TypedDict):
     """What is set, without anything secret."""
 
-    default_agent: str
-    notify: str | None
-    channels: list[str]
-    limits: dict[str, Any]
-    retention: dict[str, Any]
-    store: dict[str, Any]
+    default_agent: Annotated[str, Example("demo")]
+    notify: Annotated[str | None, Example("webhook")]
+    channels: Annotated[list[str], Example(["console", "webhook"])]
+    limits: Annotated[dict[str, Any], Example({"slots": 64, "max_open": 1000})]
+    retention: Annotated[dict[str, Any], Example({"tasks": 10000})]
+    store: Annotated[dict[str, Any], Example(STORE)]
 
 
 class Ready(TypedDict):
@@ -85,11 +87,11 @@ class Ready(TypedDict):
 class ProblemInfo(TypedDict):
     """An error. Programs look at `code`; people read `detail`."""
 
-    type: str
-    title: str
-    status: int
-    code: str
-    detail: str
+    type: Annotated[str, Example("about:blank")]
+    title: Annotated[str, Example("Not Found")]
+    status: Annotated[int, Example(404)]
+    code: Annotated[str, Example("not_found")]
+    detail: Annotated[str, Example("there is no task 't_x'; list what there is with `midwatch tasks`.")]
     field: str | None
 
 

@@ -75,8 +75,8 @@ class TaskView(TypedDict):
 class ResultInfo(TypedDict):
     """The whole text of a task that is done."""
 
-    id: str
-    result: str
+    id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
+    result: Annotated[str, Example("Hello.")]
 
 
 class WrittenInfo(TypedDict):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
+from midwatch.domain.fields import Example
 from midwatch.domain.worktree import Worktree
 from midwatch.wire.shapes import shape_of
 
@@ -40,8 +41,8 @@ class WorktreePage(TypedDict):
 class WorktreeDiff(TypedDict):
     """What has changed in a worktree, as a unified diff; `truncated` when there is more."""
 
-    id: str
-    diff: str
+    id: Annotated[str, Example("w_1a1deb33561a3f9a1c20b7d4")]
+    diff: Annotated[str, Example("diff --git a/a.txt b/a.txt\\n...")]
     truncated: bool
 
 
