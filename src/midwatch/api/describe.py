@@ -9,7 +9,6 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
-from midwatch.wire.identity import Link, Me, SignedIn, SignedOut, TokenInfo, TokenMade, TokenPage
 from midwatch.wire.system import ProblemInfo
 
 SUMMARY = "Mission control for AI agents: hand work to any agent, watch every step, answer its questions."
@@ -44,16 +43,6 @@ MORE = {
 OPEN = frozenset({"GET /api/v1/health", "GET /api/v1/ready", "POST /api/v1/sign-in"})
 """Operations that need no token."""
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "required": True, "schema": {"type": "integer"}}}
-REPLIES: dict[str, Any] = {
-    "GET /api/v1/me": Me,
-    "POST /api/v1/sign-in": SignedIn,
-    "POST /api/v1/sign-out": SignedOut,
-    "POST /api/v1/links": Link,
-    "GET /api/v1/tokens": TokenPage,
-    "POST /api/v1/tokens": TokenMade,
-    "DELETE /api/v1/tokens/{key}": TokenInfo,
-}
-"""What is said when it goes well, where the route does not tell."""
 
 
 def describe(app: FastAPI) -> None:
@@ -76,12 +65,7 @@ def complete(found: dict[str, Any]) -> dict[str, Any]:
     schemas = found["components"]["schemas"]
     for left in ("HTTPValidationError", "ValidationError"):
         schemas.pop(left, None)
-    known = [ProblemInfo, *REPLIES.values()]
-    _, told = TypeAdapter.json_schemas(
-        [(name.__name__, "serialization", TypeAdapter(name)) for name in known],
-        ref_template="#/components/schemas/{model}",
-    )
-    schemas.update(told["$defs"])
+    schemas["ProblemInfo"] = TypeAdapter(ProblemInfo).json_schema(mode="serialization")
     examples = {name: [example_of(schema, schemas)] for name, schema in schemas.items()}
     for name, schema in schemas.items():
         schema["examples"] = examples[name]
@@ -129,9 +113,6 @@ def _complete(route: str, operation: dict[str, Any]) -> None:
         content = replies[status]["content"]
         if content.get("application/json", {}).get("schema") == {} and len(content) > 1:
             del content["application/json"]  # said by the framework of what is no JSON
-        if route in REPLIES:
-            schema = {"$ref": f"#/components/schemas/{REPLIES[route].__name__}"}
-            replies[status]["content"] = {"application/json": {"schema": schema}}
     for status in _problems(route, operation):
         content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemInfo"}}}
         replies[status] = {"description": PROBLEMS[status], "content": content}

@@ -15,6 +15,7 @@ from midwatch.base.clock import Clock, iso
 from midwatch.base.errors import InvalidInput, LimitReached, Unauthorized
 from midwatch.base.version import __version__
 from midwatch.domain.identity import LIVES_SECONDS
+from midwatch.wire.identity import Link, Me, SignedIn, SignedOut, TokenInfo, TokenMade, TokenPage
 
 MINUTE = 60.0
 MOST_OF_A_PEER, MOST_OF_ALL = 10, 100
@@ -46,14 +47,14 @@ class Failures:
         return None
 
 
-@router.get("/me")
+@router.get("/me", responses={200: {"model": Me}})
 async def me(desk: DeskDep, who: Who) -> Json:
     """Who speaks, and to whom."""
     home = str(desk.home.path) if who.role == "owner" else None
     return Json({"actor": who.name, "role": who.role, "version": __version__, "home": home})
 
 
-@router.post("/sign-in")
+@router.post("/sign-in", responses={200: {"model": SignedIn}})
 async def sign_in(desk: DeskDep, call: FromWhere, request: Request, body: SignInBody) -> Json:
     """A cookie for the code of a link, or for a token. Needs no token."""
     if (body.code is None) == (body.token is None):
@@ -75,7 +76,7 @@ async def sign_in(desk: DeskDep, call: FromWhere, request: Request, body: SignIn
     return reply
 
 
-@router.post("/sign-out")
+@router.post("/sign-out", responses={200: {"model": SignedOut}})
 async def sign_out(desk: DeskDep, who: Who, call: FromWhere) -> Json:
     """End the browser's token and remove its cookie."""
     if who.way == "cookie" and who.token is not None:
@@ -85,27 +86,27 @@ async def sign_out(desk: DeskDep, who: Who, call: FromWhere) -> Json:
     return reply
 
 
-@router.post("/links", status_code=201)
+@router.post("/links", status_code=201, responses={201: {"model": Link}})
 async def make_link(desk: DeskDep, who: Who, call: FromWhere) -> Json:
     """An address that signs one browser in, as the same actor with the same role; it works once, for ten minutes."""
     made, code = await desk.tokens.link(who)
     return Json({"url": f"{call.own_origin}/sign-in#{code}", "expires_at": iso(made.expires_at)}, 201)
 
 
-@router.get("/tokens")
+@router.get("/tokens", responses={200: {"model": TokenPage}})
 async def list_tokens(desk: DeskDep, who: Owner) -> Json:
     """Tokens of programs and browsers, newest first."""
     return Json({"tokens": [token.snapshot() for token in await desk.tokens.list()]})
 
 
-@router.post("/tokens", status_code=201)
+@router.post("/tokens", status_code=201, responses={201: {"model": TokenMade}})
 async def create_token(desk: DeskDep, who: Owner, body: TokenBody) -> Json:
     """A token for a program. Its secret is in this reply and nowhere else."""
     made, secret = await desk.tokens.create(body.name, body.role, actor=body.actor, by=who)
     return Json({**made.snapshot(), "secret": secret}, 201)
 
 
-@router.delete("/tokens/{key}")
+@router.delete("/tokens/{key}", responses={200: {"model": TokenInfo}})
 async def revoke_token(desk: DeskDep, who: Owner, key: str) -> Json:
     """End a token, by its id or name."""
     return Json((await desk.tokens.revoke(key, by=who)).snapshot())

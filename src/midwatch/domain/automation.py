@@ -44,6 +44,14 @@ ManageMode = Literal["creator_only", "scope_all"]
 ScopeKind = Literal["user", "chat"]
 Missed = Literal["skip", "once", "once_within"]
 
+Scope = Annotated[ScopeKind, Input("Whether it belongs to a user or a chat.", once=True)]
+ScopeId = Annotated[str, Input("Whose it is. Default: its creator's.", takes=str | None, once=True, longest=500)]
+ManagedBy = Annotated[ManageMode, Input("Who may change it: its creator and owners, or everybody.")]
+NoticeRoute = Annotated[
+    str | None, Input("Where notices go: channel or channel:target.", longest=2000), Show(shown_route)
+]
+"""Fields that goals have, too."""
+
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "active": frozenset({"paused", "deleted"}),
     "paused": frozenset({"active", "deleted"}),
@@ -77,17 +85,11 @@ class Automation:
         str, Input("What it is called by. Default: its prompt.", longest=1000, agents=True, example="Morning brief")
     ] = ""
     fresh: Annotated[bool, Input("Each run in a conversation of its own.", agents=True)] = False
-    scope_kind: Annotated[ScopeKind, Input("Whether it belongs to a user or a chat.", once=True)] = "user"
-    scope_id: Annotated[
-        str, Input("Whose it is. Default: its creator's.", takes=str | None, once=True, longest=500)
-    ] = "owner"
-    route: Annotated[
-        str | None, Input("Where notices go: channel or channel:target.", longest=2000), Show(shown_route)
-    ] = None
+    scope_kind: Scope = "user"
+    scope_id: ScopeId = "owner"
+    route: NoticeRoute = None
     creator: Annotated[str | None, Example("owner")] = None
-    manage_mode: Annotated[ManageMode, Input("Who may change it: its creator and owners, or everybody.")] = (
-        "creator_only"
-    )
+    manage_mode: ManagedBy = "creator_only"
     session_key: Annotated[
         str,
         Input("Conversation to run in. Default: its own.", takes=str | None, once=True, longest=1000),

@@ -1,8 +1,9 @@
 """Fields: the facts about a record's fields that its types do not tell, and the values derived from them.
 
 A record is defined once, by the annotated fields of its class. `Input` says how a request sets a field, `Example` shows
-a value, `Show` changes a value before anybody sees it, and `Hidden` keeps a field inside. A field whose name ends with
-`_at` is a time. The shapes of replies, the bodies of requests, the examples and the options of commands follow from it.
+a value, `Show` changes a value before anybody sees it, and `Hidden` keeps a field inside. A field is a time if it is
+called `time` or `since`, or if its name ends with `_at`. From these facts follow the shapes of replies, the bodies of
+requests, the examples, and the options of commands.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Field(NamedTuple):
     @property
     def is_time(self) -> bool:
         """Whether it is a moment, which JSON shows as ISO 8601."""
-        return self.name.endswith("_at") or self.name == "time"
+        return self.name.endswith("_at") or self.name in ("time", "since")
 
     @property
     def optional(self) -> bool:

@@ -19,10 +19,10 @@ from midwatch.base.ids import new_id
 from midwatch.base.schedule import LAST
 from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.automation import ManageMode, ScopeKind
+from midwatch.domain.automation import ManagedBy, NoticeRoute, Scope, ScopeId
 from midwatch.domain.budget import MOST, Budget, Spending, shown
 from midwatch.domain.changes import Changes, Update
-from midwatch.domain.channel import Delivery, Route, shown_route
+from midwatch.domain.channel import Delivery, Route
 from midwatch.domain.event import (
     Event,
     GoalCompleted,
@@ -34,7 +34,7 @@ from midwatch.domain.event import (
     TaskSubmitted,
     event,
 )
-from midwatch.domain.fields import Example, Hidden, Input, Show, to_json
+from midwatch.domain.fields import Example, Hidden, Input, to_json
 from midwatch.domain.session import gate_key
 from midwatch.domain.task import AUTOMATION_PAUSES, Ended, Task, meta
 
@@ -113,17 +113,11 @@ class Goal:
     next_run_at: int | None = None
     delay_reason: str | None = None
     thread_id: str | None = None
-    scope_kind: Annotated[ScopeKind, Input("Whether it belongs to a user or a chat.", once=True)] = "user"
-    scope_id: Annotated[
-        str, Input("Whose it is. Default: its session's or creator's.", takes=str | None, once=True, longest=500)
-    ] = "owner"
-    route: Annotated[
-        str | None, Input("Where notices go: channel or channel:target.", longest=2000), Show(shown_route)
-    ] = None
+    scope_kind: Scope = "user"
+    scope_id: ScopeId = "owner"
+    route: NoticeRoute = None
     creator: Annotated[str | None, Example("owner")] = None
-    manage_mode: Annotated[ManageMode, Input("Who may change it: its creator and owners, or everybody.")] = (
-        "creator_only"
-    )
+    manage_mode: ManagedBy = "creator_only"
     session_key: Annotated[
         str,
         Input("Conversation to run in. Default: its own.", takes=str | None, once=True, longest=1000),

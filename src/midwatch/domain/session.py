@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
-from midwatch.base.clock import iso
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.event import Event, MessageUpdate, event
 from midwatch.domain.fields import Example, Hidden, to_json
@@ -137,13 +136,13 @@ def said(message: Message, **meta: Any) -> Event:
 class Fault(NamedTuple):
     """A turn that failed, or is tried again."""
 
-    message: str
-    level: str
+    message: Annotated[str, Example("The model is overloaded.")]
+    level: Annotated[str, Example("warning")]
     time: int
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it."""
-        return {"message": self.message, "level": self.level, "time": iso(self.time)}
+        """Return it as JSON shows it."""
+        return to_json(self)
 
 
 class SessionStore(Protocol):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
+from midwatch.domain.alert import Alert
 from midwatch.domain.fields import AT, Example
+from midwatch.wire.shapes import shape_of
 
 
-class AlertInfo(TypedDict):
+@shape_of(Alert)
+class AlertInfo(dict[str, Any]):
     """Something that does not go as it should: overdue, stuck or silent."""
-
-    subject: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
-    alert: Annotated[str, Example("silent")]
-    text: Annotated[str, Example("Silent: Rebuild the index")]
-    since: Annotated[str, Example(AT)]
 
 
 class AlertPage(TypedDict):

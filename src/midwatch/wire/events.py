@@ -6,30 +6,14 @@ from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
-from midwatch.domain.fields import AT, Example
+from midwatch.domain.event import Event
+from midwatch.domain.fields import Example
+from midwatch.wire.shapes import shape_of
 
 
-class EventInfo(TypedDict, total=False):
+@shape_of(Event, partial=True, task_id=Annotated[str | None, Example("t_06f2m8yq3kq5r0v9x1w2")])
+class EventInfo(dict[str, Any]):
     """An event as JSON. Live ones have seq 0."""
-
-    seq: Annotated[int, Example(3)]
-    id: Annotated[str, Example("e_06f2m8yq5s2f8d0c7b1a")]
-    kind: Annotated[str, Example("task_started")]
-    time: Annotated[str, Example(AT)]
-    version: Annotated[int, Example(1)]
-    task_id: Annotated[str | None, Example("t_06f2m8yq3kq5r0v9x1w2")]
-    agent_id: Annotated[str, Example("demo")]
-    turn_id: str
-    parent_turn_id: str
-    session_key: str
-    attempt: Annotated[int, Example(1)]
-    actor: str
-    iteration: int
-    trace_id: str
-    span_id: str
-    trace_path: str
-    source: str
-    payload: Annotated[dict[str, Any], Example({"agent": "demo", "owner": "i_06f2m8", "host": "desk"})]
 
 
 class EventPage(TypedDict):

@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 
 from midwatch.domain.agent import Screenshot
 from midwatch.domain.fields import Example
-from midwatch.domain.session import Message, Session
+from midwatch.domain.session import Fault, Message, Session
 from midwatch.domain.steering import Steer
 from midwatch.domain.task import Task
 from midwatch.wire.shapes import shape_of
@@ -57,12 +57,9 @@ class MessagePage(TypedDict):
     more: bool
 
 
-class FaultInfo(TypedDict):
+@shape_of(Fault)
+class FaultInfo(dict[str, Any]):
     """A turn that failed (`error`), or is tried again (`warning`)."""
-
-    message: str
-    level: str
-    time: str
 
 
 class SessionStateInfo(TypedDict):
