@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args
 
 import pytest
 import typer
@@ -28,7 +28,7 @@ from midwatch.agents.profiles import PROFILES, TERMS
 from midwatch.agents.registry import KINDS as AGENT_KINDS
 from midwatch.agents.terminal.kind import TerminalAgent
 from midwatch.api.app import create_app
-from midwatch.api.bodies import LONGEST_WAIT, AutomationBody, AutomationPatch, GoalBody, GoalPatch, HandoffBody
+from midwatch.api.bodies import LONGEST_WAIT, AutomationBody, AutomationPatch, GoalBody, HandoffBody
 from midwatch.base.home import Home
 from midwatch.channels.registry import KINDS as CHANNEL_KINDS
 from midwatch.cli.main import app
@@ -38,7 +38,7 @@ from midwatch.desk.config import AgentSettings, ChannelSettings, Settings
 from midwatch.domain import approval, automation, channel, goal, handoff, session, task, worktree
 from midwatch.domain.agent import YES_NO, AgentTerms
 from midwatch.domain.event import KINDS, VERSION, Event
-from midwatch.domain.requests import PRIORITY, AutomationWish, GoalWish, NewAutomation, NewGoal, Submission
+from midwatch.domain.requests import PRIORITY, Submission
 from midwatch.runtime.runtime import Runtime
 from midwatch.services.automations import KEPT_SECONDS
 from midwatch.wire.automations import AutomationInfo, RunInfo
@@ -399,17 +399,6 @@ def test_the_handoffs_page_lists_every_field_wish_limit_and_status() -> None:
     assert f"{handoff.MAX_INPUT} characters at most" in on_one_line
     assert f"{handoff.MAX_RETRIES} at most" in on_one_line
     assert f"{LONGEST_WAIT:g} at most" in on_one_line and f"`wait` (0 to {LONGEST_WAIT:g})" in read("api.md")
-
-
-def test_what_the_client_takes_is_what_the_interface_takes() -> None:
-    taken = {
-        NewAutomation: set(AutomationBody.model_fields) - {"prompt"},
-        AutomationWish: set(AutomationPatch.model_fields) - {"prompt", "revision"},
-        NewGoal: set(GoalBody.model_fields) - {"objective"},
-        GoalWish: set(GoalPatch.model_fields) - {"objective", "revision"},
-    }
-    for wish, known in taken.items():
-        assert set(get_type_hints(wish)) == known, wish.__name__
 
 
 def test_sessions_approvals_and_the_envelope_list_every_field() -> None:

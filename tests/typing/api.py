@@ -97,7 +97,8 @@ async def the_client(home: str) -> None:
         assert_type(await client.submit("Say hello", wish), TaskInfo)
         page = await client.list(status=["pending"])
         assert_type(page, TaskPage)
-        assert_type(page["tasks"][0]["status_text"], str)
+        assert_type(page["tasks"], list[TaskInfo])
+        assert_type(page["tasks"][0]["status_text"], Any)
         assert_type(await client.summary(), Counts)
         async for event in client.follow(0, kinds=["task_finished"]):
             assert_type(event, EventInfo)

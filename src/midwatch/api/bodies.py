@@ -10,26 +10,27 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
 
 from midwatch.domain import approval, channel
-from midwatch.domain.automation import WINDOW_SECONDS, ManageMode, Missed, ScopeKind
+from midwatch.domain.automation import Automation, ScopeKind, Times
 from midwatch.domain.event import KINDS, kinds_of
+from midwatch.domain.goal import Goal
 from midwatch.domain.handoff import MAX_RETRIES
 from midwatch.domain.handoff import Status as HandoffStatus
 from midwatch.domain.identity import Role
-from midwatch.domain.requests import PRIORITY, OnCrash
+from midwatch.domain.requests import PRIORITY, Submission
 from midwatch.domain.steering import SendMode
 from midwatch.domain.task import Status
 from midwatch.domain.usage import By
 from midwatch.domain.worktree import MAX_DIFF
 from midwatch.domain.worktree import Status as WorktreeStatus
+from midwatch.services.automation_transfer import MADE_WITH
 from midwatch.services.sessions import InterruptMode
+from midwatch.wire.bodies import body_of, copy_of
 from midwatch.wire.fields import Seconds
 
 Duration = Annotated[
     Seconds,
     WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "examples": ["90s", "10m"]}]}),
 ]
-Away = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
-"""Seconds from now, up to some thousand years."""
 Priority = Annotated[int, Field(strict=True, ge=-PRIORITY, le=PRIORITY)]
 
 
@@ -85,27 +86,13 @@ class Strict(BaseModel):
         return text(value) if isinstance(value, str) else value
 
 
+@body_of(Submission, seconds=Duration)
 class SubmitBody(Strict):
     """A task to do."""
 
-    prompt: str
-    agent: str | None = None
-    workdir: str | None = None
-    worktree: bool = Field(False, strict=True)
-    share_workdir: bool = Field(False, strict=True)
-    timeout: Duration | None = None
-    priority: Priority = 0
-    delay: Duration = 0.0
-    idempotency_key: str | None = None
-    route: str | None = None
-    session_key: str | None = None
-    origin_channel: str | None = None
-    origin_session: str | None = None
-    on_crash: OnCrash | None = None
-    max_attempts: int | None = Field(None, strict=True, ge=1, le=100)
-    budget: dict[str, Any] | None = None
+    prompt: str = Field(examples=["Say hello"])
 
-    @field_validator("workdir")
+    @field_validator("workdir", check_fields=False)
     @classmethod
     def _absolute(cls, value: str | None) -> str | None:
         return absolute(value)
@@ -114,7 +101,9 @@ class SubmitBody(Strict):
 class RetryBody(Strict):
     """How to go on with a task."""
 
-    budget: dict[str, Any] | None = Field(None, description="Limits that are raised or set; earlier tries count.")
+    budget: dict[str, Any] | None = Field(
+        None, description="Limits that are raised or set; earlier tries count.", examples=[{"tokens": 400000}]
+    )
 
 
 class AnswerBody(Strict):
@@ -122,21 +111,21 @@ class AnswerBody(Strict):
 
     choice: str | None = Field(None, description="The name of a choice; else the yes or no of this route.")
     always: bool = Field(False, description="Make a rule of it, so that this is not asked again.")
-    why: str | None = Field(None, max_length=2000)
+    why: str | None = Field(None, max_length=2000, examples=["looks right"])
 
 
 class SignInBody(Strict):
     """Proof of who signs in: one of the two."""
 
-    code: str | None = Field(None, max_length=200)
+    code: str | None = Field(None, max_length=200, examples=["mwl_3f9c0a6d51e2"])
     token: str | None = Field(None, max_length=200)
 
 
 class TokenBody(Strict):
     """A token to make. Its actor has its name unless another is given."""
 
-    name: str = Field(max_length=63)
-    role: Role
+    name: str = Field(max_length=63, examples=["ci"])
+    role: Role = Field(examples=["operator"])
     actor: str | None = Field(None, max_length=100)
 
 
@@ -154,10 +143,10 @@ class TaskQuery(Strict):
 class SessionBody(Strict):
     """A conversation to open."""
 
-    agent: str | None = Field(None, max_length=200)
+    agent: str | None = Field(None, max_length=200, examples=["demo"])
     workdir: str | None = Field(None, max_length=4096)
     worktree: bool = Field(False, strict=True)
-    title: str = ""
+    title: str = Field("", examples=["Release notes"])
     key: str | None = Field(None, max_length=1000)
     prompt: str | None = None
 
@@ -185,7 +174,7 @@ class RemoveBody(Strict):
 class MessageBody(Strict):
     """Something to say in a conversation."""
 
-    text: str
+    text: str = Field(examples=["And now in French, please."])
     mode: SendMode = Field("after_turn", description="When a busy agent is to hear it.")
     priority: Priority = 0
 
@@ -193,8 +182,10 @@ class MessageBody(Strict):
 class InterruptBody(Strict):
     """How the running turn is to end."""
 
-    mode: InterruptMode = Field("abort", description="At once, or with one closing answer.")
-    hint: str | None = Field(None, description="With stop: what the closing answer should be about.")
+    mode: InterruptMode = Field("abort", description="At once, or with one closing answer.", examples=["stop"])
+    hint: str | None = Field(
+        None, description="With stop: what the closing answer should be about.", examples=["Say how far you came."]
+    )
 
 
 class ScreenQuery(Strict):
@@ -206,7 +197,7 @@ class ScreenQuery(Strict):
 class KeysBody(Strict):
     """Keys for a terminal."""
 
-    keys: str = Field(min_length=1, max_length=100_000)
+    keys: str = Field(min_length=1, max_length=100_000, examples=["y\r"])
 
     @field_validator("*")
     @classmethod
@@ -217,8 +208,8 @@ class KeysBody(Strict):
 class SizeBody(Strict):
     """The size of a terminal."""
 
-    columns: int = Field(ge=20, le=1000, strict=True)
-    rows: int = Field(ge=10, le=1000, strict=True)
+    columns: int = Field(ge=20, le=1000, strict=True, examples=[120])
+    rows: int = Field(ge=10, le=1000, strict=True, examples=[40])
 
 
 class EventQuery(Strict):
@@ -319,85 +310,32 @@ class DirectoryQuery(Strict):
     hidden: bool = False
 
 
-class AutomationFields(Strict):
-    """What can be said of an automation."""
-
-    title: str = Field("", max_length=1000)
-    agent: str | None = Field(None, max_length=200)
-    at: str | None = Field(None, description="A moment: ISO 8601, `in 20m`, `tomorrow 09:00`, `09:00`.", max_length=100)
-    every: Seconds | None = None
-    cron: str | None = Field(None, max_length=200)
-    zone: str | None = Field(None, description="IANA name; the host's otherwise.", max_length=100)
-    next_run_at: str | None = Field(None, max_length=100)
-    fresh: bool = False
-    worktree: bool = False
-    route: str | None = Field(None, max_length=2000)
-    manage_mode: ManageMode = "creator_only"
-    max_runs: int = Field(0, ge=0, le=2**31)
-    workdir: str | None = Field(None, max_length=4096)
-    timeout: Seconds | None = None
-    on_crash: OnCrash | None = None
-    jitter: Seconds = 0.0
-    missed: Missed = "once_within"
-    missed_window: Seconds = WINDOW_SECONDS
-    quiet: str | None = Field(None, max_length=200)
-    budget: dict[str, Any] | None = None
-    approvals: dict[str, Any] | None = Field(None, description="default, allow, deny, expires; see Approvals.")
-    tags: list[str] = Field(default_factory=list, max_length=100)
-
-
-class AutomationBody(AutomationFields):
+@body_of(Automation, Times)
+class AutomationBody(Strict):
     """An automation to make."""
 
     prompt: str
-    session_key: str | None = Field(None, max_length=1000)
-    scope_kind: ScopeKind = "user"
-    scope_id: str | None = Field(None, max_length=500)
-    resume_thread_id: str | None = Field(None, max_length=500)
-    source_message_id: str | None = Field(None, max_length=500)
     enabled: bool = True
 
 
-class AutomationPatch(AutomationFields):
+@body_of(Automation, Times, changes=True)
+class AutomationPatch(Strict):
     """What to change of an automation."""
 
-    prompt: str | None = None
     revision: int | None = Field(None, ge=0)
 
 
+@copy_of(Automation, MADE_WITH)
 class AutomationShot(Strict):
     """An automation as it was exported. What is not about its settings is not looked at."""
 
     model_config = ConfigDict(extra="ignore")
 
-    id: str = Field(pattern=r"^am_[0-9a-z]{1,60}$")
-    prompt: str
-    agent: str = Field(max_length=200)
-    schedule: dict[str, Any]
-    title: str = ""
-    fresh: bool = False
-    worktree: bool = False
-    scope_kind: ScopeKind = "user"
-    scope_id: str = Field("owner", max_length=500)
-    route: str | None = Field(None, max_length=2000)
+    id: str = Field(pattern=r"^am_[0-9a-z]{1,60}$", examples=["am_1"])
     creator: str | None = Field(None, max_length=200)
-    manage_mode: ManageMode = "creator_only"
-    session_key: str = Field("", max_length=1000)
-    source_message_id: str | None = Field(None, max_length=500)
     status: Literal["active", "paused", "deleted"] = "active"
     paused_why: str | None = Field(None, max_length=2000)
-    max_runs: int = Field(0, ge=0, le=2**31)
     run_count: int = Field(0, ge=0, le=2**31)
-    workdir: str | None = Field(None, max_length=4096)
-    timeout_seconds: Seconds | None = None
-    on_crash: OnCrash | None = None
-    jitter_seconds: Seconds = 0.0
-    missed: Missed = "once_within"
-    missed_window: Seconds = WINDOW_SECONDS
-    quiet: str | None = Field(None, max_length=200)
-    budget: dict[str, Any] | None = None
-    approvals: dict[str, Any] | None = Field(None, description="default, allow, deny, expires; see Approvals.")
-    tags: list[str] = Field(default_factory=list, max_length=100)
 
 
 class ImportBody(Strict):
@@ -445,34 +383,17 @@ class DayQuery(Strict):
     limit: int = Field(20, ge=1, le=200)
 
 
-class GoalFields(Strict):
-    """What can be said of a goal."""
-
-    deadline: str | Away | None = Field(None, description="A moment, `in 3d`, or seconds from now.")
-    max_steps: int = Field(0, ge=0, le=2**31)
-    max_tokens: int = Field(0, ge=0, le=2**53)
-    max_seconds: Seconds = 0.0
-    max_usd: float = Field(0.0, ge=0, le=1e9)
-    route: str | None = Field(None, max_length=2000)
-    manage_mode: ManageMode = "creator_only"
-
-
-class GoalBody(GoalFields):
+@body_of(Goal)
+class GoalBody(Strict):
     """A goal to set."""
 
     objective: str
-    agent: str | None = Field(None, max_length=200)
-    verifier: str | None = Field(None, max_length=200)
-    workdir: str | None = Field(None, max_length=4096)
-    session_key: str | None = Field(None, max_length=1000)
-    scope_kind: ScopeKind = "user"
-    scope_id: str | None = Field(None, max_length=500)
 
 
-class GoalPatch(GoalFields):
+@body_of(Goal, changes=True)
+class GoalPatch(Strict):
     """What to change of a goal."""
 
-    objective: str | None = None
     revision: int | None = Field(None, ge=0)
 
 
@@ -520,8 +441,8 @@ class HandoffWorkBody(Strict):
 class HandoffBody(Strict):
     """A handoff. Without `to` the best for the type of `task` gets it; with `source_task` that task is handed over."""
 
-    to: str | None = Field(None, min_length=1, max_length=200)
-    task: HandoffWorkBody | None = None
+    to: str | None = Field(None, min_length=1, max_length=200, examples=["demo"])
+    task: HandoffWorkBody | None = Field(None, examples=[{"type": "code", "description": "Fix the failing test"}])
     context: HandoffSurroundingsBody | None = None
     from_agent: str = Field("", max_length=200)
     source_task: str | None = Field(None, max_length=200)
@@ -551,11 +472,11 @@ class WaitQuery(Strict):
 class CompleteBody(Strict):
     """That a goal is reached, and what proves it."""
 
-    evidence: str = Field("", max_length=20_000)
+    evidence: str = Field("", max_length=20_000, examples=["the last run of the tests is green"])
 
 
 class DelayBody(Strict):
     """When a goal goes on, and what it waits for."""
 
-    duration: Seconds
-    reason: str = Field(max_length=2000)
+    duration: Seconds = Field(examples=[1800.0])
+    reason: str = Field(max_length=2000, examples=["waiting for the nightly build"])

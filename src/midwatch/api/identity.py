@@ -15,6 +15,7 @@ from midwatch.base.clock import Clock, iso
 from midwatch.base.errors import InvalidInput, LimitReached, Unauthorized
 from midwatch.base.version import __version__
 from midwatch.domain.identity import LIVES_SECONDS
+from midwatch.wire.identity import Link, Me, SignedIn, SignedOut, TokenInfo, TokenMade, TokenPage
 
 MINUTE = 60.0
 MOST_OF_A_PEER, MOST_OF_ALL = 10, 100
@@ -46,14 +47,14 @@ class Failures:
         return None
 
 
-@router.get("/me")
+@router.get("/me", responses={200: {"model": Me}})
 async def me(desk: DeskDep, actor: Caller) -> Json:
     """Return the current actor, and facts about the server."""
     home = desk.system.home_for(actor)
     return Json({"actor": actor.name, "role": actor.role, "version": __version__, "home": home})
 
 
-@router.post("/sign-in")
+@router.post("/sign-in", responses={200: {"model": SignedIn}})
 async def sign_in(desk: DeskDep, call: FromWhere, request: Request, body: SignInBody) -> Json:
     """Give a cookie for the code of a link, or for a token. Needs no token."""
     if (body.code is None) == (body.token is None):
@@ -75,7 +76,7 @@ async def sign_in(desk: DeskDep, call: FromWhere, request: Request, body: SignIn
     return reply
 
 
-@router.post("/sign-out")
+@router.post("/sign-out", responses={200: {"model": SignedOut}})
 async def sign_out(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
     """End the browser's token and remove its cookie."""
     await desk.tokens.sign_out(actor)
@@ -84,7 +85,7 @@ async def sign_out(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
     return reply
 
 
-@router.post("/links", status_code=201)
+@router.post("/links", status_code=201, responses={201: {"model": Link}})
 async def make_link(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
     """Make an address that signs one browser in, as the same actor with the same role; it works once, for ten
     minutes."""
@@ -92,20 +93,20 @@ async def make_link(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
     return Json({"url": f"{call.own_origin}/sign-in#{code}", "expires_at": iso(link.expires_at)}, 201)
 
 
-@router.get("/tokens")
+@router.get("/tokens", responses={200: {"model": TokenPage}})
 async def list_tokens(desk: DeskDep, actor: Caller) -> Json:
     """List the tokens of programs and browsers, newest first."""
     return Json({"tokens": [token.snapshot() for token in await desk.tokens.list(by=actor)]})
 
 
-@router.post("/tokens", status_code=201)
+@router.post("/tokens", status_code=201, responses={201: {"model": TokenMade}})
 async def create_token(desk: DeskDep, actor: Caller, body: TokenBody) -> Json:
     """Make a token for a program. Its secret is in this reply and nowhere else."""
     token, secret = await desk.tokens.create(body.name, body.role, actor=body.actor, by=actor)
     return Json({**token.snapshot(), "secret": secret}, 201)
 
 
-@router.delete("/tokens/{key}")
+@router.delete("/tokens/{key}", responses={200: {"model": TokenInfo}})
 async def revoke_token(desk: DeskDep, actor: Caller, key: str) -> Json:
     """End a token, by its id or name."""
     return Json((await desk.tokens.revoke(key, by=actor)).snapshot())

@@ -11,7 +11,6 @@ from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey
 from midwatch.api.markdown import to_html
 from midwatch.api.reply import Json, created, list_page
 from midwatch.base.clock import iso
-from midwatch.base.errors import InvalidInput
 from midwatch.domain.handoff import HandoffFilter
 from midwatch.domain.task import TaskFilter
 from midwatch.wire.tasks import Counts, ResultInfo, TaskInfo, TaskPage, TaskView
@@ -24,11 +23,11 @@ router = APIRouter(prefix=PREFIX, tags=["tasks"])
 @router.post("/tasks", status_code=201, responses={201: {"model": TaskInfo}})
 async def submit(desk: DeskDep, actor: Caller, body: SubmitBody, idempotency_key: IdempotencyKey = None) -> Json:
     """Accept a prompt. It is durable when the reply arrives."""
-    if idempotency_key is not None and body.idempotency_key not in (None, idempotency_key):
+    wish = body.model_dump(exclude_defaults=True)  # so that equal wishes make equal bodies
+    if idempotency_key is not None and wish.get("idempotency_key") not in (None, idempotency_key):
         raise InvalidInput(
             "the header and the body name different idempotency keys; send one.", field="idempotency_key"
         )
-    wish = body.model_dump(exclude_defaults=True)  # so that equal wishes make equal bodies
     if idempotency_key is not None:
         wish["idempotency_key"] = idempotency_key
     return created("tasks", (await desk.tasks.submit(actor=actor, **wish)).snapshot())

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from midwatch.client.transport import Transport, quoted, without_none
-from midwatch.wire.sessions import Interrupted, MessageInfo, SentInfo, SessionInfo, SessionPage
 
 if TYPE_CHECKING:
     from midwatch.domain.steering import SendMode
     from midwatch.services.sessions import InterruptMode
+    from midwatch.wire.sessions import Interrupted, MessageInfo, SentInfo, SessionInfo, SessionPage
 
 
 class SessionCalls(Transport):
@@ -18,11 +18,11 @@ class SessionCalls(Transport):
 
     async def sessions(self, *, before: str | None = None, limit: int = 50) -> SessionPage:
         """Conversations, the most recently used first."""
-        return cast(SessionPage, await self._get("/sessions", {"before": before, "limit": limit}))
+        return cast("SessionPage", await self._get("/sessions", {"before": before, "limit": limit}))
 
     async def session(self, key: str) -> SessionInfo:
         """One conversation."""
-        return cast(SessionInfo, await self._get(f"/sessions/{quoted(key)}"))
+        return cast("SessionInfo", await self._get(f"/sessions/{quoted(key)}"))
 
     async def create_session(
         self,
@@ -38,14 +38,14 @@ class SessionCalls(Transport):
         `worktree` its turns share a git worktree of its own. `prompt` is said first in it, when it is new."""
         said = {"agent": agent, "workdir": workdir, "worktree": worktree or None, "title": title, "key": key}
         said = without_none({**said, "prompt": prompt})
-        return cast(SessionInfo, await self._post("/sessions", said))
+        return cast("SessionInfo", await self._post("/sessions", said))
 
     async def messages(
         self, key: str, after: int = 0, *, limit: int = 500, html: bool = False
     ) -> Sequence[MessageInfo]:
         """Messages with a greater number than `after`, in order; with `html` also as HTML that is safe to show."""
         found = await self._get(f"/sessions/{quoted(key)}/messages", {"after": after, "limit": limit, "html": html})
-        return cast(Sequence[MessageInfo], found["messages"])
+        return cast("Sequence[MessageInfo]", found["messages"])
 
     async def send(
         self,
@@ -59,18 +59,18 @@ class SessionCalls(Transport):
         """Say something in a conversation: a task, which waits while another one runs there; with `mode` interrupt or
         after_tool a message for the turn that runs. The reply's `mode` tells. It is durable when this returns."""
         said = without_none({"text": text, "mode": mode, "priority": priority})
-        return cast(SentInfo, await self._post(f"/sessions/{quoted(key)}/messages", said, key=idempotency_key))
+        return cast("SentInfo", await self._post(f"/sessions/{quoted(key)}/messages", said, key=idempotency_key))
 
     async def interrupt(self, key: str, mode: InterruptMode | None = None, *, hint: str | None = None) -> Interrupted:
         """End the turn that runs in a conversation: at once, or with `mode` stop after one closing answer. What waits
         goes on. Says what was stopped, and how it is resumed."""
         said = without_none({"mode": mode, "hint": hint})
-        return cast(Interrupted, await self._post(f"/sessions/{quoted(key)}/interrupt", said or None))
+        return cast("Interrupted", await self._post(f"/sessions/{quoted(key)}/interrupt", said or None))
 
     async def restart_session(self, key: str) -> SessionInfo:
         """Stop what runs in a conversation and end its agent's process; the next message begins a new one."""
-        return cast(SessionInfo, await self._post(f"/sessions/{quoted(key)}/restart"))
+        return cast("SessionInfo", await self._post(f"/sessions/{quoted(key)}/restart"))
 
     async def close_session(self, key: str) -> SessionInfo:
         """Cancel what is open in a conversation and take no more messages."""
-        return cast(SessionInfo, await self._post(f"/sessions/{quoted(key)}/close"))
+        return cast("SessionInfo", await self._post(f"/sessions/{quoted(key)}/close"))

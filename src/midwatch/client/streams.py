@@ -6,15 +6,17 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
-from typing import Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import httpx2
 import orjson
 
 from midwatch.client.transport import Transport, error_of, without_none
-from midwatch.wire.events import EventInfo, EventPage
-from midwatch.wire.sessions import SessionStateInfo
-from midwatch.wire.tasks import TaskStateInfo
+
+if TYPE_CHECKING:
+    from midwatch.wire.events import EventInfo, EventPage
+    from midwatch.wire.sessions import SessionStateInfo
+    from midwatch.wire.tasks import TaskStateInfo
 
 QUIET_SECONDS = 45.0
 """A stream that sends nothing for this long, not even a heartbeat, is taken for dead."""
@@ -44,7 +46,7 @@ class EventCalls(Transport):
         """One page of stored events, in order: those with seq > `after`, or the last ones with seq < `before`. Pruned
         when some after `after` are not kept any more."""
         return cast(
-            EventPage, await self._get("/events", {"after": after, "before": before, "limit": limit, **asked(which)})
+            "EventPage", await self._get("/events", {"after": after, "before": before, "limit": limit, **asked(which)})
         )
 
     async def follow(
@@ -55,7 +57,7 @@ class EventCalls(Transport):
         seconds."""
         async with aclosing(self._frames({**asked(which), "live": live}, after, patience)) as frames:
             async for frame in frames:
-                yield cast(EventInfo, frame)
+                yield cast("EventInfo", frame)
 
     async def watch_task(
         self, task_id: str, after: int | None = None, *, patience: float | None = None

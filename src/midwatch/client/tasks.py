@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from midwatch.client.transport import Transport, named
-from midwatch.domain.requests import Submission
-from midwatch.wire.tasks import Counts, TaskInfo, TaskPage, TaskView
+
+if TYPE_CHECKING:
+    from midwatch.domain.requests import Submission
+    from midwatch.wire.tasks import Counts, TaskInfo, TaskPage, TaskView
 
 
 class TaskCalls(Transport):
@@ -16,15 +18,15 @@ class TaskCalls(Transport):
     async def submit(self, prompt: str, wish: Submission | None = None) -> TaskInfo:
         """Hand in a prompt. The task is durable when this returns."""
         said = {name: value for name, value in (wish or {}).items() if value is not None}
-        return cast(TaskInfo, await self._post("/tasks", {"prompt": prompt, **said}))
+        return cast("TaskInfo", await self._post("/tasks", {"prompt": prompt, **said}))
 
     async def get(self, task_id: str) -> TaskInfo:
         """One task."""
-        return cast(TaskInfo, await self._get(f"/tasks/{named('task', task_id)}"))
+        return cast("TaskInfo", await self._get(f"/tasks/{named('task', task_id)}"))
 
     async def task_page(self, task_id: str) -> TaskView:
         """One task with everything around it: texts as HTML, kin, notices, questions."""
-        return cast(TaskView, await self._get(f"/tasks/{named('task', task_id)}/page"))
+        return cast("TaskView", await self._get(f"/tasks/{named('task', task_id)}/page"))
 
     async def list(
         self,
@@ -38,7 +40,7 @@ class TaskCalls(Transport):
     ) -> TaskPage:
         """Tasks, newest first."""
         asked = {"status": list(status), "agent": agent, "session_key": session_key, "creator": creator}
-        return cast(TaskPage, await self._get("/tasks", {**asked, "before": before, "limit": limit}))
+        return cast("TaskPage", await self._get("/tasks", {**asked, "before": before, "limit": limit}))
 
     async def result(self, task_id: str) -> str:
         """The whole text of a task that is done."""
@@ -46,7 +48,7 @@ class TaskCalls(Transport):
 
     async def cancel(self, task_id: str) -> TaskInfo:
         """Stop a task."""
-        return cast(TaskInfo, await self._post(f"/tasks/{named('task', task_id)}/cancel"))
+        return cast("TaskInfo", await self._post(f"/tasks/{named('task', task_id)}/cancel"))
 
     async def retry(
         self, task_id: str, idempotency_key: str | None = None, *, budget: Mapping[str, Any] | None = None
@@ -54,8 +56,8 @@ class TaskCalls(Transport):
         """Have a failed or cancelled task done again, as a new task; with the same key, as one new task. `budget` has
         the limits that are raised."""
         said = {} if budget is None else {"budget": dict(budget)}
-        return cast(TaskInfo, await self._post(f"/tasks/{named('task', task_id)}/retry", said, key=idempotency_key))
+        return cast("TaskInfo", await self._post(f"/tasks/{named('task', task_id)}/retry", said, key=idempotency_key))
 
     async def summary(self) -> Counts:
         """How many tasks there are, by status."""
-        return cast(Counts, await self._get("/summary"))
+        return cast("Counts", await self._get("/summary"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from midwatch.client.transport import Transport, quoted
-from midwatch.wire.sessions import ScreenInfo
+
+if TYPE_CHECKING:
+    from midwatch.wire.sessions import ScreenInfo
 
 
 class TerminalCalls(Transport):
@@ -13,11 +15,11 @@ class TerminalCalls(Transport):
 
     async def screen(self, key: str, *, styled: bool = False) -> ScreenInfo:
         """What a session's terminal shows; with `styled` also as escape sequences that paint it."""
-        return cast(ScreenInfo, await self._get(f"/sessions/{quoted(key)}/screen", {"styled": styled}))
+        return cast("ScreenInfo", await self._get(f"/sessions/{quoted(key)}/screen", {"styled": styled}))
 
     async def open_terminal(self, key: str) -> ScreenInfo:
         """Have a session's program running before it is spoken to."""
-        return cast(ScreenInfo, await self._post(f"/sessions/{quoted(key)}/open"))
+        return cast("ScreenInfo", await self._post(f"/sessions/{quoted(key)}/open"))
 
     async def press(self, key: str, keys: str) -> None:
         """Type into a session's terminal."""
@@ -25,4 +27,6 @@ class TerminalCalls(Transport):
 
     async def resize(self, key: str, columns: int, rows: int) -> ScreenInfo:
         """Give a session's terminal another size."""
-        return cast(ScreenInfo, await self._post(f"/sessions/{quoted(key)}/resize", {"columns": columns, "rows": rows}))
+        return cast(
+            "ScreenInfo", await self._post(f"/sessions/{quoted(key)}/resize", {"columns": columns, "rows": rows})
+        )

@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict, TypeGuard, Unpack
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypedDict, TypeGuard, Unpack
 
 from midwatch.base.directories import directory_of
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.budget import Budget
 from midwatch.domain.event import Payload
+from midwatch.domain.fields import Example
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.handoff_history import HandoffContext, InputFilter, Message
 from midwatch.domain.requests import OnCrash
@@ -69,8 +70,8 @@ Risk = Literal["low", "medium", "high"]
 class Choice(NamedTuple):
     """One way to answer, and what it means. An answer is told by its meaning, never by its place."""
 
-    name: str
-    kind: ChoiceKind
+    name: Annotated[str, Example("Allow")]
+    kind: Annotated[ChoiceKind, Example("allow_once")]
 
     @property
     def allows(self) -> bool:
@@ -281,18 +282,18 @@ class Lasting(Conversation, Protocol):
 class Screenshot(NamedTuple):
     """What a terminal shows, and what the agent in it does."""
 
-    text: str
+    text: Annotated[str, Example("Welcome\\n> ")]
     """Its rows, without blanks at their ends."""
-    columns: int
-    rows: int
-    cursor: tuple[int, int]
+    columns: Annotated[int, Example(120)]
+    rows: Annotated[int, Example(40)]
+    cursor: Annotated[tuple[int, int], Example([2, 1])]
     """Column and row, from 0."""
-    title: str
-    status: str
+    title: Annotated[str, Example("")]
+    status: Annotated[str, Example("idle")]
     """starting, idle, busy, asking or exited."""
-    evidence: str
+    evidence: Annotated[str, Example("prompt")]
     """What tells so: program, title, mode, progress, text, prompt, silence, process or reaction."""
-    certain: bool
+    certain: Annotated[bool, Example(True)]
     """False when it is no more than silence."""
     styled: str = ""
     """Escape sequences that paint it, when they were asked for."""

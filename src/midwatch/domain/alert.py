@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from midwatch.base.clock import SECOND, iso
 from midwatch.base.durations import duration
@@ -17,6 +17,7 @@ from midwatch.domain.automation import Automation
 from midwatch.domain.changes import Changes
 from midwatch.domain.channel import Delivery, notify
 from midwatch.domain.event import Event, WatchdogAlert, event
+from midwatch.domain.fields import Example, Hidden, Show, to_json
 from midwatch.domain.goal import Goal
 from midwatch.domain.task import Task
 
@@ -55,23 +56,23 @@ class AlertStore(Protocol):
 class Alert(NamedTuple):
     """One thing that is wrong with one subject."""
 
-    subject: str
-    kind: Kind
-    text: str
+    subject: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
+    kind: Annotated[Kind, Show(name="alert"), Example("silent")]
+    text: Annotated[str, Example("Silent: Rebuild the index")]
     since: int
-    route: str | None = None
-    session_key: str | None = None
-    task_id: str | None = None
-    agent: str | None = None
+    route: Hidden[str | None] = None
+    session_key: Hidden[str | None] = None
+    task_id: Hidden[str | None] = None
+    agent: Hidden[str | None] = None
 
     @property
     def id(self) -> str:
         """What the cool-down is kept by."""
         return f"{self.subject}/{self.kind}"
 
-    def snapshot(self) -> dict[str, str | None]:
-        """As JSON shows it."""
-        return {"subject": self.subject, "alert": self.kind, "text": self.text, "since": iso(self.since)}
+    def snapshot(self) -> dict[str, Any]:
+        """Return it as JSON shows it."""
+        return to_json(self)
 
 
 # -- pure rules ------------------------------------------------------------------------------------------------------

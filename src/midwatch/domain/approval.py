@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from midwatch.base.clock import SECOND, iso
 from midwatch.base.errors import InvalidInput
@@ -16,6 +16,7 @@ from midwatch.base.text import cut
 from midwatch.domain.agent import Answer, Choice, ChoiceKind, Question, QuestionKind, Risk
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import ApprovalRequested, ApprovalResolved, RuleAdded, TaskWaiting, event
+from midwatch.domain.fields import Example, Hidden, Show, to_json
 from midwatch.domain.risk import hint
 from midwatch.domain.rule import Decision, Effect, Pattern, Rule, told
 from midwatch.domain.task import Task, in_turn, notices, turn_of
@@ -45,23 +46,23 @@ class Approval:
 
     noun: ClassVar[str] = "approval"
 
-    id: str
-    task_id: str
-    attempt: int
-    session_key: str
-    agent: str
-    creator: str | None = None
-    question: str
-    kind: QuestionKind = "choice"
-    tool: str | None = None
-    command: str | None = None
+    id: Annotated[str, Example("a_06f2m8yq6d1k3h9s")]
+    task_id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
+    attempt: Hidden[int]
+    session_key: Annotated[str, Example("bg:t_06f2m8yq3kq5r0v9x1w2")]
+    agent: Annotated[str, Example("demo")]
+    creator: Annotated[str | None, Example("owner")] = None
+    question: Annotated[str, Example("Run git status?")]
+    kind: Annotated[QuestionKind, Example("execute")] = "choice"
+    tool: Annotated[str | None, Example("shell")] = None
+    command: Annotated[str | None, Example("git status")] = None
     paths: tuple[str, ...] = ()
     diff: str | None = None
     diff_bytes: int | None = None
     """The size of the whole diff; at most `MOST_DIFF` of it are kept."""
-    risk: Risk | None = None
-    choices: tuple[Choice, ...]
-    always: Mapping[str, str] | None = None
+    risk: Annotated[Risk | None, Example("medium")] = None
+    choices: Annotated[tuple[Choice, ...], Show(show_choices), Example([{"name": "Allow", "kind": "allow_once"}])]
+    always: Annotated[Mapping[str, str] | None, Show(show_pattern)] = None
     """What an answer for always makes a rule of."""
     status: Status = "pending"
     answer: str | None = None
@@ -74,35 +75,20 @@ class Approval:
     resolved_at: int | None = None
 
     def snapshot(self, *, whole: bool = False) -> dict[str, Any]:
-        """As JSON shows it; the diff only when it is the `whole`."""
+        """Return it as JSON shows it; the diff only when it is the `whole`."""
         kept = len((self.diff or "").encode())
-        pattern = None if self.always is None else Pattern(**self.always)._asdict()
-        return {
-            "id": self.id,
-            "task_id": self.task_id,
-            "session_key": self.session_key,
-            "agent": self.agent,
-            "creator": self.creator,
-            "question": self.question,
-            "kind": self.kind,
-            "tool": self.tool,
-            "command": self.command,
-            "paths": list(self.paths),
-            "diff": self.diff if whole else None,
-            "diff_bytes": self.diff_bytes,
-            "diff_left_out": (self.diff_bytes or 0) - kept,
-            "risk": self.risk,
-            "choices": [choice._asdict() for choice in self.choices],
-            "always": pattern,
-            "status": self.status,
-            "answer": self.answer,
-            "why": self.why,
-            "answered_by": self.answered_by,
-            "rule": self.rule,
-            "created_at": iso(self.created_at),
-            "expires_at": iso(self.expires_at),
-            "resolved_at": iso(self.resolved_at),
-        }
+        shown = {"diff": self.diff if whole else None, "diff_left_out": (self.diff_bytes or 0) - kept}
+        return {**to_json(self), **shown}
+
+
+def show_choices(choices: Sequence[Choice]) -> list[dict[str, str]]:
+    """Return choices as JSON shows them."""
+    return [choice._asdict() for choice in choices]
+
+
+def show_pattern(pattern: Mapping[str, str] | None) -> dict[str, str | None] | None:
+    """Return what a rule would be about as JSON shows it."""
+    return None if pattern is None else Pattern(**pattern)._asdict()
 
 
 class ApprovalStore(Protocol):

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypedDict
 from zoneinfo import ZoneInfo
 
 from midwatch.base.clock import SECOND, iso
@@ -33,6 +33,7 @@ from midwatch.domain.event import (
     TaskSubmitted,
     event,
 )
+from midwatch.domain.fields import AT, Example, Input, Show, to_json
 from midwatch.domain.requests import OnCrash
 from midwatch.domain.rule import Policy
 from midwatch.domain.session import gate_key
@@ -42,6 +43,14 @@ Status = Literal["active", "paused", "deleted"]
 ManageMode = Literal["creator_only", "scope_all"]
 ScopeKind = Literal["user", "chat"]
 Missed = Literal["skip", "once", "once_within"]
+
+Scope = Annotated[ScopeKind, Input("Whether it belongs to a user or a chat.", once=True)]
+ScopeId = Annotated[str, Input("Whose it is. Default: its creator's.", takes=str | None, once=True, longest=500)]
+ManagedBy = Annotated[ManageMode, Input("Who may change it: its creator and owners, or everybody.")]
+NoticeRoute = Annotated[
+    str | None, Input("Where notices go: channel or channel:target.", longest=2000), Show(shown_route)
+]
+"""Fields that goals have, too."""
 
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "active": frozenset({"paused", "deleted"}),
@@ -65,45 +74,75 @@ class Automation:
 
     noun: ClassVar[str] = "automation"
 
-    id: str
-    prompt: str
-    agent: str
-    schedule: Mapping[str, Any]
-    title: str = ""
-    fresh: bool = False
-    scope_kind: ScopeKind = "user"
-    scope_id: str = "owner"
-    route: str | None = None
-    creator: str | None = None
-    manage_mode: ManageMode = "creator_only"
-    session_key: str = ""
-    resume_thread_id: str | None = None
-    source_message_id: str | None = None
+    id: Annotated[str, Example("am_06f2m8yq3kq5r0v9x1w2")]
+    prompt: Annotated[str, Input("What the agent should do.", agents=True, example="Brief me for {{date}}")]
+    agent: Annotated[
+        str,
+        Input("Who does it. Default: the configured one.", takes=str | None, longest=200, agents=True, example="demo"),
+    ]
+    schedule: Annotated[Mapping[str, Any], Example({"cron": "0 9 * * 1-5", "zone": "Europe/Berlin"})]
+    title: Annotated[
+        str, Input("What it is called by. Default: its prompt.", longest=1000, agents=True, example="Morning brief")
+    ] = ""
+    fresh: Annotated[bool, Input("Each run in a conversation of its own.", agents=True)] = False
+    scope_kind: Scope = "user"
+    scope_id: ScopeId = "owner"
+    route: NoticeRoute = None
+    creator: Annotated[str | None, Example("owner")] = None
+    manage_mode: ManagedBy = "creator_only"
+    session_key: Annotated[
+        str,
+        Input("Conversation to run in. Default: its own.", takes=str | None, once=True, longest=1000),
+        Example("auto:am_06f2m8yq3kq5r0v9x1w2"),
+    ] = ""
+    resume_thread_id: Annotated[
+        str | None, Input("The agent's thread that its conversation goes on with.", once=True, longest=500)
+    ] = None
+    source_message_id: Annotated[
+        str | None, Input("The message that asked for it; answers belong to it.", once=True, longest=500)
+    ] = None
     status: Status = "active"
     paused_why: str | None = None
-    max_runs: int = 0
-    run_count: int = 0
-    workdir: str | None = None
-    worktree: bool = False
-    """Each run in a git worktree of its own."""
-    timeout_seconds: float | None = None
-    on_crash: OnCrash | None = None
-    jitter_seconds: float = 0.0
-    missed: Missed = "once_within"
-    missed_window: float = WINDOW_SECONDS
-    quiet: str | None = None
-    budget: Mapping[str, Any] | None = None
-    approvals: Mapping[str, Any] | None = None
-    """What its runs may do without asking; see `midwatch.domain.rule.Policy`."""
-    tags: tuple[str, ...] = ()
+    max_runs: Annotated[int, Input("Pause it after this many; 0 for no limit.", least=0, most=2**31, agents=True)] = 0
+    run_count: Annotated[int, Example(3)] = 0
+    workdir: Annotated[str | None, Input("Where the agent works.", longest=4096, agents=True)] = None
+    worktree: Annotated[bool, Input("Each run in a git worktree of its own; it is fresh, too.", agents=True)] = False
+    timeout_seconds: Annotated[
+        float | None, Input("Longest it may work: 90s, 10m, 1h30m.", name="timeout", seconds=True, agents=True)
+    ] = None
+    on_crash: Annotated[
+        OnCrash | None, Input("When its process dies: resume, rerun or fail. Default: the agent's.")
+    ] = None
+    jitter_seconds: Annotated[
+        float, Input("Begin up to this much later, spread evenly.", name="jitter", seconds=True, agents=True)
+    ] = 0.0
+    missed: Annotated[
+        Missed, Input("Runs that were missed: leave them out, or make up for them once.", agents=True)
+    ] = "once_within"
+    missed_window: Annotated[float, Input("How late once_within still counts.", seconds=True, agents=True)] = (
+        WINDOW_SECONDS
+    )
+    quiet: Annotated[str | None, Input("An answer that is just this is not delivered.", longest=200, agents=True)] = (
+        None
+    )
+    budget: Annotated[Mapping[str, Any] | None, Input("What each run may spend: tokens, usd, steps, seconds.")] = None
+    approvals: Annotated[
+        Mapping[str, Any] | None, Input("What its runs may do without asking: default, allow, deny, expires.")
+    ] = None
+    """See `midwatch.domain.rule.Policy`."""
+    tags: Annotated[tuple[str, ...], Input("Words to find it by.", longest=100, agents=True, example=["daily"])] = ()
     created_at: int = 0
     updated_at: int = 0
-    next_run_at: int | None = None
+    next_run_at: Annotated[
+        int | None,
+        Input("When it runs next, if not by its schedule.", takes=str | None, longest=100),
+        Example("2026-01-05T08:00:00.000000Z"),
+    ] = None
     last_run_at: int | None = None
     deleted_at: int | None = None
-    last_result: str | None = None
+    last_result: Annotated[str | None, Example(f"ok: {AT}")] = None
     consecutive_failures: int = 0
-    revision: int = 0
+    revision: Annotated[int, Example(6)] = 0
 
     @property
     def times(self) -> Schedule:
@@ -123,20 +162,24 @@ class Automation:
         return 0 < self.max_runs <= self.run_count
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it. The target of the route may hold a secret and stays inside."""
-        shown = {name: getattr(self, name) for name in SHOWN} | {"route": shown_route(self.route)}
-        for name in ("created_at", "updated_at", "next_run_at", "last_run_at", "deleted_at"):
-            shown[name] = iso(getattr(self, name))
+        """Return it as JSON shows it. The target of the route may hold a secret and stays inside."""
         schedule = dict(self.schedule) if isinstance(self.schedule, Mapping) else {}
-        return {**shown, "tags": list(self.tags), "schedule": schedule, "zone": schedule.get("zone", "UTC")}
+        return {**to_json(self), "schedule": schedule, "zone": schedule.get("zone", "UTC")}
 
 
-SHOWN = (
-    "id", "title", "prompt", "agent", "fresh", "worktree", "scope_kind", "scope_id", "route", "creator", "manage_mode",
-    "session_key", "resume_thread_id", "source_message_id", "status", "paused_why", "max_runs", "run_count", "workdir",
-    "timeout_seconds", "on_crash", "jitter_seconds", "missed", "missed_window", "quiet", "budget", "approvals",
-    "last_result", "consecutive_failures", "revision",
-)  # fmt: skip
+class Times(TypedDict, total=False):
+    """How a request says when an automation runs: exactly one of `at`, `every` and `cron`."""
+
+    at: Annotated[str | None, Input("Once: 2026-03-29T09:00, in 20m, 09:00, fri 09:00.", longest=100, agents=True)]
+    every: Annotated[float | None, Input("An interval: 90m, 24h, 7d.", seconds=True, agents=True)]
+    cron: Annotated[
+        str | None,
+        Input("Five fields, such as '0 9 * * 1-5', or @daily.", longest=200, agents=True, example="0 9 * * 1-5"),
+    ]
+    zone: Annotated[
+        str | None,
+        Input("IANA time zone. Default: this machine's.", longest=100, agents=True, example="Europe/Berlin"),
+    ]
 
 
 class AutomationStore(Protocol):

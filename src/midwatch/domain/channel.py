@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 from midwatch.base.clock import iso
 from midwatch.base.errors import InvalidInput
 from midwatch.base.ids import new_id
 from midwatch.base.text import cut
+from midwatch.domain.fields import Example, Hidden, to_json
 
 Status = Literal["pending", "sent", "failed"]
 
@@ -55,33 +56,22 @@ def shown_route(route: str | None) -> str | None:
 class Delivery:
     """One notice to one channel. At most one per task, channel and notice, for ever."""
 
-    id: str
-    task_id: str
-    channel: str
-    notice: str
-    text: str
-    target: str | None = None
+    id: Annotated[str, Example("d_06f2m8yq7v3b5n8x")]
+    task_id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
+    channel: Annotated[str, Example("webhook")]
+    notice: Annotated[str, Example("done")]
+    text: Annotated[str, Example("Task t_06f2m8yq3kq5r0v9x1w2 is done: Hello.")]
+    target: Hidden[str | None] = None
     status: Status = "pending"
     attempts: int = 0
     due_at: int = 0
-    created_at: int = 0
+    created_at: Hidden[int] = 0
     sent_at: int | None = None
     error: str | None = None
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it. The target may hold a secret and is not shown."""
-        return {
-            "id": self.id,
-            "task_id": self.task_id,
-            "channel": self.channel,
-            "notice": self.notice,
-            "text": self.text,
-            "status": self.status,
-            "attempts": self.attempts,
-            "due_at": iso(self.due_at) if self.status == "pending" else None,
-            "sent_at": iso(self.sent_at),
-            "error": self.error,
-        }
+        """Return it as JSON shows it. The target may hold a secret and is not shown."""
+        return {**to_json(self), "due_at": iso(self.due_at) if self.status == "pending" else None}
 
 
 def notify(route: str | None, about: str, notice: str, text: str, now: int) -> tuple[Delivery, ...]:

@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from midwatch.base.clock import SECOND, iso
 from midwatch.base.durations import duration
@@ -19,10 +19,10 @@ from midwatch.base.ids import new_id
 from midwatch.base.schedule import LAST
 from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.automation import ManageMode, ScopeKind
+from midwatch.domain.automation import ManagedBy, NoticeRoute, Scope, ScopeId
 from midwatch.domain.budget import MOST, Budget, Spending, shown
 from midwatch.domain.changes import Changes, Update
-from midwatch.domain.channel import notify, shown_route
+from midwatch.domain.channel import notify
 from midwatch.domain.event import (
     Event,
     GoalCompleted,
@@ -34,6 +34,7 @@ from midwatch.domain.event import (
     TaskSubmitted,
     event,
 )
+from midwatch.domain.fields import Example, Hidden, Input, to_json
 from midwatch.domain.session import gate_key
 from midwatch.domain.task import AUTOMATION_PAUSES, Ended, Task, meta
 
@@ -94,48 +95,64 @@ class Goal:
 
     noun: ClassVar[str] = "goal"
 
-    id: str
-    objective: str
-    agent: str
+    id: Annotated[str, Example("g_06f2m8yq3kq5r0v9x1w2")]
+    objective: Annotated[str, Input("What is to be reached.", example="All tests pass on main")]
+    agent: Annotated[
+        str,
+        Input("Who does it. Default: the configured one.", takes=str | None, once=True, longest=200, example="demo"),
+    ]
     status: Status = "active"
-    deadline_at: int = 0
+    deadline_at: Annotated[
+        int,
+        Input(
+            "A moment, `in 3d`, or seconds from now.",
+            name="deadline", takes=str | float | None, least=0, most=1e11, example="in 2d",
+        ),
+        Example("2026-01-04T09:00:00.000000Z"),
+    ] = 0  # fmt: skip
     next_run_at: int | None = None
     delay_reason: str | None = None
     thread_id: str | None = None
-    scope_kind: ScopeKind = "user"
-    scope_id: str = "owner"
-    route: str | None = None
-    creator: str | None = None
-    manage_mode: ManageMode = "creator_only"
-    session_key: str = ""
-    workdir: str | None = None
-    verifier: str | None = None
-    step: int = 0
+    scope_kind: Scope = "user"
+    scope_id: ScopeId = "owner"
+    route: NoticeRoute = None
+    creator: Annotated[str | None, Example("owner")] = None
+    manage_mode: ManagedBy = "creator_only"
+    session_key: Annotated[
+        str,
+        Input("Conversation to run in. Default: its own.", takes=str | None, once=True, longest=1000),
+        Example("goal:g_06f2m8yq3kq5r0v9x1w2"),
+    ] = ""
+    workdir: Annotated[str | None, Input("Where the agent works.", once=True, longest=4096)] = None
+    verifier: Annotated[
+        str | None, Input("Agent that must agree before the goal is complete.", once=True, longest=200)
+    ] = None
+    step: Annotated[int, Example(2)] = 0
     work: Work = "step"
     """What its newest task is for."""
-    task_id: str | None = None
+    task_id: Hidden[str | None] = None
     """The task whose end decides how it goes on; None once that was stopped."""
-    proposal: Literal["complete", "delay"] | None = None
+    proposal: Hidden[Literal["complete", "delay"] | None] = None
     """What the agent said in the step that runs now, or that the claim it made is still to be verified."""
     evidence: str | None = None
     missing: str | None = None
     """What the last verification found missing."""
     errors: int = 0
-    alike: int = 0
-    last_mark: str | None = None
-    max_steps: int = 0
-    max_tokens: int = 0
-    max_seconds: float = 0.0
-    max_usd: float = 0.0
-    tokens: int = 0
-    seconds: float = 0.0
-    usd: float = 0.0
+    alike: Hidden[int] = 0
+    last_mark: Hidden[str | None] = None
+    max_steps: Annotated[int, Input("Pause after this many; 0 for no limit.", least=0, most=2**31, example=20)] = 0
+    max_tokens: Annotated[int, Input("Pause after this many; 0 for no limit.", least=0, most=2**53)] = 0
+    max_seconds: Annotated[float, Input("Pause after this much work: 90m, 24h.", seconds=True)] = 0.0
+    max_usd: Annotated[float, Input("Pause after this much money; 0 for no limit.", least=0, most=1e9)] = 0.0
+    tokens: Annotated[int, Example(1200)] = 0
+    seconds: Annotated[float, Example(95.5)] = 0.0
+    usd: Annotated[float, Example(0.02)] = 0.0
     paused_why: str | None = None
     summary: str | None = None
     created_at: int = 0
     updated_at: int = 0
     completed_at: int | None = None
-    revision: int = 0
+    revision: Annotated[int, Example(4)] = 0
 
     @property
     def open(self) -> bool:
@@ -143,18 +160,8 @@ class Goal:
         return self.status in OPEN
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it. The target of the route may hold a secret and stays inside."""
-        shown = {name: getattr(self, name) for name in SHOWN} | {"route": shown_route(self.route)}
-        for name in ("deadline_at", "next_run_at", "created_at", "updated_at", "completed_at"):
-            shown[name] = iso(getattr(self, name))
-        return shown
-
-
-SHOWN = (
-    "id", "objective", "agent", "status", "delay_reason", "thread_id", "scope_kind", "scope_id", "route", "creator",
-    "manage_mode", "session_key", "workdir", "verifier", "step", "work", "evidence", "missing", "errors", "max_steps",
-    "max_tokens", "max_seconds", "max_usd", "tokens", "seconds", "usd", "paused_why", "summary", "revision",
-)  # fmt: skip
+        """Return it as JSON shows it. The target of the route may hold a secret and stays inside."""
+        return to_json(self)
 
 
 class Templates(NamedTuple):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from midwatch.base.clock import SECOND, iso
 from midwatch.base.errors import HandoffError, HandoffLimit, HandoffOverdue, HandoffRefused, InvalidInput
@@ -32,6 +32,7 @@ from midwatch.domain.event import (
     TaskSubmitted,
     event,
 )
+from midwatch.domain.fields import Example, Hidden, Show, to_json
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.domain.requests import PRIORITY, YEAR, is_plain
 from midwatch.domain.task import Task, conversation, meta
@@ -68,15 +69,15 @@ LENT = "\n"
 class HandoffTask:
     """The work that is handed over."""
 
-    type: str = ""
-    description: str = ""
+    type: Annotated[str, Example("code")] = ""
+    description: Annotated[str, Example("Fix the failing test")] = ""
     input: Any = None
     priority: int = 0
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def data(self) -> dict[str, Any]:
         """As JSON keeps it."""
-        return {name: getattr(self, name) for name in ("type", "description", "input", "priority", "metadata")}
+        return to_json(self)
 
     def words(self) -> str:
         """The work as a prompt; what is no text as JSON."""
@@ -91,7 +92,7 @@ class HandoffTask:
 class Link(NamedTuple):
     """One agent in a chain, and the handoff that brought the work to it; None for the first."""
 
-    agent: str
+    agent: Annotated[str, Example("lead")]
     handoff: str | None = None
 
 
@@ -114,21 +115,21 @@ class Handoff:
 
     noun: ClassVar[str] = "handoff"
 
-    id: str
-    status: Status = "pending"
+    id: Annotated[str, Example("h_06f2m8yq3kq5r0v9x1w2")]
+    status: Annotated[Status, Example("in_progress")] = "pending"
     form: Form = "delegate"
-    from_agent: str = ""
-    to_agent: str = ""
-    tool_name: str = ""
-    tool_description: str = ""
-    transfer_message: str = ""
-    request: Mapping[str, Any] = field(default_factory=dict)
+    from_agent: Annotated[str, Show(name="from_agent_id"), Example("lead")] = ""
+    to_agent: Annotated[str, Show(name="to_agent_id"), Example("coder")] = ""
+    tool_name: Annotated[str, Example("transfer_to_coder")] = ""
+    tool_description: Annotated[str, Example("Handoff to the coder agent to handle the request.")] = ""
+    transfer_message: Annotated[str, Example('{"assistant":"coder"}')] = ""
+    request: Annotated[Mapping[str, Any], Show(dict, "task")] = field(default_factory=dict)
     context: Mapping[str, Any] = field(default_factory=dict)
-    answer: Mapping[str, Any] | None = None
-    chain: tuple[tuple[str, str | None], ...] = ()
+    answer: Annotated[Mapping[str, Any] | None, Show(name="result")] = None
+    chain: Annotated[tuple[tuple[str, str | None], ...], Show(show_chain)] = ()
     refusals: tuple[Mapping[str, Any], ...] = ()
     """Agents that did not take it, and why."""
-    tries: tuple[Mapping[str, Any], ...] = ()
+    tries: Annotated[tuple[Mapping[str, Any], ...], Show(list, "attempts")] = ()
     """The attempts of its task that have ended, in order."""
     late: Mapping[str, Any] | None = None
     """What its task brought after it had ended."""
@@ -136,15 +137,15 @@ class Handoff:
     """Why it was rejected, cancelled or has failed."""
     source_task: str | None = None
     root_id: str | None = None
-    once: str | None = None
+    once: Hidden[str | None] = None
     """What the source calls it by: the same handoff asked for again is this one."""
     task_id: str | None = None
     session_key: str | None = None
     creator: str | None = None
-    owner: str | None = None
+    owner: Hidden[str | None] = None
     """The process that prepares it; when that dies before the task is made, the handoff fails."""
     retry_of: str | None = None
-    awaited: bool = False
+    awaited: Hidden[bool] = False
     """Whether its source waits for the answer: it is called off when that has ended first."""
     timeout: float = TIMEOUT_SECONDS
     deadline_at: int = 0
@@ -176,14 +177,8 @@ class Handoff:
         return HandoffContext.from_data(self.context)
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it; times as text, the timeout in seconds."""
-        shown = {name: getattr(self, name) for name in SHOWN}
-        shown |= {"from_agent_id": self.from_agent, "to_agent_id": self.to_agent, "task": dict(self.request)}
-        shown |= {"result": self.answer, "chain": [Link(*link)._asdict() for link in self.chain]}
-        shown["attempts"] = list(self.tries)
-        for name in ("created_at", "accepted_at", "completed_at", "deadline_at"):
-            shown[name] = iso(getattr(self, name))
-        return shown
+        """Return it as JSON shows it; times as text, the timeout in seconds."""
+        return to_json(self)
 
     def brief(self) -> dict[str, Any]:
         """As lists show it: without messages, and long texts are cut."""
@@ -210,11 +205,9 @@ class Transfer:
     task: Task
 
 
-SHOWN = (
-    "id", "status", "form", "tool_name", "tool_description", "transfer_message", "context", "refusals", "late",
-    "reason", "source_task", "root_id", "task_id", "session_key", "creator", "retry_of", "timeout", "retry_count",
-    "max_retries", "revision",
-)  # fmt: skip
+def show_chain(chain: Sequence[tuple[str, str | None]]) -> list[dict[str, str | None]]:
+    """Return the links of a chain as JSON shows them."""
+    return [Link(*link)._asdict() for link in chain]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

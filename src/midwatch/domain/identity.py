@@ -11,13 +11,14 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, get_args
 
-from midwatch.base.clock import SECOND, iso
+from midwatch.base.clock import SECOND
 from midwatch.base.errors import InvalidInput
 from midwatch.base.ids import new_id
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import SignedIn, TokenCreated, TokenRevoked, event
+from midwatch.domain.fields import Example, Hidden, to_json
 from midwatch.domain.task import Task
 
 Role = Literal["viewer", "operator", "owner"]
@@ -45,37 +46,26 @@ class Token:
 
     noun: ClassVar[str] = "token"
 
-    id: str
-    kind: Kind
-    name: str
-    actor: str
-    role: Role
-    hash: str
+    id: Annotated[str, Example("k_06f2m8yq8c4g6j2m")]
+    kind: Annotated[Kind, Example("api")]
+    name: Annotated[str, Example("ci")]
+    actor: Annotated[str, Example("ci")]
+    role: Annotated[Role, Example("operator")]
+    hash: Hidden[str]
     created_at: int
-    created_by: str
+    created_by: Annotated[str, Example("owner")]
     expires_at: int | None = None
     last_used_at: int | None = None
     revoked_at: int | None = None
-    root: str | None = None
+    root: Hidden[str | None] = None
 
     def holds(self, now: int) -> bool:
         """Whether it still proves anything."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it."""
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "name": self.name,
-            "actor": self.actor,
-            "role": self.role,
-            "created_at": iso(self.created_at),
-            "created_by": self.created_by,
-            "expires_at": iso(self.expires_at),
-            "last_used_at": iso(self.last_used_at),
-            "revoked_at": iso(self.revoked_at),
-        }
+        """Return it as JSON shows it."""
+        return to_json(self)
 
 
 class Actor(NamedTuple):

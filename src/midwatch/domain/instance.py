@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
-from midwatch.base.clock import iso
 from midwatch.domain.changes import Fence
+from midwatch.domain.fields import Example, Hidden, to_json
 
 Role = Literal["up", "library", "run", "worker"]
 DEAD_SECONDS = 8.0
@@ -20,28 +20,20 @@ class Instance:
 
     noun: ClassVar[str] = "instance"
 
-    id: str
-    role: Role
-    host: str
-    boot_id: str
-    pid: int
-    agents: tuple[str, ...]
-    slots: int
+    id: Annotated[str, Example("i_06f2m8")]
+    role: Annotated[Role, Example("up")]
+    host: Annotated[str, Example("desk")]
+    boot_id: Hidden[str]
+    pid: Annotated[int, Example(4711)]
+    agents: Annotated[tuple[str, ...], Example(["demo"])]
+    slots: Annotated[int, Example(64)]
     started_at: int
-    terms: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    terms: Hidden[Mapping[str, Sequence[Any]]] = field(default_factory=dict)
     """The terms of its agents by name, for processes that hand in tasks for agents they do not have themselves."""
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it."""
-        return {
-            "id": self.id,
-            "role": self.role,
-            "host": self.host,
-            "pid": self.pid,
-            "agents": list(self.agents),
-            "slots": self.slots,
-            "started_at": iso(self.started_at),
-        }
+        """Return it as JSON shows it."""
+        return to_json(self)
 
 
 class InstanceStore(Protocol):

@@ -1,13 +1,14 @@
-"""Requests: what a client may ask for with a prompt, an automation or a goal."""
+"""Requests: what a client may say with a prompt, and checks that all requests share."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypedDict, get_args
 
 from midwatch.base.errors import InvalidInput
+from midwatch.domain.fields import Input
 
 OnCrash = Literal["resume", "rerun", "fail"]
 Cause = Literal["submit", "message", "automation", "goal", "handoff"]
@@ -19,107 +20,38 @@ YEAR = 366 * 86400.0
 
 
 class Submission(TypedDict, total=False):
-    """Wishes beside the prompt; all optional."""
+    """What a request may say with a prompt; all of it is optional."""
 
-    agent: str | None
-    """Who does it; the configured default otherwise."""
-    origin_channel: str | None
-    origin_session: str | None
-    """The conversation it was asked from; the result is added to its messages."""
-    session_key: str | None
-    """The conversation it runs in; its own (`bg:<id>`) otherwise. Tasks of one session run one at a time."""
-    route: str | None
-    """Where notices go: `channel` or `channel:target`."""
-    workdir: str | None
-    share_workdir: bool
-    """Work beside others in the directory, also where its agent would have it for itself."""
-    worktree: bool
-    """Work in a git worktree of its own, made from the repository that holds the directory."""
-    timeout: float | None
-    """Seconds of work, from its start."""
-    priority: int
-    """-100 to 100, higher first."""
-    delay: float
-    """Seconds to wait before it may start."""
-    idempotency_key: str | None
-    on_crash: OnCrash | None
-    """What happens when the process running it dies: resume, rerun or fail."""
-    max_attempts: int | None
-    """How often it is tried when it fails in a way that may pass."""
+    agent: Annotated[str | None, Input("Who does it. Default: the configured one.", agents=True, example="demo")]
+    origin_channel: Annotated[str | None, Input("Channel it was asked on.")]
+    origin_session: Annotated[str | None, Input("Conversation it was asked from; the result is added to its messages.")]
+    session_key: Annotated[str | None, Input("Conversation to run in. Default: its own (`bg:<id>`).")]
+    """Tasks of one session run one at a time."""
+    route: Annotated[str | None, Input("Where notices go: channel or channel:target.")]
+    workdir: Annotated[str | None, Input("Where the agent works.", agents=True)]
+    share_workdir: Annotated[
+        bool, Input("Work beside other tasks in the directory, even where both may write.", strict=True)
+    ]
+    worktree: Annotated[
+        bool,
+        Input(
+            "Work in a git worktree and branch of its own, made from the directory's HEAD.", strict=True, agents=True
+        ),
+    ]
+    timeout: Annotated[
+        float | None, Input("Longest it may work: 90s, 10m, 1h30m.", seconds=True, agents=True, example="10m")
+    ]
+    priority: Annotated[int, Input("-100 to 100, higher first.", least=-PRIORITY, most=PRIORITY, strict=True)]
+    delay: Annotated[float, Input("Wait this long before it starts.", seconds=True, agents=True)]
+    idempotency_key: Annotated[
+        str | None, Input("Idempotency key: the same key and wishes make one task.", agents=True)
+    ]
+    on_crash: Annotated[OnCrash | None, Input("When its process dies: resume, rerun or fail. Default: the agent's.")]
+    max_attempts: Annotated[
+        int | None, Input("How often it is tried when it fails in a way that may pass.", least=1, most=100, strict=True)
+    ]
     cause: Cause
-    budget: Mapping[str, Any] | None
-    """What it may spend: tokens, usd, steps, seconds."""
-
-
-class AutomationWish(TypedDict, total=False):
-    """What can be said of an automation beside its prompt. Durations are seconds, or text such as 90m."""
-
-    title: str
-    agent: str | None
-    at: str | None
-    """A moment as people write it: ISO 8601, `in 20m`, `tomorrow 09:00`, `09:00`."""
-    every: float | str | None
-    cron: str | None
-    zone: str | None
-    """IANA name; the host's otherwise."""
-    next_run_at: str | None
-    fresh: bool
-    """Each run in a conversation of its own."""
-    route: str | None
-    manage_mode: str
-    max_runs: int
-    """0 for no limit."""
-    workdir: str | None
-    worktree: bool
-    """Each run in a git worktree of its own; its runs are `fresh`."""
-    timeout: float | str | None
-    on_crash: OnCrash | None
-    jitter: float | str
-    missed: str
-    """skip, once or once_within."""
-    missed_window: float | str
-    quiet: str | None
-    """An answer that is just this is not delivered."""
-    budget: Mapping[str, Any] | None
-    """What each run may spend: tokens, usd, steps, seconds."""
-    approvals: Mapping[str, Any] | None
-    """What its runs may do without asking: default, allow, deny, expires."""
-    tags: Sequence[str]
-
-
-class NewAutomation(AutomationWish, total=False):
-    """What can be said only when it is made."""
-
-    session_key: str | None
-    scope_kind: str
-    scope_id: str | None
-    resume_thread_id: str | None
-    source_message_id: str | None
-    enabled: bool
-
-
-class GoalWish(TypedDict, total=False):
-    """What can be said of a goal beside its objective. Durations are seconds, or text such as 90m."""
-
-    deadline: float | str | None
-    """A moment as people write it, or seconds from now."""
-    max_steps: int
-    max_tokens: int
-    max_seconds: float | str
-    max_usd: float
-    route: str | None
-    manage_mode: str
-
-
-class NewGoal(GoalWish, total=False):
-    """What can be said only when it is set."""
-
-    agent: str | None
-    verifier: str | None
-    workdir: str | None
-    session_key: str | None
-    scope_kind: str
-    scope_id: str | None
+    budget: Annotated[Mapping[str, Any] | None, Input("What it may spend: tokens, usd, steps, seconds.")]
 
 
 def refuse_unknown(wish: Mapping[str, Any], known: frozenset[str]) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, get_args
 
-from midwatch.base.clock import iso
 from midwatch.base.durations import seconds
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.agent import Question, QuestionKind
 from midwatch.domain.commandline import CommandPattern
+from midwatch.domain.fields import Example, to_json
 from midwatch.domain.task import Task
 
 Effect = Literal["allow", "deny"]
@@ -78,9 +78,9 @@ class Rule:
 
     noun: ClassVar[str] = "rule"
 
-    id: str
-    agent: str
-    effect: Effect
+    id: Annotated[str, Example("r_06f2m8yq9d5h7k3n")]
+    agent: Annotated[str, Example("demo")]
+    effect: Annotated[Effect, Example("allow")]
     kind: str | None = None
     command: str | None = None
     path: str | None = None
@@ -102,19 +102,8 @@ class Rule:
         return told(self.effect, self.pattern, self.agent)
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it."""
-        return {
-            "id": self.id,
-            "agent": self.agent,
-            "effect": self.effect,
-            **self.pattern._asdict(),
-            "text": self.text,
-            "approval_id": self.approval_id,
-            "created_at": iso(self.created_at),
-            "created_by": self.created_by,
-            "revoked_at": iso(self.revoked_at),
-            "revoked_by": self.revoked_by,
-        }
+        """Return it as JSON shows it."""
+        return {**to_json(self), "text": self.text}
 
 
 class RuleStore(Protocol):

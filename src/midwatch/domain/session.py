@@ -8,11 +8,11 @@ session key and its thread. A key reads `<type>:<id>` followed by optional token
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
-from midwatch.base.clock import iso
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.event import Event, MessageUpdate, event
+from midwatch.domain.fields import Example, Hidden, to_json
 
 Status = Literal["idle", "busy", "asking", "closed", "lost"]
 Role = Literal["user", "agent", "result", "notice"]
@@ -65,20 +65,20 @@ def checked_key(key: str, field: str = "session_key") -> str:
 class Session:
     """A conversation with an agent. Of its status only `closed` is stored."""
 
-    key: str
-    agent: str
-    gate_key: str
-    title: str = ""
-    creator: str | None = None
+    key: Annotated[str, Example("chat:42")]
+    agent: Annotated[str, Example("demo")]
+    gate_key: Hidden[str]
+    title: Annotated[str, Example("Release notes")] = ""
+    creator: Annotated[str | None, Example("owner")] = None
     status: Status = "idle"
     thread_id: str | None = None
-    workdir: str | None = None
+    workdir: Annotated[str | None, Example("/home/me/project")] = None
     worktree: str | None = None
     """Id of its own git worktree, which its turns share."""
     created_at: int = 0
     updated_at: int = 0
-    revision: int = 0
-    live_owner: str | None = None
+    revision: Hidden[int] = 0
+    live_owner: Hidden[str | None] = None
     """The process in which its conversation is open; only that one takes its tasks."""
     epoch: int = 0
     """How often its conversation was opened by a process."""
@@ -102,24 +102,10 @@ class View(NamedTuple):
         return "asking" if self.asking else "busy"
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it."""
-        session = self.session
-        return {
-            "key": session.key,
-            "agent": session.agent,
-            "title": session.title,
-            "status": self.status,
-            "thread_id": session.thread_id,
-            "live": session.live_owner is not None,
-            "epoch": session.epoch,
-            "workdir": session.workdir,
-            "worktree": session.worktree,
-            "creator": session.creator,
-            "created_at": iso(session.created_at),
-            "updated_at": iso(session.updated_at),
-            "queued": self.queued,
-            "running_task": self.running_task,
-        }
+        """Return it as JSON shows it."""
+        live = self.session.live_owner is not None
+        more = {"status": self.status, "live": live, "queued": self.queued, "running_task": self.running_task}
+        return {**to_json(self.session), **more}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,26 +113,18 @@ class Message:
     """One message of a conversation. `number` counts within the session, from 1, and is given by the store; a message
     with the `id` of an earlier one takes its place."""
 
-    session_key: str
-    role: Role
-    text: str
+    session_key: Hidden[str]
+    role: Annotated[Role, Example("agent")]
+    text: Annotated[str, Example("Hello.")]
     time: int
-    task_id: str | None = None
-    number: int = 0
-    id: str = ""
-    author: str | None = None
+    task_id: Annotated[str | None, Example("t_06f2m8yq3kq5r0v9x1w2")] = None
+    number: Annotated[int, Example(2)] = 0
+    id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2.1")] = ""
+    author: Annotated[str | None, Example("demo")] = None
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it."""
-        return {
-            "number": self.number,
-            "id": self.id,
-            "role": self.role,
-            "author": self.author,
-            "text": self.text,
-            "time": iso(self.time),
-            "task_id": self.task_id,
-        }
+        """Return it as JSON shows it."""
+        return to_json(self)
 
 
 def said(message: Message, **meta: Any) -> Event:
@@ -158,13 +136,13 @@ def said(message: Message, **meta: Any) -> Event:
 class Fault(NamedTuple):
     """A turn that failed, or is tried again."""
 
-    message: str
-    level: str
+    message: Annotated[str, Example("The model is overloaded.")]
+    level: Annotated[str, Example("warning")]
     time: int
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it."""
-        return {"message": self.message, "level": self.level, "time": iso(self.time)}
+        """Return it as JSON shows it."""
+        return to_json(self)
 
 
 class SessionStore(Protocol):

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
-from midwatch.base.clock import iso
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import Event, InterruptReceived, TaskSubmitted, event
+from midwatch.domain.fields import Example, Hidden, to_json
 from midwatch.domain.session import Message, said
 from midwatch.domain.task import Task, in_turn, meta, prompt_message
 
@@ -40,21 +40,21 @@ STOP = "Stop here: use no more tools, and close with one answer."
 class Steer:
     """One message for a running turn. `passed_on` ones became a task, `dropped` ones ended with their session."""
 
-    id: str
-    task_id: str
-    number: int
+    id: Annotated[str, Example("t_06f2m8yq9a3c5e7g9j1k")]
+    task_id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
+    number: Hidden[int]
     """Its place among the messages of its task, from 1."""
-    session_key: str
-    mode: Mode
-    text: str
+    session_key: Annotated[str, Example("chat:42")]
+    mode: Annotated[Mode, Example("after_tool")]
+    text: Annotated[str, Example("And now in French, please.")]
     created_at: int
     status: Status = "queued"
     actor: str | None = None
-    attempt: int | None = None
+    attempt: Hidden[int | None] = None
     """Of the turn that took it."""
     became: str | None = None
     """The task it became; it has the same id."""
-    idempotency_key: str | None = None
+    idempotency_key: Hidden[str | None] = None
 
     @property
     def noun(self) -> str:
@@ -62,18 +62,8 @@ class Steer:
         return "steer"
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it."""
-        return {
-            "id": self.id,
-            "task_id": self.task_id,
-            "session_key": self.session_key,
-            "mode": self.mode,
-            "text": self.text,
-            "status": self.status,
-            "actor": self.actor,
-            "became": self.became,
-            "created_at": iso(self.created_at),
-        }
+        """Return it as JSON shows it."""
+        return to_json(self)
 
 
 class Sent(NamedTuple):

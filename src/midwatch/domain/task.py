@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 from midwatch.base.clock import iso
 from midwatch.base.text import cut
@@ -19,6 +19,7 @@ from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.channel import Delivery, end_text, notify, shown_route, start_text
 from midwatch.domain.claiming import ClaimRequest
 from midwatch.domain.event import AgentFault, Event, StatusChange, TaskFinished, event
+from midwatch.domain.fields import AT, Example, Hidden, Show, to_json
 from midwatch.domain.requests import PRIORITY, Cause, OnCrash
 from midwatch.domain.session import PRIVATE, Message, Session, said
 
@@ -58,61 +59,61 @@ TRIES = 5
 class Task(NamedTuple):
     """The record. Times are microseconds, `None` where nothing has happened yet."""
 
-    id: str
-    status: Status
-    prompt: str
-    agent: str
-    session_key: str
-    gate_key: str
+    id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
+    status: Annotated[Status, Example("done")]
+    prompt: Annotated[str, Example("Say hello")]
+    agent: Annotated[str, Example("demo")]
+    session_key: Annotated[str, Example("bg:t_06f2m8yq3kq5r0v9x1w2")]
+    gate_key: Hidden[str]
     created_at: int
     due_at: int
     cause: Cause = "submit"
     cause_id: str | None = None
     priority: int = 0
-    creator: str | None = None
+    creator: Annotated[str | None, Example("owner")] = None
     origin_channel: str | None = None
     origin_session: str | None = None
-    route: str | None = None
+    route: Annotated[str | None, Show(shown_route)] = None
     workdir: str | None = None
-    dir_key: str | None = None
+    dir_key: Hidden[str | None] = None
     """The directory it has for itself while it runs; tasks with equal ones do not run at once."""
-    quiet: str | None = None
+    quiet: Hidden[str | None] = None
     """An answer that is just this text is not worth telling."""
     timeout_seconds: float | None = None
-    on_crash: OnCrash = "fail"
+    on_crash: Annotated[OnCrash, Example("rerun")] = "fail"
     max_attempts: int = 3
-    attempt: int = 0
+    attempt: Annotated[int, Example(1)] = 0
     failures: int = 0
     rescues: int = 0
     interruptions: int = 0
     stop_requested: Stop | None = None
     wait: str | None = None
-    lease_owner: str | None = None
-    host: str | None = None
-    pgid: int | None = None
-    pgid_mark: str | None = None
-    token_hash: str | None = None
-    submitter: str | None = None
-    started_at: int | None = None
-    completed_at: int | None = None
-    outcome: Outcome | None = None
-    result: str | None = None
+    lease_owner: Hidden[str | None] = None
+    host: Hidden[str | None] = None
+    pgid: Hidden[int | None] = None
+    pgid_mark: Hidden[str | None] = None
+    token_hash: Hidden[str | None] = None
+    submitter: Hidden[str | None] = None
+    started_at: Annotated[int | None, Example(AT)] = None
+    completed_at: Annotated[int | None, Example(AT)] = None
+    outcome: Annotated[Outcome | None, Example("ok")] = None
+    result: Annotated[str | None, Example("Hello.")] = None
     error: str | None = None
     root_id: str | None = None
     parent_id: str | None = None
     retry_of: str | None = None
-    idempotency_key: str | None = None
-    body_hash: str | None = None
-    internal_key: str | None = None
+    idempotency_key: Hidden[str | None] = None
+    body_hash: Hidden[str | None] = None
+    internal_key: Hidden[str | None] = None
     transferred_to: str | None = None
     """The task that goes on with its work, when its agent has given it to another."""
-    steers: int = 0
+    steers: Hidden[int] = 0
     """How many messages were ever sent into its turns; what ends it must have seen the last of them."""
-    progress: Any = None
+    progress: Hidden[Any] = None
     budget: Mapping[str, Any] | None = None
     usage: Mapping[str, Any] | None = None
-    trace: Mapping[str, Any] | None = None
-    worktree: Mapping[str, Any] | None = None
+    trace: Hidden[Mapping[str, Any] | None] = None
+    worktree: Annotated[Mapping[str, Any] | None, Show(shown_worktree)] = None
     """Its own git worktree: `id` as soon as one is wanted, the rest later; see `midwatch.domain.worktree`."""
 
     @property
@@ -167,15 +168,8 @@ class Task(NamedTuple):
         return self.status
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it. The lease, the hashes and the target of the route stay inside."""
-        shown = {name: getattr(self, name) for name in SHOWN}
-        shown["route"] = shown_route(self.route)
-        shown["worktree"] = shown_worktree(self.worktree)
-        shown["status_text"] = self.status_text
-        shown["tokens_used"] = self.tokens_used
-        for name in ("created_at", "due_at", "started_at", "completed_at"):
-            shown[name] = iso(getattr(self, name))
-        return shown
+        """Return it as JSON shows it. The lease, the hashes and the target of the route stay inside."""
+        return {**to_json(self), "status_text": self.status_text, "tokens_used": self.tokens_used}
 
     def brief(self) -> dict[str, Any]:
         """As a list shows it: long texts are cut, the task itself has them whole."""
@@ -203,12 +197,6 @@ class Task(NamedTuple):
 
 LISTED_TEXT, RUN_TEXT = 2000, 500
 """Characters of a long text in lists, and in histories."""
-SHOWN = (
-    "id", "status", "outcome", "prompt", "result", "error", "agent", "session_key", "origin_channel", "origin_session",
-    "route", "workdir", "cause", "cause_id", "priority", "creator", "timeout_seconds", "on_crash", "attempt",
-    "failures", "rescues", "interruptions", "max_attempts", "stop_requested", "wait", "root_id", "parent_id",
-    "retry_of", "transferred_to", "budget", "usage",
-)  # fmt: skip
 WAITS = {
     "delay": "waits for its time",
     "backoff": "waits before the next try",

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
-from midwatch.base.clock import iso
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import Event, WorktreeChanged, event
+from midwatch.domain.fields import Example, Hidden, to_json
 from midwatch.domain.task import WORKTREE_SHOWN, Task, conversation
 
 Status = Literal["making", "kept", "merged", "removed"]
@@ -35,31 +35,31 @@ MAX_DIFF = 10_000_000
 class Worktree:
     """The record. `files`, `added` and `removed` are against `base`, with what is not committed; None: not known."""
 
-    id: str
-    status: Status
-    host: str
-    repository: str
+    id: Annotated[str, Example("w_1a1deb33561a3f9a1c20b7d4")]
+    status: Annotated[Status, Example("kept")]
+    host: Annotated[str, Example("desk")]
+    repository: Annotated[str, Example("/home/me/project")]
     """The checkout it was made from."""
-    path: str
-    branch: str
-    base: str
+    path: Annotated[str, Example("/home/me/.midwatch/worktrees/3f9a1c20b7d4")]
+    branch: Annotated[str, Example("midwatch/3f9a1c20b7d4")]
+    base: Annotated[str, Example("371918cb96328f47269925f92f4a385369df101a")]
     """The commit it began from."""
-    target: str | None
+    target: Annotated[str | None, Example("main")]
     """The branch that was checked out then, and that it is merged into; None when there was none."""
-    subdir: str
+    subdir: Hidden[str]
     """The working directory, inside of it."""
-    task_id: str
+    task_id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
     """The latest task that worked in it."""
     session_key: str | None = None
-    creator: str | None = None
-    files: int | None = None
-    added: int | None = None
-    removed: int | None = None
-    dirty: bool | None = None
+    creator: Annotated[str | None, Example("owner")] = None
+    files: Annotated[int | None, Example(3)] = None
+    added: Annotated[int | None, Example(120)] = None
+    removed: Annotated[int | None, Example(4)] = None
+    dirty: Annotated[bool | None, Example(True)] = None
     note: str | None = None
     created_at: int = 0
     updated_at: int = 0
-    revision: int = 0
+    revision: Hidden[int] = 0
 
     @property
     def noun(self) -> str:
@@ -76,15 +76,8 @@ class Worktree:
         return {name: getattr(self, name) for name in WORKTREE_SHOWN}
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it."""
-        shown = {name: getattr(self, name) for name in SHOWN}
-        return {**shown, "created_at": iso(self.created_at), "updated_at": iso(self.updated_at)}
-
-
-SHOWN = (
-    "id", "status", "branch", "path", "repository", "target", "base", "host", "task_id", "session_key", "creator",
-    "files", "added", "removed", "dirty", "note",
-)  # fmt: skip
+        """Return it as JSON shows it."""
+        return to_json(self)
 
 
 class Place(NamedTuple):

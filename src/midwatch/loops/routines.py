@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from midwatch.base.clock import Clock, Timer, iso
+from midwatch.base.clock import Clock, Timer
 from midwatch.base.errors import Conflict, InvalidInput, StoreError
+from midwatch.domain.fields import Hidden, to_json
 
 log = logging.getLogger("midwatch.routines")
 
@@ -26,26 +27,18 @@ class Routine:
 
     name: str
     seconds: float
-    work: Work
+    work: Hidden[Work]
     runs: int = 0
     failures: int = 0
     skipped: int = 0
     last_at: int | None = None
     last_error: str | None = None
-    timer: Timer | None = None
-    running: asyncio.Task[None] | None = None
+    timer: Hidden[Timer | None] = None
+    running: Hidden[asyncio.Task[None] | None] = None
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the routine as JSON."""
-        return {
-            "name": self.name,
-            "seconds": self.seconds,
-            "runs": self.runs,
-            "failures": self.failures,
-            "skipped": self.skipped,
-            "last_at": iso(self.last_at),
-            "last_error": self.last_error,
-        }
+        """Return it as JSON shows it."""
+        return to_json(self)
 
 
 class Routines:

@@ -11,18 +11,16 @@ from typing import Any, cast
 
 from midwatch.base.errors import Forbidden, NotFound
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.automation import Automation
+from midwatch.domain.automation import Automation, Times
+from midwatch.domain.fields import open_to_agents
 from midwatch.domain.goal import Goal
 from midwatch.domain.identity import Actor, AnyActor, agent_task
 from midwatch.domain.requests import Submission
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task, conversation
 
-TASK_FIELDS = frozenset({"agent", "workdir", "worktree", "timeout", "delay", "idempotency_key"})
-AUTOMATION_FIELDS = frozenset({
-    "title", "agent", "at", "every", "cron", "zone", "fresh", "max_runs", "workdir", "worktree", "timeout", "jitter",
-    "missed", "missed_window", "quiet", "tags",
-})  # fmt: skip
+TASK_FIELDS = open_to_agents(Submission)
+AUTOMATION_FIELDS = open_to_agents(Automation, Times)
 """What an agent may set of the work it submits."""
 
 

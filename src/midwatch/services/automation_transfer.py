@@ -18,6 +18,7 @@ from midwatch.domain.automation import Automation, normalise, validate
 from midwatch.domain.changes import Changes
 from midwatch.domain.channel import shown_route
 from midwatch.domain.event import AutomationChanged, AutomationCreated
+from midwatch.domain.fields import changeable, settable
 from midwatch.domain.identity import Actor
 from midwatch.domain.requests import MAX_PROMPT, Submission
 from midwatch.domain.session import checked_key
@@ -29,13 +30,9 @@ from midwatch.services.tasks import Tasks
 
 MOST = 100_000
 """Automations that are written out at once."""
-SETTINGS = (
-    "title", "prompt", "agent", "schedule", "fresh", "worktree", "route", "manage_mode", "max_runs", "workdir",
-    "timeout_seconds", "on_crash", "jitter_seconds", "missed", "missed_window", "quiet", "budget", "approvals",
-    "tags",
-)  # fmt: skip
+SETTINGS = changeable(Automation) - {"next_run_at"} | {"schedule"}
 """What an import sets of an automation that is here already."""
-MADE_WITH = (*SETTINGS, "scope_kind", "scope_id", "session_key", "source_message_id", "run_count", "paused_why")
+MADE_WITH = settable(Automation) - {"next_run_at", "resume_thread_id"} | {"schedule", "run_count", "paused_why"}
 """What an import sets of a new one."""
 
 

@@ -14,9 +14,10 @@ from midwatch.base.ids import new_id
 from midwatch.base.schedule import Schedule, find_zone, host_zone, local_iso, next_run_at, parse_moment, upcoming
 from midwatch.domain import automation as rules
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.automation import TRANSITIONS, Automation, Status, normalise, validate
+from midwatch.domain.automation import TRANSITIONS, Automation, Status, Times, normalise, validate
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import AutomationChanged, AutomationCreated
+from midwatch.domain.fields import changeable, clearable, name_as_record, settable
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import Submission, refuse_unknown
 from midwatch.domain.session import Session, checked_key, gate_key
@@ -33,16 +34,10 @@ NEXT_RUNS, LAST_RUNS = 5, 10
 DAY = 86400 * SECOND
 DAY_RUNS, DAY_RUNS_OF_ONE = 3000, 300
 """How many runs of a day are computed at once: for all automations, and for one."""
-NAMES = {"timeout": "timeout_seconds", "jitter": "jitter_seconds"}
-CHANGEABLE = frozenset({
-    "title", "prompt", "agent", "fresh", "worktree", "route", "manage_mode", "max_runs", "workdir", "timeout_seconds",
-    "on_crash", "jitter_seconds", "missed", "missed_window", "quiet", "budget", "approvals", "tags", "at", "every",
-    "cron", "zone", "next_run_at",
-})  # fmt: skip
 TIMES = ("at", "every", "cron")
-CLEARABLE = frozenset(
-    {"route", "workdir", "timeout_seconds", "on_crash", "quiet", "budget", "approvals", *TIMES, "zone", "next_run_at"}
-)
+SETTABLE = settable(Automation, Times) | {"enabled"}
+CHANGEABLE = changeable(Automation, Times)
+CLEARABLE = clearable(Automation, Times)
 """What a patch may set to nothing."""
 
 
@@ -82,9 +77,7 @@ class Automations:
         agent = await self._tasks.known_agent(wish.pop("agent", None))
         route = wish.pop("route", None) or self._default_route
         session = wish.pop("session_key", None)
-        refuse_unknown(
-            wish, CHANGEABLE | {"scope_kind", "scope_id", "resume_thread_id", "source_message_id", "enabled"}
-        )
+        refuse_unknown(wish, SETTABLE)
         enabled = wish.pop("enabled", True)
         automation_id = new_id("am", now)
         first = wish.pop("next_run_at", None) or next_run_at(times, now)
@@ -363,12 +356,10 @@ def _page(limit: int) -> int:
 def _read(values: Mapping[str, Any], now: int, zone: str) -> dict[str, Any]:
     """Return the values under the record's names, and moments in words as numbers; they are in `zone` unless another
     one is given."""
-    result = {NAMES.get(name, name): value for name, value in values.items()}
+    result = name_as_record(Automation, values)
     for name in ("at", "next_run_at"):
         if isinstance(result.get(name), str):
             result[name] = parse_moment(result[name], now, result.get("zone") or zone)
-    if result.get("tags") is not None:
-        result["tags"] = tuple(result["tags"])
     return result
 
 

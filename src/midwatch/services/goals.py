@@ -16,7 +16,16 @@ from midwatch.domain import goal as rules
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import GoalChanged, GoalCreated
-from midwatch.domain.goal import DEADLINE_SECONDS, TRANSITIONS, Goal, Status, normalise, over_budget, validate
+from midwatch.domain.fields import changeable, clearable, settable
+from midwatch.domain.goal import (
+    DEADLINE_SECONDS,
+    TRANSITIONS,
+    Goal,
+    Status,
+    normalise,
+    over_budget,
+    validate,
+)
 from midwatch.domain.identity import AnyActor, actor_name, agent_task
 from midwatch.domain.requests import refuse_unknown
 from midwatch.domain.session import Session, checked_key
@@ -26,14 +35,8 @@ from midwatch.services.authorization import check_manager
 from midwatch.services.request_checks import check
 from midwatch.services.tasks import Tasks, stopping
 
-SETTABLE = frozenset({
-    "agent", "workdir", "verifier", "route", "session_key", "scope_kind", "scope_id", "manage_mode", "max_steps",
-    "max_tokens", "max_seconds", "max_usd", "deadline", "deadline_at",
-})  # fmt: skip
-EDITABLE = frozenset({
-    "objective", "deadline", "deadline_at", "max_steps", "max_tokens", "max_seconds", "max_usd", "route",
-    "manage_mode",
-})  # fmt: skip
+SETTABLE, CHANGEABLE = settable(Goal) | {"deadline"}, changeable(Goal) | {"deadline"}
+CLEARABLE = clearable(Goal)
 
 
 class Goals:
@@ -117,8 +120,8 @@ class Goals:
         self, goal_id: str, values: Mapping[str, Any], *, revision: int | None = None, actor: AnyActor = None
     ) -> Goal:
         """Change its objective, deadline or budget."""
-        refuse_unknown(values, EDITABLE)
-        given = {name: value for name, value in values.items() if value is not None or name == "route"}
+        refuse_unknown(values, CHANGEABLE)
+        given = {name: value for name, value in values.items() if value is not None or name in CLEARABLE}
         values = _read_deadline(given, self._clock.now())
         if values.get("route"):
             values["route"] = self._check_route(values["route"])

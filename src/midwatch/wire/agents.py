@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 from typing_extensions import TypedDict
 
+from midwatch.domain.agent import AgentCapability
+from midwatch.domain.fields import Example
+from midwatch.wire.shapes import shape_of
 
-class Capability(TypedDict):
+
+@shape_of(AgentCapability)
+class Capability(dict[str, Any]):
     """What an agent is given handed-over work for."""
-
-    name: str
-    description: str
-    task_types: list[str]
-    priority: int
 
 
 class AgentInfo(TypedDict, total=False):
     """An agent as JSON; of one that only another process knows just `name` and `live`."""
 
-    name: str
-    live: bool
-    kind: str
+    name: Annotated[str, Example("demo")]
+    live: Annotated[bool, Example(True)]
+    kind: Annotated[str, Example("demo")]
     why: str | None
     version: str
-    description: str
+    description: Annotated[str, Example("built in")]
     capabilities: list[Capability]
     handoffs: bool
-    slots: int
-    timeout: float | None
-    on_crash: str
+    slots: Annotated[int, Example(16)]
+    timeout: Annotated[float | None, Example(1800.0)]
+    on_crash: Annotated[str, Example("rerun")]
     steerable: bool
     problem: str | None
     command: str
-    target: str
+    target: Annotated[str, Example("built in")]
 
 
 class AgentPage(TypedDict):

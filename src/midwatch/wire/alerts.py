@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 from typing_extensions import TypedDict
 
+from midwatch.domain.alert import Alert
+from midwatch.domain.fields import AT, Example
+from midwatch.wire.shapes import shape_of
 
-class AlertInfo(TypedDict):
+
+@shape_of(Alert)
+class AlertInfo(dict[str, Any]):
     """Something that does not go as it should: overdue, stuck or silent."""
-
-    subject: str
-    alert: str
-    text: str
-    since: str
 
 
 class AlertPage(TypedDict):
@@ -24,12 +26,12 @@ class AlertPage(TypedDict):
 class RoutineInfo(TypedDict):
     """Work of midwatch itself at intervals."""
 
-    name: str
-    seconds: float
-    runs: int
+    name: Annotated[str, Example("watchdog")]
+    seconds: Annotated[float, Example(60.0)]
+    runs: Annotated[int, Example(12)]
     failures: int
     skipped: int
-    last_at: str | None
+    last_at: Annotated[str | None, Example(AT)]
     last_error: str | None
 
 

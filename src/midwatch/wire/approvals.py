@@ -2,52 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 from typing_extensions import TypedDict
 
+from midwatch.domain.agent import Choice
+from midwatch.domain.approval import Approval
+from midwatch.domain.fields import Example
+from midwatch.domain.rule import Pattern, Rule
+from midwatch.wire.shapes import shape_of
 
-class ChoiceInfo(TypedDict):
+
+@shape_of(Choice)
+class ChoiceInfo(dict[str, Any]):
     """One way to answer. `kind` is allow_once, allow_always, reject_once or reject_always."""
 
-    name: str
-    kind: str
 
-
-class PatternInfo(TypedDict):
+@shape_of(Pattern)
+class PatternInfo(dict[str, Any]):
     """What a rule is about."""
 
-    kind: str | None
-    command: str | None
-    path: str | None
-    root: str | None
 
-
-class ApprovalInfo(TypedDict):
+@shape_of(Approval, diff_left_out=Annotated[int, Example(0)], choices=list[ChoiceInfo], always=PatternInfo | None)
+class ApprovalInfo(dict[str, Any]):
     """A question as JSON. Its diff is told only where one question is asked for."""
-
-    id: str
-    task_id: str
-    session_key: str
-    agent: str
-    creator: str | None
-    question: str
-    kind: str
-    tool: str | None
-    command: str | None
-    paths: list[str]
-    diff: str | None
-    diff_bytes: int | None
-    diff_left_out: int
-    risk: str | None
-    choices: list[ChoiceInfo]
-    always: PatternInfo | None
-    status: str
-    answer: str | None
-    why: str | None
-    answered_by: str | None
-    rule: str | None
-    created_at: str
-    expires_at: str
-    resolved_at: str | None
 
 
 class ApprovalPage(TypedDict):
@@ -56,18 +34,9 @@ class ApprovalPage(TypedDict):
     approvals: list[ApprovalInfo]
 
 
-class RuleInfo(PatternInfo):
+@shape_of(Rule, text=Annotated[str, Example("always allow `git status` for demo")])
+class RuleInfo(dict[str, Any]):
     """A rule that an answer made. `effect` is allow or deny; `text` tells it in words."""
-
-    id: str
-    agent: str
-    effect: str
-    text: str
-    approval_id: str | None
-    created_at: str
-    created_by: str | None
-    revoked_at: str | None
-    revoked_by: str | None
 
 
 class RulePage(TypedDict):

@@ -2,54 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
+from midwatch.domain.automation import Automation
+from midwatch.domain.fields import AT, Example
+from midwatch.wire.shapes import shape_of
 
-class AutomationInfo(TypedDict):
+WHEN = "at 09:00 on Monday through Friday"
+NEXT_RUNS = ["2026-01-05T09:00:00+01:00", "2026-01-06T09:00:00+01:00"]
+
+
+@shape_of(
+    Automation,
+    zone=Annotated[str, Example("Europe/Berlin")],
+    running=Annotated[bool, Example(False)],
+    next_runs=Annotated[list[str], Example(NEXT_RUNS)],
+)
+class AutomationInfo(dict[str, Any]):
     """An automation as JSON. `schedule` has exactly one of at, every (seconds) and cron."""
-
-    id: str
-    title: str
-    prompt: str
-    agent: str
-    schedule: dict[str, Any]
-    zone: str
-    fresh: bool
-    worktree: bool
-    scope_kind: str
-    scope_id: str
-    route: str | None
-    creator: str | None
-    manage_mode: str
-    session_key: str
-    resume_thread_id: str | None
-    source_message_id: str | None
-    status: str
-    paused_why: str | None
-    running: bool
-    max_runs: int
-    run_count: int
-    workdir: str | None
-    timeout_seconds: float | None
-    on_crash: str | None
-    jitter_seconds: float
-    missed: str
-    missed_window: float
-    quiet: str | None
-    budget: dict[str, Any] | None
-    approvals: dict[str, Any] | None
-    tags: list[str]
-    created_at: str
-    updated_at: str
-    next_run_at: str | None
-    last_run_at: str | None
-    deleted_at: str | None
-    last_result: str | None
-    consecutive_failures: int
-    revision: int
-    next_runs: list[str]
 
 
 class AutomationPage(TypedDict):
@@ -61,8 +33,8 @@ class AutomationPage(TypedDict):
 class TakenInfo(TypedDict):
     """What an import did about one automation: made, changed, same or deleted."""
 
-    id: str
-    what: str
+    id: Annotated[str, Example("am_1")]
+    what: Annotated[str, Example("made")]
 
 
 class TakenPage(TypedDict):
@@ -74,13 +46,13 @@ class TakenPage(TypedDict):
 class RunInfo(TypedDict):
     """One run of an automation, or one step of a goal."""
 
-    task_id: str
+    task_id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
     scheduled_for: str | None
-    status: str
-    outcome: str | None
-    started_at: str | None
-    completed_at: str | None
-    result: str | None
+    status: Annotated[str, Example("done")]
+    outcome: Annotated[str | None, Example("ok")]
+    started_at: Annotated[str | None, Example(AT)]
+    completed_at: Annotated[str | None, Example(AT)]
+    result: Annotated[str | None, Example("Nothing is on fire.")]
     error: str | None
     usage: dict[str, Any] | None
 
@@ -94,16 +66,16 @@ class RunPage(TypedDict):
 class PreviewInfo(TypedDict):
     """When a schedule would run: in words, and its next times with the offset of its zone."""
 
-    when: str
-    next_runs: list[str]
+    when: Annotated[str, Example(WHEN)]
+    next_runs: Annotated[list[str], Example(NEXT_RUNS)]
 
 
 class DayInfo(TypedDict):
     """The day of an automation: its schedule in words, its runs within 24 hours, its newest runs first."""
 
-    id: str
-    when: str
-    next_runs: list[str]
+    id: Annotated[str, Example("am_1")]
+    when: Annotated[str, Example(WHEN)]
+    next_runs: Annotated[list[str], Example(NEXT_RUNS)]
     runs: list[RunInfo]
 
 

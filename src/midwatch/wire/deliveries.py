@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from typing_extensions import TypedDict
 
+from midwatch.domain.channel import Delivery
+from midwatch.wire.shapes import shape_of
 
-class DeliveryInfo(TypedDict):
+
+@shape_of(Delivery, due_at=str | None)
+class DeliveryInfo(dict[str, Any]):
     """A delivery as JSON."""
-
-    id: str
-    task_id: str
-    channel: str
-    notice: str
-    text: str
-    status: str
-    attempts: int
-    due_at: str | None
-    sent_at: str | None
-    error: str | None
 
 
 class DeliveryPage(TypedDict):

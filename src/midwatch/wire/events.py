@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
+from midwatch.domain.event import Event
+from midwatch.domain.fields import Example
+from midwatch.wire.shapes import shape_of
 
-class EventInfo(TypedDict, total=False):
+
+@shape_of(Event, partial=True, task_id=Annotated[str | None, Example("t_06f2m8yq3kq5r0v9x1w2")])
+class EventInfo(dict[str, Any]):
     """An event as JSON. Live ones have seq 0."""
-
-    seq: int
-    id: str
-    kind: str
-    time: str
-    version: int
-    task_id: str | None
-    agent_id: str
-    turn_id: str
-    parent_turn_id: str
-    session_key: str
-    attempt: int
-    actor: str
-    iteration: int
-    trace_id: str
-    span_id: str
-    trace_path: str
-    source: str
-    payload: dict[str, Any]
 
 
 class EventPage(TypedDict):

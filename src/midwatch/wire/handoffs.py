@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
+from midwatch.domain.fields import Example
+from midwatch.domain.handoff import Handoff, HandoffTask, Link
+from midwatch.domain.handoff_history import HandoffContext
+from midwatch.wire.shapes import shape_of
 
-class HandoffWork(TypedDict):
+
+@shape_of(HandoffTask)
+class HandoffWork(dict[str, Any]):
     """The work that is handed over."""
 
-    type: str
-    description: str
-    input: Any
-    priority: int
-    metadata: dict[str, Any]
 
-
-class HandoffSurroundings(TypedDict):
+@shape_of(HandoffContext)
+class HandoffSurroundings(dict[str, Any]):
     """What goes along; in lists without its messages."""
-
-    conversation_id: str | None
-    messages: list[dict[str, Any]]
-    variables: dict[str, Any]
-    parent_handoff: str | None
 
 
 class HandoffAnswer(TypedDict):
@@ -34,27 +30,25 @@ class HandoffAnswer(TypedDict):
     duration_ms: int
 
 
-class ChainLink(TypedDict):
+@shape_of(Link)
+class ChainLink(dict[str, Any]):
     """An agent that had the work, and the handoff that brought it; null for the first."""
-
-    agent: str
-    handoff: str | None
 
 
 class Refusal(TypedDict):
     """An agent that did not take it, and why."""
 
-    agent: str
-    reason: str
+    agent: Annotated[str, Example("senior")]
+    reason: Annotated[str, Example("busy")]
 
 
 class HandoffAttempt(TypedDict):
     """A try of its task that has ended."""
 
-    attempt: int
+    attempt: Annotated[int, Example(1)]
     started_at: str | None
     ended_at: str | None
-    outcome: str
+    outcome: Annotated[str, Example("ok")]
     error: str | None
 
 
@@ -67,40 +61,19 @@ class LateAnswer(TypedDict):
     time: str | None
 
 
-class HandoffInfo(TypedDict):
+@shape_of(
+    Handoff,
+    task=HandoffWork,
+    context=HandoffSurroundings,
+    result=HandoffAnswer | None,
+    chain=list[ChainLink],
+    refusals=list[Refusal],
+    attempts=list[HandoffAttempt],
+    late=LateAnswer | None,
+)
+class HandoffInfo(dict[str, Any]):
     """A handoff as JSON. `status` is pending, accepted, in_progress, completed, failed, rejected, cancelled or expired;
     `timeout` is in seconds."""
-
-    id: str
-    status: str
-    form: str
-    from_agent_id: str
-    to_agent_id: str
-    tool_name: str
-    tool_description: str
-    transfer_message: str
-    task: HandoffWork
-    context: HandoffSurroundings
-    result: HandoffAnswer | None
-    chain: list[ChainLink]
-    refusals: list[Refusal]
-    attempts: list[HandoffAttempt]
-    late: LateAnswer | None
-    reason: str | None
-    source_task: str | None
-    root_id: str | None
-    task_id: str | None
-    session_key: str | None
-    creator: str | None
-    retry_of: str | None
-    timeout: float
-    retry_count: int
-    max_retries: int
-    created_at: str
-    accepted_at: str | None
-    completed_at: str | None
-    deadline_at: str
-    revision: int
 
 
 class HandoffPage(TypedDict):

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 from typing_extensions import TypedDict
+
+from midwatch.domain.fields import Example
+from midwatch.domain.identity import Token
+from midwatch.wire.shapes import shape_of
 
 
 class Me(TypedDict):
@@ -14,25 +20,14 @@ class Me(TypedDict):
     home: str | None
 
 
-class TokenInfo(TypedDict):
+@shape_of(Token)
+class TokenInfo(dict[str, Any]):
     """A token as JSON, without its secret."""
 
-    id: str
-    kind: str
-    name: str
-    actor: str
-    role: str
-    created_at: str
-    created_by: str
-    expires_at: str | None
-    last_used_at: str | None
-    revoked_at: str | None
 
-
+@shape_of(Token, secret=Annotated[str, Example("mw_3f9c0a6d51e2")])
 class TokenMade(TokenInfo):
     """A new token, with its secret, which is told once."""
-
-    secret: str
 
 
 class TokenPage(TypedDict):

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from typing import NotRequired
+from typing import Annotated, Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from midwatch.wire.tasks import TaskInfo, WrittenInfo
+from midwatch.domain.agent import Screenshot
+from midwatch.domain.fields import Example
+from midwatch.domain.session import Fault, Message, Session
+from midwatch.domain.steering import Steer
+from midwatch.domain.task import Task
+from midwatch.wire.shapes import shape_of
+from midwatch.wire.tasks import TASK, TaskInfo, WrittenInfo
 
 
-class ScreenInfo(TypedDict):
+@shape_of(Screenshot)
+class ScreenInfo(dict[str, Any]):
     """What a terminal shows. `status` is starting, idle, busy, asking or exited, `evidence` what tells so; `certain` is
     false when that is silence alone. `cursor` is column and row, from 0; `styled` is empty unless it was asked for."""
-
-    text: str
-    columns: int
-    rows: int
-    cursor: list[int]
-    title: str
-    status: str
-    evidence: str
-    certain: bool
-    styled: str
 
 
 class Pressed(TypedDict):
@@ -30,24 +27,15 @@ class Pressed(TypedDict):
     typed: int
 
 
-class SessionInfo(TypedDict):
+@shape_of(
+    Session,
+    live=Annotated[bool, Example(False)],
+    queued=Annotated[int, Example(0)],
+    running_task=Annotated[str | None, Example(None)],
+    steerable=NotRequired[bool],
+)
+class SessionInfo(dict[str, Any]):
     """A conversation as JSON. `status` is idle, busy, asking, closed or lost."""
-
-    key: str
-    agent: str
-    title: str
-    status: str
-    thread_id: str | None
-    live: bool
-    epoch: int
-    workdir: str | None
-    worktree: str | None
-    creator: str | None
-    created_at: str
-    updated_at: str
-    queued: int
-    running_task: str | None
-    steerable: NotRequired[bool]
 
 
 class SessionPage(TypedDict):
@@ -57,17 +45,9 @@ class SessionPage(TypedDict):
     next: str | None
 
 
-class MessageInfo(TypedDict):
+@shape_of(Message, html=NotRequired[str])
+class MessageInfo(dict[str, Any]):
     """A message of a conversation. `role` is user, agent, result or notice."""
-
-    number: int
-    id: str
-    role: str
-    author: str | None
-    text: str
-    time: str
-    task_id: str | None
-    html: NotRequired[str]
 
 
 class MessagePage(TypedDict):
@@ -77,12 +57,9 @@ class MessagePage(TypedDict):
     more: bool
 
 
-class FaultInfo(TypedDict):
+@shape_of(Fault)
+class FaultInfo(dict[str, Any]):
     """A turn that failed (`error`), or is tried again (`warning`)."""
-
-    message: str
-    level: str
-    time: str
 
 
 class SessionStateInfo(TypedDict):
@@ -100,33 +77,22 @@ class SessionStateInfo(TypedDict):
     screen: str | None
 
 
-class SteerInfo(TypedDict):
+@shape_of(Steer)
+class SteerInfo(dict[str, Any]):
     """A message for a running turn. `status` is queued, injected (the turn has it), passed_on (it became a task, which
     has its id) or dropped."""
 
-    id: str
-    task_id: str
-    session_key: str
-    mode: str
-    text: str
-    status: str
-    actor: str | None
-    became: str | None
-    created_at: str
 
-
+@shape_of(Task, **TASK, mode=Annotated[str, Example("after_turn")], steer=Annotated[SteerInfo | None, Example(None)])
 class SentInfo(TaskInfo):
     """What became of a message: the task that will answer it. `mode` is when it reaches the agent; `steer` the message
     itself where it goes into a turn that runs, else null."""
-
-    mode: str
-    steer: SteerInfo | None
 
 
 class Interrupted(TypedDict):
     """The task whose turn ends, or null when nothing ran; how (`abort` or `stop`); and the command that resumes what it
     belongs to, if that was paused."""
 
-    interrupted: str | None
-    mode: str
+    interrupted: Annotated[str | None, Example("t_06f2m8yq3kq5r0v9x1w2")]
+    mode: Annotated[str, Example("stop")]
     resume: str | None

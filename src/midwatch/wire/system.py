@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
+from midwatch.domain.fields import Example
+from midwatch.domain.instance import Instance
+from midwatch.domain.task import Task
 from midwatch.wire.approvals import ApprovalInfo
-from midwatch.wire.tasks import Counts, TaskInfo
+from midwatch.wire.shapes import shape_of
+from midwatch.wire.tasks import TASK, Counts, TaskInfo
 from midwatch.wire.usage import UsageInfo
 
+STORE = {"kind": "sqlite", "journal": "wal", "synchronous": "FULL"}
 
-class ProcessInfo(TypedDict):
+
+@shape_of(
+    Instance,
+    running=Annotated[int, Example(0)],
+    live=Annotated[bool, Example(True)],
+    heartbeat_age=Annotated[float | None, Example(None)],
+    leader=Annotated[bool, Example(True)],
+)
+class ProcessInfo(dict[str, Any]):
     """A process that runs tasks, as JSON. Where processes live by file locks they have no heartbeat."""
-
-    id: str
-    role: str
-    host: str
-    pid: int
-    agents: list[str]
-    slots: int
-    started_at: str
-    running: int
-    live: bool
-    heartbeat_age: float | None
-    leader: bool
 
 
 class ClusterInfo(TypedDict):
     """The processes on a store, oldest first, and facts about the store."""
 
-    store: dict[str, Any]
+    store: Annotated[dict[str, Any], Example(STORE)]
     processes: list[ProcessInfo]
 
 
@@ -41,10 +42,9 @@ class Activity(TypedDict):
     text: str
 
 
+@shape_of(Task, **TASK, activity=Annotated[Activity | None, Example(None)])
 class RunningTask(TaskInfo):
     """A task that runs."""
-
-    activity: Activity | None
 
 
 class Now(TypedDict):
@@ -70,12 +70,12 @@ class Directories(TypedDict):
 class SettingsInfo(TypedDict):
     """What is set, without anything secret."""
 
-    default_agent: str
-    notify: str | None
-    channels: list[str]
-    limits: dict[str, Any]
-    retention: dict[str, Any]
-    store: dict[str, Any]
+    default_agent: Annotated[str, Example("demo")]
+    notify: Annotated[str | None, Example("webhook")]
+    channels: Annotated[list[str], Example(["console", "webhook"])]
+    limits: Annotated[dict[str, Any], Example({"slots": 64, "max_open": 1000})]
+    retention: Annotated[dict[str, Any], Example({"tasks": 10000})]
+    store: Annotated[dict[str, Any], Example(STORE)]
 
 
 class Ready(TypedDict):
@@ -87,11 +87,11 @@ class Ready(TypedDict):
 class ProblemInfo(TypedDict):
     """An error. Programs look at `code`; people read `detail`."""
 
-    type: str
-    title: str
-    status: int
-    code: str
-    detail: str
+    type: Annotated[str, Example("about:blank")]
+    title: Annotated[str, Example("Not Found")]
+    status: Annotated[int, Example(404)]
+    code: Annotated[str, Example("not_found")]
+    detail: Annotated[str, Example("there is no task 't_x'; list what there is with `midwatch tasks`.")]
     field: str | None
 
 

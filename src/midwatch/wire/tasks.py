@@ -2,59 +2,28 @@
 
 from __future__ import annotations
 
-from typing import (
-    Any,  # pydantic reads these for the API's description, also on 3.11
-)
+from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
+from midwatch.domain.fields import Example
+from midwatch.domain.task import Summary, Task
 from midwatch.wire.approvals import ApprovalInfo
 from midwatch.wire.deliveries import DeliveryInfo
 from midwatch.wire.handoffs import HandoffInfo
+from midwatch.wire.shapes import shape_of
 from midwatch.wire.worktrees import WorktreeNote
 
+TASK: dict[str, Any] = {
+    "status_text": Annotated[str, Example("done")],
+    "tokens_used": Annotated[int | None, Example(None)],
+    "worktree": WorktreeNote | None,
+}
 
-class TaskInfo(TypedDict):
+
+@shape_of(Task, **TASK)
+class TaskInfo(dict[str, Any]):
     """A task as JSON; times are ISO 8601 in UTC."""
-
-    id: str
-    status: str
-    status_text: str
-    outcome: str | None
-    prompt: str
-    result: str | None
-    error: str | None
-    agent: str
-    session_key: str
-    origin_channel: str | None
-    origin_session: str | None
-    route: str | None
-    workdir: str | None
-    worktree: WorktreeNote | None
-    cause: str
-    cause_id: str | None
-    priority: int
-    creator: str | None
-    timeout_seconds: float | None
-    on_crash: str
-    attempt: int
-    failures: int
-    rescues: int
-    interruptions: int
-    max_attempts: int
-    stop_requested: str | None
-    wait: str | None
-    root_id: str | None
-    parent_id: str | None
-    retry_of: str | None
-    transferred_to: str | None
-    budget: dict[str, Any] | None
-    usage: dict[str, Any] | None
-    tokens_used: int | None
-    created_at: str
-    due_at: str
-    started_at: str | None
-    completed_at: str | None
 
 
 class TaskPage(TypedDict):
@@ -64,15 +33,9 @@ class TaskPage(TypedDict):
     next: str | None
 
 
-class Counts(TypedDict):
+@shape_of(Summary)
+class Counts(dict[str, Any]):
     """How many tasks there are, by status."""
-
-    total: int
-    pending: int
-    running: int
-    done: int
-    failed: int
-    cancelled: int
 
 
 class TaskStateInfo(TypedDict):
@@ -112,8 +75,8 @@ class TaskView(TypedDict):
 class ResultInfo(TypedDict):
     """The whole text of a task that is done."""
 
-    id: str
-    result: str
+    id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
+    result: Annotated[str, Example("Hello.")]
 
 
 class WrittenInfo(TypedDict):

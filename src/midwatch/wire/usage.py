@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NotRequired
+from typing import Annotated, NotRequired
 
 from typing_extensions import TypedDict
+
+from midwatch.domain.fields import AT, Example
 
 
 class Consumed(TypedDict):
     """What work has cost. Figures that no agent told are null, not 0; `untold` tasks told nothing, `unpriced` ones no
     cost."""
 
-    tasks: int
-    done: int
+    tasks: Annotated[int, Example(1)]
+    done: Annotated[int, Example(1)]
     failed: int
     cancelled: int
     untold: int
-    unpriced: int
-    seconds: float
-    input_tokens: int | None
-    output_tokens: int | None
+    unpriced: Annotated[int, Example(1)]
+    seconds: Annotated[float, Example(1.098)]
+    input_tokens: Annotated[int | None, Example(1200)]
+    output_tokens: Annotated[int | None, Example(80)]
     cost_usd: float | None
 
 
@@ -27,7 +29,7 @@ class ConsumedBy(Consumed):
     """What one part has cost; it has the names that were asked for. '' is the session of tasks in no conversation, and
     the model of those that told none."""
 
-    actor: NotRequired[str]
+    actor: NotRequired[Annotated[str, Example("owner")]]
     agent: NotRequired[str]
     session: NotRequired[str]
     model: NotRequired[str]
@@ -37,10 +39,10 @@ class ConsumedBy(Consumed):
 class UsageInfo(TypedDict):
     """What the tasks that ended in a time have cost, in all and by what was asked for."""
 
-    since: str
+    since: Annotated[str, Example(AT)]
     until: str | None
-    by: list[str]
-    zone: str
+    by: Annotated[list[str], Example(["actor", "agent"])]
+    zone: Annotated[str, Example("UTC")]
     total: Consumed
     rows: list[ConsumedBy]
     left_off: int

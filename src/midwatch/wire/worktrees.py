@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 from typing_extensions import TypedDict
+
+from midwatch.domain.fields import Example
+from midwatch.domain.worktree import Worktree
+from midwatch.wire.shapes import shape_of
 
 
 class WorktreeNote(TypedDict):
@@ -20,27 +26,9 @@ class WorktreeNote(TypedDict):
     status: str
 
 
-class WorktreeInfo(TypedDict):
+@shape_of(Worktree)
+class WorktreeInfo(dict[str, Any]):
     """A worktree as JSON. `status` is making, kept, merged or removed; `target` is the branch it is merged into."""
-
-    id: str
-    status: str
-    branch: str
-    path: str
-    repository: str
-    target: str | None
-    base: str
-    host: str
-    task_id: str
-    session_key: str | None
-    creator: str | None
-    files: int | None
-    added: int | None
-    removed: int | None
-    dirty: bool | None
-    note: str | None
-    created_at: str
-    updated_at: str
 
 
 class WorktreePage(TypedDict):
@@ -53,8 +41,8 @@ class WorktreePage(TypedDict):
 class WorktreeDiff(TypedDict):
     """What has changed in a worktree, as a unified diff; `truncated` when there is more."""
 
-    id: str
-    diff: str
+    id: Annotated[str, Example("w_1a1deb33561a3f9a1c20b7d4")]
+    diff: Annotated[str, Example("diff --git a/a.txt b/a.txt\\n...")]
     truncated: bool
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 from midwatch.base.clock import iso
 from midwatch.base.ids import new_id
 from midwatch.domain.event.payload import KINDS as KINDS
 from midwatch.domain.event.payload import Payload as Payload
 from midwatch.domain.event.payload import kind as kind
+from midwatch.domain.fields import Example
 
 # isort: off
 # In the order of the catalogue; one place to import every kind from.
@@ -31,18 +32,18 @@ VERSION = 1
 class Event(NamedTuple):
     """One fact. `seq` is 0 until it is stored; stored ones have consecutive numbers without holes."""
 
-    kind: str
+    kind: Annotated[str, Example("task_started")]
     time: int
-    payload: Mapping[str, Any]
-    id: str = ""
-    seq: int = 0
+    payload: Annotated[Mapping[str, Any], Example({"agent": "demo", "owner": "i_06f2m8", "host": "desk"})]
+    id: Annotated[str, Example("e_06f2m8yq5s2f8d0c7b1a")] = ""
+    seq: Annotated[int, Example(3)] = 0
     version: int = VERSION
-    agent_id: str | None = None
+    agent_id: Annotated[str | None, Example("demo")] = None
     turn_id: str | None = None
     parent_turn_id: str | None = None
     session_key: str | None = None
-    task_id: str | None = None
-    attempt: int | None = None
+    task_id: Annotated[str | None, Example("t_06f2m8yq3kq5r0v9x1w2")] = None
+    attempt: Annotated[int | None, Example(1)] = None
     actor: str | None = None
     iteration: int | None = None
     trace_id: str | None = None
@@ -51,27 +52,9 @@ class Event(NamedTuple):
     source: str | None = None
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it: empty meta fields left out, the time as ISO text."""
-        shown: dict[str, Any] = {
-            "seq": self.seq,
-            "id": self.id,
-            "kind": self.kind,
-            "time": iso(self.time),
-            "version": self.version,
-            "task_id": self.task_id,
-        }
-        for name in META:
-            value = getattr(self, name)
-            if value is not None:
-                shown[name] = value
-        shown["payload"] = self.payload
-        return shown
-
-
-META = (
-    "agent_id", "turn_id", "parent_turn_id", "session_key", "task_id", "attempt", "actor", "iteration",
-    "trace_id", "span_id", "trace_path", "source",
-)  # fmt: skip
+        """Return it as JSON shows it: empty meta fields left out, the time as ISO text."""
+        known = {name: value for name, value in self._asdict().items() if value is not None}
+        return {**known, "task_id": self.task_id, "time": iso(self.time)}
 
 
 def event(payload: Payload, now: int, **meta: Any) -> Event:

@@ -1,0 +1,198 @@
+"""Fields: the facts about a record's fields that its types do not tell, and the values derived from them.
+
+A record is defined once, by the annotated fields of its class. `Input` says how a request sets a field, `Example` shows
+a value, `Show` changes a value before anybody sees it, and `Hidden` keeps a field inside. A field is a time if it is
+called `time` or `since`, or if its name ends with `_at`. From these facts follow the shapes of replies, the bodies of
+requests, the examples, and the options of commands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from types import NoneType
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
+
+from midwatch.base.clock import iso
+
+AT = "2026-01-02T03:04:05.000000Z"
+"""The time in examples."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """How a request sets a field."""
+
+    help: str
+    """One line for people: the description in OpenAPI, and the help of the option."""
+    _: dataclasses.KW_ONLY
+    name: str = ""
+    """The name in requests, if it differs from the field's."""
+    takes: Any = None
+    """The type in requests, if it differs from the field's. It admits None, which is its default."""
+    once: bool = False
+    """Whether it is set only when the record is made. Otherwise it can also be changed later."""
+    agents: bool = False
+    """Whether the agent of a running task may set it."""
+    seconds: bool = False
+    """Whether it is a duration: seconds, or text such as 90m."""
+    strict: bool = False
+    """Whether only the JSON type itself is taken, such as `true` but not `"yes"`."""
+    least: float | None = None
+    most: float | None = None
+    """The limits of a number."""
+    longest: int | None = None
+    """The limit of the length of a text or a list."""
+    example: Any = None
+
+
+class Example(NamedTuple):
+    """A value to show in examples of replies, if the default or the input's example is not a good one."""
+
+    value: Any
+
+    def __get_pydantic_json_schema__(self, schema: Any, describe: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """Add the value to the description of a type that has this mark."""
+        return {**describe(schema), "examples": [self.value]}
+
+
+class Show(NamedTuple):
+    """A change of the value before it is shown, and its name in replies, if that is not the field's."""
+
+    change: Callable[[Any], Any] | None = None
+    name: str = ""
+
+
+T = TypeVar("T")
+HIDDEN = "hidden"
+Hidden = Annotated[T, HIDDEN]
+"""The type of a field that no reply shows."""
+REQUIRED = dataclasses.MISSING
+
+
+class Field(NamedTuple):
+    """A field with the facts about it."""
+
+    name: str
+    type: Any
+    default: Any
+    marks: tuple[Any, ...]
+
+    @property
+    def input(self) -> Input | None:
+        """How a request sets it, or None if no request does."""
+        return next((mark for mark in self.marks if isinstance(mark, Input)), None)
+
+    @property
+    def request_name(self) -> str:
+        """Its name in requests."""
+        return (self.input and self.input.name) or self.name
+
+    @property
+    def shown(self) -> Show:
+        """How it is shown: a time as ISO 8601, a tuple as a list, else as it is."""
+        change = iso if self.is_time else list if get_origin(self.type) is tuple else None
+        return next((mark for mark in self.marks if isinstance(mark, Show)), Show(change))
+
+    @property
+    def reply_name(self) -> str:
+        """Its name in replies."""
+        return self.shown.name or self.name
+
+    @property
+    def is_time(self) -> bool:
+        """Whether it is a moment, which JSON shows as ISO 8601."""
+        return self.name.endswith("_at") or self.name in ("time", "since")
+
+    @property
+    def optional(self) -> bool:
+        """Whether None is a value of it."""
+        return NoneType in get_args(self.type)
+
+    @property
+    def example(self) -> Any:
+        """Its value in an example of a reply."""
+        for mark in self.marks:
+            if isinstance(mark, Example):
+                return mark.value
+        if self.input and self.input.example is not None:
+            return self.input.example
+        if self.is_time and self.default is not None:
+            return AT
+        return list(self.default) if isinstance(self.default, tuple) else self.default
+
+
+@cache
+def fields_of(definition: type) -> Mapping[str, Field]:
+    """Return the fields of a dataclass, a named tuple or a typed dictionary, by name."""
+    found = {}
+    for name, hint in get_type_hints(definition, include_extras=True).items():
+        if get_origin(hint) is not ClassVar:
+            kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+            found[name] = Field(name, kind, _default(definition, name, kind), tuple(marks))
+    return found
+
+
+def _default(definition: Any, name: str, kind: Any) -> Any:
+    """Return the default of a field. In a typed dictionary it is nothing: None, 0, False."""
+    if is_typeddict(definition):
+        return None if NoneType in get_args(kind) or not isinstance(kind, type) else kind()
+    if not dataclasses.is_dataclass(definition):
+        return definition._field_defaults.get(name, REQUIRED)
+    field = definition.__dataclass_fields__[name]
+    return field.default if field.default_factory is REQUIRED else field.default_factory()
+
+
+@cache
+def shown_fields(definition: type) -> tuple[Field, ...]:
+    """Return the fields that replies show."""
+    return tuple(field for field in fields_of(definition).values() if HIDDEN not in field.marks)
+
+
+def to_json(record: Any) -> dict[str, Any]:
+    """Return a record as JSON shows it."""
+    definition: Any = type(record)
+    return {
+        shown: getattr(record, name) if change is None else change(getattr(record, name))
+        for shown, name, change in _changes(definition)
+    }
+
+
+@cache
+def _changes(definition: type) -> tuple[tuple[str, str, Callable[[Any], Any] | None], ...]:
+    return tuple((field.reply_name, field.name, field.shown.change) for field in shown_fields(definition))
+
+
+def inputs(*definitions: type) -> Iterator[tuple[Field, Input]]:
+    """Yield the fields that a request may set, and how."""
+    for definition in definitions:
+        for field in fields_of(definition).values():
+            if field.input is not None:
+                yield field, field.input
+
+
+def settable(*definitions: type) -> frozenset[str]:
+    """Return the names of the fields that a request may set when the record is made."""
+    return frozenset(field.name for field, _ in inputs(*definitions))
+
+
+def changeable(*definitions: type) -> frozenset[str]:
+    """Return the names of the fields that a request may change later."""
+    return frozenset(field.name for field, given in inputs(*definitions) if not given.once)
+
+
+def clearable(*definitions: type) -> frozenset[str]:
+    """Return the names of the fields that a request may change to nothing."""
+    return frozenset(field.name for field, given in inputs(*definitions) if not given.once and field.optional)
+
+
+def open_to_agents(*definitions: type) -> frozenset[str]:
+    """Return the names, in requests, of what the agent of a running task may set."""
+    return frozenset(field.request_name for field, given in inputs(*definitions) if given.agents)
+
+
+def name_as_record(definition: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a request under the names of the record's fields, its lists as tuples."""
+    names = {field.request_name: field.name for field, _ in inputs(definition)}
+    return {names.get(name, name): tuple(value) if isinstance(value, list) else value for name, value in values.items()}

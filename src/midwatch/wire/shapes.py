@@ -1,0 +1,52 @@
+"""Derive the shape of a reply from the definition of its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import or_
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
+
+from typing_extensions import TypedDict
+
+from midwatch.domain.fields import REQUIRED, Example, Field, shown_fields
+
+Shape = TypeVar("Shape", bound=type[dict[str, Any]])
+
+
+def shape_of(definition: type, /, *, partial: bool = False, **others: Any) -> Callable[[Shape], Shape]:
+    """Make a class the shape of a record as JSON shows it, with further keys, or keys of another type.
+    With `partial` each key may be missing instead of being null.
+
+    For type checkers the class stays a plain `dict[str, Any]`: a record has one definition, and no second one for them.
+    """
+
+    def derive(base: Shape) -> Shape:
+        keys = {field.reply_name: reply_type(field, partial) for field in shown_fields(definition)} | others
+        shape = cast(Any, TypedDict)(base.__name__, keys, total=not partial)
+        shape.__doc__, shape.__module__ = base.__doc__, base.__module__
+        shape.__pydantic_config__ = {"defer_build": True}  # replies are described, never checked
+        return cast(Shape, shape)
+
+    return derive
+
+
+def reply_type(field: Field, partial: bool) -> Any:
+    """Return the type of a field as JSON shows it, with its example if it has a telling one."""
+    kind = str | None if field.is_time and field.optional else str if field.is_time else json_type(field.type)
+    if partial and field.optional:
+        kind = reduce(or_, (part for part in get_args(kind) if part is not NoneType))
+    return Annotated[kind, Example(field.example)] if field.example and field.example is not REQUIRED else kind
+
+
+def json_type(kind: Any) -> Any:
+    """Return the type that a value of some type has in JSON; words out of a list are just text."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return reduce(or_, map(json_type, parts))
+    if origin is Literal:
+        return str
+    if origin is tuple:
+        return list[json_type(parts[0])]  # type: ignore[misc]  # a type that is known only when it runs
+    return dict[str, Any] if origin is not None and issubclass(origin, Mapping) else kind
