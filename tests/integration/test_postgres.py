@@ -112,9 +112,9 @@ async def test_an_older_schema_is_upgraded_by_one_of_many(
 ) -> None:
     async with opened(database):
         pass
-    known = module.migrations()
+    known = module.migrations("postgres")
     extra = (known[-1][0] + 1, "CREATE TABLE once (n int); INSERT INTO once VALUES (1)")
-    monkeypatch.setattr(module, "migrations", lambda: [*known, extra])
+    monkeypatch.setattr(module, "migrations", lambda kind: [*known, extra])
     stores = await asyncio.gather(*(PostgresStore.open(database) for _ in range(6)))
     assert {(await store.describe())["schema"] for store in stores} == {extra[0]}
     for store in stores:

@@ -6,7 +6,7 @@ heard of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
@@ -48,7 +48,7 @@ class AlertStore(Protocol):
         """Ids of what was told at or after `since`."""
         ...
 
-    async def tell_alerts(self, told: Iterable[Told], changes: Changes) -> None:
+    async def tell_alerts(self, told: Collection[Told], changes: Changes) -> None:
         """Note that these were told, with the events and deliveries that tell them."""
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -51,7 +51,7 @@ class InstanceStore(Protocol):
         """Make this process known."""
         ...
 
-    async def remove_instances(self, ids: Iterable[str]) -> None:
+    async def remove_instances(self, ids: Collection[str]) -> None:
         """Forget processes that have ended."""
         ...
 

@@ -11,11 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from midwatch.base.errors import SchemaTooNew, StoreCorrupt, StoreError
-from midwatch.stores.sqlite import APPLICATION_ID, migrations, open_database, translate
-from midwatch.stores.verbs.tx import Row
+from midwatch.base.errors import StoreCorrupt, StoreError
+from midwatch.stores.rows import Row, replace_nul
+from midwatch.stores.sql import check_schema, migrations
+from midwatch.stores.sqlite import APPLICATION_ID, open_database, translate
 
 if TYPE_CHECKING:
     from midwatch.stores.postgres import Connection
@@ -130,16 +131,11 @@ class PostgresSide(Side):
         return cursor.fetchall() if cursor.description else []
 
     def fit(self, row: Row) -> Row:
-        return tuple(_without_nul(value) for value in row)
+        return tuple(map(replace_nul, row))
 
     def lock(self, tables: Tables) -> None:
         """Let nobody else write until the end."""
         self.run(f"LOCK TABLE {', '.join(tables)} IN EXCLUSIVE MODE")
-
-
-def _without_nul(value: Any) -> Any:
-    """As the store itself writes it."""
-    return value.replace("\0", "\ufffd") if isinstance(value, str) and "\0" in value else value
 
 
 @contextmanager
@@ -209,17 +205,13 @@ def _reading(file: Path) -> Iterator[sqlite3.Connection]:
         raise StoreError(f"{file} cannot be read: {problem}.") from None
     try:
         mark, version = (connection.execute(f"PRAGMA {n}").fetchone()[0] for n in ("application_id", "user_version"))
-        newest = migrations()[-1][0]
-        if mark == APPLICATION_ID and version > newest:
-            raise SchemaTooNew(
-                f"{file} was made by a newer midwatch (schema {version}, this one knows {newest}); upgrade midwatch."
-            )
         if mark != APPLICATION_ID:
             raise _no_backup(file)
+        check_schema(str(file), version, migrations("sqlite")[-1][0])
         yield connection
     except sqlite3.DatabaseError as problem:
-        told = translate(problem, str(file))
-        raise (_no_backup(file) if isinstance(told, StoreCorrupt) else told) from None
+        error = translate(problem, str(file))
+        raise (_no_backup(file) if isinstance(error, StoreCorrupt) else error) from None
     finally:
         connection.close()
 
