@@ -23,8 +23,7 @@ class Record(Protocol):
 
     @property
     def noun(self) -> str:
-        """Which table."""
-        ...
+        """The table."""
 
 
 @dataclass(frozen=True, slots=True)

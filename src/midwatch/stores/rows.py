@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, TypeVar, cast
+from types import UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import orjson
 
@@ -99,21 +100,23 @@ def _load_choices(text: str) -> tuple[Choice, ...]:
     return tuple(Choice(*item) for item in loads(text))
 
 
-LOADERS: Mapping[str, Callable[[Any], Any]] = {
-    "tuple[Choice, ...]": _load_choices, "tuple": _load_tuple, "Mapping": loads, "Any": loads, "bool": bool,
-}  # fmt: skip
-"""How a column is read, by how its field's type begins; all but bool are JSON."""
+def _loader(kind: Any) -> Callable[[Any], Any] | None:
+    """Return how to read a column whose field has this type; None when it is stored as it is."""
+    for part in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
+        if part is bool:
+            return bool
+        if part is Any or get_origin(part) is Mapping:
+            return loads
+        if get_origin(part) is tuple:
+            return _load_choices if Choice in get_args(part) else _load_tuple
+    return None
 
 
 def _loaders(record: type) -> dict[str, Callable[[Any], Any]]:
     """Return how to read those columns of a record that are not stored as they are."""
-    if record is Task:
-        return dict.fromkeys(Task._fields[-TASK_JSON:], loads)
-    found = {
-        field.name: next((load for start, load in LOADERS.items() if str(field.type).startswith(start)), None)
-        for field in fields(record)
-    }
-    return {name: load for name, load in found.items() if load is not None}
+    kinds = get_type_hints(record)
+    loaders = {name: _loader(kinds[name]) for name in COLUMNS[record]}
+    return {name: load for name, load in loaders.items() if load is not None}
 
 
 RECORDS: Mapping[str, type] = {
@@ -128,8 +131,9 @@ COLUMNS: Mapping[type, tuple[str, ...]] = {
     record: Task._fields if record is Task else tuple(field.name for field in fields(record))
     for record in RECORDS.values()
 }
+LOADERS = {record: _loaders(record) for record in RECORDS.values()}
 JSON_COLUMNS = {
-    noun: frozenset(name for name, load in _loaders(record).items() if load is not bool)
+    noun: frozenset(name for name, load in LOADERS[record].items() if load is not bool)
     for noun, record in RECORDS.items()
 }
 
@@ -175,7 +179,7 @@ def event_row(event: Event) -> Row:
 
 
 def _decoder(record: type) -> Callable[[Row], Any]:
-    names, loaders = COLUMNS[record], _loaders(record)
+    names, loaders = COLUMNS[record], LOADERS[record]
 
     def decode_row(row: Row) -> Any:
         values = dict(zip(names, row, strict=True))
