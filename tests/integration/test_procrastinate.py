@@ -107,12 +107,12 @@ async def test_the_leader_defers_as_many_jobs_as_are_missing_and_deletes_what_is
         for _ in range(3):
             await put(store, agent="it")
         await put(store, agent="nobody")
-        await queue_upkeep.do()
+        await queue_upkeep.run_once()
         assert jobs(database) == []  # nobody is there to look
         await store.add_instance(instance("i_1", "it"))
-        await queue_upkeep.do()
+        await queue_upkeep.run_once()
         assert jobs(database) == [(queue_of("it"), "todo")] * 3
-        await queue_upkeep.do()
+        await queue_upkeep.run_once()
         assert len(jobs(database)) == 4  # one more in any case: some may be for later
         with psycopg.connect(database, autocommit=True) as admin:
             old = "SELECT procrastinate_register_worker_v1()"
@@ -124,7 +124,7 @@ async def test_the_leader_defers_as_many_jobs_as_are_missing_and_deletes_what_is
             newest = "(SELECT max(id) FROM procrastinate_jobs)"
             admin.execute(f"UPDATE procrastinate_jobs SET worker_id = %s WHERE id = {newest}", (alive,))
         await take(store, agents={"it": 10, "nobody": 10})
-        await queue_upkeep.do()
+        await queue_upkeep.run_once()
         assert jobs(database) == [(queue_of("it"), "doing")]
     finally:
         await store.close()

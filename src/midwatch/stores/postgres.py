@@ -75,18 +75,6 @@ def connect(url: str) -> Connection:
 KEPT = "SELECT 1 FROM events WHERE seq > %s AND id = %s"
 
 
-class _Attempt:
-    """One try of a transaction."""
-
-    def __init__(self, tx: PostgresTx, last_seq: int) -> None:
-        self.tx = tx
-        self.last_seq = last_seq
-        """Its events come after this one."""
-        self.answers: list[Answer] = []
-        self.committing = False
-        """Whether the commit may have been sent: after that only the database knows how it ended."""
-
-
 class PostgresStore(VerbStore):
     """A store in a PostgreSQL database that many processes share."""
 
@@ -135,18 +123,14 @@ class PostgresStore(VerbStore):
         """Tell the engine, in the same transaction, of every task that may be taken."""
         self._hint = hint
 
-    async def write(self, verb: Callable[..., T], *args: Any) -> T:
-        """Run a verb. Those of tasks that wait together are committed together: commits with events go one after the
-        other."""
-        self._check_open()
-        future: asyncio.Future[T] = self._loop.create_future()
-        op = Op(verb, args, future)
+    def _submit(self, op: Op) -> None:
+        """Have a verb run. Those of tasks that wait together are committed together: commits with events go one after
+        the other."""
         if _runs_alone(op):
             self._writers.submit(self._serve, [op])
         else:
             self._waiting.append(op)
             self._groupers.submit(self._serve_waiting)
-        return await future
 
     async def snapshot(self, verb: Callable[..., T], *args: Any) -> T:
         return await self.read(_repeatable, verb, *args)
@@ -207,9 +191,9 @@ class PostgresStore(VerbStore):
         commit."""
         for left in reversed(range(TRIES)):
             connection = self._connection()
-            attempt = _Attempt(PostgresTx(connection, self._statements), self._last_seq)
+            tx, answers, last_seq = PostgresTx(connection, self._statements), list[Answer](), self._last_seq
             try:
-                return attempt.answers, self._transaction(attempt, group)
+                return answers, self._transaction(tx, group, answers)
             except AGAIN as problem:
                 self._drop(connection, problem)
                 if len(group) > 1:
@@ -219,22 +203,21 @@ class PostgresStore(VerbStore):
                     raise Conflict(f"another record is in the way ({name}); look again.") from problem
             except psycopg.Error as problem:
                 lost = self._drop(connection, problem)
-                if lost and attempt.committing and self._kept(attempt, problem):
-                    return attempt.answers, Commit(EVERY_TOPIC, (), foreign=True)
+                if lost and tx.committing and self._is_kept(tx, last_seq, problem):
+                    return answers, Commit(EVERY_TOPIC, (), foreign=True)
                 if not lost or not left:
                     raise explain(problem, self.url) from problem
         raise AssertionError
 
-    def _transaction(self, attempt: _Attempt, group: list[Op]) -> Commit:
+    def _transaction(self, tx: PostgresTx, group: list[Op], answers: list[Answer]) -> Commit:
         """Run one try. An error is kept out of the pipeline, which would log further errors as it is left."""
-        tx, head = attempt.tx, None
+        head = None
         problem: BaseException | None = None
         try:
             with tx.connection.pipeline() as tx.pipeline:
                 try:
                     tx.connection.execute("BEGIN")
-                    attempt.answers += [_run(tx, op) for op in group]
-                    attempt.committing = True
+                    answers += [_run(tx, op) for op in group]
                     head = tx.commit(self.id, self._hint)
                 except BaseException as raised:
                     problem = raised
@@ -252,17 +235,17 @@ class PostgresStore(VerbStore):
         self._last_seq = max(self._last_seq, row[0])
         return Commit(frozenset(tx.topics), event.number(tx.events, row[0]))
 
-    def _kept(self, attempt: _Attempt, problem: psycopg.Error) -> bool:
+    def _is_kept(self, tx: PostgresTx, last_seq: int, problem: psycopg.Error) -> bool:
         """Return whether a transaction took place whose commit was sent and not answered: its events show it. One
         without events can be repeated. To lock the head is to wait for commits that are still under way."""
-        if not attempt.tx.events:
+        if not tx.events:
             return False
         deadline = time.monotonic() + UNSURE_SECONDS
         while True:
             try:
                 with connect(self.url) as connection, connection.transaction():
                     connection.execute("SELECT 1 FROM event_head FOR UPDATE")
-                    row = connection.execute(KEPT, (attempt.last_seq, attempt.tx.events[0].id)).fetchone()
+                    row = connection.execute(KEPT, (last_seq, tx.events[0].id)).fetchone()
                     return row is not None
             except psycopg.Error:
                 if self._closed.wait(RECONNECT_SECONDS) or time.monotonic() > deadline:

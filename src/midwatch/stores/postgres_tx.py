@@ -108,6 +108,8 @@ class PostgresTx(Tx):
         """Tasks that the engine is told of."""
         self.written = 0
         """How many statements were sent that change something."""
+        self.committing = False
+        """Whether the commit may have been sent: after that only the database knows how it ended."""
         self.pipeline: psycopg.Pipeline | None = None
         self._gates: list[psycopg.Cursor[Row]] = []
         self._ended_alone: set[str] = set()
@@ -152,6 +154,7 @@ class PostgresTx(Tx):
     def commit(self, sender: str, hint: Hint | None) -> psycopg.Cursor[Row] | None:
         """Defer the hints, number and store the events, notify other processes, commit. The last three are sent
         together, since numbers lock every other transaction. The answer has the last number, if there are events."""
+        self.committing = True
         if self._gates:
             self._wait()
             self.hints += [due for answer in self._gates for due in answer.fetchall()]

@@ -50,9 +50,12 @@ class VerbRunner(ABC):
         self._local = threading.local()
         self._closed = threading.Event()
 
-    @abstractmethod
     async def write(self, verb: Callable[..., T], *args: Any) -> T:
         """Run `verb(tx, *args)` and return once it is durable."""
+        self._check_open()
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._submit(Op(verb, args, future))
+        return await future
 
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
         """Run `verb(tx, *args)`, which only reads, on everything committed so far."""
@@ -69,6 +72,10 @@ class VerbRunner(ABC):
 
     def on_commit(self, listener: Callable[[Commit], None]) -> None:
         self._listeners.append(listener)
+
+    @abstractmethod
+    def _submit(self, op: Op) -> None:
+        """Have a verb run in a thread that writes."""
 
     @abstractmethod
     def _read(self, verb: Callable[..., T], args: tuple[Any, ...]) -> T:

@@ -106,11 +106,8 @@ class SqliteStore(VerbStore):
         for connection in self._reading:
             connection.close()
 
-    async def write(self, verb: Callable[..., T], *args: Any) -> T:
-        self._check_open()
-        future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put(Op(verb, args, future))
-        return await future
+    def _submit(self, op: Op) -> None:
+        self._queue.put(op)
 
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
         if self.path == MEMORY:  # another connection would see another, empty database
@@ -204,17 +201,17 @@ class SqliteStore(VerbStore):
             self._tell([Answer(op, None, error) for op in group], None)
             return
         try:
-            commit, answers = self._attempt(group, self._run_bare)
+            commit, answers = self._attempt(group, savepoints=False)
         except _NeedsSavepoints:
             self._roll_back()
-            commit, answers = self._attempt(group, self._run_saved)
+            commit, answers = self._attempt(group, savepoints=True)
         self._tell(answers, commit)
 
-    def _attempt(self, group: list[Op], run: Callable[[SqliteTx, Op], Answer]) -> tuple[Commit | None, list[Answer]]:
+    def _attempt(self, group: list[Op], *, savepoints: bool) -> tuple[Commit | None, list[Answer]]:
         tx = SqliteTx(self._connection, self._statements)
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            answers = [run(tx, op) for op in group]
+            answers = [self._run(tx, op, savepoints) for op in group]
             appended = append(tx, tx.events) if tx.events else ()
             self._connection.execute("COMMIT")
         except _NeedsSavepoints:
@@ -225,33 +222,25 @@ class SqliteStore(VerbStore):
             return None, [Answer(op, None, error) for op in group]
         return Commit(frozenset(tx.topics), appended), answers
 
-    def _run_bare(self, tx: SqliteTx, op: Op) -> Answer:
-        events, topics, changes = len(tx.events), len(tx.topics), self._connection.total_changes
+    def _run(self, tx: SqliteTx, op: Op, savepoint: bool) -> Answer:
+        events, topics, changes = len(tx.events), set(tx.topics), self._connection.total_changes
+        if savepoint:
+            self._connection.execute("SAVEPOINT verb")
         try:
-            return Answer(op, op.verb(tx, *op.args), None)
+            answer = Answer(op, op.verb(tx, *op.args), None)
         except (sqlite3.OperationalError, sqlite3.InternalError):
             raise
         except Exception as problem:
-            if self._connection.total_changes != changes or len(tx.topics) != topics:
+            if savepoint:
+                self._connection.execute("ROLLBACK TO verb")
+            elif self._connection.total_changes != changes or tx.topics != topics:
                 raise _NeedsSavepoints from problem
             del tx.events[events:]
-            return Answer(op, None, _explain(problem))
-
-    def _run_saved(self, tx: SqliteTx, op: Op) -> Answer:
-        events, topics = len(tx.events), set(tx.topics)
-        self._connection.execute("SAVEPOINT verb")
-        try:
-            result = op.verb(tx, *op.args)
-            self._connection.execute("RELEASE verb")
-            return Answer(op, result, None)
-        except (sqlite3.OperationalError, sqlite3.InternalError):
-            raise
-        except Exception as problem:
-            self._connection.execute("ROLLBACK TO verb")
-            self._connection.execute("RELEASE verb")
-            del tx.events[events:]
             tx.topics = topics
-            return Answer(op, None, _explain(problem))
+            answer = Answer(op, None, _explain(problem))
+        if savepoint:
+            self._connection.execute("RELEASE verb")
+        return answer
 
     def _roll_back(self) -> None:
         try:

@@ -24,5 +24,4 @@ def list_overdue(tx: Tx, now: int, limit: int = 100) -> list[Approval]:
 
 
 def next_expiry(tx: Tx) -> int | None:
-    at: int | None = tx.value("approval.next_expiry")
-    return at
+    return tx.value(int, "approval.next_expiry")

@@ -26,8 +26,7 @@ def list_due(tx: Tx, now: int, limit: int = 64) -> list[Automation]:
 
 
 def next_at(tx: Tx) -> int | None:
-    at: int | None = tx.value("automation.next_at")
-    return at
+    return tx.value(int, "automation.next_at")
 
 
 def find_open_run(tx: Tx, automation_id: str) -> Task | None:

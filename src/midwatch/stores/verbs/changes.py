@@ -138,4 +138,4 @@ def _number(events: Iterable[Event], new: Mapping[str, list[tuple[str, int]]]) -
 
 def _is_closed(tx: Tx, key: str | None) -> bool:
     """Return whether a session is closed; a turn that ends after that does not change its status."""
-    return bool(tx.value("session.status", key=key) == "closed")
+    return tx.value(str, "session.status", key=key) == "closed"

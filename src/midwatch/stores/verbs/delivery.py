@@ -19,5 +19,4 @@ def list_due(tx: Tx, now: int, limit: int = 50) -> list[Delivery]:
 
 
 def next_at(tx: Tx) -> int | None:
-    at: int | None = tx.value("channel.next_due")
-    return at
+    return tx.value(int, "channel.next_due")

@@ -16,7 +16,7 @@ PRUNE_STEP = 10_000
 
 def append(tx: Tx, events: list[Event]) -> tuple[Event, ...]:
     """Store `events` and return them with their seqs. This is the last thing a transaction does."""
-    numbered = number(events, tx.value("event.take_seqs", count=len(events)))
+    numbered = number(events, tx.value(int, "event.take_seqs", count=len(events)) or 0)
     tx.run_many("event.append", map(event_row, numbered))
     return numbered
 
@@ -68,7 +68,7 @@ def bounds(tx: Tx) -> LogBounds:
 
 def prune(tx: Tx, before: int, keep: int, step: int = PRUNE_STEP) -> int:
     oldest, last = bounds(tx)
-    fresh = tx.value("event.first_fresh", oldest=oldest, before=before)
+    fresh = tx.value(int, "event.first_fresh", oldest=oldest, before=before)
     too_old = last if fresh is None else fresh - 1
     upto = min(max(too_old, last - keep), oldest + step - 1)
     gone = tx.run("event.prune_left", {"oldest": oldest})
@@ -79,8 +79,7 @@ def prune(tx: Tx, before: int, keep: int, step: int = PRUNE_STEP) -> int:
 
 
 def get_cursor(tx: Tx, name: str) -> int | None:
-    seq: int | None = tx.value("event.get_cursor", name=name)
-    return seq
+    return tx.value(int, "event.get_cursor", name=name)
 
 
 def set_cursor(tx: Tx, name: str, seq: int) -> None:

@@ -31,8 +31,7 @@ def list_due(tx: Tx, now: int, limit: int = 64) -> list[Goal]:
 
 
 def next_at(tx: Tx) -> int | None:
-    at: int | None = tx.value("goal.next_at", last=LAST)
-    return at
+    return tx.value(int, "goal.next_at", last=LAST)
 
 
 def find_open_step(tx: Tx, goal_id: str) -> Task | None:

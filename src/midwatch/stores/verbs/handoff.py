@@ -29,7 +29,7 @@ def count_open(tx: Tx) -> dict[str, int]:
 
 
 def count(tx: Tx, root_id: str) -> int:
-    return int(tx.value("handoff.count", root_id=root_id))
+    return tx.value(int, "handoff.count", root_id=root_id) or 0
 
 
 def list_due(tx: Tx, now: int, limit: int = 64) -> list[Handoff]:
@@ -37,8 +37,7 @@ def list_due(tx: Tx, now: int, limit: int = 64) -> list[Handoff]:
 
 
 def next_at(tx: Tx) -> int | None:
-    at: int | None = tx.value("handoff.next")
-    return at
+    return tx.value(int, "handoff.next")
 
 
 def list_abandoned(tx: Tx, living: Sequence[str]) -> list[Handoff]:

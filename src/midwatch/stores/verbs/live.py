@@ -10,7 +10,7 @@ from midwatch.stores.verbs.tx import Tx
 def hold(tx: Tx, key: str, owner: str, fence: Fence | None) -> int:
     if fence is not None:
         check_fence(tx, fence)
-    epoch: int | None = tx.value("session.hold", key=key, owner=owner)
+    epoch = tx.value(int, "session.hold", key=key, owner=owner)
     tx.topics.add("session")
     assert epoch is not None, "a conversation's session is made when its first task is submitted"
     return epoch

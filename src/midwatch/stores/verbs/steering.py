@@ -51,9 +51,8 @@ def _find_sent(tx: Tx, wanted: Steer) -> Sent | None:
 def _attach(tx: Tx, wanted: Steer) -> Sent | None:
     """Attach it to the task that runs in the session now; None when no task does."""
     key = wanted.session_key
-    running_id = tx.value("session.running", gate=gate_key(key), key=key)
-    number = None if running_id is None else tx.value("steer.count", id=running_id)
-    if number is None:
+    running_id = tx.value(str, "session.running", gate=gate_key(key), key=key)
+    if running_id is None or (number := tx.value(int, "steer.count", id=running_id)) is None:
         return None  # it may have ended just now
     running = task.get(tx, running_id)
     assert running is not None

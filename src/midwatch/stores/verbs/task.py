@@ -66,21 +66,21 @@ def _check_session(tx: Tx, task: Task) -> None:
 
 def check_open(tx: Tx, key: str) -> bool:
     """Return whether there is such a session; Conflict when it is closed."""
-    status = tx.value("session.status", key=key)
+    status = tx.value(str, "session.status", key=key)
     if status == "closed":
         raise Conflict(f"session {key} is closed; open it again by creating it with the same key.")
     return status is not None
 
 
 def _check_limit(tx: Tx, max_open: int) -> None:
-    if tx.value("task.count_outside", most=max_open) >= max_open:
+    if (tx.value(int, "task.count_outside", most=max_open) or 0) >= max_open:
         raise LimitReached(
             f"{max_open} tasks are open already; wait until some have ended, cancel some, or raise max_open."
         )
 
 
 def _check_actor_limit(tx: Tx, actor: str, most: int) -> None:
-    if tx.value("task.count_outside_of", actor=actor, most=most) >= most:
+    if (tx.value(int, "task.count_outside_of", actor=actor, most=most) or 0) >= most:
         whose = f"of {actor}" if actor else "without an actor"
         raise LimitReached(
             f"{most} tasks {whose} are open already; wait until some have ended, cancel some, "
@@ -96,7 +96,7 @@ def claim(tx: Tx, request: ClaimRequest, now: int) -> Claims:
         if contested is None or (fairest := search.fairest(contested)) is None:
             break
         taken += [claimed] if (claimed := _take(tx, fairest, request, now)) else []
-    return Claims(taken, tx.value("task.next_due", now=now) if len(taken) < request.free else None)
+    return Claims(taken, tx.value(int, "task.next_due", now=now) if len(taken) < request.free else None)
 
 
 class _Search:
@@ -206,7 +206,7 @@ def find_open_of(tx: Tx, cause: str, cause_id: str) -> Task | None:
     """Return the open task of an automation or a goal, or None. A task that was given to another agent is open until
     the task that goes on with its work has ended."""
     task = tx.find(Task, "automation.open_run", id=cause_id, cause=cause)
-    next_id = None if task else tx.value("automation.passed_to", id=cause_id, cause=cause)
+    next_id = None if task else tx.value(str, "automation.passed_to", id=cause_id, cause=cause)
     while next_id is not None and (following := get(tx, next_id)) is not None:
         task, next_id = following if following.open else None, following.transferred_to
     return task
@@ -230,13 +230,11 @@ def count(tx: Tx) -> Summary:
 
 
 def find_gate_holder(tx: Tx, gate: str) -> str | None:
-    task_id: str | None = tx.value("task.gate_holder", gate=gate)
-    return task_id
+    return tx.value(str, "task.gate_holder", gate=gate)
 
 
 def find_dir_holder(tx: Tx, dir_key: str) -> str | None:
-    task_id: str | None = tx.value("task.dir_holder", dir_key=dir_key)
-    return task_id
+    return tx.value(str, "task.dir_holder", dir_key=dir_key)
 
 
 def list_open_events(tx: Tx, fence: Fence) -> list[Event]:

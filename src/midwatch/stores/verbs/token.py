@@ -19,7 +19,7 @@ def list_(tx: Tx) -> list[Token]:
 
 
 def count(tx: Tx, actor: str, now: int) -> int:
-    return int(tx.value("token.count", actor=actor, now=now))
+    return tx.value(int, "token.count", actor=actor, now=now) or 0
 
 
 def prune(tx: Tx, before: int) -> int:

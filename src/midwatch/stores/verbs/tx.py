@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from midwatch.domain.event import Event
 from midwatch.stores.rows import Row, decode
@@ -58,7 +58,7 @@ class Tx(ABC):
         """Return the records of a named query."""
         return [decode(record, row) for row in self.rows(name, params)]
 
-    def value(self, name: str, /, **params: Any) -> Any:
-        """Return the first column of the first row of a named query, or None."""
+    def value(self, kind: type[R], name: str, /, **params: Any) -> R | None:
+        """Return the first column of the first row of a named query, which is of this type, or None."""
         row = self.row(name, params)
-        return None if row is None else row[0]
+        return None if row is None else cast(R | None, row[0])
