@@ -140,7 +140,7 @@ async def test_the_leader_deletes_jobs_that_have_no_work_left(database: str) -> 
         later = await put(store, agent="it", due_at=CLOCK.now() + 3600 * SECOND, wait="delay")
         await take(store, free=SPARE_JOBS + 15, agents={"it": SPARE_JOBS + 15})
         await store.add_instance(instance("i_1", "it"))
-        await QueueUpkeep(store, database, SystemClock(), lambda: True).do()
+        await QueueUpkeep(store, database, SystemClock(), lambda: True).run_once()
         with psycopg.connect(database) as admin:
             left = admin.execute("SELECT scheduled_at FROM procrastinate_jobs ORDER BY id").fetchall()
         assert later.wait and sum(at is not None for (at,) in left) == 1
@@ -418,7 +418,7 @@ class Hearts:
     async def beat(self, found: Beat | None, after: float = BEAT_SECONDS) -> None:
         await self.clock.advance(after)
         self.heart._begun += 1
-        self.heart._beaten(found, set(), self.heart._begun, self.clock.monotonic())
+        self.heart._record(found, set(), self.heart._begun, self.clock.monotonic())
         await asyncio.sleep(0)
 
 
