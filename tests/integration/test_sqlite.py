@@ -25,12 +25,12 @@ from midwatch.domain.event import EventFilter, ToolExecStart, event
 from midwatch.domain.session import Message
 from midwatch.domain.store import Commit
 from midwatch.domain.task import Task, TaskFilter
-from midwatch.stores.sql import migrations
+from midwatch.stores.sql import load_migrations
 from midwatch.stores.sqlite import APPLICATION_ID, SqliteStore, open_database, read_version
 from midwatch.testing import settle
 from records import CLOCK, a_task, fence, progress, put, running, submitted
 
-NEWEST = migrations("sqlite")[-1][0]
+NEWEST = load_migrations("sqlite")[-1][0]
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ DELETE FROM procrastinate_jobs WHERE id IN (
 """
 
 
-async def seen(store: VerbRunner) -> dict[str, Seen]:
+async def list_processes(store: VerbRunner) -> dict[str, Seen]:
     """Return every process that made itself known, dead or alive, by its id."""
 
     def look(tx: PostgresTx) -> dict[str, Seen]:
@@ -67,7 +67,7 @@ async def seen(store: VerbRunner) -> dict[str, Seen]:
     return await store.read(look)
 
 
-async def database_clock(store: VerbRunner) -> DatabaseClock:
+async def read_clock(store: VerbRunner) -> DatabaseClock:
     """Compare the clocks, by the quickest of a few questions."""
     return min([await store.read(_compare_clocks) for _ in range(3)], key=lambda clock: clock.round_trip)
 

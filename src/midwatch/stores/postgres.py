@@ -27,11 +27,11 @@ from midwatch.domain.changes import Changes
 from midwatch.domain.store import EVERY_TOPIC, Commit
 from midwatch.stores import cluster
 from midwatch.stores.base import VerbStore
-from midwatch.stores.postgres_tx import CHANNEL, Hint, statements
+from midwatch.stores.postgres_tx import CHANNEL, Hint, load_statements
 from midwatch.stores.postgres_tx import Connection as Connection
 from midwatch.stores.postgres_tx import PostgresTx as PostgresTx
 from midwatch.stores.runner import Answer, Op, log, read
-from midwatch.stores.sql import check_schema, migrations
+from midwatch.stores.sql import check_schema, load_migrations
 from midwatch.stores.verbs import changes as change_verbs
 from midwatch.stores.verbs import event, task
 
@@ -82,7 +82,7 @@ class PostgresStore(VerbStore):
         super().__init__(READERS)
         self.url = url
         self.id = uuid.uuid4().hex[:12]
-        self._statements = statements()
+        self._statements = load_statements()
         self._hint: Hint | None = None
         self._waiting: deque[Op] = deque()
         self._groupers = ThreadPoolExecutor(GROUPERS, "midwatch-grouper")
@@ -335,7 +335,7 @@ def _repeatable(tx: PostgresTx, verb: Callable[..., T], *args: Any) -> T:
 
 def explain(problem: Exception, url: str) -> StoreError:
     """Return a database error as a person understands it, with the remedy. The password is never shown."""
-    place = shown(url)
+    place = hide_password(url)
     text = " ".join(str(problem).split()).rstrip(".") or type(problem).__name__
     if isinstance(problem, pg.InsufficientPrivilege):
         return StoreUnavailable(f"{place}: no permission ({text}); grant it, or use another user.")
@@ -350,7 +350,7 @@ def explain(problem: Exception, url: str) -> StoreError:
     return StoreUnavailable(f"{place} cannot be reached: {text}. Check the address, the user and that it runs.")
 
 
-def shown(url: str) -> str:
+def hide_password(url: str) -> str:
     """Return the address without its password."""
     try:
         parts = conninfo_to_dict(url)
@@ -362,27 +362,27 @@ def shown(url: str) -> str:
 
 def prepare(url: str) -> None:
     """Bring the database to the newest schema, step by step, each whole or not at all."""
-    known = migrations("postgres")
+    known = load_migrations("postgres")
     newest = known[-1][0]
     with connect(url) as connection:
         if connection.info.server_version < OLDEST_SERVER:
             version = connection.info.server_version // 10_000
-            raise StoreUnavailable(f"{shown(url)} is PostgreSQL {version}; midwatch needs 14 or newer.")
-        if schema_version(connection) == newest:
+            raise StoreUnavailable(f"{hide_password(url)} is PostgreSQL {version}; midwatch needs 14 or newer.")
+        if read_version(connection) == newest:
             return
         # Before the transaction, not in it: a transaction that waits for the lock sees the tables as they were before.
         connection.execute("SELECT pg_advisory_lock(%s)", (SCHEMA_LOCK,))
         for number, script in known:
             with connection.transaction():
-                version = schema_version(connection)
-                check_schema(shown(url), version, newest)
+                version = read_version(connection)
+                check_schema(hide_password(url), version, newest)
                 if version < number:
                     connection.execute(script.encode(), prepare=False)
                     connection.execute("DELETE FROM midwatch_schema")
                     connection.execute("INSERT INTO midwatch_schema VALUES (%s)", (number,))
 
 
-def schema_version(connection: Connection) -> int:
+def read_version(connection: Connection) -> int:
     """Return the schema's number; 0 for a database without midwatch's tables."""
     tables = connection.execute("SELECT to_regclass('midwatch_schema'), to_regclass('tasks')").fetchone()
     assert tables is not None
@@ -402,8 +402,8 @@ def _describe(tx: PostgresTx, url: str) -> dict[str, object]:
     assert row is not None
     return {
         "kind": "postgres",
-        "path": shown(url),
-        "schema": schema_version(tx.connection),
+        "path": hide_password(url),
+        "schema": read_version(tx.connection),
         "synchronous": row[1],
         "bytes": row[0],
         "server": tx.connection.info.server_version,

@@ -10,7 +10,7 @@ import psycopg
 
 from midwatch.domain.event import Event
 from midwatch.domain.task import OPEN
-from midwatch.stores.rows import Row, dump_payload, replace_nul, task_of
+from midwatch.stores.rows import Row, decode_task, dump_payload, replace_nul
 from midwatch.stores.sql import POSTGRES, load
 from midwatch.stores.verbs.tx import Params, Tx
 
@@ -29,7 +29,7 @@ def translate(statement: str) -> str:
     return re.sub(r"(?<![:\w]):(\w+)", r"%(\1)s", statement.replace("%", "%%")).replace("?", "%s")
 
 
-def statements() -> dict[str, str]:
+def load_statements() -> dict[str, str]:
     """Return all statements. Transactions run side by side here, so some have to lock the rows that they read."""
     known = load(POSTGRES)
     known["task.fenced"] += " FOR NO KEY UPDATE"
@@ -217,5 +217,5 @@ class PostgresTx(Tx):
             yield from rows
             if len(rows) < limit:
                 return
-            last = task_of(rows[-1][:-1])
+            last = decode_task(rows[-1][:-1])
             after, limit = {"rank": last.rank, "due_at": last.due_at, "id": last.id}, CLAIM_STEP

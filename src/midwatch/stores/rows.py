@@ -138,7 +138,7 @@ JSON_COLUMNS = {
 }
 
 
-def values_of(record: Any) -> dict[str, Any]:
+def get_values(record: Any) -> dict[str, Any]:
     """Return the fields of a record by name, as it holds them."""
     return {name: getattr(record, name) for name in COLUMNS[type(record)]}
 
@@ -154,13 +154,13 @@ def encode(noun: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return encoded
 
 
-def task_row(task: Task) -> Row:
+def encode_task(task: Task) -> Row:
     """Return the values of `midwatch.stores.sql.INSERT_TASK`."""
     tail = (value if value is None else dumps(value) for value in task[-TASK_JSON:])
     return (*task[:-TASK_JSON], *tail, task.rank)
 
 
-def task_of(row: Row) -> Task:
+def decode_task(row: Row) -> Task:
     """Return the task of a row."""
     if row[-TASK_JSON:] == NO_JSON:
         return Task._make(row)
@@ -168,12 +168,12 @@ def task_of(row: Row) -> Task:
     return Task._make((*row[:-TASK_JSON], *decoded))
 
 
-def event_of(row: Row) -> Event:
+def decode_event(row: Row) -> Event:
     """Return the event of a row."""
     return Event._make((*row[:PAYLOAD], loads(row[PAYLOAD]), *row[PAYLOAD + 1 :]))
 
 
-def event_row(event: Event) -> Row:
+def encode_event(event: Event) -> Row:
     """Return the values of the statement `event.append`."""
     return (*event[:PAYLOAD], dump_payload(event.payload), *event[PAYLOAD + 1 :])
 
@@ -192,7 +192,7 @@ def _decoder(record: type) -> Callable[[Row], Any]:
 
 
 DECODERS: Mapping[type, Callable[[Row], Any]] = {
-    **{record: _decoder(record) for record in RECORDS.values()}, Task: task_of, Event: event_of,
+    **{record: _decoder(record) for record in RECORDS.values()}, Task: decode_task, Event: decode_event,
 }  # fmt: skip
 
 

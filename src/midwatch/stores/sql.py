@@ -88,7 +88,7 @@ def _read_files(*folder: str) -> dict[str, str]:
     return dict(sorted(texts.items()))
 
 
-def migrations(kind: str) -> list[tuple[int, str]]:
+def load_migrations(kind: str) -> list[tuple[int, str]]:
     """Return number and text of each migration of a kind of database, in order."""
     return [(int(name[:4]), text) for name, text in _read_files("migrations", kind).items()]
 
@@ -123,13 +123,13 @@ INSERT_TASK = f"INSERT INTO tasks ({', '.join(TASK_COLUMNS)}) VALUES ({', '.join
 
 
 @cache
-def insert_statement(noun: str) -> str:
+def build_insert(noun: str) -> str:
     """Return the statement that inserts a whole record."""
     return f"INSERT INTO {TABLES[noun]} ({SUBSTITUTIONS[noun]}) VALUES ({SUBSTITUTIONS[f'{noun}_params']})"  # noqa: S608
 
 
 @cache
-def update_statement(noun: str, changed: tuple[str, ...], guarded: tuple[tuple[str, bool], ...]) -> str:
+def build_update(noun: str, changed: tuple[str, ...], guarded: tuple[tuple[str, bool], ...]) -> str:
     """Return the statement that sets columns of one record where its guards hold; a guard is (column, is null)."""
     known = COLUMNS_OF[noun]
     assert all(name in known for name in (*changed, *(name for name, _ in guarded))), (noun, changed, guarded)

@@ -20,7 +20,7 @@ from midwatch.domain.store import EVERY_TOPIC, Commit
 from midwatch.stores.base import VerbStore
 from midwatch.stores.rows import Row
 from midwatch.stores.runner import Answer, Op, log
-from midwatch.stores.sql import SQLITE, check_schema, load, migrations
+from midwatch.stores.sql import SQLITE, check_schema, load, load_migrations
 from midwatch.stores.verbs.event import append
 from midwatch.stores.verbs.tx import Params, Tx
 
@@ -306,7 +306,7 @@ def open_database(path: str, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Conn
 
 def _migrate(connection: sqlite3.Connection, path: str) -> None:
     """Bring the file to the newest schema, whole or not at all."""
-    known = migrations("sqlite")
+    known = load_migrations("sqlite")
     newest = known[-1][0]
     if read_version(connection, path, newest) == newest:
         return

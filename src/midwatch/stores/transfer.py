@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from midwatch.base.errors import StoreCorrupt, StoreError
 from midwatch.stores.rows import Row, replace_nul
-from midwatch.stores.sql import check_schema, migrations
+from midwatch.stores.sql import check_schema, load_migrations
 from midwatch.stores.sqlite import APPLICATION_ID, open_database, translate
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _read_backup(file: Path) -> Iterator[sqlite3.Connection]:
             )
             if mark != APPLICATION_ID:
                 raise _refuse(file)
-            check_schema(str(file), version, migrations("sqlite")[-1][0])
+            check_schema(str(file), version, load_migrations("sqlite")[-1][0])
             yield connection
         except sqlite3.DatabaseError as problem:
             error = translate(problem, str(file))

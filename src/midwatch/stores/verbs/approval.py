@@ -23,5 +23,5 @@ def list_overdue(tx: Tx, now: int, limit: int = 100) -> list[Approval]:
     return tx.find_all(Approval, "approval.overdue", now=now, limit=limit)
 
 
-def next_expiry(tx: Tx) -> int | None:
+def find_next_expiry(tx: Tx) -> int | None:
     return tx.value(int, "approval.next_expiry")

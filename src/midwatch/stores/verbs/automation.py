@@ -5,7 +5,6 @@ from __future__ import annotations
 from midwatch.domain.automation import Automation, Status
 from midwatch.domain.task import Task
 from midwatch.stores.rows import dumps
-from midwatch.stores.verbs import task
 from midwatch.stores.verbs.tx import Tx
 
 
@@ -25,16 +24,16 @@ def list_due(tx: Tx, now: int, limit: int = 64) -> list[Automation]:
     return tx.find_all(Automation, "automation.due", now=now, limit=limit)
 
 
-def next_at(tx: Tx) -> int | None:
+def find_next_at(tx: Tx) -> int | None:
     return tx.value(int, "automation.next_at")
 
 
 def find_open_run(tx: Tx, automation_id: str) -> Task | None:
-    return task.find_open_of(tx, "automation", automation_id)
+    return tx.find(Task, "automation.open_run", id=automation_id, cause="automation")
 
 
 def list_runs(tx: Tx, automation_id: str, limit: int = 20) -> list[Task]:
-    return task.list_of(tx, "automation", automation_id, limit)
+    return tx.find_all(Task, "automation.runs", id=automation_id, cause="automation", limit=limit)
 
 
 def prune(tx: Tx, before: int) -> int:

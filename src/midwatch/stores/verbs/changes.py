@@ -12,8 +12,8 @@ from midwatch.domain.channel import Delivery
 from midwatch.domain.event import Event
 from midwatch.domain.session import Message
 from midwatch.domain.task import Task
-from midwatch.stores.rows import encode, task_row, values_of
-from midwatch.stores.sql import INSERT_TASK, insert_statement, update_statement
+from midwatch.stores.rows import encode, encode_task, get_values
+from midwatch.stores.sql import INSERT_TASK, build_insert, build_update
 from midwatch.stores.verbs.tx import Tx
 
 
@@ -29,7 +29,7 @@ def apply(tx: Tx, changes: Changes) -> None:
     for record in changes.records:
         insert(tx, record)
     for session in changes.sessions:
-        tx.run("session.touch", values_of(session))
+        tx.run("session.touch", get_values(session))
         if session.thread_id is not None:
             tx.topics.add("session")
     events: Iterable[Event] = changes.events
@@ -43,16 +43,16 @@ def insert(tx: Tx, record: Record) -> None:
     """Store a new record."""
     tx.topics.add(record.noun)
     if isinstance(record, Task):
-        tx.statement(INSERT_TASK, task_row(record))
+        tx.statement(INSERT_TASK, encode_task(record))
         tx.hint(record.agent, record.due_at)
     else:
-        tx.statement(insert_statement(record.noun), encode(record.noun, values_of(record)))
+        tx.statement(build_insert(record.noun), encode(record.noun, get_values(record)))
 
 
 def add_deliveries(tx: Tx, deliveries: tuple[Delivery, ...]) -> None:
     """Store notices; those that exist already stay as they are."""
     for delivery in deliveries:
-        tx.run("channel.add", values_of(delivery))
+        tx.run("channel.add", get_values(delivery))
         tx.topics.add("delivery")
 
 
@@ -92,7 +92,7 @@ def _check_transition(update: Update) -> None:
 def _update(tx: Tx, update: Update, fence: Fence | None) -> None:
     _check_transition(update)
     guard = update.guard
-    sql = update_statement(update.noun, tuple(update.fields), tuple((k, v is None) for k, v in guard.items()))
+    sql = build_update(update.noun, tuple(update.fields), tuple((k, v is None) for k, v in guard.items()))
     params = encode(update.noun, update.fields)
     params["id"] = update.id
     for name, value in guard.items():
@@ -121,7 +121,7 @@ def add_messages(tx: Tx, messages: tuple[Message, ...]) -> dict[str, list[tuple[
     new: dict[str, list[tuple[str, int]]] = {}
     for message in messages:
         texts = new.setdefault(message.id, [])
-        if row := tx.row("session.say", values_of(message)):
+        if row := tx.row("session.say", get_values(message)):
             texts.append((message.text, row[0]))
     return new
 

@@ -18,5 +18,5 @@ def list_due(tx: Tx, now: int, limit: int = 50) -> list[Delivery]:
     return tx.find_all(Delivery, "channel.due", now=now, limit=limit)
 
 
-def next_at(tx: Tx) -> int | None:
+def find_next_at(tx: Tx) -> int | None:
     return tx.value(int, "channel.next_due")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from midwatch.domain.event import EVERYTHING, Event, EventFilter, LogBounds, Page, wanted
-from midwatch.stores.rows import PAYLOAD, dumps, event_of, event_row
+from midwatch.stores.rows import PAYLOAD, decode_event, dumps, encode_event
 from midwatch.stores.verbs.tx import Tx
 
 MOST_READ = 4_000_000
@@ -17,7 +17,7 @@ PRUNE_STEP = 10_000
 def append(tx: Tx, events: list[Event]) -> tuple[Event, ...]:
     """Store `events` and return them with their seqs. This is the last thing a transaction does."""
     numbered = number(events, tx.value(int, "event.take_seqs", count=len(events)) or 0)
-    tx.run_many("event.append", map(event_row, numbered))
+    tx.run_many("event.append", map(encode_event, numbered))
     return numbered
 
 
@@ -43,7 +43,7 @@ def read(tx: Tx, after: int, which: EventFilter = EVERYTHING, limit: int = 500) 
     name = "event.read" if which.of_task is None else "event.read_task"
     page, size = Page(), 0
     for row in tx.rows(name, params):
-        page.append(event_of(row))
+        page.append(decode_event(row))
         size += len(row[PAYLOAD])
         if size >= MOST_READ:
             page.cut = len(page) < limit
@@ -56,26 +56,25 @@ def read_back(tx: Tx, before: int, which: EventFilter = EVERYTHING, limit: int =
     return found[::-1]
 
 
-def last_of_task(tx: Tx, task_id: str) -> Event | None:
+def find_last(tx: Tx, task_id: str) -> Event | None:
     return tx.find(Event, "event.last_of_task", task_id=task_id)
 
 
-def bounds(tx: Tx) -> LogBounds:
-    row = tx.row("event.bounds", {})
+def read_bounds(tx: Tx) -> LogBounds:
+    row = tx.row("event.read_bounds", {})
     assert row is not None
     return LogBounds(*row)
 
 
 def prune(tx: Tx, before: int, keep: int, step: int = PRUNE_STEP) -> int:
-    oldest, last = bounds(tx)
+    oldest, last = read_bounds(tx)
     fresh = tx.value(int, "event.first_fresh", oldest=oldest, before=before)
     too_old = last if fresh is None else fresh - 1
     upto = min(max(too_old, last - keep), oldest + step - 1)
-    gone = tx.run("event.prune_left", {"oldest": oldest})
     if upto >= oldest:
-        gone += tx.run("event.prune", {"oldest": oldest, "upto": upto})
         tx.run("event.set_oldest", {"oldest": upto + 1})
-    return gone
+    # Events below the log are removed, too: those of tasks that were open at an earlier time.
+    return tx.run("event.prune", {"upto": max(upto, oldest - 1)})
 
 
 def get_cursor(tx: Tx, name: str) -> int | None:

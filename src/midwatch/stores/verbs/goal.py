@@ -7,7 +7,6 @@ from midwatch.domain.changes import Changes
 from midwatch.domain.goal import LAST_SECONDS, Goal, Status
 from midwatch.domain.task import Task
 from midwatch.stores.rows import dumps
-from midwatch.stores.verbs import task
 from midwatch.stores.verbs.changes import apply
 from midwatch.stores.verbs.tx import Tx
 
@@ -30,16 +29,16 @@ def list_due(tx: Tx, now: int, limit: int = 64) -> list[Goal]:
     return tx.find_all(Goal, "goal.due", now=now, late=now - LAST, limit=limit)
 
 
-def next_at(tx: Tx) -> int | None:
+def find_next_at(tx: Tx) -> int | None:
     return tx.value(int, "goal.next_at", last=LAST)
 
 
 def find_open_step(tx: Tx, goal_id: str) -> Task | None:
-    return task.find_open_of(tx, "goal", goal_id)
+    return tx.find(Task, "automation.open_run", id=goal_id, cause="goal")
 
 
 def list_steps(tx: Tx, goal_id: str, limit: int = 20) -> list[Task]:
-    return task.list_of(tx, "goal", goal_id, limit)
+    return tx.find_all(Task, "automation.runs", id=goal_id, cause="goal", limit=limit)
 
 
 def delete(tx: Tx, goal_id: str, revision: int, changes: Changes) -> bool:

@@ -36,7 +36,7 @@ def list_due(tx: Tx, now: int, limit: int = 64) -> list[Handoff]:
     return tx.find_all(Handoff, "handoff.due", now=now, limit=limit)
 
 
-def next_at(tx: Tx) -> int | None:
+def find_next_at(tx: Tx) -> int | None:
     return tx.value(int, "handoff.next")
 
 

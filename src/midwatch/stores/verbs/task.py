@@ -26,7 +26,7 @@ from midwatch.domain.task import (
     used,
 )
 from midwatch.domain.usage import PARTS, Asked, Spent
-from midwatch.stores.rows import dumps, task_of, values_of
+from midwatch.stores.rows import decode_task, dumps, get_values
 from midwatch.stores.verbs.changes import add_deliveries, apply, insert
 from midwatch.stores.verbs.tx import Tx
 
@@ -61,7 +61,7 @@ def find_key(tx: Tx, creator: str | None, key: str) -> Task | None:
 def _check_session(tx: Tx, task: Task) -> None:
     """Raise Conflict when the task's conversation is closed; begin it when it is new."""
     if not check_open(tx, task.session_key):
-        tx.run("session.ensure", values_of(used(task, task.created_at)))
+        tx.run("session.ensure", get_values(used(task, task.created_at)))
 
 
 def check_open(tx: Tx, key: str) -> bool:
@@ -91,9 +91,9 @@ def _check_actor_limit(tx: Tx, actor: str, most: int) -> None:
 def claim(tx: Tx, request: ClaimRequest, now: int) -> Claims:
     search, taken = _Search(tx, request, now), list[Claim]()
     while search.room.agents():
-        chosen, contested = search.in_order()
+        chosen, contested = search.choose_in_order()
         taken += [claimed for task in chosen if (claimed := _take(tx, task, request, now))]
-        if contested is None or (fairest := search.fairest(contested)) is None:
+        if contested is None or (fairest := search.choose_fairest(contested)) is None:
             break
         taken += [claimed] if (claimed := _take(tx, fairest, request, now)) else []
     return Claims(taken, tx.value(int, "task.next_due", now=now) if len(taken) < request.free else None)
@@ -111,17 +111,17 @@ class _Search:
         }  # fmt: skip
         self._waiting: list[str] | None = None
 
-    def in_order(self) -> tuple[list[Task], Task | None]:
+    def choose_in_order(self) -> tuple[list[Task], Task | None]:
         """Return tasks in claim order, and the first task for which the order does not decide."""
         room, chosen, gates, places = self.room, list[Task](), set[str](), set[str | None]()
         agents = room.agents()
         for row in self._tx.rows("task.claimable", {**self._terms, "agents": dumps(agents)}):
-            task, several = task_of(row[:-1]), row[-1]
+            task, several = decode_task(row[:-1]), row[-1]
             if task.gate_key in gates or task.agent not in agents or (task.dir_key and task.dir_key in places):
                 continue
             if task.cause == "goal" and task.agent in room.last():
                 continue
-            if room.full(task.actor) or (several and self._scarce(task.agent)):
+            if room.full(task.actor) or (several and self._is_scarce(task.agent)):
                 return chosen, task
             gates.add(task.gate_key)
             places.add(task.dir_key)
@@ -131,7 +131,7 @@ class _Search:
                 break
         return chosen, None
 
-    def fairest(self, contested: Task) -> Task | None:
+    def choose_fairest(self, contested: Task) -> Task | None:
         """Return the task that gets the slot of the contested one: itself, or the first task of another actor."""
         actors = [actor for actor in self._actors() if not self.room.full(actor)]
         wide = self.room.full(contested.actor) or self.room.scarce(None, len(actors))
@@ -143,7 +143,7 @@ class _Search:
             self.room.take(fairest)
         return fairest
 
-    def _scarce(self, agent: str) -> bool:
+    def _is_scarce(self, agent: str) -> bool:
         waiting = len(self._actors())
         return self.room.scarce(None, waiting) or self.room.scarce(agent, waiting)
 
@@ -195,21 +195,6 @@ def list_(tx: Tx, which: TaskFilter) -> list[Task]:
         Task, "task.list", before=which.before, statuses=dumps(which.statuses), agent=which.agent,
         session_key=which.session_key, creator=which.creator, limit=which.limit,
     )  # fmt: skip
-
-
-def list_of(tx: Tx, cause: str, cause_id: str, limit: int) -> list[Task]:
-    """Return the tasks of an automation or a goal, newest first."""
-    return tx.find_all(Task, "automation.runs", id=cause_id, cause=cause, limit=limit)
-
-
-def find_open_of(tx: Tx, cause: str, cause_id: str) -> Task | None:
-    """Return the open task of an automation or a goal, or None. A task that was given to another agent is open until
-    the task that goes on with its work has ended."""
-    task = tx.find(Task, "automation.open_run", id=cause_id, cause=cause)
-    next_id = None if task else tx.value(str, "automation.passed_to", id=cause_id, cause=cause)
-    while next_id is not None and (following := get(tx, next_id)) is not None:
-        task, next_id = following if following.open else None, following.transferred_to
-    return task
 
 
 def list_running(tx: Tx, owner: str | None = None) -> list[Task]:

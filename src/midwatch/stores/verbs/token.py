@@ -11,7 +11,7 @@ def recognise(tx: Tx, hashed: str, now: int) -> Token | None:
 
 
 def get(tx: Tx, key: str) -> Token | None:
-    return tx.find(Token, "token.get", key=key) or tx.find(Token, "token.by_name", key=key)
+    return tx.find(Token, "token.get", key=key)
 
 
 def list_(tx: Tx) -> list[Token]:

@@ -12,7 +12,7 @@ from midwatch.stores.verbs.tx import Tx
 
 def read_task(tx: Tx, task_id: str) -> TaskState | None:
     found = task.get(tx, task_id)
-    return None if found is None else TaskState(event.bounds(tx).last_seq, found, event.last_of_task(tx, task_id))
+    return None if found is None else TaskState(event.read_bounds(tx).last_seq, found, event.find_last(tx, task_id))
 
 
 def read_session(tx: Tx, key: str) -> SessionState | None:
@@ -22,7 +22,7 @@ def read_session(tx: Tx, key: str) -> SessionState | None:
     messages = tx.find_all(Message, "session.last_messages", key=key, limit=MESSAGES_SHOWN)
     faults = [_fault(row[0], loads(row[1])) for row in tx.rows("session.faults", {"key": key, "limit": MAX_ERRORS})]
     return SessionState(
-        as_of_seq=event.bounds(tx).last_seq,
+        as_of_seq=event.read_bounds(tx).last_seq,
         view=view,
         messages=messages[::-1],
         running=task.get(tx, view.running_task) if view.running_task else None,
@@ -37,5 +37,5 @@ def _fault(time: int, payload: dict[str, str]) -> Fault:
 
 
 def read_desk(tx: Tx) -> DeskState:
-    running = [(found, event.last_of_task(tx, found.id)) for found in task.list_running(tx)]
-    return DeskState(event.bounds(tx).last_seq, task.count(tx), running)
+    running = [(found, event.find_last(tx, found.id)) for found in task.list_running(tx)]
+    return DeskState(event.read_bounds(tx).last_seq, task.count(tx), running)
