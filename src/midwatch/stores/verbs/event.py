@@ -61,7 +61,7 @@ def find_last(tx: Tx, task_id: str) -> Event | None:
 
 
 def read_bounds(tx: Tx) -> LogBounds:
-    row = tx.row("event.read_bounds", {})
+    row = tx.row("event.bounds", {})
     assert row is not None
     return LogBounds(*row)
 
