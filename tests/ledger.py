@@ -11,7 +11,7 @@ from midwatch.base.schedule import Schedule, missed, next_run_at
 from midwatch.domain import goal
 from midwatch.domain.event import Event
 from midwatch.domain.store import Commit
-from midwatch.stores.sql import loads
+from midwatch.stores.rows import loads
 from midwatch.testing import FakeClock, RecordingChannel
 
 LATE = 90 * SECOND

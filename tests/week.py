@@ -30,8 +30,9 @@ from midwatch.domain.event import MessageUpdate, ToolExecEnd, ToolExecStart
 from midwatch.domain.store import Commit
 from midwatch.runtime.runtime import Pace, Runtime
 from midwatch.stores.base import VerbStore
+from midwatch.stores.runner import Answer, Op
 from midwatch.stores.sql import SQLITE, load
-from midwatch.stores.sqlite import MEMORY, SqliteStore, SqliteTx, _Answer, _Op, open_database
+from midwatch.stores.sqlite import MEMORY, SqliteStore, SqliteTx, open_database
 from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -65,20 +66,19 @@ class WeekStore(SqliteStore):
     """The store without its threads: a verb is one transaction on the event loop, with chance in between."""
 
     def __init__(self, connection: sqlite3.Connection, chance: random.Random, seen: Callable[[Commit], None]) -> None:
-        VerbStore.__init__(self)
+        VerbStore.__init__(self, readers=1)
         self.path = MEMORY
         self.dead = False
         self._statements = load(SQLITE)
-        self._loop = asyncio.get_running_loop()
         self._connection = connection
-        self._closed = self._gone = False
+        self._gone = False
         self._chance = chance
         self._seen = seen
 
     async def write(self, verb: Callable[..., Any], *args: Any) -> Any:
         await self._between()
         future = self._loop.create_future()
-        self._commit_group([_Op(verb, args, future)])
+        self._commit([Op(verb, args, future)])
         return await future
 
     async def read(self, verb: Callable[..., Any], *args: Any) -> Any:
@@ -91,7 +91,7 @@ class WeekStore(SqliteStore):
         return verb(SqliteTx(self._connection, self._statements), *args)
 
     async def close(self) -> None:
-        self._closed = True
+        self._closed.set()
 
     async def _between(self) -> None:
         while not self.dead and self._chance.random() < 0.3:
@@ -99,14 +99,14 @@ class WeekStore(SqliteStore):
         if self.dead:
             await for_ever()
 
-    def _tell(self, answers: list[_Answer], commit: Commit | None) -> None:
+    def _tell(self, answers: list[Answer], commit: Commit | None) -> None:
         if commit is not None:
             self._seen(commit)
         self._loop.call_soon(self._hear, answers, commit)
 
-    def _hear(self, answers: list[_Answer], commit: Commit | None) -> None:
+    def _hear(self, answers: list[Answer], commit: Commit | None) -> None:
         if not self.dead:
-            self._heard(answers, commit)
+            self._resolve(answers, commit)
 
 
 class WeekClock(FakeClock):

@@ -28,7 +28,7 @@ from commands import run
 from midwatch.cli import doctor
 from midwatch.cli.main import app, execute
 from midwatch.stores import cluster, postgres
-from midwatch.stores.sqlite import migrations
+from midwatch.stores.sql import load_migrations
 from postgres import Cluster
 from servers import PROGRAM, environment, free_port, look_until
 
@@ -164,7 +164,7 @@ def check_cluster(listed: dict[str, Any], server_pid: int, worker: dict[str, Any
 def check_doctor(machine: Machine, worker_id: str) -> None:
     told = {one["what"]: one for one in machine.json("doctor")["checks"]}
     assert told["database"]["told"].startswith("PostgreSQL 1")
-    assert f"schema {migrations()[-1][0]}" in told["database"]["told"]
+    assert f"schema {load_migrations('postgres')[-1][0]}" in told["database"]["told"]
     assert (told["clock"]["state"], told["leader"]["state"]) == ("ok", "ok")
     assert "heartbeat" in told[f"process {worker_id}"]["told"]
     assert told[f"process {worker_id}"]["state"] == "ok"

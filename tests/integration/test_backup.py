@@ -58,7 +58,7 @@ def contents(connection: Any, tables: transfer.Tables) -> Rows:
 def model() -> sqlite3.Connection:
     """An empty SQLite store."""
     made = sqlite3.connect(":memory:")
-    for _, script in transfer.migrations():
+    for _, script in transfer.load_migrations("sqlite"):
         made.executescript(script)
     return made
 

@@ -95,7 +95,7 @@ async def test_a_cancel_reaches_an_agent_in_another_process(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (queue_upkeep, procrastinate):  # it is heard, not found later by looking around
-        monkeypatch.setattr(module, "CHORE_SECONDS", 3600.0)
+        monkeypatch.setattr(module, "UPKEEP_SECONDS", 3600.0)
     agent = ScriptedAgent(wait_for(asyncio.Event()))
     async with (
         desk(tmp_path, "a", database, agents={"it": agent}, role="worker"),

@@ -22,7 +22,7 @@ from midwatch.domain.session import Session
 from midwatch.domain.store import EVERY_TOPIC, Commit
 from midwatch.domain.task import end, owned
 from midwatch.stores import postgres as module
-from midwatch.stores.postgres import PostgresStore, shown
+from midwatch.stores.postgres import PostgresStore, hide_password
 from midwatch.stores.pulse import PostgresPulse
 from midwatch.stores.verbs import changes as change
 from proxy import Proxy
@@ -75,7 +75,7 @@ async def test_an_address_where_nothing_answers_is_one_line_without_the_password
     ],
 )
 def test_an_address_is_shown_without_its_password(url: str, told: str) -> None:
-    assert shown(url) == told
+    assert hide_password(url) == told
 
 
 async def test_a_user_without_rights_is_told_so(database: str) -> None:
@@ -112,9 +112,9 @@ async def test_an_older_schema_is_upgraded_by_one_of_many(
 ) -> None:
     async with opened(database):
         pass
-    known = module.migrations()
+    known = module.load_migrations("postgres")
     extra = (known[-1][0] + 1, "CREATE TABLE once (n int); INSERT INTO once VALUES (1)")
-    monkeypatch.setattr(module, "migrations", lambda: [*known, extra])
+    monkeypatch.setattr(module, "load_migrations", lambda kind: [*known, extra])
     stores = await asyncio.gather(*(PostgresStore.open(database) for _ in range(6)))
     assert {(await store.describe())["schema"] for store in stores} == {extra[0]}
     for store in stores:

@@ -107,12 +107,12 @@ async def test_the_leader_defers_as_many_jobs_as_are_missing_and_deletes_what_is
         for _ in range(3):
             await put(store, agent="it")
         await put(store, agent="nobody")
-        await queue_upkeep.do()
+        await queue_upkeep.run_once()
         assert jobs(database) == []  # nobody is there to look
         await store.add_instance(instance("i_1", "it"))
-        await queue_upkeep.do()
+        await queue_upkeep.run_once()
         assert jobs(database) == [(queue_of("it"), "todo")] * 3
-        await queue_upkeep.do()
+        await queue_upkeep.run_once()
         assert len(jobs(database)) == 4  # one more in any case: some may be for later
         with psycopg.connect(database, autocommit=True) as admin:
             old = "SELECT procrastinate_register_worker_v1()"
@@ -124,7 +124,7 @@ async def test_the_leader_defers_as_many_jobs_as_are_missing_and_deletes_what_is
             newest = "(SELECT max(id) FROM procrastinate_jobs)"
             admin.execute(f"UPDATE procrastinate_jobs SET worker_id = %s WHERE id = {newest}", (alive,))
         await take(store, agents={"it": 10, "nobody": 10})
-        await queue_upkeep.do()
+        await queue_upkeep.run_once()
         assert jobs(database) == [(queue_of("it"), "doing")]
     finally:
         await store.close()
@@ -140,7 +140,7 @@ async def test_the_leader_deletes_jobs_that_have_no_work_left(database: str) -> 
         later = await put(store, agent="it", due_at=CLOCK.now() + 3600 * SECOND, wait="delay")
         await take(store, free=SPARE_JOBS + 15, agents={"it": SPARE_JOBS + 15})
         await store.add_instance(instance("i_1", "it"))
-        await QueueUpkeep(store, database, SystemClock(), lambda: True).do()
+        await QueueUpkeep(store, database, SystemClock(), lambda: True).run_once()
         with psycopg.connect(database) as admin:
             left = admin.execute("SELECT scheduled_at FROM procrastinate_jobs ORDER BY id").fetchall()
         assert later.wait and sum(at is not None for (at,) in left) == 1
@@ -418,7 +418,7 @@ class Hearts:
     async def beat(self, found: Beat | None, after: float = BEAT_SECONDS) -> None:
         await self.clock.advance(after)
         self.heart._begun += 1
-        self.heart._beaten(found, set(), self.heart._begun, self.clock.monotonic())
+        self.heart._record(found, set(), self.heart._begun, self.clock.monotonic())
         await asyncio.sleep(0)
 
 

@@ -25,11 +25,12 @@ from midwatch.domain.event import EventFilter, ToolExecStart, event
 from midwatch.domain.session import Message
 from midwatch.domain.store import Commit
 from midwatch.domain.task import Task, TaskFilter
-from midwatch.stores.sqlite import APPLICATION_ID, SqliteStore, _version, migrations, open_database
+from midwatch.stores.sql import load_migrations
+from midwatch.stores.sqlite import APPLICATION_ID, SqliteStore, open_database, read_version
 from midwatch.testing import settle
 from records import CLOCK, a_task, fence, progress, put, running, submitted
 
-NEWEST = migrations()[-1][0]
+NEWEST = load_migrations("sqlite")[-1][0]
 
 
 @pytest.fixture
@@ -135,7 +136,7 @@ def test_a_file_that_is_migrated_while_it_is_looked_at_is_not_taken_for_somebody
 
     connection = sqlite3.connect(file, isolation_level=None)
     try:
-        assert _version(Watched(), str(file), NEWEST) <= NEWEST  # type: ignore[arg-type]
+        assert read_version(Watched(), str(file), NEWEST) <= NEWEST  # type: ignore[arg-type]
     finally:
         connection.close()
 

@@ -35,6 +35,7 @@ from midwatch.domain.turn_steps import Step
 from midwatch.domain.worktree import Worktree
 from midwatch.runtime.backup import backup, restore
 from midwatch.stores import sqlite, transfer
+from midwatch.stores.sql import load_migrations
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.stores.transfer import SqliteSide
 from records import CLOCK, a_goal, a_steer, an_automation, fence, progress, put, running
@@ -189,12 +190,10 @@ async def test_a_backup_of_an_older_schema_is_restored_to_the_newest(
 ) -> None:
     made = await backup(filled, file, quiet)
     sealed = file.read_bytes()
-    newer = [
-        *sqlite.migrations(),
-        (sqlite.migrations()[-1][0] + 1, "ALTER TABLE tasks ADD COLUMN colour TEXT DEFAULT 'blue';\n"),
-    ]
+    known = load_migrations("sqlite")
+    newer = [*known, (known[-1][0] + 1, "ALTER TABLE tasks ADD COLUMN colour TEXT DEFAULT 'blue';\n")]
     for module in (sqlite, transfer):
-        monkeypatch.setattr(module, "migrations", lambda: newer)
+        monkeypatch.setattr(module, "load_migrations", lambda kind: newer)
     assert (await restore(other, file, quiet)).rows == made.rows
     assert file.read_bytes() == sealed
     database = sqlite3.connect(other.home / "midwatch.db")

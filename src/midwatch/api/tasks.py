@@ -11,6 +11,7 @@ from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey
 from midwatch.api.markdown import to_html
 from midwatch.api.reply import Json, created, list_page
 from midwatch.base.clock import iso
+from midwatch.base.errors import InvalidInput
 from midwatch.domain.handoff import HandoffFilter
 from midwatch.domain.task import TaskFilter
 from midwatch.wire.tasks import Counts, ResultInfo, TaskInfo, TaskPage, TaskView

@@ -11,22 +11,22 @@ if TYPE_CHECKING:
 
 def without_password(url: str) -> str:
     """Return the address of a database without its password."""
-    from midwatch.stores.postgres import shown
+    from midwatch.stores.postgres import hide_password
 
-    return shown(url)
+    return hide_password(url)
 
 
 async def processes_seen(desk: Desk) -> dict[str, Seen]:
     """Every process that made itself known, dead or alive, by its id."""
-    from midwatch.stores.cluster import seen
+    from midwatch.stores.cluster import list_processes
 
     store: Any = desk.store
-    return await seen(store)
+    return await list_processes(store)
 
 
 async def compare_clocks(desk: Desk) -> DatabaseClock:
     """How the database's clock compares with this machine's."""
-    from midwatch.stores.cluster import database_clock
+    from midwatch.stores.cluster import read_clock
 
     store: Any = desk.store
-    return await database_clock(store)
+    return await read_clock(store)

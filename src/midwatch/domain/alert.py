@@ -6,7 +6,7 @@ heard of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -42,15 +42,13 @@ class Told:
 
 
 class AlertStore(Protocol):
-    """Port: which alerts were told when."""
+    """Port: which alerts were sent when."""
 
     async def told_alerts(self, since: int) -> frozenset[str]:
-        """Ids of what was told at or after `since`."""
-        ...
+        """Return the ids of alerts sent at or after `since`."""
 
-    async def tell_alerts(self, told: Iterable[Told], changes: Changes) -> None:
-        """Note that these were told, with the events and deliveries that tell them."""
-        ...
+    async def tell_alerts(self, told: Collection[Told], changes: Changes) -> None:
+        """Note that these alerts were sent, with their events and deliveries."""
 
 
 class Alert(NamedTuple):

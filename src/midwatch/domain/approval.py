@@ -95,26 +95,21 @@ class ApprovalStore(Protocol):
     """Port: approvals. They are written through `Changes`."""
 
     async def get_approval(self, approval_id: str) -> Approval | None:
-        """The approval, or None."""
-        ...
+        """Return the approval, or None."""
 
     async def list_approvals(
         self, status: Status | None = None, limit: int = 50, task_id: str | None = None
     ) -> list[Approval]:
-        """Newest first."""
-        ...
+        """Return approvals, newest first."""
 
     async def pending_approvals(self, fence: Fence) -> list[Approval]:
-        """What an attempt has asked and nobody has answered."""
-        ...
+        """Return the questions of an attempt that nobody has answered."""
 
     async def overdue_approvals(self, now: int, limit: int = 100) -> list[Approval]:
-        """Pending ones whose time is up, oldest first."""
-        ...
+        """Return pending approvals that have expired, oldest first."""
 
     async def next_expiry(self) -> int | None:
-        """When the next pending approval expires, or None."""
-        ...
+        """Return when the next pending approval expires, or None."""
 
 
 # -- pure steps --------------------------------------------------------------------------------------------------

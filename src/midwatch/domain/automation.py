@@ -186,34 +186,27 @@ class AutomationStore(Protocol):
     """Port: automations. They are written through `Changes`."""
 
     async def get_automation(self, automation_id: str) -> Automation | None:
-        """The automation, deleted ones too, or None."""
-        ...
+        """Return the automation, also a deleted one, or None."""
 
     async def list_automations(
         self, scope: tuple[str, str] | None = None, statuses: tuple[Status, ...] = (), limit: int = 20
     ) -> list[Automation]:
-        """Newest first; no statuses means all but deleted ones."""
-        ...
+        """Return automations, newest first; without statuses all but deleted ones."""
 
     async def due_automations(self, now: int, limit: int = 64) -> list[Automation]:
-        """Active ones whose time has come, earliest first."""
-        ...
+        """Return active automations whose time has come, earliest first."""
 
     async def next_automation_at(self) -> int | None:
-        """When the next one is due, or None."""
-        ...
+        """Return when the next automation is due, or None."""
 
     async def open_run(self, automation_id: str) -> Task | None:
-        """Its open task, or the open one of whoever goes on with its work, or None."""
-        ...
+        """Return its open task, or the open task that goes on with the work of its last one, or None."""
 
     async def runs(self, automation_id: str, limit: int = 20) -> list[Task]:
-        """Its tasks, newest first."""
-        ...
+        """Return its tasks, newest first."""
 
     async def prune_automations(self, before: int) -> int:
-        """Remove those deleted before `before`. Returns how many went."""
-        ...
+        """Remove automations deleted before `before`, and return how many."""
 
 
 # -- pure rules ----------------------------------------------------------------------------------------------------

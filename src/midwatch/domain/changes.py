@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Protocol
 
 from midwatch.domain.channel import Delivery
@@ -23,8 +23,7 @@ class Record(Protocol):
 
     @property
     def noun(self) -> str:
-        """Which table."""
-        ...
+        """The table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +54,8 @@ class Changes:
     events: tuple[Event, ...] = ()
 
     def plus(self, more: Changes) -> Changes:
-        """Both as one step, under this one's fence."""
-        return Changes(
-            fence=self.fence,
-            updates=self.updates + more.updates,
-            records=self.records + more.records,
-            sessions=self.sessions + more.sessions,
-            messages=self.messages + more.messages,
-            deliveries=self.deliveries + more.deliveries,
-            events=self.events + more.events,
-        )
+        """Return both as one step, under this one's fence."""
+        return Changes(fence=self.fence, **{name: getattr(self, name) + getattr(more, name) for name in _PARTS})
+
+
+_PARTS = tuple(field.name for field in fields(Changes) if field.name != "fence")

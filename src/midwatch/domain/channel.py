@@ -129,22 +129,18 @@ class Channel(Protocol):
 
 
 class DeliveryStore(Protocol):
-    """Port: deliveries. They are created through `Changes`, in the transaction of what they tell of."""
+    """Port: deliveries. They are created through `Changes`, in the transaction of the step that they report."""
 
     async def due_deliveries(self, now: int, limit: int = 50) -> list[Delivery]:
-        """Pending ones whose time has come, oldest first."""
-        ...
+        """Return pending deliveries whose time has come, oldest first."""
 
     async def next_delivery_at(self) -> int | None:
-        """When the next pending one is due, or None."""
-        ...
+        """Return when the next pending delivery is due, or None."""
 
     async def get_delivery(self, delivery_id: str) -> Delivery | None:
-        """The delivery, or None."""
-        ...
+        """Return the delivery, or None."""
 
     async def list_deliveries(
         self, *, task_id: str | None = None, status: Status | None = None, limit: int = 50
     ) -> list[Delivery]:
-        """Newest first."""
-        ...
+        """Return deliveries, newest first."""

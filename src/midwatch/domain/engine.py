@@ -17,28 +17,21 @@ class Engine(Protocol):
 
     async def start(self) -> None:
         """Begin to take tasks."""
-        ...
 
     async def stop_taking(self) -> None:
-        """Take no more tasks; what runs goes on."""
-        ...
+        """Take no more tasks; running ones go on."""
 
     async def stop(self) -> None:
-        """Let go of everything. The worker has ended all turns by now."""
-        ...
+        """Release everything. The worker has ended all turns by now."""
 
     def wake(self) -> None:
-        """Look for work: something may have become possible."""
-        ...
+        """Look for work: a task may have become claimable."""
 
     def offer(self, instance: Instance) -> None:
-        """The agents of this process are others now; tasks of new ones may wait."""
-        ...
+        """Serve the agents that this process has now; tasks of new ones may wait."""
 
     def leads(self) -> bool:
-        """Whether this process runs the loops (courier, rescuer, ...) now. Takes the lead when it is free."""
-        ...
+        """Return whether this process runs the loops (courier, rescuer, ...) now. Takes the lead when it is free."""
 
     def dead(self, owners: Iterable[str]) -> set[str]:
-        """Those of `owners` whose process has certainly ended."""
-        ...
+        """Return those of `owners` whose process has certainly ended."""

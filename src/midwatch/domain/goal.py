@@ -188,37 +188,30 @@ class GoalStore(Protocol):
     """Port: goals. They are written through `Changes`."""
 
     async def get_goal(self, goal_id: str) -> Goal | None:
-        """The goal, or None."""
-        ...
+        """Return the goal, or None."""
 
     async def open_goal(self, scope: tuple[str, str]) -> Goal | None:
-        """The open goal of a scope, or None; there is at most one."""
-        ...
+        """Return the open goal of a scope, or None; there is at most one."""
 
     async def list_goals(self, statuses: tuple[Status, ...] = (), limit: int = 20) -> list[Goal]:
-        """Newest first; no statuses means all."""
-        ...
+        """Return goals, newest first; without statuses all of them."""
 
     async def due_goals(self, now: int, limit: int = 64) -> list[Goal]:
-        """Those to be woken: active ones without a task whose time has come, waiting ones whose session has a thread,
-        and open ones past their deadline: with a task, once it is to be stopped and is not yet. Earliest first."""
-        ...
+        """Return goals to wake: active ones without a task whose time has come, waiting ones whose session has a
+        thread, and open ones past their deadline (with a task, once it is to be stopped and is not yet). Earliest
+        first."""
 
     async def next_goal_at(self) -> int | None:
-        """When the next one is to be woken, as far as time alone decides, or None."""
-        ...
+        """Return when the next goal is to be woken, as far as time alone decides, or None."""
 
     async def open_step(self, goal_id: str) -> Task | None:
-        """Its open task, or the open one of whoever goes on with its work, or None."""
-        ...
+        """Return its open task, or the open task that goes on with the work of its last one, or None."""
 
     async def steps(self, goal_id: str, limit: int = 20) -> list[Task]:
-        """Its tasks, newest first."""
-        ...
+        """Return its tasks, newest first."""
 
     async def delete_goal(self, goal_id: str, revision: int, changes: Changes) -> bool:
-        """Remove it and write `changes`. False, and nothing written, when it changed meanwhile or is gone already."""
-        ...
+        """Remove it and write `changes`. False, and nothing is written, when it changed meanwhile or is gone."""
 
 
 # -- pure rules ----------------------------------------------------------------------------------------------------

@@ -237,44 +237,34 @@ class HandoffStore(Protocol):
     """Port: handoffs. They are written through `Changes`."""
 
     async def get_handoff(self, handoff_id: str) -> Handoff | None:
-        """The handoff, or None."""
-        ...
+        """Return the handoff, or None."""
 
     async def find_handoff(self, source_task: str | None, once: str) -> Handoff | None:
-        """What a task, or somebody without one, asked for under this name before, or None."""
-        ...
+        """Return the handoff that a task, or a request without one, made under this name before, or None."""
 
     async def list_handoffs(self, which: HandoffFilter) -> list[Handoff]:
-        """Newest first."""
-        ...
+        """Return handoffs, newest first."""
 
     async def open_handoffs(self) -> dict[str, int]:
-        """How many open handoffs each agent has been given."""
-        ...
+        """Count the open handoffs that each agent has been given."""
 
     async def count_handoffs(self, root_id: str) -> int:
-        """How many there are that come from one task."""
-        ...
+        """Count the handoffs that come from one task."""
 
     async def due_handoffs(self, now: int, limit: int = 64) -> list[Handoff]:
-        """Open ones past their deadline, earliest first."""
-        ...
+        """Return open handoffs past their deadline, earliest first."""
 
     async def next_handoff_at(self) -> int | None:
-        """The earliest deadline of an open one."""
-        ...
+        """Return the earliest deadline of an open handoff, or None."""
 
     async def left_handoffs(self, living: Sequence[str]) -> list[Handoff]:
-        """Those without a task whose process is none of `living`."""
-        ...
+        """Return handoffs without a task whose process is none of `living`."""
 
     async def orphaned_handoffs(self) -> list[Handoff]:
-        """Open ones whose answer was waited for by a task that has ended."""
-        ...
+        """Return open handoffs whose answer a task waited for that has ended."""
 
     async def prune_handoffs(self, before: int) -> int:
-        """Remove ended ones completed before `before`. Returns how many went."""
-        ...
+        """Remove handoffs completed before `before`, and return how many."""
 
 
 # -- names and texts ---------------------------------------------------------------------------------------------

@@ -102,32 +102,25 @@ class TokenStore(Protocol):
     """Port: tokens. They are written through `Changes`."""
 
     async def get_task(self, task_id: str) -> Task | None:
-        """The task, or None."""
-        ...
+        """Return the task, or None."""
 
     async def token_of(self, hashed: str, now: int) -> Token | None:
-        """The token with this hash whose root, if it has one, holds; or None."""
-        ...
+        """Return the token with this hash whose root, if it has one, is valid; or None."""
 
     async def get_token(self, key: str) -> Token | None:
-        """The token with this id, else the live api token with this name, or None."""
-        ...
+        """Return the token with this id, else the live api token with this name, or None."""
 
     async def list_tokens(self) -> list[Token]:
-        """All tokens, newest first."""
-        ...
+        """Return all tokens, newest first."""
 
     async def count_tokens(self, actor: str, now: int) -> int:
-        """How many links and browsers of an actor live."""
-        ...
+        """Count the live links and browsers of an actor."""
 
     async def prune_tokens(self, before: int) -> int:
-        """Remove tokens that ended before a time. Returns how many went."""
-        ...
+        """Remove tokens that ended before a time, and return how many."""
 
     async def apply(self, changes: Changes) -> None:
-        """Write a step, whole or not at all; Conflict when a guard does not hold."""
-        ...
+        """Write a step as a whole; Conflict when a guard does not hold."""
 
 
 # -- pure steps --------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -41,15 +41,12 @@ class InstanceStore(Protocol):
 
     async def add_instance(self, instance: Instance) -> None:
         """Make this process known."""
-        ...
 
-    async def remove_instances(self, ids: Iterable[str]) -> None:
-        """Forget processes that have ended."""
-        ...
+    async def remove_instances(self, ids: Collection[str]) -> None:
+        """Remove processes that have ended."""
 
     async def list_instances(self) -> list[Instance]:
-        """All that are known, oldest first."""
-        ...
+        """Return all known processes, oldest first."""
 
 
 class Beat(NamedTuple):
@@ -68,40 +65,33 @@ class Pulse(Protocol):
     """Port: how a process on a shared database shows that it lives. Used from one thread of its own; blocks."""
 
     def beat(self) -> Beat:
-        """Say that this process lives, renew or seek the lead, and learn what it owns. StoreError when the database
-        is away."""
-        ...
+        """Send a heartbeat, renew or seek the lead, and return what was found out. StoreError when the database cannot
+        be reached."""
 
     def resign(self) -> None:
-        """Leave the lead to others at once."""
-        ...
+        """Leave the lead to other processes at once."""
 
     def close(self) -> None:
-        """Let go of the connection; a later beat makes another."""
-        ...
+        """Close the connection; a later heartbeat opens another."""
 
 
 class LiveStore(Protocol):
     """Port: sessions whose conversation is open in a process."""
 
     async def hold_session(self, key: str, owner: str, fence: Fence | None) -> int:
-        """Its conversation was opened in process `owner`, for the attempt that `fence` names, or before there is one;
-        its new epoch. From now on only that process takes its tasks, until it lets go or is dead."""
-        ...
+        """Note that process `owner` has opened its conversation, for the attempt of `fence` or before there is one, and
+        return its new epoch. From now on only that process takes its tasks, until it releases the session or is
+        dead."""
 
     async def release_session(self, key: str, owner: str) -> None:
-        """Its conversation is not open in `owner` any more. Harmless when it was another's by then."""
-        ...
+        """Note that its conversation is not open in `owner` any more. Harmless when it is another process's by then."""
 
     async def live_sessions(self, owner: str) -> dict[str, int]:
-        """The epochs of the sessions that are live in `owner` and not closed, by key."""
-        ...
+        """Return the epochs of the sessions that are live in `owner` and not closed, by key."""
 
     async def restart_session(self, key: str) -> bool:
-        """Raise the epoch of a session that is live somewhere: whoever has it open with the old one closes it. False
-        when it is open nowhere."""
-        ...
+        """Raise the epoch of a live session: the process that has it open with the old one closes it. False when it is
+        open nowhere."""
 
     async def live_work(self, owner: str, now: int) -> bool:
-        """Whether a due task waits in a session that is live in `owner`."""
-        ...
+        """Return whether a due task waits in a session that is live in `owner`."""

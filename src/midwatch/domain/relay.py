@@ -11,42 +11,35 @@ EVERYBODY = "*"
 
 
 class Relay(Protocol):
-    """Port: carries messages between processes. One arrives whole and in order, or not at all, and that is told.
+    """Port: carries messages between processes. One arrives whole and in order, or not at all, and a loss is reported.
     Listeners are called on the event loop."""
 
     def open(self) -> None:
         """Begin to listen, in the background; it connects again by itself. Harmless twice."""
-        ...
 
     def on_message(self, topic: str, listener: Callable[[str, Any], None]) -> None:
-        """Have `listener` called with the sender and the data of each message with this topic."""
-        ...
+        """Call `listener` with the sender and the data of each message with this topic."""
 
     def on_connect(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called whenever this process can be reached, at first and again. Whatever it sent or should
-        have received before may be lost."""
-        ...
+        """Call `listener` whenever this process can be reached, at first and again. Messages to and from it may have
+        been lost before."""
 
     def on_loss(self, listener: Callable[[str], None]) -> None:
-        """Have `listener` called with the sender when some of its messages were lost."""
-        ...
+        """Call `listener` with the sender when some of its messages were lost."""
 
     def send(self, to: str, topic: str, data: Any) -> bool:
         """Send plain data to the process with this id, or to EVERYBODY else. Never waits. False when it is lost
-        already, since this process is cut off or too much waits; True is no promise, only an answer is."""
-        ...
+        already, since this process is cut off or too many messages wait; True is no promise, only an answer is."""
 
     async def sent(self) -> None:
-        """Return once all that was sent has left this process, or is lost."""
-        ...
+        """Return once all sent messages have left this process, or are lost."""
 
     async def close(self) -> None:
-        """Send what waits, if that is possible, and let go."""
-        ...
+        """Send waiting messages, if that is possible, and close the connection."""
 
 
 class Audience(Protocol):
-    """What the exchange needs of the bus: those who watch in this process."""
+    """Port: the bus as the exchange needs it, with the readers in this process."""
 
     @property
     def shown_seq(self) -> int:
@@ -54,7 +47,7 @@ class Audience(Protocol):
 
     @property
     def known_seq(self) -> int:
-        """The last stored event this process has heard of."""
+        """The last stored event that this process knows of."""
 
     def seek(self, seq: int) -> None:
         """Look for the stored events up to `seq`, if they were not shown yet."""
@@ -63,4 +56,4 @@ class Audience(Protocol):
         """Show another process's live event."""
 
     def lost_from(self, source: str, dropped: int) -> None:
-        """Tell those who watch that process that live events of it are missing."""
+        """Tell readers of that process that live events of it are missing."""

@@ -110,12 +110,10 @@ class RuleStore(Protocol):
     """Port: rules. They are written through `Changes`."""
 
     async def get_rule(self, rule_id: str) -> Rule | None:
-        """The rule, revoked ones too, or None."""
-        ...
+        """Return the rule, also a revoked one, or None."""
 
     async def list_rules(self, agent: str | None = None, *, revoked: bool = False, limit: int = 500) -> list[Rule]:
-        """Newest first; those of one agent, and with `revoked` also those that hold no more."""
-        ...
+        """Return rules, newest first: of one agent or of all; with `revoked` also revoked ones."""
 
 
 @dataclass(frozen=True, slots=True)

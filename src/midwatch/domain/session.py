@@ -149,25 +149,19 @@ class SessionStore(Protocol):
     """Port: sessions and their messages. Messages are written through `Changes`, with the step they belong to."""
 
     async def open_session(self, session: Session, events: tuple[Event, ...]) -> bool:
-        """Make it, or open a closed one of the same agent again. False, and nothing written, where one is open."""
-        ...
+        """Make it, or open a closed one of the same agent again. False, and nothing is written, when one is open."""
 
     async def close_session(self, key: str, now: int, events: tuple[Event, ...]) -> bool:
-        """Take no more messages. False, and nothing written, when it is closed already or unknown."""
-        ...
+        """Take no more messages. False, and nothing is written, when it is closed already or unknown."""
 
     async def get_session(self, key: str) -> Session | None:
-        """The session, or None."""
-        ...
+        """Return the session, or None."""
 
     async def view_session(self, key: str) -> View | None:
-        """The session and what goes on in it, or None."""
-        ...
+        """Return the session and what goes on in it, or None."""
 
     async def list_sessions(self, limit: int = 50, before: str | None = None) -> list[View]:
-        """The most recently used first. `before` is the key the last page ended with."""
-        ...
+        """Return sessions, the most recently used first. `before` is the key that the last page ended with."""
 
     async def read_messages(self, key: str, after: int = 0, limit: int = 500) -> list[Message]:
-        """The session's messages with number > `after`, in order."""
-        ...
+        """Return the session's messages with number > `after`, in order."""

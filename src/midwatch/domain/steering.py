@@ -94,15 +94,13 @@ class SteerStore(Protocol):
         max_open: int | None = None,
         max_of_actor: int | None = None,
     ) -> Sent | None:
-        """Attach `wanted` to the task that runs in its session; LimitReached when `MOST_QUEUED` wait there. When
-        nothing runs, submit the task of `otherwise`, as `TaskStore.submit` does; without one, None. With a key that its
-        actor used before, what became of the first message; KeyReused if that was another. Conflict when the session is
-        closed."""
-        ...
+        """Attach `wanted` to the task that runs in its session; LimitReached when `MOST_QUEUED` wait there. When no
+        task runs, submit the task of `otherwise`, as `TaskStore.submit` does; without one, return None. With a key that
+        its actor used before, return the result of the first message; KeyReused if that message was another. Conflict
+        when the session is closed."""
 
     async def queued_steers(self, task_id: str) -> list[Steer]:
-        """Those its turn has not taken, oldest first."""
-        ...
+        """Return the messages that the turn of a task has not taken, oldest first."""
 
 
 # -- pure steps --------------------------------------------------------------------------------------------------

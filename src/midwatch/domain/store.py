@@ -62,18 +62,14 @@ class Store(
     """Port: durable state. Kinds of stores are in `midwatch.stores`; one suite of tests holds for all of them."""
 
     async def close(self) -> None:
-        """Finish what was begun and let go of the database."""
-        ...
+        """Finish what was begun and close the database."""
 
     def on_commit(self, listener: Callable[[Commit], None]) -> None:
-        """Have `listener` called on the event loop after each commit. Of commits made at the same time one may be told
-        before another; their events' seqs say which came first."""
-        ...
+        """Call `listener` on the event loop after each commit. Of commits made at the same time one may be reported
+        before the other; their events' seqs say which came first."""
 
     async def describe(self) -> dict[str, object]:
-        """Facts for `midwatch doctor`: kind, place, schema, durability, size."""
-        ...
+        """Return facts for `midwatch doctor`: kind, place, schema, durability, size."""
 
     async def check(self) -> list[str]:
-        """Problems found by the database's own integrity check; empty when sound."""
-        ...
+        """Return problems found by the database's own integrity check; none when it is sound."""

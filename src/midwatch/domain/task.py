@@ -269,71 +269,57 @@ class Submitted(NamedTuple):
 
 
 class TaskStore(Protocol):
-    """Port: tasks. Every verb is one business step in one transaction; it is durable when the call returns."""
+    """Port: tasks. Every method is one business step in one transaction; it is durable when the call returns."""
 
     async def submit(
         self, task: Task, changes: Changes, max_open: int | None, max_of_actor: int | None = None
     ) -> Submitted:
-        """Insert `task` with `changes`. With a key that its creator used before, return the first record instead, or
-        raise KeyReused if the body differs. LimitReached when `max_open` outside tasks are open, or `max_of_actor` of
-        its creator's (a replay succeeds all the same). A person's message asks the holder of its gate to yield, where
-        the holder may."""
-        ...
+        """Insert `task` with `changes`. With a key that its creator used before, return the first record instead;
+        KeyReused if the body differs. LimitReached when `max_open` outside tasks are open, or `max_of_actor` of its
+        creator's (a replay succeeds all the same). A person's message asks the holder of its gate to yield, where the
+        holder may."""
 
     async def claim(self, request: ClaimRequest, now: int) -> Claims:
-        """Take due tasks in claim order, one per gate and directory, within the request's slots: each becomes running
+        """Take due tasks in claim order, one per gate and directory, within the request's slots. Each becomes running
         with a new attempt, owner and token, a `task_started` event and its start notice. A slot is kept for each actor
         who waits and has none; see `midwatch.running.slots`."""
-        ...
 
     async def apply(self, changes: Changes) -> None:
         """Write a step as a whole. LeaseLost or Conflict when its fence or a guard no longer holds."""
-        ...
 
     async def record_late(self, late: Event) -> bool:
-        """Append a `task_late` event unless this attempt has one. True if it was appended."""
-        ...
+        """Append a `task_late` event unless this attempt has one, and return whether it was appended."""
 
     async def get_task(self, task_id: str) -> Task | None:
-        """The task, or None."""
-        ...
+        """Return the task, or None."""
 
     async def list_tasks(self, which: TaskFilter) -> list[Task]:
-        """Newest first."""
-        ...
+        """Return tasks, newest first."""
 
     async def count_tasks(self) -> Summary:
-        """Counts by status, from an index."""
-        ...
+        """Count tasks by status, from an index."""
 
     async def kin(self, root_id: str) -> list[Task]:
-        """The task `root_id` and those that came from it: tries, children. Oldest first, at most 100."""
-        ...
+        """Return the task `root_id` and those that came from it (retries, children), oldest first, at most 100."""
 
     async def failed_since(self, since: int, limit: int = 10) -> list[Task]:
-        """Tasks that failed at or after `since` and were not tried again, newest first."""
-        ...
+        """Return tasks that failed at or after `since` and were not tried again, newest first."""
 
     async def running_tasks(self, owner: str | None = None) -> list[Task]:
-        """Running tasks, of one owner or of all."""
-        ...
+        """Return running tasks, of one owner or of all."""
 
     async def gate_holder(self, gate: str) -> str | None:
-        """Id of the task that runs in this gate, or None."""
-        ...
+        """Return the id of the task that runs in this gate, or None."""
 
     async def dir_holder(self, dir_key: str) -> str | None:
-        """Id of the task that has this directory for itself now, or None."""
-        ...
+        """Return the id of the running task that has this directory for itself, or None."""
 
     async def open_events(self, fence: Fence) -> list[Event]:
-        """The attempt's stored starts of turns, model and tool calls that have no end yet."""
-        ...
+        """Return the attempt's stored starts of turns, model calls and tool calls that have no end yet."""
 
     async def prune_tasks(self, before: int, keep: int) -> int:
         """Remove ended tasks completed before `before`, and the oldest beyond `keep`, with their deliveries and
-        approvals. Returns how many went."""
-        ...
+        approvals; return how many tasks."""
 
 
 # -- pure steps --------------------------------------------------------------------------------------------------

@@ -29,14 +29,12 @@ class StepStore(Protocol):
     """Port: steps. They are written through `Changes`, under the fence of their attempt."""
 
     async def steps_of(self, task_id: str) -> list[Step]:
-        """A task's steps, in order."""
-        ...
+        """Return a task's steps, in order."""
 
     async def steps_before(self, task_id: str) -> list[Step]:
-        """The steps of the tasks that this one tries again, in order: of the first try, then of each that followed."""
-        ...
+        """Return the steps of the tasks that this one tries again, in order: of the first try, then of each later
+        one."""
 
     async def thread_steps(self, thread_id: str, without: str) -> list[Step]:
-        """The steps of a thread's turns in order, but not those of task `without` and its retries, nor those of turns
-        that were cancelled, unless another try went on with them."""
-        ...
+        """Return the steps of a thread's turns, in order; without those of the task `without` and its retries, and
+        without those of cancelled turns, unless another try went on with them."""

@@ -55,9 +55,8 @@ class UsageStore(Protocol):
     """Port: what ended tasks have cost."""
 
     async def spent(self, asked: Asked) -> list[Spent]:
-        """What the tasks have cost that ended in that time, added up by what is asked for, days in quarters of hours.
-        A task that is in no conversation has the session ''; one that told no model has the model ''."""
-        ...
+        """Return the cost of the tasks that ended in a period, summed by the parts of `asked`; days are quarters of
+        hours. A task outside a conversation has the session '', and one that named no model has the model ''."""
 
 
 COUNTS = ("tasks", "done", "failed", "cancelled", "untold", "unpriced")

@@ -70,16 +70,13 @@ State = TaskState | SessionState | DeskState
 
 
 class StateStore(Protocol):
-    """Port: whole moments of the store."""
+    """Port: the state at one moment."""
 
     async def state_of_task(self, task_id: str) -> TaskState | None:
-        """The task now, or None."""
-        ...
+        """Return the task now, or None."""
 
     async def state_of_session(self, key: str) -> SessionState | None:
-        """The conversation now, or None."""
-        ...
+        """Return the conversation now, or None."""
 
     async def state_of_desk(self) -> DeskState:
-        """Everything now."""
-        ...
+        """Return everything now."""

@@ -180,16 +180,13 @@ class WorktreeStore(Protocol):
     """Port: records of worktrees. They are written through `Changes`."""
 
     async def get_worktree(self, worktree_id: str) -> Worktree | None:
-        """The worktree, or None."""
-        ...
+        """Return the worktree, or None."""
 
     async def list_worktrees(self, which: WorktreeFilter) -> list[Worktree]:
-        """Newest first."""
-        ...
+        """Return worktrees, newest first."""
 
     async def prune_worktrees(self, before: int) -> int:
-        """Forget those that were removed before `before`. Returns how many."""
-        ...
+        """Delete the records of worktrees removed before `before`, and return how many."""
 
 
 # -- pure steps --------------------------------------------------------------------------------------------------

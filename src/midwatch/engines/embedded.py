@@ -1,4 +1,4 @@
-"""The embedded engine: claims as soon as a commit wakes it; processes of one home know each other by file locks."""
+"""The embedded engine: it claims when a commit wakes it; file locks show which processes of a home live."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("midwatch.engine")
 
 PAUSE_SECONDS = 0.5
 NEIGHBOUR_SECONDS = 0.5
-"""How long it is believed that there is, or is not, a server beside this process."""
+"""How long the answer is trusted whether there is a server beside this process."""
 LEAD_SECONDS = 1.0
 """How often a process that does not lead looks whether the lead is free."""
 
@@ -63,7 +63,7 @@ class EmbeddedEngine:
         self._seek_lead()
 
     def live(self, patience: float = OWNER_RETRY_SECONDS) -> None:
-        """Hold this process's life lock. To be called before anything is written under its name."""
+        """Take the lock that shows that this process lives. Call it before anything is written under its name."""
         if not self._life.acquire(patience):
             raise HomeUnusable(f"the lock {self._life.path} is held by another process.")
 
@@ -71,7 +71,7 @@ class EmbeddedEngine:
         self._taking = False
         self._bell.set()
         if self._loop is not None:
-            await self._loop  # a claim under way is finished, and what it took is started, never dropped
+            await self._loop  # a claim under way is finished, and the tasks it took are started, never dropped
             self._loop = None
 
     async def stop(self) -> None:
@@ -93,7 +93,7 @@ class EmbeddedEngine:
         self.wake()
 
     def leads(self) -> bool:
-        if self._instance.role == "up":  # there is one, and it must not wait for a neighbour that was suspended
+        if self._instance.role == "up":  # there is only one, and it must not wait for a suspended neighbour
             return True
         if self._up.taken():
             self._lead.release()
@@ -112,7 +112,7 @@ class EmbeddedEngine:
             self._lead_timer = self._clock.call_later(LEAD_SECONDS, self._seek_lead)
 
     async def _take(self) -> None:
-        """Claim whenever something may have become possible; sleep otherwise."""
+        """Claim whenever a task may have become claimable; sleep otherwise."""
         timer: Timer | None = None
         while self._taking:
             await self._bell.wait()
@@ -126,17 +126,17 @@ class EmbeddedEngine:
             try:
                 claims = await self._store.claim(await self._request(free), self._clock.now())
             except Exception as problem:
-                odd = None if isinstance(problem, StoreError) else problem
-                log.warning("no task could be taken: %s", problem, exc_info=odd)
+                bug = None if isinstance(problem, StoreError) else problem
+                log.warning("no task could be taken: %s", problem, exc_info=bug)
                 timer = self._clock.call_later(PAUSE_SECONDS, self._bell.set)
                 continue
             for claim in claims.taken:
                 self._worker.start(claim)
-            patience = (claims.next_due - self._clock.now()) / SECOND if claims.next_due is not None else None
+            pause = (claims.next_due - self._clock.now()) / SECOND if claims.next_due is not None else None
             if self._leave and not self._looked:  # the neighbour may have gone since it was seen
-                patience = min(patience or NEIGHBOUR_SECONDS, NEIGHBOUR_SECONDS)
-            if patience is not None:
-                timer = self._clock.call_later(min(max(0.0, patience), self._longest_nap), self._bell.set)
+                pause = min(pause or NEIGHBOUR_SECONDS, NEIGHBOUR_SECONDS)
+            if pause is not None:
+                timer = self._clock.call_later(min(max(0.0, pause), self._longest_nap), self._bell.set)
         if timer is not None:
             timer.cancel()
 
@@ -153,7 +153,7 @@ class EmbeddedEngine:
         )
 
     async def _served_elsewhere(self) -> frozenset[str]:
-        """Agents of a live server beside this process: their tasks are left to it."""
+        """Return the agents of a live server beside this process: their tasks are left to it."""
         if self._instance.role == "up":
             return frozenset()
         now = self._clock.monotonic()
@@ -162,11 +162,11 @@ class EmbeddedEngine:
             self._look_again = now + NEIGHBOUR_SECONDS
             self._leave = frozenset()
             if self._up.taken():
-                served = [i.agents for i in await self._store.list_instances() if i.role == "up"]
-                self._leave = frozenset(agent for agents in served for agent in agents)
+                servers = [instance for instance in await self._store.list_instances() if instance.role == "up"]
+                self._leave = frozenset(agent for server in servers for agent in server.agents)
         return self._leave
 
 
 def dead_owners(home: Home, owners: Iterable[str]) -> set[str]:
-    """Those of `owners` whose life lock nobody holds."""
+    """Return those of `owners` whose lock no process holds."""
     return {owner for owner in owners if not home.lock(owner).taken()}

@@ -1,4 +1,4 @@
-"""The heartbeat of a process on a shared database, sent from a thread of its own until the last agent has ended."""
+"""The heartbeat of a process on a shared database, sent from a thread until the last agent has ended."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ log = logging.getLogger("midwatch.engine")
 
 BEAT_SECONDS = 2.0
 SOUND_SECONDS = 2 * BEAT_SECONDS
-"""A process whose last beat is older than this takes no tasks; nor does one, for as long, that was taken for dead."""
+"""A process whose last heartbeat is older than this takes no tasks; nor does one for this long after it was taken for
+dead."""
 
 
 class Heartbeat:
-    """Beats, and tells the event loop what each beat found out."""
+    """Sends heartbeats, and tells the event loop what each of them found out."""
 
     def __init__(
         self,
@@ -45,15 +46,15 @@ class Heartbeat:
         self._bell = threading.Event()
         self._ended = False
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run, name="midwatch-heart", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="midwatch-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin. The process has just made itself known."""
+        """Begin. The process has just added itself to the store."""
         self._beaten_at = self._clock.monotonic()
         self._thread.start()
 
     async def stop(self) -> None:
-        """End, and leave the lead to others."""
+        """End, and leave the lead to other processes."""
         self._ended = True
         self._bell.set()
         if self._thread.is_alive():
@@ -64,27 +65,27 @@ class Heartbeat:
         self._pulse.close()
 
     def leads(self) -> bool:
-        """Whether the last beat found this process in the lead."""
+        """Return whether this process led at its last heartbeat."""
         return self._beat is not None and self._beat.leads
 
     def connected(self) -> bool:
-        """Whether the last beat reached the database."""
+        """Return whether the last heartbeat reached the database."""
         return self._beat is not None
 
     def sound(self) -> bool:
-        """Whether others certainly hold this process for alive, so that what it takes now is not taken from it."""
+        """Return whether all others certainly take this process for alive, so that it keeps the tasks it takes now."""
         now = self._clock.monotonic()
         return now - self._beaten_at < SOUND_SECONDS and now >= self._sound_from
 
     def dead(self, owners: Iterable[str]) -> set[str]:
-        """Those whose heartbeat was too old in a beat that began after they were first asked about; before that they
-        may be new. Who was cut off itself cannot tell, and says nobody."""
+        """Return those whose heartbeat was too old at a heartbeat of this process that began after the first question
+        about them; before that they may be new. A process that was cut off itself cannot know, and returns none."""
         asked, self._asked = self._asked, {}
         alive = self._beat.alive if self._beat is not None else frozenset()
         for owner in owners:
             self._asked[owner] = asked.get(owner, self._begun)
             if owner not in alive and owner not in asked:
-                self._bell.set()  # find out now
+                self._bell.set()  # send the next heartbeat now
         now, since = self._clock.monotonic(), self._connected_since
         if self._beat is None or since is None or now - since < DEAD_SECONDS or now - self._beaten_at > SOUND_SECONDS:
             return set()
@@ -102,11 +103,11 @@ class Heartbeat:
                 log.warning("no heartbeat: %s", problem)
                 beat = None
             with suppress(RuntimeError):  # the loop is gone
-                self._loop.call_soon_threadsafe(self._beaten, beat, owned, self._begun, began)
+                self._loop.call_soon_threadsafe(self._record, beat, owned, self._begun, began)
             self._bell.wait(BEAT_SECONDS)
 
-    def _beaten(self, beat: Beat | None, owned: set[Fence], number: int, began: float) -> None:
-        """`owned` is what ran here before the beat: what is not leased any more is somebody else's."""
+    def _record(self, beat: Beat | None, owned: set[Fence], number: int, began: float) -> None:
+        """Note a heartbeat. `owned` ran here before it: an attempt without a lease belongs to another process now."""
         before = self._beat
         self._beat, self._number = beat, number
         if beat is None:
@@ -118,19 +119,19 @@ class Heartbeat:
         if beat.leads and (before is None or not before.leads or before.alive - beat.alive):
             self._on_lead()
         if not beat.known and not self._ended:
-            log.warning("this process was taken for dead; it makes itself known again")
+            log.warning("this process was taken for dead; it adds itself to the store again")
             self._sound_from = self._clock.monotonic() + SOUND_SECONDS
-            asyncio.ensure_future(self._known_again()).add_done_callback(_heard_of)
+            asyncio.ensure_future(self._introduce_again()).add_done_callback(_log_failure)
         for fence in owned - beat.leases:
             run = self._worker.running.get(fence.task_id)
             if run is not None and run.task.attempt == fence.attempt and not run.ended.done():
                 run.interrupt("lost")
 
-    async def _known_again(self) -> None:
-        with suppress(StoreError, Conflict):  # the next beat tries again; or it is listed, and was only late
+    async def _introduce_again(self) -> None:
+        with suppress(StoreError, Conflict):  # the next heartbeat tries again; or it is still listed, and was only late
             await self._introduce()
 
 
-def _heard_of(done: asyncio.Future[None]) -> None:
+def _log_failure(done: asyncio.Future[None]) -> None:
     if not done.cancelled() and (problem := done.exception()):
-        log.error("this process could not make itself known", exc_info=problem)
+        log.error("this process could not add itself to the store", exc_info=problem)

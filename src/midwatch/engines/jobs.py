@@ -1,6 +1,6 @@
-"""The job queue: procrastinate, set up so that its jobs mean "look" and nothing else.
+"""The job queue: procrastinate, with jobs that only mean "look for tasks".
 
-Jobs are deferred in the store's own transactions, fetched only where there is room, and deleted when they are done.
+Jobs are deferred in the store's own transactions, fetched only where a slot is free, and deleted when they are done.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ CONNECTION = {
     "tcp_user_timeout": 10_000, "application_name": "midwatch jobs",
 }  # fmt: skip
 AWAY = (exceptions.ConnectorException, psycopg.Error)
-"""What the queue raises when its database is away."""
+"""The errors of the queue when its database cannot be reached."""
 
-for noisy in ("procrastinate", "psycopg", "psycopg.pool"):  # the engine says itself, in one line, when it is away
+for noisy in ("procrastinate", "psycopg", "psycopg.pool"):  # the engine itself logs one line when the queue is away
     if logging.getLogger(noisy).level in (logging.NOTSET, logging.WARNING):  # the driver sets its own to WARNING
         logging.getLogger(noisy).setLevel(logging.ERROR)
 
 
 def reason(problem: BaseException) -> str:
-    """What went wrong, in one line."""
+    """Return what went wrong, in one line."""
     return " ".join(str(problem.__cause__ or problem).split()) or type(problem).__name__
 
 
 def queue_of(agent: str) -> str:
-    """The queue whose jobs are about an agent's tasks."""
+    """Return the queue whose jobs are about an agent's tasks."""
     return f"agent.{agent}"
 
 
 class Unanswered(procrastinate.SyncPsycopgConnector):
-    """Sends a statement on the caller's connection and does not wait for the answer: nobody wants to know job ids."""
+    """Sends a statement on the caller's connection and does not wait for the answer: no caller needs job ids."""
 
     def execute_query_all_with_connection(self, connection: Any, query: Any, **arguments: Any) -> list[dict[str, Any]]:
-        rows = [one._replace(args=Jsonb(one.args)) for one in arguments["jobs"]]
+        rows = [job._replace(args=Jsonb(job.args)) for job in arguments["jobs"]]
         connection.execute(query, {"jobs": rows})
         return [{"id": -1} for _ in rows]
 
 
 class Hinter:
-    """Defers jobs on the store's own connection, in the transaction of what they tell of.
+    """Defers jobs on the store's own connection, in the transaction that makes the task claimable.
 
     The app here is never opened: an async one refuses the store's connection, and this one needs none of its own.
     """
@@ -73,14 +73,14 @@ class Hinter:
 
 
 def look_for(queue: str, when: int | None = None) -> jobs.Job:
-    """A job for those who listen to `queue`, now or at a time in microseconds."""
+    """Return a job for the processes that serve `queue`, for now or for a time in microseconds."""
     at = datetime.fromtimestamp(when / SECOND, UTC) if when is not None else None
     return jobs.Job(queue=queue, task_name=LOOK, lock=None, queueing_lock=None, scheduled_at=at)
 
 
 class Jobs(manager.JobManager):
-    """Gives the queue's worker only jobs there is room for. What it does beside fetching never fails, so that an error
-    of the database is heard of once; a job that cannot be finished is left to the leader."""
+    """Gives the queue's worker only jobs for which a slot is free. Only fetching fails, so that a database error is
+    reported once; a job that cannot be finished is left to the leader."""
 
     def __init__(self, connector: Any, room: Callable[[str], bool]) -> None:
         super().__init__(connector)
@@ -88,7 +88,7 @@ class Jobs(manager.JobManager):
         self._news = False
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> jobs.Job | None:
-        """Looks again when a job came while none was found; the worker would not until its next poll."""
+        """Fetch a job; again when one came meanwhile, since the worker would not look until its next poll."""
         while wanted := [queue for queue in queues or () if self._room(queue)]:
             self._news = False
             job = await super().fetch_job(wanted, worker_id)
@@ -99,13 +99,13 @@ class Jobs(manager.JobManager):
     async def listen_for_jobs(
         self, *, on_notification: manager.NotificationCallback, queues: Iterable[str] | None = None
     ) -> None:
-        async def noted(*, channel: str, notification: jobs.Notification) -> None:
+        async def note(*, channel: str, notification: jobs.Notification) -> None:
             self._news = True
             await on_notification(channel=channel, notification=notification)
 
         while True:
             with suppress(*AWAY):
-                await super().listen_for_jobs(on_notification=noted, queues=queues)
+                await super().listen_for_jobs(on_notification=note, queues=queues)
             await asyncio.sleep(LISTEN_AGAIN_SECONDS)
 
     async def finish_job(self, job: jobs.Job, status: jobs.Status, delete_job: bool) -> None:
@@ -121,7 +121,7 @@ class Jobs(manager.JobManager):
             await asyncio.wait_for(super().unregister_worker(worker_id), SIGN_OFF_SECONDS)
 
     async def list_jobs_to_abort_async(self, queue: str | None = None) -> Iterable[int]:
-        return ()  # nobody asks for that
+        return ()  # midwatch aborts no jobs
 
 
 async def _at_once(connection: Any) -> None:
@@ -129,12 +129,12 @@ async def _at_once(connection: Any) -> None:
 
 
 def _pool(check: object = None, **options: Any) -> psycopg_pool.AsyncConnectionPool[Any]:
-    """Without the question before each use whether the connection works: an error makes a new worker and pool."""
+    """Return a pool that does not test connections before each use: an error makes a new worker and a new pool."""
     return psycopg_pool.AsyncConnectionPool(**options)
 
 
 def queue_app(url: str) -> procrastinate.App:
-    """An app that is to be opened; it does everything at once and for good."""
+    """Return an app that is to be opened; each of its statements is committed at once."""
     connector = procrastinate.PsycopgConnector(
         pool_factory=_pool, conninfo=url, min_size=1, max_size=4, timeout=POOL_SECONDS, configure=_at_once,
         kwargs=CONNECTION,
@@ -144,7 +144,7 @@ def queue_app(url: str) -> procrastinate.App:
 
 @asynccontextmanager
 async def open_queue(app: procrastinate.App) -> AsyncIterator[procrastinate.App]:
-    """Open the app and always close it again. procrastinate leaves the pool open when opening it fails or is cancelled.
+    """Open the app and always close it again. procrastinate leaves the pool open when opening fails or is cancelled.
     The pool's tasks ignore cancellation while they connect, so the process would never end."""
     try:
         await app.open_async()
@@ -162,7 +162,7 @@ async def prepare(url: str) -> None:
             try:
                 await app.schema_manager.apply_schema_async()
             except exceptions.ConnectorException:
-                if not await app.check_connection_async():  # it was not another process that was faster
+                if not await app.check_connection_async():  # no other process was faster
                     raise
     except AWAY as problem:
         raise StoreUnavailable(f"the job queue cannot be used: {reason(problem)}. Check the user's rights.") from None

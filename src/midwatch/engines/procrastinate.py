@@ -1,8 +1,8 @@
-"""The procrastinate engine: jobs of a PostgreSQL queue tell processes to look for work.
+"""The procrastinate engine: jobs of a PostgreSQL queue tell processes to look for tasks.
 
-A job means "look" and carries nothing: whoever gets it claims by the ordinary order whatever it may run. So a job that
-is lost, doubled or late does no harm; who owns a task is decided by the store alone. Turns run in tasks of our own:
-when the queue's worker ends, as it does on any database error, they go on and a new one is started.
+A job means "look" and carries nothing: the process that gets it claims tasks in the ordinary order. So a job that is
+lost, doubled or late does no harm; the store alone decides which process owns a task. Turns run in asyncio tasks of
+their own: when the queue's worker ends, as it does on any database error, they go on and a new worker is started.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from midwatch.engines.heartbeat import Heartbeat
 from midwatch.engines.jobs import AWAY, LOOK, Jobs, look_for, open_queue, queue_app, queue_of, reason
 from midwatch.engines.jobs import Hinter as Hinter
 from midwatch.engines.jobs import prepare as prepare
-from midwatch.engines.queue_upkeep import CHORE_SECONDS, QueueUpkeep, SharedStore
+from midwatch.engines.queue_upkeep import UPKEEP_SECONDS, QueueUpkeep, SharedStore
 from midwatch.running.outcome import RELEASED
 from midwatch.running.worker import Worker
 
@@ -39,7 +39,7 @@ STEADY_SECONDS = 10.0
 STOP_SECONDS = 5.0
 
 Slot = asyncio.Future[None]
-"""Done when a turn has given its slot back."""
+"""Done when a turn has freed its slot."""
 
 
 class ProcrastinateEngine:
@@ -64,10 +64,10 @@ class ProcrastinateEngine:
         self._app.task(name=LOOK, pass_context=True)(self._handle)
         self._queue_upkeep = QueueUpkeep(store, url, clock, self.leads)
         self._taking = False
-        self._wishes: list[asyncio.Future[Slot | None]] = []
+        self._waiting: list[asyncio.Future[Slot | None]] = []
         self._looking = 0
         self._claiming: asyncio.Task[None] | None = None
-        self._unsure = False
+        self._claim_lost = False
         self._live_news = False
         self._live_look: asyncio.Task[None] | None = None
         self._looks: set[asyncio.Task[None]] = set()
@@ -79,8 +79,8 @@ class ProcrastinateEngine:
         await self._store.add_instance(self._instance)
         self._taking = True
         self._heartbeat.start()
-        self._loops = [asyncio.create_task(self._queue_upkeep.run()), asyncio.create_task(self._mind_later_work())]
-        if self._instance.role != "run":  # which takes only what it submits, and must not take others' jobs
+        self._loops = [asyncio.create_task(self._queue_upkeep.run()), asyncio.create_task(self._wake_regularly())]
+        if self._instance.role != "run":  # it takes only its own tasks, and must not take other processes' jobs
             self._loops.append(asyncio.create_task(self._listen_to_jobs()))
 
     async def stop_taking(self) -> None:
@@ -91,7 +91,7 @@ class ProcrastinateEngine:
             await asyncio.wait(self._loops, timeout=STOP_SECONDS)
         for look in self._looks:
             look.cancel()
-        if self._claiming is not None:  # a claim under way is finished, and what it took is started, never dropped
+        if self._claiming is not None:  # it is finished, and the tasks it took are started, never dropped
             await asyncio.wait({self._claiming})
 
     async def stop(self) -> None:
@@ -101,9 +101,9 @@ class ProcrastinateEngine:
                 await self._store.remove_instances([self._instance.id])
 
     def wake(self) -> None:
-        """Jobs wake it, except for a process that runs only its own tasks, and for the tasks of sessions whose
-        conversation is open here: whoever gets the job for one may not take it."""
-        if self._instance.role == "run" and not self._wishes:
+        """Look for tasks that no job announces to this process: those of a process that runs only its own, and those of
+        sessions whose conversation is open here, which the process that gets their job may not take."""
+        if self._instance.role == "run" and not self._waiting:
             self._start_look()
         elif self._worker.conversations.any:
             self._live_news = True
@@ -111,7 +111,7 @@ class ProcrastinateEngine:
                 self._live_look = asyncio.create_task(self._look_for_live_work())
 
     def offer(self, instance: Instance) -> None:
-        """The queue's worker is started again, for the queues there are now; that is when it looks around, too."""
+        """Start the queue's worker again, for the queues of the new agents; then it also looks for their tasks."""
         self._instance = instance
         if self._listening is not None and not self._listening.expired():
             self._listening.reschedule(0)
@@ -131,22 +131,22 @@ class ProcrastinateEngine:
                     self._start_look()
         self._live_look = None
 
-    async def _mind_later_work(self) -> None:
-        """No job wakes this process for a task of an open conversation whose time comes later."""
+    async def _wake_regularly(self) -> None:
+        """Wake from time to time: no job announces a task of an open conversation whose time comes later."""
         while True:
-            await asyncio.sleep(CHORE_SECONDS)
+            await asyncio.sleep(UPKEEP_SECONDS)
             self.wake()
 
     # -- looking for work ----------------------------------------------------------------------------------------
 
     def _room(self, queue: str) -> bool:
-        """Whether a task of this queue's agent could start here now, besides those that are looked for already."""
+        """Return whether a task of this queue's agent could start here now, besides those it already looks for."""
         free = self._worker.slots.free()
         by_agent = {queue_of(agent): room for agent, room in self._worker.slots.free_by_agent().items()}
         return self._taking and self._heartbeat.sound() and min(free, by_agent.get(queue, 0)) > self._looking
 
     async def _handle(self, context: procrastinate.JobContext) -> None:
-        """A job: look, unless the room it was fetched for is gone; then leave it to others."""
+        """Handle a job: look, unless its slot is taken meanwhile; then leave it to other processes."""
         if self._room(context.job.queue):
             await asyncio.shield(self._start_look())
         elif self._taking:
@@ -161,20 +161,20 @@ class ProcrastinateEngine:
         return look
 
     def _look_around(self) -> None:
-        """As after a job for every free slot: jobs may have been lost, or fetched by others before this one came."""
+        """Look once for every free slot: jobs may have been lost, or fetched by others before this process came."""
         for _ in range(self._worker.slots.free() - self._looking):
             self._start_look()
 
     async def _look(self) -> None:
-        """Take a task, wait until its slot is free again, and so on until there is nothing to take."""
+        """Take a task, wait until its slot is free again, and so on until no task can be taken."""
         while self._taking:
-            wish: asyncio.Future[Slot | None] = asyncio.get_running_loop().create_future()
-            self._wishes.append(wish)
+            place: asyncio.Future[Slot | None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(place)
             self._looking += 1
             if self._claiming is None:
                 self._claiming = asyncio.create_task(self._claim_all())
             try:
-                slot = await wish
+                slot = await place
             finally:
                 self._looking -= 1
             if slot is None:
@@ -182,14 +182,14 @@ class ProcrastinateEngine:
             await asyncio.shield(slot)
 
     async def _claim_all(self) -> None:
-        """Claim for everybody who looks, one claim at a time: they would only wait for each other in the database."""
+        """Claim for all who look, one claim at a time: in the database claims would only wait for each other."""
         try:
-            while self._wishes:
-                wishes, self._wishes = self._wishes, []
-                slots = iter(await self._claim(len(wishes)) if self._taking and self._heartbeat.sound() else ())
-                for wish in wishes:
-                    if not wish.done():
-                        wish.set_result(next(slots, None))
+            while self._waiting:
+                waiting, self._waiting = self._waiting, []
+                slots = iter(await self._claim(len(waiting)) if self._taking and self._heartbeat.sound() else ())
+                for place in waiting:
+                    if not place.done():
+                        place.set_result(next(slots, None))
         finally:
             self._claiming = None
 
@@ -205,31 +205,31 @@ class ProcrastinateEngine:
             shares=self._worker.slots.shares(free),
         )
         try:
-            if self._unsure:
-                await self._give_back()
+            if self._claim_lost:
+                await self._release_unstarted()
             claims = await self._store.claim(request, self._clock.now())
         except StoreError as problem:
             log.warning("no task could be taken: %s", problem)
-            self._unsure = True
+            self._claim_lost = True
             asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._start_look)
             return []
         return [self._worker.start(claim) for claim in claims.taken]
 
-    async def _give_back(self) -> None:
-        """A claim whose answer was lost may have taken tasks that nobody has begun."""
+    async def _release_unstarted(self) -> None:
+        """Release tasks that were taken by a claim whose answer was lost, and that nobody has begun."""
         for task in await self._store.running_tasks(self._instance.id):
             run = self._worker.running.get(task.id)
             if run is None or run.task.attempt != task.attempt:
                 with suppress(Conflict):
                     step = _release(task, self._clock.now())
                     await self._store.apply(await self._worker.endings.end_attempt(task, step))
-        self._unsure = False
+        self._claim_lost = False
 
     async def _listen_to_jobs(self) -> None:
         """Run the queue's worker, again and again: any database error ends it."""
         failures = 0
         while self._taking:
-            while not self._heartbeat.connected():  # noqa: ASYNC110 - it is found out in another thread, every two seconds
+            while not self._heartbeat.connected():  # noqa: ASYNC110 - another thread finds it out, every two seconds
                 await asyncio.sleep(0.05)
             began, why = self._clock.monotonic(), "its worker ended"
             self._look_around()
@@ -246,15 +246,16 @@ class ProcrastinateEngine:
                     )
             except Exception as problem:
                 why = reason(problem)
-            others = self._listening is not None and self._listening.expired()
+            offered = self._listening is not None and self._listening.expired()
             self._listening = None
-            if self._taking and not others:
+            if self._taking and not offered:
                 failures = 1 if self._clock.monotonic() - began > STEADY_SECONDS else failures + 1
                 log.warning("the job queue is away: %s", why)
                 await asyncio.sleep(BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1])
 
 
 def _release(task: Task, now: int) -> TaskStep:
+    """Return the step that gives a task back which nobody has begun, or ends it when it was cancelled."""
     if task.stop_requested == "cancel":
         return TaskStep(*end(task, now, outcome="cancelled"))
     interrupted = event(TaskInterrupted(reason="unstarted"), now, **meta(task))

@@ -1,4 +1,4 @@
-"""What the leader sees to on a shared database: no task waits without a job, and the job queue stays quick."""
+"""Upkeep of the job queue by the leader: no task waits without a job, and the queue stays quick."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from midwatch.engines.jobs import AWAY, look_for, open_queue, queue_app, queue_o
 
 log = logging.getLogger("midwatch.engine")
 
-CHORE_SECONDS = 5.0
+UPKEEP_SECONDS = 5.0
 STATISTICS_SECONDS = 60.0
 STALLED_SECONDS = 30.0
 SPARE_JOBS = 32
@@ -26,27 +26,23 @@ JOB_TABLES = ("procrastinate_jobs", "procrastinate_events")
 
 
 class SharedStore(Store, Protocol):
-    """What the cluster needs of a store beyond the port."""
+    """Port: a store that many processes share."""
 
     async def living(self) -> list[Instance]:
-        """The processes that live now."""
-        ...
+        """Return the processes that live now."""
 
     async def due_by_agent(self, now: int) -> dict[str, int]:
-        """How many tasks of each agent wait to be taken now."""
-        ...
+        """Count the tasks of each agent that wait to be taken now."""
 
     async def drop_jobs(self, queue: str, keep: int) -> int:
-        """Delete the oldest due jobs of a queue but for so many; how many went."""
-        ...
+        """Delete the oldest due jobs of a queue except `keep` of them, and return how many."""
 
     async def refresh_statistics(self, tables: Iterable[str]) -> None:
-        """Keep what the planner knows of these tables fresh."""
-        ...
+        """Refresh the planner's statistics of busy tables; old ones make fetching a job slow."""
 
 
 class QueueUpkeep:
-    """Done every few seconds by whoever leads."""
+    """Runs every few seconds in the process that leads."""
 
     def __init__(self, store: SharedStore, url: str, clock: Clock, leads: Callable[[], bool]) -> None:
         self._store = store
@@ -56,31 +52,31 @@ class QueueUpkeep:
         self._statistics_at = 0.0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
-            await asyncio.sleep(CHORE_SECONDS)
+            await asyncio.sleep(UPKEEP_SECONDS)
             if self._leads():
                 try:
-                    await self.do()
+                    await self.run_once()
                 except (MidwatchError, *AWAY) as problem:
-                    log.warning("the leader's chores have to wait: %s", reason(problem))
+                    log.warning("the upkeep of the job queue has to wait: %s", reason(problem))
 
-    async def do(self) -> None:
-        """Once."""
+    async def run_once(self) -> None:
+        """Replace lost jobs, drop needless and stalled ones, refresh statistics."""
         async with open_queue(queue_app(self._url)) as app:
             await self._defer_again(app)
-            for left in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=STALLED_SECONDS):
-                await app.job_manager.finish_job(left, jobs.Status.FAILED, delete_job=True)
+            for job in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=STALLED_SECONDS):
+                await app.job_manager.finish_job(job, jobs.Status.FAILED, delete_job=True)
         if self._clock.monotonic() >= self._statistics_at:
             self._statistics_at = self._clock.monotonic() + STATISTICS_SECONDS
             await self._store.refresh_statistics(JOB_TABLES)
 
     async def _defer_again(self, app: procrastinate.App) -> None:
-        """At least one job for every agent that has work: some may have been lost with the process that had them. And
-        not many more than there is work: a process that goes on from task to task leaves the jobs of the later ones."""
+        """Keep at least one job for every agent that has work: some may have been lost with their process. Keep not
+        many more than there is work: a process that goes on from task to task leaves the jobs of the later ones."""
         due = await self._store.due_by_agent(self._clock.now())
         waiting = {queue["name"]: queue["todo"] for queue in await app.job_manager.list_queues_async()}
-        served = {agent for one in await self._store.living() for agent in one.agents}
+        served = {agent for instance in await self._store.living() for agent in instance.agents}
         for agent in served:
             queue, count = queue_of(agent), due.get(agent, 0)
             if waiting.get(queue, 0) > count + SPARE_JOBS:

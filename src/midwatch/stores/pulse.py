@@ -1,6 +1,6 @@
-"""The pulse of a process on PostgreSQL: heartbeat, leases and leadership, all by the database's clock.
+"""Heartbeat, leases and leadership of a process on PostgreSQL, all by the database's clock.
 
-It has a connection of its own, so that neither a busy event loop nor a busy pool makes a living process look dead.
+They use a connection of their own, so that a busy event loop or pool does not make a living process look dead.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import psycopg
 
 from midwatch.domain.changes import Fence
 from midwatch.domain.instance import DEAD_SECONDS, Beat
-from midwatch.stores.postgres import ALIVE, OURS, Connection, connect, explain
+from midwatch.stores.postgres import OURS, Connection, connect, explain
 
 BEAT = """
 UPDATE instances SET heartbeat = clock_timestamp()
@@ -25,14 +25,15 @@ UPDATE leader SET instance = %(id)s, renewed = clock_timestamp()
 WHERE instance = %(id)s OR instance IS NULL OR renewed < clock_timestamp() - make_interval(secs => %(dead)s)
 RETURNING instance
 """
+ALIVE = "SELECT id FROM instances WHERE heartbeat > clock_timestamp() - make_interval(secs => %(dead)s)"
 LEASES = "SELECT id, attempt FROM tasks WHERE status = 'running' AND lease_owner = %(id)s"
 FREE = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = %(ours)s AND state = 'active'
   AND wait_event = 'ClientRead' AND xact_start < clock_timestamp() - make_interval(secs => %(stopped)s)
 """
-"""A process that was stopped between two statements may hold locks that everybody needs. Its transaction is ended; the
-server does that itself only where it has been asked for answers."""
+"""Ends the transaction of a process that was stopped between two statements: it may hold locks that all others need.
+The server itself ends it only after it was asked for answers."""
 STOPPED_SECONDS = 2.0
 
 
@@ -48,9 +49,9 @@ class PostgresPulse:
         me = {"id": self._id, "dead": DEAD_SECONDS, "ours": OURS, "stopped": STOPPED_SECONDS}
         with self._connected() as connection:
             connection.execute(FREE, me)
-            beaten, led, owned, living = (connection.execute(said, me) for said in (BEAT, LEAD, LEASES, ALIVE))
+            beaten, led, owned, living = (connection.execute(query, me) for query in (BEAT, LEAD, LEASES, ALIVE))
             return Beat(
-                known=beaten.fetchone() == (True,),  # others may be about to forget one that is late
+                known=beaten.fetchone() == (True,),  # other processes may be about to take a late one for dead
                 leases=frozenset(Fence(*row) for row in owned.fetchall()),
                 leads=led.fetchone() is not None,
                 alive=frozenset(row[0] for row in living.fetchall()),
@@ -70,7 +71,7 @@ class PostgresPulse:
         try:
             if self._connection is None:
                 self._connection = connect(self._url)
-                self._connection.execute("SET synchronous_commit = off")  # a beat has no time to wait for the disk
+                self._connection.execute("SET synchronous_commit = off")  # a heartbeat has no time to wait for the disk
             yield self._connection
         except psycopg.Error as problem:
             self.close()

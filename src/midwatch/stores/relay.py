@@ -1,7 +1,7 @@
-"""The relay on PostgreSQL: LISTEN and NOTIFY on a connection of its own, in a thread of its own.
+"""The relay on PostgreSQL: LISTEN and NOTIFY on one connection, in one thread.
 
 A notification holds less than 8 kB, so a message is cut into numbered chunks. PostgreSQL delivers in order and loses
-nothing while the connection lasts; a chunk that does not continue what came before it means that something was lost.
+nothing while the connection lasts; a chunk that does not continue the one before it means that something was lost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHANNEL = "midwatch.relay"
 OURS = "midwatch relay"
 OPTIONS = {
     **CONNECTION_OPTIONS,
-    # A notification is not worth waiting for the disk, least of all while it keeps others from committing theirs.
+    # A notification need not wait for the disk, least of all while it keeps other connections from committing theirs.
     "options": "-c synchronous_commit=off",
     "connect_timeout": 2,
     "application_name": OURS,
@@ -43,8 +43,8 @@ MOST_WAITING = 1000
 MOST_SENDERS = 1000
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 10.0
 DESK = "SELECT oid FROM pg_namespace WHERE nspname = current_schema()"
-"""A database may hold several desks, each in a schema of its own, that must not hear each other."""
-NOTIFY = "SELECT pg_notify(channel, chunk) FROM unnest(%s::text[], %s::text[]) AS said (channel, chunk)"
+"""A database may hold several desks, each in its own schema, that must not receive each other's messages."""
+NOTIFY = "SELECT pg_notify(channel, chunk) FROM unnest(%s::text[], %s::text[]) AS notes (channel, chunk)"
 
 
 class Chunk(NamedTuple):
@@ -58,18 +58,18 @@ class Chunk(NamedTuple):
     text: str
 
     def line(self) -> str:
-        """As it is sent."""
+        """Return the chunk as it is sent."""
         return " ".join(map(str, self))
 
     @classmethod
     def read(cls, line: str) -> Chunk:
-        """As it was sent; ValueError when it is none."""
+        """Return the chunk of a line; ValueError when it is none."""
         sender, run, number, part, parts, text = line.split(" ", 5)
         return cls(sender, run, int(number), int(part), int(parts), text)
 
 
 def cut(sender: str, run: str, number: int, body: str) -> Iterator[Chunk]:
-    """A message as chunks that are short enough. Its text is ASCII, so that it can be cut anywhere."""
+    """Return a message as chunks that are short enough. Its text is ASCII, so that it can be cut anywhere."""
     room = LONGEST_CHUNK - len(Chunk(sender, run, number, MOST_PARTS, MOST_PARTS, "").line())
     parts = max(1, -(-len(body) // room))
     for part in range(parts):
@@ -85,10 +85,10 @@ class Assembly:
         self._parts: list[str] = []
 
     def add(self, chunk: Chunk) -> tuple[str | None, bool]:
-        """The message this chunk completes, if it does, and whether something before it, or it itself, is lost."""
+        """Return the message that this chunk completes, or None; and whether a chunk before it, or itself, is lost."""
         lost = False
         if chunk.run != self._run:
-            lost = self._run is not None  # its sender was cut off, and what it sent then is lost
+            lost = self._run is not None  # its sender was cut off, and its messages of that time are lost
             self._run, self._number, self._parts = chunk.run, chunk.number - 1, []
         elif not self._parts and chunk.number == self._number:
             return None, False  # the rest of a message that is lost already
@@ -162,10 +162,10 @@ class PostgresRelay:
     async def sent(self) -> None:
         if self._thread is None or self._cut_off or self._closed.is_set():
             return
-        left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._outbox.append(left)
+        flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._outbox.append(flushed)
         self._ring()
-        await left
+        await flushed
 
     async def close(self) -> None:
         self._closed.set()
@@ -183,18 +183,18 @@ class PostgresRelay:
     # -- in the thread -------------------------------------------------------------------------------------------
 
     def _live(self) -> None:
-        pause, told = PAUSE_SECONDS, False
+        pause, warned = PAUSE_SECONDS, False
         while not self._closed.is_set():
             try:
                 with psycopg.connect(self._url, autocommit=True, **OPTIONS) as connection:
                     self._begin(connection)
-                    pause, told = PAUSE_SECONDS, False
+                    pause, warned = PAUSE_SECONDS, False
                     self._converse(connection)
             except Exception as problem:
-                if not told and not self._closed.is_set():
+                if not warned and not self._closed.is_set():
                     why = explain(problem, self._url) if isinstance(problem, psycopg.Error) else repr(problem)
                     log.warning("live events do not cross processes for now: %s", why)
-                told = True
+                warned = True
             self._cut_off = True
             self._drop()
             self._closed.wait(pause)
@@ -209,15 +209,15 @@ class PostgresRelay:
         self._numbers.clear()
         self._assemblies.clear()
         self._cut_off = False
-        self._tell(self._connected)
+        self._tell(_call, self._on_connect)
 
     def _converse(self, connection: Connection) -> None:
         with selectors.DefaultSelector() as ready:
             for file in (connection.fileno(), self._bell):
                 ready.register(file, selectors.EVENT_READ)
             while True:
-                for heard in connection.notifies(timeout=0):
-                    self._take(heard)
+                for notify in connection.notifies(timeout=0):
+                    self._take(notify)
                 if self._outbox:
                     self._send_some(connection)
                 elif self._closed.is_set():
@@ -228,21 +228,21 @@ class PostgresRelay:
                         os.read(self._bell, 4096)
 
     def _send_some(self, connection: Connection) -> None:
-        said: list[tuple[str, str]] = []
-        left: list[asyncio.Future[None]] = []
+        notes: list[tuple[str, str]] = []
+        flushed: list[asyncio.Future[None]] = []
         try:
-            while self._outbox and len(said) < MOST_AT_ONCE:
+            while self._outbox and len(notes) < MOST_AT_ONCE:
                 letter = self._outbox.popleft()
                 if isinstance(letter, _Letter):
-                    said += self._chunks(letter)
+                    notes += self._chunks(letter)
                 else:
-                    left.append(letter)
-            if said:
-                channels, chunks = zip(*said, strict=True)
+                    flushed.append(letter)
+            if notes:
+                channels, chunks = zip(*notes, strict=True)
                 connection.execute(NOTIFY, (list(channels), list(chunks)))
         finally:
-            if left:
-                self._tell(_resolve, left)
+            if flushed:
+                self._tell(_resolve, flushed)
 
     def _chunks(self, letter: _Letter) -> list[tuple[str, str]]:
         try:
@@ -250,41 +250,41 @@ class PostgresRelay:
         except (TypeError, ValueError) as problem:
             log.error("a message about %s cannot be sent: %s", letter.topic, problem)
             return []
-        made = list(cut(self.id, self._run, self._numbers[letter.to] + 1, body))
-        if len(made) > MOST_PARTS:
+        chunks = list(cut(self.id, self._run, self._numbers[letter.to] + 1, body))
+        if len(chunks) > MOST_PARTS:
             log.error("a message about %s cannot be sent: it has %d bytes", letter.topic, len(body))
             return []
         self._numbers[letter.to] += 1
-        return [(self._channel(letter.to), chunk.line()) for chunk in made]
+        return [(self._channel(letter.to), chunk.line()) for chunk in chunks]
 
     def _channel(self, name: str) -> str:
         return f"{CHANNEL}.{self._desk}.{name}"
 
-    def _take(self, heard: psycopg.Notify) -> None:
+    def _take(self, notify: psycopg.Notify) -> None:
         try:
-            chunk = Chunk.read(heard.payload)
+            chunk = Chunk.read(notify.payload)
             if chunk.sender == self.id:
                 return
-            name = heard.channel, chunk.sender
+            name = notify.channel, chunk.sender
             if name not in self._assemblies and len(self._assemblies) >= MOST_SENDERS:
                 del self._assemblies[next(iter(self._assemblies))]
             whole, lost = self._assemblies.setdefault(name, Assembly()).add(chunk)
             if lost:
-                self._tell(self._lost, chunk.sender)
+                self._tell(_call, self._on_loss, chunk.sender)
             if whole is not None:
-                self._tell(self._arrived, chunk.sender, *json.loads(whole))
+                self._tell(self._deliver, chunk.sender, *json.loads(whole))
         except (ValueError, TypeError) as problem:
             log.warning("a message that makes no sense was left out: %s", problem)
 
     def _drop(self) -> None:
-        """What could not be sent is lost; nobody waits for it any more."""
-        left: list[asyncio.Future[None]] = []
+        """Drop all messages that were not sent, and let nobody wait for them."""
+        flushed: list[asyncio.Future[None]] = []
         with suppress(IndexError):
             while True:
                 letter = self._outbox.popleft()
                 if not isinstance(letter, _Letter):
-                    left.append(letter)
-        self._tell(_resolve, left)
+                    flushed.append(letter)
+        self._tell(_resolve, flushed)
 
     def _tell(self, listener: Callable[..., None], *args: Any) -> None:
         with suppress(RuntimeError):  # the loop is gone
@@ -293,15 +293,7 @@ class PostgresRelay:
 
     # -- on the loop ---------------------------------------------------------------------------------------------
 
-    def _connected(self) -> None:
-        for listener in self._on_connect:
-            listener()
-
-    def _lost(self, sender: str) -> None:
-        for listener in self._on_loss:
-            listener(sender)
-
-    def _arrived(self, sender: str, topic: str, data: Any) -> None:
+    def _deliver(self, sender: str, topic: str, data: Any) -> None:
         listener = self._on_message.get(topic)
         if listener is not None and not self._closed.is_set():
             try:
@@ -310,7 +302,12 @@ class PostgresRelay:
                 log.warning("a message about %s from %s was left out: %r", topic, sender, problem)
 
 
-def _resolve(left: list[asyncio.Future[None]]) -> None:
-    for future in left:
+def _call(listeners: list[Callable[..., None]], *args: Any) -> None:
+    for listener in listeners:
+        listener(*args)
+
+
+def _resolve(flushed: list[asyncio.Future[None]]) -> None:
+    for future in flushed:
         if not future.done():
             future.set_result(None)

@@ -1,102 +1,34 @@
-"""The statements: read once from `queries/*.sql`, and the inserts and guarded updates built from the records.
+"""SQL statements: those of `queries/*.sql`, and the inserts and guarded updates built from the records.
 
 A query file holds named statements: a comment line `-- name: purpose` and the statement below it. Parameters are
 written `:name`; `{task}` and the like stand for the columns of that record, `{list:x}` for the rows of a JSON list,
-`{number:x.y}` and `{text:x.y}` for what is called y in the JSON object of column x.
+`{number:x.y}` and `{text:x.y}` for the member y of the JSON object in column x, `{by:x}` for the index x.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Any, NamedTuple
 
-import orjson
-
-from midwatch.base.errors import InvalidInput
-from midwatch.domain.approval import Approval
-from midwatch.domain.automation import Automation
-from midwatch.domain.channel import Delivery
+from midwatch.base.errors import SchemaTooNew
 from midwatch.domain.event import Event
-from midwatch.domain.goal import Goal
-from midwatch.domain.handoff import Handoff
-from midwatch.domain.identity import Token
-from midwatch.domain.instance import Instance
-from midwatch.domain.rule import Rule
-from midwatch.domain.session import Message, Session
-from midwatch.domain.steering import Steer
-from midwatch.domain.task import Task
-from midwatch.domain.turn_steps import Step
-from midwatch.domain.worktree import Worktree
+from midwatch.stores.rows import COLUMNS, RECORDS
 
-NOUNS = (
-    "task", "event", "session", "channel", "approval", "token", "engine", "automation", "goal", "alert", "worktree",
-    "rule", "step", "steer", "handoff",
-)  # fmt: skip
-TABLES = {
-    "task": "tasks",
-    "approval": "approvals",
-    "rule": "rules",
-    "delivery": "deliveries",
-    "session": "sessions",
-    "token": "tokens",
-    "automation": "automations",
-    "goal": "goals",
-    "instance": "instances",
-    "worktree": "worktrees",
-    "step": "steps",
-    "steer": "steers",
-    "handoff": "handoffs",
-}
-JSON_COLUMNS = frozenset(
-    {"progress", "budget", "usage", "trace", "worktree", "choices", "agents", "terms", "schedule", "tags"}
-    | {"paths", "always", "approvals", "data", "request", "context", "chain", "refusals", "tries", "late"}
-)
-
-EVENT_COLUMNS = Event._fields
-DEEPEST = 50
-TASK_JSON = 5
-"""The last fields of a task are JSON."""
-
-
-def columns(record: type) -> tuple[str, ...]:
-    """The stored fields of a record, in order."""
-    if issubclass(record, tuple):
-        return tuple(record._fields)  # type: ignore[attr-defined]  # a NamedTuple
-    return tuple(f.name for f in fields(record))  # type: ignore[arg-type]  # a dataclass
-
-
-RECORDS: Mapping[str, tuple[str, ...]] = {
-    "task": columns(Task),
-    "session": columns(Session),
-    "message": columns(Message),
-    "delivery": columns(Delivery),
-    "approval": columns(Approval),
-    "rule": columns(Rule),
-    "token": columns(Token),
-    "automation": columns(Automation),
-    "goal": columns(Goal),
-    "instance": columns(Instance),
-    "worktree": columns(Worktree),
-    "step": columns(Step),
-    "steer": columns(Steer),
-    "handoff": columns(Handoff),
-}
-
+COLUMNS_OF = {noun: COLUMNS[record] for noun, record in RECORDS.items()}
+TABLES = {noun: f"{noun}s" for noun in RECORDS} | {"delivery": "deliveries"}
 
 NOT_LIVE_ELSEWHERE = """NOT EXISTS (
     SELECT 1 FROM sessions JOIN instances ON instances.id = sessions.live_owner
     WHERE sessions.key = tasks.session_key AND sessions.live_owner <> :owner
   )"""
-"""Whether the claiming process may take a task: its session's conversation is not open in another one that lives."""
+"""Whether no other living process has the conversation of the task's session open."""
 
 DIRECTORY_FREE = """(dir_key IS NULL OR dir_key NOT IN (
     SELECT busy.dir_key FROM tasks busy WHERE busy.status = 'running' AND busy.dir_key IS NOT NULL
   ))"""
-"""Whether nobody has the directory for itself that a task would. Those that are taken are looked for once."""
+"""Whether no running task has the task's directory for itself. The subquery runs once, not for each task."""
 
 
 EVENT_FILTER = """(CAST(:any_kind AS BOOLEAN) OR kind IN {list:kinds} OR EXISTS (
@@ -106,159 +38,101 @@ EVENT_FILTER = """(CAST(:any_kind AS BOOLEAN) OR kind IN {list:kinds} OR EXISTS 
   AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
   AND (CAST(:agent_id AS TEXT) IS NULL OR agent_id = :agent_id)
   AND (CAST(:actor AS TEXT) IS NULL OR actor = :actor)"""
-"""What an `EventFilter` asks for, but for the task."""
+"""The condition of an `EventFilter`, without its task."""
 
 
-def _substitutions() -> dict[str, str]:
-    made = {"event": ", ".join(EVENT_COLUMNS)}
-    made["event_marks"] = ", ".join("?" for _ in EVENT_COLUMNS)
-    for name, cols in RECORDS.items():
-        made[name] = ", ".join(cols)
-        made[f"{name}_params"] = ", ".join(f":{col}" for col in cols)
-    made["event_filter"] = EVENT_FILTER
-    made["not_live_elsewhere"] = NOT_LIVE_ELSEWHERE
-    made["directory_free"] = DIRECTORY_FREE
-    return made
+SESSION_ACTIVITY = """
+  (SELECT id FROM tasks WHERE gate_key = sessions.gate_key AND status = 'running' AND session_key = sessions.key),
+  (SELECT wait FROM tasks WHERE gate_key = sessions.gate_key AND status = 'running' AND session_key = sessions.key),
+  (SELECT count(*) FROM tasks
+    WHERE session_key = sessions.key AND status = 'pending' AND substr(session_key, 1, 3) <> 'bg:')"""
+"""The task that runs in a session, what that waits for, and how many tasks wait."""
+
+SUBSTITUTIONS = {
+    "event": ", ".join(Event._fields),
+    "event_marks": ", ".join("?" for _ in Event._fields),
+    "event_filter": EVENT_FILTER,
+    "not_live_elsewhere": NOT_LIVE_ELSEWHERE,
+    "directory_free": DIRECTORY_FREE,
+    "session_activity": SESSION_ACTIVITY,
+    **{noun: ", ".join(names) for noun, names in COLUMNS_OF.items()},
+    **{f"{noun}_params": ", ".join(f":{name}" for name in names) for noun, names in COLUMNS_OF.items()},
+}
 
 
-SUBSTITUTIONS = _substitutions()
+Dialect = Mapping[str, str]
+"""Where databases differ: what stands for `{list:x}`, `{by:x}`, `{number:x.y}` and `{text:x.y}`."""
 
-
-class Dialect(NamedTuple):
-    """Where databases differ: how a JSON list of texts becomes rows, how an index is insisted on, and what stands in a
-    JSON object, as a number if it is one, or as a text."""
-
-    rows_of: str
-    by_index: str
-    number: str
-    text: str
-
-
-SQLITE = Dialect(
-    "(SELECT value FROM json_each(:{}))",
-    "INDEXED BY {}",
-    "CASE WHEN json_type({0}, '$.{1}') IN ('integer', 'real') THEN CAST(json_extract({0}, '$.{1}') AS REAL) END",
-    "CASE WHEN json_type({0}, '$.{1}') = 'text' THEN json_extract({0}, '$.{1}') END",
-)
-POSTGRES = Dialect(
-    "(SELECT value FROM jsonb_array_elements_text(CAST(:{} AS jsonb)))",
-    "",
+SQLITE: Dialect = {
+    "list": "(SELECT value FROM json_each(:{}))",
+    "by": "INDEXED BY {}",
+    "number": "CASE WHEN json_type({0}, '$.{1}') IN ('integer', 'real') "
+    "THEN CAST(json_extract({0}, '$.{1}') AS REAL) END",
+    "text": "CASE WHEN json_type({0}, '$.{1}') = 'text' THEN json_extract({0}, '$.{1}') END",
+}
+POSTGRES: Dialect = {
+    "list": "(SELECT value FROM jsonb_array_elements_text(CAST(:{} AS jsonb)))",
+    "by": "",
     # its texts cannot hold a NUL, which JSON can
-    "CASE WHEN position('\\u0000' IN {0}) = 0 AND json_typeof(CAST({0} AS json) -> '{1}') = 'number' "
+    "number": "CASE WHEN position('\\u0000' IN {0}) = 0 AND json_typeof(CAST({0} AS json) -> '{1}') = 'number' "
     "THEN CAST(CAST({0} AS json) ->> '{1}' AS DOUBLE PRECISION) END",
-    "CASE WHEN position('\\u0000' IN {0}) = 0 AND json_typeof(CAST({0} AS json) -> '{1}') = 'string' "
+    "text": "CASE WHEN position('\\u0000' IN {0}) = 0 AND json_typeof(CAST({0} AS json) -> '{1}') = 'string' "
     "THEN CAST({0} AS json) ->> '{1}' END",
-)
+}
+
+
+def _read_files(*folder: str) -> dict[str, str]:
+    """Return the SQL files of a folder by name, in order."""
+    place = resources.files("midwatch.stores").joinpath(*folder)
+    texts = {file.name.removesuffix(".sql"): file.read_text() for file in place.iterdir() if file.name.endswith(".sql")}
+    return dict(sorted(texts.items()))
+
+
+def load_migrations(kind: str) -> list[tuple[int, str]]:
+    """Return number and text of each migration of a kind of database, in order."""
+    return [(int(name[:4]), text) for name, text in _read_files("migrations", kind).items()]
+
+
+def check_schema(place: str, version: int, newest: int) -> None:
+    """Raise SchemaTooNew for a database that a newer version has written."""
+    if version > newest:
+        raise SchemaTooNew(
+            f"{place} was written by a newer midwatch (schema {version}, this one knows {newest}); upgrade midwatch."
+        )
 
 
 def load(dialect: Dialect) -> dict[str, str]:
-    """All statements by `noun.name`."""
-    found: dict[str, str] = {}
-    for noun in NOUNS:
-        text = resources.files("midwatch.stores").joinpath("queries", f"{noun}.sql").read_text()
+    """Return all statements by `noun.name`."""
+    statements: dict[str, str] = {}
+    for noun, text in _read_files("queries").items():
         for block in re.split(r"^-- (?=\w+: )", text, flags=re.M)[1:]:
             head, _, statement = block.partition("\n")
-            name = head.partition(":")[0]
-            found[f"{noun}.{name}"] = _filled(statement, dialect)
-    return found
+            statements[f"{noun}.{head.partition(':')[0]}"] = _fill(statement, dialect)
+    return statements
 
 
-def _filled(statement: str, dialect: Dialect) -> str:
-    """The statement with `{task}` and the like replaced by columns, `{list:x}` and its kin by the dialect's words."""
+def _fill(statement: str, dialect: Dialect) -> str:
+    """Return the statement with the words in braces replaced."""
     text = re.sub(r"\{(\w+)\}", lambda m: SUBSTITUTIONS[m[1]], statement.strip())
-    text = re.sub(r"\{list:(\w+)\}", lambda m: dialect.rows_of.format(m[1]), text)
-    text = re.sub(r"\{number:(\w+)\.(\w+)\}", lambda m: dialect.number.format(m[1], m[2]), text)
-    text = re.sub(r"\{text:(\w+)\.(\w+)\}", lambda m: dialect.text.format(m[1], m[2]), text)
-    return re.sub(r"\{by:(\w+)\}", lambda m: dialect.by_index.format(m[1]), text)
+    return re.sub(r"\{(\w+):([\w.]+)\}", lambda m: dialect[m[1]].format(*m[2].split(".")), text)
 
 
-def _insert_task() -> str:
-    cols = (*RECORDS["task"], "rank")
-    return f"INSERT INTO tasks ({', '.join(cols)}) VALUES ({', '.join('?' for _ in cols)})"  # noqa: S608
-
-
-INSERT_TASK = _insert_task()
+TASK_COLUMNS = (*COLUMNS_OF["task"], "rank")
+INSERT_TASK = f"INSERT INTO tasks ({', '.join(TASK_COLUMNS)}) VALUES ({', '.join('?' for _ in TASK_COLUMNS)})"  # noqa: S608
 """By position: tasks and events are written often enough for names to cost."""
 
 
 @cache
-def insert_statement(noun: str) -> str:
-    """Insert a whole record."""
-    cols = RECORDS[noun]
-    return f"INSERT INTO {TABLES[noun]} ({', '.join(cols)}) VALUES ({', '.join(f':{c}' for c in cols)})"  # noqa: S608
+def build_insert(noun: str) -> str:
+    """Return the statement that inserts a whole record."""
+    return f"INSERT INTO {TABLES[noun]} ({SUBSTITUTIONS[noun]}) VALUES ({SUBSTITUTIONS[f'{noun}_params']})"  # noqa: S608
 
 
 @cache
-def update_statement(noun: str, changed: tuple[str, ...], guarded: tuple[tuple[str, bool], ...]) -> str:
-    """Set some columns of one record where the guarded ones hold; each guard is (column, is null)."""
-    known = RECORDS[noun]
+def build_update(noun: str, changed: tuple[str, ...], guarded: tuple[tuple[str, bool], ...]) -> str:
+    """Return the statement that sets columns of one record where its guards hold; a guard is (column, is null)."""
+    known = COLUMNS_OF[noun]
     assert all(name in known for name in (*changed, *(name for name, _ in guarded))), (noun, changed, guarded)
     sets = ", ".join(f"{name} = :{name}" for name in changed)
     tests = "".join(f" AND {name} IS NULL" if null else f" AND {name} = :guard_{name}" for name, null in guarded)
     return f"UPDATE {TABLES[noun]} SET {sets} WHERE id = :id{tests}"  # noqa: S608 - names checked above, values bound
-
-
-def dumps(value: Any) -> str:
-    """JSON text of a value, or InvalidInput."""
-    try:
-        return orjson.dumps(value, default=_plain).decode()
-    except TypeError as problem:
-        raise InvalidInput(f"this cannot be kept as JSON: {problem}.") from None
-
-
-def tell(payload: Any) -> str:
-    """JSON text of what an event tells. It is told in any case: what JSON cannot say is told as text."""
-    try:
-        return orjson.dumps(payload, default=_plain).decode()
-    except Exception:
-        return orjson.dumps(_told(payload)).decode()
-
-
-def _told(value: Any, depth: int = 0) -> Any:
-    """The value in what JSON can say for certain; what is nested too deeply, or is no data, as text."""
-    if value is None or isinstance(value, bool | float):
-        return value
-    if isinstance(value, int) and -(2**63) <= value < 2**63:
-        return value
-    if isinstance(value, Mapping) and depth < DEEPEST:
-        return {_text(name): _told(one, depth + 1) for name, one in value.items()}
-    if isinstance(value, list | tuple) and depth < DEEPEST:
-        return [_told(one, depth + 1) for one in value]
-    return _text(value)
-
-
-def _text(value: Any) -> str:
-    try:
-        said = value if isinstance(value, str) else repr(value)
-    except Exception:
-        said = f"<{type(value).__name__}>"
-    return said.encode("utf-8", "replace").decode()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, set | frozenset | Sequence):
-        return list(value)
-    return str(value)
-
-
-def task_row(task: Task) -> tuple[Any, ...]:
-    """The values of INSERT_TASK."""
-    tail = (value if value is None else dumps(value) for value in task[-TASK_JSON:])
-    return (*task[:-TASK_JSON], *tail, task.rank)
-
-
-def encode(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A record's fields as the database takes them."""
-    return {name: _column(name, value) for name, value in values.items()}
-
-
-def _column(name: str, value: Any) -> Any:
-    if isinstance(value, bool) and name != "progress":  # which is an agent's own, and may be anything
-        return int(value)
-    # A person's answer is a text, a handoff's an object: what is an object is JSON, whatever it is called.
-    return dumps(value) if value is not None and (name in JSON_COLUMNS or isinstance(value, Mapping)) else value
-
-
-loads = orjson.loads

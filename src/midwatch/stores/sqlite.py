@@ -1,102 +1,74 @@
 """The SQLite store: one writer thread that commits waiting verbs in groups, and threads that only read.
 
-Every group is one transaction with `synchronous = FULL`, so what a caller was told is on disk. A verb that fails is
-rolled back alone and only its caller hears of it.
+Every group is one transaction with `synchronous = FULL`, so a result that a caller got is on disk. A verb that fails is
+rolled back alone, and only its caller gets the error.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import queue
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from midwatch.base.errors import Conflict, MidwatchError, SchemaTooNew, StoreCorrupt, StoreError, StoreUnavailable
-from midwatch.domain.event import Event
+from midwatch.base.errors import Conflict, StoreCorrupt, StoreError, StoreUnavailable
 from midwatch.domain.store import EVERY_TOPIC, Commit
 from midwatch.stores.base import VerbStore
-from midwatch.stores.sql import SQLITE, load
+from midwatch.stores.rows import Row
+from midwatch.stores.runner import Answer, Op, log
+from midwatch.stores.sql import SQLITE, check_schema, load, load_migrations
 from midwatch.stores.verbs.event import append
-from midwatch.stores.verbs.tx import Params, Row
+from midwatch.stores.verbs.tx import Params, Tx
 
 T = TypeVar("T")
-log = logging.getLogger("midwatch.store")
 
 APPLICATION_ID = 0x6D696477  # "midw": tells our files from other SQLite files
 GROUP = 256
 LOOK_SECONDS = 0.5
-"""How often the writer looks whether another process has committed; twice a second, so that what it then causes (a
-cancelled agent's end) is done within the second."""
+"""How often the writer looks whether another process has committed; twice a second, so that a cancelled agent ends
+within the second."""
 BUSY_SECONDS = 5.0
-"""How long a lock of another program is waited for."""
+"""How long the store waits for a lock of another program."""
 READERS = 2
 MEMORY = ":memory:"
 
 
-class SqliteTx:
-    """A transaction on one connection."""
+class SqliteTx(Tx):
+    """A transaction on one connection. Commits wake the embedded engine, so it needs no hints."""
 
     def __init__(self, connection: sqlite3.Connection, statements: Mapping[str, str]) -> None:
+        super().__init__(statements)
         self.connection = connection
-        self._statements = statements
-        self.events: list[Event] = []
-        self.topics: set[str] = set()
 
     def rows(self, name: str, params: Mapping[str, Any]) -> Iterable[Row]:
-        return self.connection.execute(self._statements[name], params)
+        return self.connection.execute(self.statements[name], params)
 
     def row(self, name: str, params: Mapping[str, Any]) -> Row | None:
-        found: Row | None = self.connection.execute(self._statements[name], params).fetchone()
-        return found
+        row: Row | None = self.connection.execute(self.statements[name], params).fetchone()
+        return row
 
     def run(self, name: str, params: Mapping[str, Any]) -> int:
-        return self.connection.execute(self._statements[name], params).rowcount
+        return self.connection.execute(self.statements[name], params).rowcount
 
     def run_many(self, name: str, params: Iterable[Params]) -> None:
-        self.connection.executemany(self._statements[name], params)
+        self.connection.executemany(self.statements[name], params)
 
     def statement(self, sql: str, params: Params) -> int:
         return self.connection.execute(sql, params).rowcount
-
-    def hint(self, agent: str, due_at: int) -> None:
-        """The embedded engine is woken by the commit itself."""
-
-    def unblocked(self, task_id: str) -> None:
-        """The same."""
-
-
-class _Op(NamedTuple):
-    verb: Callable[..., Any]
-    args: tuple[Any, ...]
-    future: asyncio.Future[Any]
-
-
-class _Answer(NamedTuple):
-    op: _Op
-    result: Any
-    problem: BaseException | None
 
 
 class _NeedsSavepoints(Exception):
     """A verb failed after it had written something."""
 
 
-_Runner = Callable[[SqliteTx, _Op], _Answer]
-
-
-def _explained(op: _Op, problem: Exception) -> Exception:
-    """What the caller of a failed verb hears."""
+def _explain(problem: Exception) -> Exception:
+    """Return the error that the caller of a failed verb gets."""
     if isinstance(problem, sqlite3.IntegrityError):
         return Conflict(f"another record is in the way ({problem}); look again.")
-    if not isinstance(problem, MidwatchError):
-        log.error("verb %s failed", getattr(op.verb, "__name__", "?"), exc_info=problem)
     return problem
 
 
@@ -106,19 +78,15 @@ class SqliteStore(VerbStore):
     def __init__(
         self, path: Path | str, *, look_seconds: float = LOOK_SECONDS, busy_seconds: float = BUSY_SECONDS
     ) -> None:
-        super().__init__()
+        super().__init__(READERS)
         self.path = str(path)
         self._look_seconds = look_seconds
         self._busy_seconds = busy_seconds
         self._statements = load(SQLITE)
-        self._queue: queue.SimpleQueue[_Op | None] = queue.SimpleQueue()
-        self._loop = asyncio.get_running_loop()
+        self._queue: queue.SimpleQueue[Op | None] = queue.SimpleQueue()
         self._connection = open_database(self.path, busy_seconds)
         self._thread = threading.Thread(target=self._serve, name="midwatch-writer", daemon=True)
-        self._local = threading.local()
-        self._readers = ThreadPoolExecutor(READERS, "midwatch-reader")
         self._reading: list[sqlite3.Connection] = []
-        self._closed = False
         self._identity = _identity(self.path)
         self._gone = False
         self._thread.start()
@@ -129,31 +97,25 @@ class SqliteStore(VerbStore):
         return cls(path)
 
     async def close(self) -> None:
-        if self._closed:
+        if self._closed.is_set():
             return
-        self._closed = True
+        self._closed.set()
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
         await asyncio.to_thread(self._readers.shutdown)
         for connection in self._reading:
             connection.close()
 
-    async def write(self, verb: Callable[..., T], *args: Any) -> T:
-        if self._closed:
-            raise StoreUnavailable("the store is closed.")
-        future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put(_Op(verb, args, future))
-        return await future
+    def _submit(self, op: Op) -> None:
+        self._queue.put(op)
 
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
-        if self._closed:
-            raise StoreUnavailable("the store is closed.")
-        if self.path == MEMORY:  # other connections would see another, empty database
+        if self.path == MEMORY:  # another connection would see another, empty database
             return await self.write(verb, *args)
-        return await self._loop.run_in_executor(self._readers, self._read, verb, args)
+        return await super().read(verb, *args)
 
     async def peek(self, verb: Callable[..., T], *args: Any) -> T:
-        if self._closed or self.path == MEMORY:
+        if self._closed.is_set() or self.path == MEMORY:
             return await self.read(verb, *args)
         try:  # one statement needs no transaction, and costs less than handing it to a thread
             return verb(SqliteTx(self._reader(), self._statements), *args)
@@ -164,13 +126,13 @@ class SqliteStore(VerbStore):
         return await self.write(_describe, self.path)
 
     async def check(self) -> list[str]:
-        found = await self.read(lambda tx: [row[0] for row in tx.connection.execute("PRAGMA integrity_check(10)")])
-        return [line for line in found if line != "ok"]
+        lines = await self.read(lambda tx: [row[0] for row in tx.connection.execute("PRAGMA integrity_check(10)")])
+        return [line for line in lines if line != "ok"]
 
     # -- reader threads ------------------------------------------------------------------------------------------
 
     def _reader(self) -> sqlite3.Connection:
-        """This thread's own connection, which cannot write."""
+        """Return this thread's own connection, which cannot write."""
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = _connect(self.path, self._busy_seconds)
@@ -193,7 +155,7 @@ class SqliteStore(VerbStore):
     # -- the writer thread ---------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Take what waits, commit it as one group, look for other processes' commits now and then."""
+        """Commit waiting verbs in groups, and look for other processes' commits from time to time."""
         seen, pause = self._data_version(), self._look_seconds
         looked = time.monotonic()
         while True:
@@ -211,9 +173,9 @@ class SqliteStore(VerbStore):
                     seen = version
                     self._tell([], Commit(EVERY_TOPIC, (), foreign=True))
 
-    def _gather(self, patience: float) -> tuple[list[_Op], bool]:
-        """Everything that waits, up to a group; False with it when the store is being closed."""
-        group: list[_Op] = []
+    def _gather(self, patience: float) -> tuple[list[Op], bool]:
+        """Return the verbs that wait, up to a group; and False when the store is being closed."""
+        group: list[Op] = []
         try:
             op = self._queue.get(timeout=patience) if patience else self._queue.get_nowait()
             while op is not None:
@@ -231,94 +193,65 @@ class SqliteStore(VerbStore):
         except sqlite3.Error:
             return -1
 
-    def _commit(self, group: list[_Op]) -> None:
+    def _commit(self, group: list[Op]) -> None:
+        """Commit all in one transaction. Savepoints cost two statements a verb, so they are used only once a verb
+        failed after it had written something: then everything is rolled back and run again with them."""
         if self._gone:
             error = StoreUnavailable(f"{self.path} was removed or replaced; stop this process and look at its home.")
-            self._tell([_Answer(op, None, error) for op in group], None)
+            self._tell([Answer(op, None, error) for op in group], None)
             return
-        self._commit_group(group)
-
-    def _commit_group(self, group: list[_Op]) -> None:
-        """All in one transaction. Savepoints cost two statements a verb, so they are used only once a verb failed
-        after it had written something: then everything is rolled back and run again with them."""
         try:
-            commit, answers = self._attempt(group, self._run_bare)
+            commit, answers = self._attempt(group, savepoints=False)
         except _NeedsSavepoints:
-            self._abandon()
-            commit, answers = self._attempt(group, self._run_saved)
+            self._roll_back()
+            commit, answers = self._attempt(group, savepoints=True)
         self._tell(answers, commit)
 
-    def _attempt(self, group: list[_Op], run: _Runner) -> tuple[Commit | None, list[_Answer]]:
+    def _attempt(self, group: list[Op], *, savepoints: bool) -> tuple[Commit | None, list[Answer]]:
         tx = SqliteTx(self._connection, self._statements)
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            answers = [run(tx, op) for op in group]
+            answers = [self._run(tx, op, savepoints) for op in group]
             appended = append(tx, tx.events) if tx.events else ()
             self._connection.execute("COMMIT")
         except _NeedsSavepoints:
             raise
         except Exception as problem:
-            self._abandon()
+            self._roll_back()
             error = translate(problem, self.path) if isinstance(problem, sqlite3.Error) else problem
-            return None, [_Answer(op, None, error) for op in group]
+            return None, [Answer(op, None, error) for op in group]
         return Commit(frozenset(tx.topics), appended), answers
 
-    def _run_bare(self, tx: SqliteTx, op: _Op) -> _Answer:
-        mark, topics, written = len(tx.events), len(tx.topics), self._connection.total_changes
+    def _run(self, tx: SqliteTx, op: Op, savepoint: bool) -> Answer:
+        events, topics, changes = len(tx.events), set(tx.topics), self._connection.total_changes
+        if savepoint:
+            self._connection.execute("SAVEPOINT verb")
         try:
-            return _Answer(op, op.verb(tx, *op.args), None)
+            answer = Answer(op, op.verb(tx, *op.args), None)
         except (sqlite3.OperationalError, sqlite3.InternalError):
             raise
         except Exception as problem:
-            if self._connection.total_changes != written or len(tx.topics) != topics:
+            if savepoint:
+                self._connection.execute("ROLLBACK TO verb")
+            elif self._connection.total_changes != changes or tx.topics != topics:
                 raise _NeedsSavepoints from problem
-            del tx.events[mark:]
-            return _Answer(op, None, _explained(op, problem))
-
-    def _run_saved(self, tx: SqliteTx, op: _Op) -> _Answer:
-        mark, topics = len(tx.events), set(tx.topics)
-        self._connection.execute("SAVEPOINT verb")
-        try:
-            result = op.verb(tx, *op.args)
-            self._connection.execute("RELEASE verb")
-            return _Answer(op, result, None)
-        except (sqlite3.OperationalError, sqlite3.InternalError):
-            raise
-        except Exception as problem:
-            self._connection.execute("ROLLBACK TO verb")
-            self._connection.execute("RELEASE verb")
-            del tx.events[mark:]
+            del tx.events[events:]
             tx.topics = topics
-            return _Answer(op, None, _explained(op, problem))
+            answer = Answer(op, None, _explain(problem))
+        if savepoint:
+            self._connection.execute("RELEASE verb")
+        return answer
 
-    def _abandon(self) -> None:
+    def _roll_back(self) -> None:
         try:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
         except sqlite3.Error:
             log.exception("the transaction could not be rolled back")
 
-    def _tell(self, answers: list[_Answer], commit: Commit | None) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._heard, answers, commit)
-        except RuntimeError:
-            log.warning("the event loop is gone; %d callers were not told", len(answers))
-
-    def _heard(self, answers: list[_Answer], commit: Commit | None) -> None:
-        for op, result, problem in answers:
-            if op.future.cancelled():
-                continue
-            if problem is None:
-                op.future.set_result(result)
-            else:
-                op.future.set_exception(problem)
-        if commit is not None and (commit.topics or commit.events):
-            for listener in self._listeners:
-                listener(commit)
-
 
 def translate(problem: sqlite3.Error, path: str) -> StoreError:
-    """What a database error means to a person, with the remedy."""
+    """Return a database error as a person understands it, with the remedy."""
     text = str(problem)
     if "disk is full" in text:
         return StoreUnavailable(f"the disk is full: free some space for {path}; what was accepted before is safe.")
@@ -332,12 +265,12 @@ def translate(problem: sqlite3.Error, path: str) -> StoreError:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Which file it is; None for one in memory or none at all."""
+    """Return which file it is; None for one in memory or none at all."""
     try:
-        found = Path(path).stat()
+        stat = Path(path).stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return stat.st_dev, stat.st_ino
 
 
 def _connect(path: str, busy_seconds: float) -> sqlite3.Connection:
@@ -351,72 +284,57 @@ def _connect(path: str, busy_seconds: float) -> sqlite3.Connection:
 
 
 def open_database(path: str, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Connection:
-    """A connection for the writer, on the newest schema."""
+    """Return a connection for the writer, on the newest schema."""
     try:
         if path != MEMORY:
             Path(path).touch(mode=0o600, exist_ok=True)
         connection = _connect(path, busy_seconds)
+        try:
+            _migrate(connection, path)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA journal_size_limit = 67108864")
+        except BaseException:
+            connection.close()
+            raise
     except OSError as problem:
         raise StoreUnavailable(f"{path} cannot be opened: {problem.strerror}.") from None
     except sqlite3.Error as problem:
         raise translate(problem, path) from None
-    try:
-        _migrate(connection, path)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA journal_size_limit = 67108864")
-    except sqlite3.Error as problem:
-        connection.close()
-        raise translate(problem, path) from None
-    except BaseException:
-        connection.close()
-        raise
     return connection
-
-
-def migrations() -> list[tuple[int, str]]:
-    """Number and text of each migration, in order."""
-    folder = resources.files("midwatch.stores").joinpath("migrations", "sqlite")
-    found = [(int(file.name[:4]), file.read_text()) for file in folder.iterdir() if file.name.endswith(".sql")]
-    return sorted(found)
 
 
 def _migrate(connection: sqlite3.Connection, path: str) -> None:
     """Bring the file to the newest schema, whole or not at all."""
-    newest = migrations()[-1][0]
-    if _version(connection, path, newest) == newest:
+    known = load_migrations("sqlite")
+    newest = known[-1][0]
+    if read_version(connection, path, newest) == newest:
         return
-    connection.execute("BEGIN IMMEDIATE")  # a second process waits here and then finds nothing to do
-    try:
-        version = _version(connection, path, newest)
-        for number, script in migrations():
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")  # a second process waits here and then finds nothing to do
+        version = read_version(connection, path, newest)
+        for number, script in known:
             if version < number:
-                for statement in _statements(script):
+                for statement in _split(script):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {number}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
-def _version(connection: sqlite3.Connection, path: str, newest: int) -> int:
+def read_version(connection: sqlite3.Connection, path: str, newest: int) -> int:
+    """Return the number of the file's schema; StoreError when it is not ours or too new."""
     # In this order: another process may be making the file meanwhile, tables and mark in one transaction.
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     mark = connection.execute("PRAGMA application_id").fetchone()[0]
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if mark != APPLICATION_ID and tables:
         raise StoreCorrupt(f"{path} is not a midwatch database; move it away, or choose another home.")
-    if version > newest:
-        raise SchemaTooNew(
-            f"{path} was written by a newer midwatch (schema {version}, this one knows {newest}); upgrade midwatch."
-        )
+    check_schema(path, version, newest)
     return version
 
 
-def _statements(script: str) -> Iterable[str]:
+def _split(script: str) -> Iterable[str]:
+    """Return the statements of a script."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

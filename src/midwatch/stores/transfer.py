@@ -1,7 +1,7 @@
-"""Copy everything from one database into another, as one transaction, and compare what arrived row by row.
+"""Copy everything from one database into another, as one transaction, and compare the copy row by row.
 
-A side is an open transaction. What is read from it is one moment of its database; what is written to it is kept at the
-end of the block, or not at all. One of the two sides is always SQLite: it says which tables and columns there are.
+A side is an open transaction: all that is read from it is of one moment, and all that is written to it is kept at the
+end of the block, or nothing. One of the two sides is always SQLite: it says which tables and columns there are.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from midwatch.base.errors import SchemaTooNew, StoreCorrupt, StoreError
-from midwatch.stores.sqlite import APPLICATION_ID, migrations, open_database, translate
-from midwatch.stores.verbs.tx import Row
+from midwatch.base.errors import StoreCorrupt, StoreError
+from midwatch.stores.rows import Row, replace_nul
+from midwatch.stores.sql import check_schema, load_migrations
+from midwatch.stores.sqlite import APPLICATION_ID, open_database, translate
 
 if TYPE_CHECKING:
     from midwatch.stores.postgres import Connection
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 Tables = Mapping[str, tuple[str, ...]]
 """The columns of each table."""
 Told = Callable[[str, int], None]
-"""Hears how many rows of a table were copied so far."""
+"""Is called with a table and how many of its rows were copied so far."""
 
 LEFT_OUT = frozenset({"instances"})
-"""Processes are known only where they run."""
+"""Processes belong to the database on which they run."""
 HEAD = "event_head"
 TOLD_EVERY = 1000
 FETCHED = 100
@@ -35,7 +36,7 @@ MASK = 2**64 - 1
 
 
 class Tally(NamedTuple):
-    """How many rows a table has, and a checksum of all their values, in whatever order they came."""
+    """How many rows a table has, and a checksum of all their values in any order."""
 
     rows: int
     mark: int
@@ -46,7 +47,7 @@ class Side(ABC):
 
     @abstractmethod
     def rows(self, table: str, columns: tuple[str, ...]) -> Generator[Row, None, None]:
-        """All rows, fetched as they are read."""
+        """Return all rows, fetched as they are read."""
 
     @abstractmethod
     def fill(self, table: str, columns: tuple[str, ...], rows: Iterable[Row]) -> None:
@@ -54,14 +55,14 @@ class Side(ABC):
 
     @abstractmethod
     def run(self, statement: str) -> list[Row]:
-        """Run a statement without parameters; the rows it gives, if any."""
+        """Run a statement without parameters and return its rows, if any."""
 
     def fit(self, row: Row) -> Row:
-        """A row as this database takes it."""
+        """Return a row as this database takes it."""
         return row
 
     def empty(self, tables: Tables) -> bool:
-        """Whether nobody has used this database yet."""
+        """Return whether this database was never used."""
         filled = (self.run(f"SELECT 1 FROM {name} LIMIT 1") for name in tables if name != HEAD)  # noqa: S608
         return self.last_seq() == 0 and not any(filled)
 
@@ -71,12 +72,12 @@ class Side(ABC):
             self.run(f"DELETE FROM {name}")  # noqa: S608 - names from our own schema
 
     def last_seq(self) -> int:
-        """Where the log ends."""
+        """Return the last seq of the log."""
         return int(self.run("SELECT last_seq FROM event_head")[0][0])
 
     def forget_processes(self) -> None:
-        """Keep nobody from running what was running: whoever starts finds its processes gone, and touches none, as
-        they may still be at work where this was copied from."""
+        """Clear the process groups of running tasks: on the copy they count as ended, and none is signalled, since
+        they may still run where the copy was made from."""
         self.run("UPDATE tasks SET host = NULL, pgid = NULL, pgid_mark = NULL WHERE status = 'running'")
 
 
@@ -88,7 +89,7 @@ class SqliteSide(Side):
         self._path = path
 
     def tables(self) -> Tables:
-        """What there is to copy."""
+        """Return the tables to copy."""
         names = [row[0] for row in self.run("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
         kept = [name for name in names if name not in LEFT_OUT and not name.startswith("sqlite_")]
         return {name: tuple(row[1] for row in self.run(f"PRAGMA table_info({name})")) for name in kept}
@@ -130,107 +131,94 @@ class PostgresSide(Side):
         return cursor.fetchall() if cursor.description else []
 
     def fit(self, row: Row) -> Row:
-        return tuple(_without_nul(value) for value in row)
+        return tuple(map(replace_nul, row))
 
     def lock(self, tables: Tables) -> None:
-        """Let nobody else write until the end."""
+        """Let no other transaction write until the end."""
         self.run(f"LOCK TABLE {', '.join(tables)} IN EXCLUSIVE MODE")
 
 
-def _without_nul(value: Any) -> Any:
-    """As the store itself writes it."""
-    return value.replace("\0", "\ufffd") if isinstance(value, str) and "\0" in value else value
+@contextmanager
+def _open(path: str) -> Iterator[sqlite3.Connection]:
+    """Open a SQLite file, on the newest schema."""
+    with closing(open_database(path)) as connection:
+        try:
+            yield connection
+        except sqlite3.Error as problem:
+            raise translate(problem, path) from None
 
 
 @contextmanager
 def sqlite_side(path: str, *, alone: bool) -> Iterator[SqliteSide]:
-    """A SQLite file, on the newest schema; `alone` keeps others from writing meanwhile, and is needed to write."""
-    connection = open_database(path)
-    try:
+    """Open a transaction on a SQLite file; `alone` lets no other process write meanwhile, and is needed to write."""
+    with _open(path) as connection:
         connection.execute("BEGIN IMMEDIATE" if alone else "BEGIN")
         yield SqliteSide(connection, path)
         connection.execute("COMMIT")
-    except sqlite3.Error as problem:
-        raise translate(problem, path) from None
-    finally:
-        connection.close()
 
 
 @contextmanager
 def sealed_side(file: Path) -> Iterator[SqliteSide]:
-    """A backup that was made earlier. It is looked at and never written; StoreCorrupt when it is no backup."""
-    with _reading(file) as connection:
+    """Open a backup to read it; StoreCorrupt when it is no backup."""
+    with _read_backup(file) as connection:
         yield SqliteSide(connection, str(file))
 
 
 def is_sound(path: str) -> bool:
-    """Whether SQLite finds no fault with the file; one that is not there has none."""
+    """Return whether SQLite finds no fault with the file; a missing one has none."""
     try:
-        connection = open_database(path)
-    except StoreCorrupt:
+        with closing(open_database(path)) as connection:
+            return _has_no_fault(connection)
+    except (StoreCorrupt, sqlite3.DatabaseError):
         return False
-    try:
-        return connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
-    except sqlite3.DatabaseError:
-        return False
-    finally:
-        connection.close()
+
+
+def _has_no_fault(connection: sqlite3.Connection) -> bool:
+    return connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
 
 
 def seal(path: str) -> None:
-    """Make the file complete without the others that SQLite keeps beside one in use."""
-    connection = open_database(path)
-    try:
+    """Make the file complete without the other files that SQLite keeps beside one in use."""
+    with _open(path) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
-    except sqlite3.Error as problem:
-        raise translate(problem, path) from None
-    finally:
-        connection.close()
 
 
 def unseal(file: Path, path: str) -> None:
-    """A copy of a backup at `path`, found to be sound and brought to the newest schema."""
-    with _reading(file) as connection:
-        target = sqlite3.connect(path)
-        try:
-            connection.backup(target)
-            if target.execute("PRAGMA quick_check(1)").fetchall() != [("ok",)]:
-                raise _no_backup(file)
-        finally:
-            target.close()
+    """Copy a backup to `path`, check it and bring it to the newest schema."""
+    with _read_backup(file) as connection, closing(sqlite3.connect(path)) as target:
+        connection.backup(target)
+        if not _has_no_fault(target):
+            raise _refuse(file)
     open_database(path).close()
 
 
 @contextmanager
-def _reading(file: Path) -> Iterator[sqlite3.Connection]:
+def _read_backup(file: Path) -> Iterator[sqlite3.Connection]:
     try:
         connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
     except sqlite3.Error as problem:
         raise StoreError(f"{file} cannot be read: {problem}.") from None
-    try:
-        mark, version = (connection.execute(f"PRAGMA {n}").fetchone()[0] for n in ("application_id", "user_version"))
-        newest = migrations()[-1][0]
-        if mark == APPLICATION_ID and version > newest:
-            raise SchemaTooNew(
-                f"{file} was made by a newer midwatch (schema {version}, this one knows {newest}); upgrade midwatch."
+    with closing(connection):
+        try:
+            mark, version = (
+                connection.execute(f"PRAGMA {n}").fetchone()[0] for n in ("application_id", "user_version")
             )
-        if mark != APPLICATION_ID:
-            raise _no_backup(file)
-        yield connection
-    except sqlite3.DatabaseError as problem:
-        told = translate(problem, str(file))
-        raise (_no_backup(file) if isinstance(told, StoreCorrupt) else told) from None
-    finally:
-        connection.close()
+            if mark != APPLICATION_ID:
+                raise _refuse(file)
+            check_schema(str(file), version, load_migrations("sqlite")[-1][0])
+            yield connection
+        except sqlite3.DatabaseError as problem:
+            error = translate(problem, str(file))
+            raise (_refuse(file) if isinstance(error, StoreCorrupt) else error) from None
 
 
-def _no_backup(file: Path) -> StoreCorrupt:
+def _refuse(file: Path) -> StoreCorrupt:
     return StoreCorrupt(f"{file} is not a backup made by midwatch, or it is damaged; choose another file.")
 
 
 @contextmanager
 def postgres_side(url: str, *, writes: bool) -> Iterator[PostgresSide]:
-    """A PostgreSQL database that has our tables; without `writes` it is looked at as it is in this moment."""
+    """Open a transaction on a PostgreSQL database that has our tables; without `writes` it reads one moment."""
     import psycopg
 
     from midwatch.stores.postgres import CONNECTION_OPTIONS, explain
@@ -247,7 +235,7 @@ def postgres_side(url: str, *, writes: bool) -> Iterator[PostgresSide]:
 
 
 def copy(source: Side, target: Side, tables: Tables, told: Told) -> dict[str, Tally]:
-    """Replace everything in `target` by what `source` has; StoreCorrupt when something else arrived."""
+    """Replace everything in `target` by the rows of `source`; StoreCorrupt when the copy differs."""
     target.clear(tables)
     copied = {}
     for table, columns in tables.items():
@@ -260,7 +248,7 @@ def copy(source: Side, target: Side, tables: Tables, told: Told) -> dict[str, Ta
 
 
 def compare(side: Side, tables: Tables, wanted: Mapping[str, Tally]) -> None:
-    """StoreCorrupt unless the tables of `side` hold just these rows."""
+    """Raise StoreCorrupt unless the tables of `side` hold exactly these rows."""
     for table, columns in tables.items():
         counter = _Counter(table, lambda _table, _rows: None)
         with closing(side.rows(table, columns)) as rows:
@@ -274,7 +262,7 @@ def compare(side: Side, tables: Tables, wanted: Mapping[str, Tally]) -> None:
 
 
 class _Counter:
-    """Counts and marks rows that pass."""
+    """Counts rows as they go through, and sums their checksums."""
 
     def __init__(self, table: str, told: Told) -> None:
         self.rows = 0

@@ -158,26 +158,21 @@ class EventLog(Protocol):
     """Port: the stored events."""
 
     async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> Page:
-        """Up to `limit` matching events with seq > `after`, in order; fewer of large ones, but one at least."""
-        ...
+        """Return up to `limit` matching events with seq > `after`, in order; fewer of large ones, but one at least."""
 
     async def read_events_back(self, before: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
-        """The last `limit` matching events with seq < `before`, in order."""
-        ...
+        """Return the last `limit` matching events with seq < `before`, in order."""
 
     async def log_bounds(self) -> LogBounds:
-        """The seqs the log still holds. A follower below `oldest_seq` - 1 has missed events."""
-        ...
+        """Return the seqs that the log still holds. A follower below `oldest_seq` - 1 has missed events."""
 
     async def get_cursor(self, name: str) -> int | None:
-        """How far somebody has followed the log, or None."""
-        ...
+        """Return the seq up to which a named reader has followed the log, or None."""
 
     async def set_cursor(self, name: str, seq: int) -> None:
-        """Note how far somebody has followed the log."""
-        ...
+        """Store the seq up to which a named reader has followed the log."""
 
     async def prune_events(self, before: int, keep: int) -> int:
-        """Remove events older than `before`, and the oldest beyond `keep`, never those of an open task: these stay
-        readable below `oldest_seq`, from where on the log has no holes. Returns how many went."""
+        """Remove events older than `before`, and the oldest beyond `keep`, and return how many. Those of open tasks
+        stay readable below `oldest_seq`; from there on the log has no holes."""
         ...

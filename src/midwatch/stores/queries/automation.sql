@@ -14,14 +14,19 @@ WHERE status = 'active' AND next_run_at IS NOT NULL AND next_run_at <= :now ORDE
 -- next_at: when the next one is due
 SELECT min(next_run_at) FROM automations WHERE status = 'active' AND next_run_at IS NOT NULL
 
--- open_run: its open task (the conditions are those of the index)
+-- open_run: the open task of an automation or a goal, or the open one that goes on with the work of its latest
+-- (the first conditions are those of the index)
+WITH RECURSIVE following (id) AS (
+  SELECT transferred_to FROM (
+    SELECT transferred_to FROM tasks WHERE cause_id = :id AND cause = :cause ORDER BY id DESC LIMIT 1
+  ) AS latest
+  UNION ALL SELECT tasks.transferred_to FROM following JOIN tasks ON tasks.id = following.id
+)
 SELECT {task} FROM tasks
 WHERE cause_id = :id AND cause = :cause AND cause IN ('automation', 'goal') AND status IN ('pending', 'running')
+UNION ALL SELECT {task} FROM tasks WHERE id IN (SELECT id FROM following) AND status IN ('pending', 'running')
 
--- passed_to: who goes on with the work of its latest task, if that was given away
-SELECT transferred_to FROM tasks WHERE cause_id = :id AND cause = :cause ORDER BY id DESC LIMIT 1
-
--- runs: its tasks, newest first
+-- runs: the tasks of an automation or a goal, newest first
 SELECT {task} FROM tasks WHERE cause_id = :id AND cause = :cause ORDER BY id DESC LIMIT :limit
 
 -- prune: long deleted ones

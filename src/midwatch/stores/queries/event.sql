@@ -42,13 +42,7 @@ ORDER BY seq
 SELECT seq FROM events WHERE seq >= :oldest AND time >= :before ORDER BY seq LIMIT 1
 
 -- prune: everything up to a seq but what open tasks wrote
-DELETE FROM events WHERE seq >= :oldest AND seq <= :upto
-  AND (task_id IS NULL OR task_id NOT IN (
-    SELECT id FROM tasks WHERE status = 'pending' UNION ALL SELECT id FROM tasks WHERE status = 'running'
-  ))
-
--- prune_left: events below the log that open tasks had kept and need no more
-DELETE FROM events WHERE seq < :oldest
+DELETE FROM events WHERE seq <= :upto
   AND (task_id IS NULL OR task_id NOT IN (
     SELECT id FROM tasks WHERE status = 'pending' UNION ALL SELECT id FROM tasks WHERE status = 'running'
   ))

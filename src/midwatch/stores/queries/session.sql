@@ -48,24 +48,21 @@ WHERE sessions.live_owner = :owner AND tasks.status = 'pending' AND substr(tasks
   AND (tasks.wait IS NULL OR tasks.due_at <= :now)
 LIMIT 1
 
--- status: of one session
-SELECT status FROM sessions WHERE key = :key
-
 -- get: one session
 SELECT {session} FROM sessions WHERE key = :key
 
--- list: conversations, most recently used first; the private sessions of tasks are none
-SELECT {session} FROM sessions
+-- view: one session and what goes on in it
+SELECT {session}, {session_activity} FROM sessions WHERE key = :key
+
+-- list: conversations and what goes on in them, most recently used first; the private sessions of tasks are none
+SELECT {session}, {session_activity} FROM sessions
 WHERE substr(key, 1, 3) <> 'bg:' AND (CAST(:before AS TEXT) IS NULL
   OR updated_at < (SELECT updated_at FROM sessions b WHERE b.key = :before)
   OR (updated_at = (SELECT updated_at FROM sessions b WHERE b.key = :before) AND key > :before))
 ORDER BY updated_at DESC, key LIMIT :limit
 
 -- running: what runs in it
-SELECT id, wait FROM tasks WHERE gate_key = :gate AND status = 'running' AND session_key = :key
-
--- queued: how many tasks wait in it
-SELECT count(*) FROM tasks WHERE session_key = :key AND status = 'pending' AND substr(session_key, 1, 3) <> 'bg:'
+SELECT id FROM tasks WHERE gate_key = :gate AND status = 'running' AND session_key = :key
 
 -- queue: what waits in it, in the order it will run
 SELECT {task} FROM tasks WHERE session_key = :key AND status = 'pending' AND substr(session_key, 1, 3) <> 'bg:'

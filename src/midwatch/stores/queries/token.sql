@@ -5,11 +5,9 @@ WHERE hash = :hash AND (root IS NULL OR EXISTS (
     AND (made_with.expires_at IS NULL OR made_with.expires_at > :now)
 ))
 
--- get: one token
-SELECT {token} FROM tokens WHERE id = :key
-
--- by_name: the live token of a program
-SELECT {token} FROM tokens WHERE name = :key AND kind = 'api' AND revoked_at IS NULL
+-- get: the token with this id, else the live token of the program with this name
+SELECT {token} FROM tokens WHERE id = :key OR (name = :key AND kind = 'api' AND revoked_at IS NULL)
+ORDER BY CASE WHEN id = :key THEN 0 ELSE 1 END LIMIT 1
 
 -- list: newest first
 SELECT {token} FROM tokens ORDER BY id DESC

@@ -1,8 +1,8 @@
-"""Alerts: which were told when."""
+"""Alerts: which were reported when."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from midwatch.domain.alert import Told
 from midwatch.domain.changes import Changes
@@ -12,12 +12,12 @@ from midwatch.stores.verbs.tx import Tx
 KEPT = 7 * 86400 * 1_000_000
 
 
-def told_since(tx: Tx, since: int) -> frozenset[str]:
+def list_told(tx: Tx, since: int) -> frozenset[str]:
     return frozenset(row[0] for row in tx.rows("alert.since", {"since": since}))
 
 
-def tell(tx: Tx, told: Iterable[Told], changes: Changes) -> None:
-    for one in told:
-        tx.run("alert.tell", {"id": one.id, "told_at": one.told_at})
-        tx.run("alert.forget", {"before": one.told_at - KEPT})
+def tell(tx: Tx, told: Collection[Told], changes: Changes) -> None:
+    for alert in told:
+        tx.run("alert.tell", {"id": alert.id, "told_at": alert.told_at})
+        tx.run("alert.forget", {"before": alert.told_at - KEPT})
     apply(tx, changes)

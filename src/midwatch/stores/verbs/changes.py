@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
 from typing import Any
 
 from midwatch.base.errors import Conflict, LeaseLost
@@ -11,9 +10,10 @@ from midwatch.domain import approval, automation, channel, goal, handoff, steeri
 from midwatch.domain.changes import Changes, Fence, Record, Update
 from midwatch.domain.channel import Delivery
 from midwatch.domain.event import Event
-from midwatch.domain.session import Message, Session
+from midwatch.domain.session import Message
 from midwatch.domain.task import Task
-from midwatch.stores.sql import INSERT_TASK, encode, insert_statement, task_row, update_statement
+from midwatch.stores.rows import encode, encode_task, get_values
+from midwatch.stores.sql import INSERT_TASK, build_insert, build_update
 from midwatch.stores.verbs.tx import Tx
 
 
@@ -21,49 +21,49 @@ def apply(tx: Tx, changes: Changes) -> None:
     """Write all of it, or raise LeaseLost or Conflict and leave everything as it was."""
     fence = changes.fence
     if fence is not None and not any(_proves(update, fence) for update in changes.updates):
-        hold(tx, fence)
+        check_fence(tx, fence)
     for update in changes.updates:
         _update(tx, update, fence)
         if fence is not None and _proves(update, fence):
-            fence = None  # it held, and the task may have ended just now: what fails from here on is another's guard
+            fence = None  # it held, and the task may have ended just now: from here on another guard fails
     for record in changes.records:
         insert(tx, record)
     for session in changes.sessions:
-        tx.run("session.touch", fields_of(session))
+        tx.run("session.touch", get_values(session))
         if session.thread_id is not None:
             tx.topics.add("session")
     events: Iterable[Event] = changes.events
     if changes.messages:
-        events = _numbered(events, say(tx, changes.messages))
+        events = _number(events, add_messages(tx, changes.messages))
     add_deliveries(tx, changes.deliveries)
-    tx.events.extend(made for made in events if made.kind != "status_change" or not _closed(tx, made.session_key))
+    tx.events.extend(e for e in events if e.kind != "status_change" or not _is_closed(tx, e.session_key))
 
 
 def insert(tx: Tx, record: Record) -> None:
     """Store a new record."""
     tx.topics.add(record.noun)
     if isinstance(record, Task):
-        tx.statement(INSERT_TASK, task_row(record))
+        tx.statement(INSERT_TASK, encode_task(record))
         tx.hint(record.agent, record.due_at)
     else:
-        tx.statement(insert_statement(record.noun), encode(fields_of(record)))
+        tx.statement(build_insert(record.noun), encode(record.noun, get_values(record)))
 
 
 def add_deliveries(tx: Tx, deliveries: tuple[Delivery, ...]) -> None:
-    """Store notices; one that exists already stays as it is."""
+    """Store notices; those that exist already stay as they are."""
     for delivery in deliveries:
-        tx.run("channel.add", fields_of(delivery))
+        tx.run("channel.add", get_values(delivery))
         tx.topics.add("delivery")
 
 
 def _proves(update: Update, fence: Fence) -> bool:
-    """Whether the update's own guard already holds the fence."""
+    """Return whether the update's own guard already checks the fence."""
     guard = update.guard
     return update.id == fence.task_id and guard.get("status") == "running" and guard.get("attempt") == fence.attempt
 
 
-def hold(tx: Tx, fence: Fence) -> None:
-    """LeaseLost unless the attempt still owns its task."""
+def check_fence(tx: Tx, fence: Fence) -> None:
+    """Raise LeaseLost unless the attempt still owns its task."""
     if tx.row("task.fenced", {"id": fence.task_id, "attempt": fence.attempt}) is None:
         raise LeaseLost(fence.task_id, fence.attempt)
 
@@ -81,7 +81,7 @@ STATES: Mapping[str, Mapping[Any, frozenset[Any]]] = {
 
 
 def _check_transition(update: Update) -> None:
-    """A change of state says from where, and only what the noun's table draws happens."""
+    """Raise Conflict for a change of status that the noun's table does not allow."""
     if "status" not in update.fields or update.noun not in STATES:
         return
     before, after = update.guard["status"], update.fields["status"]
@@ -92,15 +92,15 @@ def _check_transition(update: Update) -> None:
 def _update(tx: Tx, update: Update, fence: Fence | None) -> None:
     _check_transition(update)
     guard = update.guard
-    sql = update_statement(update.noun, tuple(update.fields), tuple((k, v is None) for k, v in guard.items()))
-    params = encode(update.fields)
+    sql = build_update(update.noun, tuple(update.fields), tuple((k, v is None) for k, v in guard.items()))
+    params = encode(update.noun, update.fields)
     params["id"] = update.id
     for name, value in guard.items():
         if value is not None:
             params[f"guard_{name}"] = value
     if tx.statement(sql, params) != 1:
         if fence is not None:
-            hold(tx, fence)
+            check_fence(tx, fence)
         raise Conflict(f"{update.noun} {update.id} changed meanwhile; look at it again.")
     _announce(tx, update)
 
@@ -111,46 +111,31 @@ def _announce(tx: Tx, update: Update) -> None:
             tx.topics.add("stop")
         if "status" in update.fields:
             tx.topics.add("task")
-            tx.unblocked(update.id)
+            tx.unblock(update.id)
     else:
         tx.topics.add(update.noun)
 
 
-def say(tx: Tx, messages: tuple[Message, ...]) -> dict[str, list[tuple[str, int]]]:
-    """Store messages; by the id of each the texts that were new, in order, with its number."""
+def add_messages(tx: Tx, messages: tuple[Message, ...]) -> dict[str, list[tuple[str, int]]]:
+    """Store messages; return the new texts by message id, in order, each with its number."""
     new: dict[str, list[tuple[str, int]]] = {}
     for message in messages:
-        found = new.setdefault(message.id, [])
-        if row := tx.row("session.say", fields_of(message)):
-            found.append((message.text, row[0]))
+        texts = new.setdefault(message.id, [])
+        if row := tx.row("session.say", get_values(message)):
+            texts.append((message.text, row[0]))
     return new
 
 
-def _numbered(events: Iterable[Event], new: Mapping[str, list[tuple[str, int]]]) -> Iterator[Event]:
-    """The events; those of messages with the messages' numbers, and without those that say nothing new."""
-    for made in events:
-        name = made.payload.get("message_id") if made.kind == "message_update" else None
+def _number(events: Iterable[Event], new: Mapping[str, list[tuple[str, int]]]) -> Iterator[Event]:
+    """Return the events; those of messages get the messages' numbers, and those without a new text are left out."""
+    for event in events:
+        name = event.payload.get("message_id") if event.kind == "message_update" else None
         if name is None or name not in new:
-            yield made
-        elif new[name] and new[name][0][0] == made.payload["message"]:
-            yield made._replace(payload={**made.payload, "number": new[name].pop(0)[1]})
+            yield event
+        elif new[name] and new[name][0][0] == event.payload["message"]:
+            yield event._replace(payload={**event.payload, "number": new[name].pop(0)[1]})
 
 
-def _closed(tx: Tx, key: str | None) -> bool:
-    """Whether a session is closed; a turn that ends after that does not change what it does."""
-    row = tx.row("session.status", {"key": key})
-    return row is not None and row[0] == "closed"
-
-
-def fields_of(record: Any) -> dict[str, Any]:
-    """A record as parameters."""
-    return {name: getattr(record, name) for name in _names(type(record))}
-
-
-_KNOWN: dict[type, tuple[str, ...]] = {Session: tuple(f.name for f in fields(Session))}
-
-
-def _names(record: type) -> tuple[str, ...]:
-    if record not in _KNOWN:
-        _KNOWN[record] = tuple(f.name for f in fields(record))
-    return _KNOWN[record]
+def _is_closed(tx: Tx, key: str | None) -> bool:
+    """Return whether a session is closed; a turn that ends after that does not change its status."""
+    return tx.value(str, "session.status", key=key) == "closed"

@@ -1,26 +1,21 @@
-"""Instances: make known, forget, list."""
+"""Instances: add, remove, list."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from midwatch.domain.instance import Instance
-from midwatch.stores.sql import RECORDS, loads
 from midwatch.stores.verbs.changes import insert
 from midwatch.stores.verbs.tx import Tx
 
 
-def add_instance(tx: Tx, instance: Instance) -> None:
+def add(tx: Tx, instance: Instance) -> None:
     insert(tx, instance)
 
 
-def remove_instances(tx: Tx, ids: Iterable[str]) -> None:
-    tx.run_many("engine.remove", [{"id": one} for one in ids])
+def remove(tx: Tx, ids: Collection[str]) -> None:
+    tx.run_many("engine.remove", [{"id": instance_id} for instance_id in ids])
 
 
-def instances(tx: Tx) -> list[Instance]:
-    found = (dict(zip(RECORDS["instance"], row, strict=True)) for row in tx.rows("engine.list", {}))
-    return [
-        Instance(**{**values, "agents": tuple(loads(values["agents"])), "terms": loads(values["terms"])})
-        for values in found
-    ]
+def list_(tx: Tx) -> list[Instance]:
+    return tx.find_all(Instance, "engine.list")

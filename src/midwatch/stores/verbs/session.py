@@ -1,49 +1,43 @@
-"""Sessions and their messages: open, close, look; tasks and messages write them by `changes.apply`."""
+"""Sessions and their messages: open, close, read; tasks and messages write them by `changes.apply`."""
 
 from __future__ import annotations
 
 from midwatch.domain.event import Event
 from midwatch.domain.session import Message, Session, View
-from midwatch.stores.sql import RECORDS
-from midwatch.stores.verbs.changes import fields_of
-from midwatch.stores.verbs.tx import Row, Tx
+from midwatch.stores.rows import Row, decode, get_values
+from midwatch.stores.verbs.tx import Tx
+
+ACTIVITY = 3
+"""The last columns of a view's row: the running task, what it waits for, how many tasks wait."""
 
 
-def _session(row: Row) -> Session:
-    return Session(**dict(zip(RECORDS["session"], row, strict=True)))
-
-
-def session(tx: Tx, key: str) -> Session | None:
-    row = tx.row("session.get", {"key": key})
-    return None if row is None else _session(row)
+def get(tx: Tx, key: str) -> Session | None:
+    return tx.find(Session, "session.get", key=key)
 
 
 def view(tx: Tx, key: str) -> View | None:
-    found = session(tx, key)
-    return None if found is None else _view(tx, found)
+    row = tx.row("session.view", {"key": key})
+    return None if row is None else _view(row)
 
 
-def _view(tx: Tx, found: Session) -> View:
-    running = tx.row("session.running", {"key": found.key, "gate": found.gate_key})
-    queued = tx.row("session.queued", {"key": found.key})
-    task_id, wait = running or (None, None)
-    return View(found, task_id, wait == "approval", queued[0] if queued else 0)
+def _view(row: Row) -> View:
+    running, wait, queued = row[-ACTIVITY:]
+    return View(decode(Session, row[:-ACTIVITY]), running, wait == "approval", queued)
 
 
-def sessions(tx: Tx, limit: int, before: str | None) -> list[View]:
-    found = [_session(row) for row in tx.rows("session.list", {"limit": limit, "before": before})]
-    return [_view(tx, one) for one in found]
+def list_(tx: Tx, limit: int = 50, before: str | None = None) -> list[View]:
+    return [_view(row) for row in tx.rows("session.list", {"limit": limit, "before": before})]
 
 
-def open_session(tx: Tx, made: Session, events: tuple[Event, ...]) -> bool:
-    """Of two who open it at once the second finds it open."""
-    opened = tx.row("session.open", fields_of(made)) is not None
+def open_(tx: Tx, session: Session, events: tuple[Event, ...]) -> bool:
+    """Open it; of two who do so at once the second finds it open."""
+    opened = tx.row("session.open", get_values(session)) is not None
     if opened:
         tx.events.extend(events)
     return opened
 
 
-def close_session(tx: Tx, key: str, now: int, events: tuple[Event, ...]) -> bool:
+def close(tx: Tx, key: str, now: int, events: tuple[Event, ...]) -> bool:
     closed = tx.run("session.close", {"key": key, "now": now}) == 1
     if closed:
         tx.events.extend(events)
@@ -51,6 +45,5 @@ def close_session(tx: Tx, key: str, now: int, events: tuple[Event, ...]) -> bool
     return closed
 
 
-def messages(tx: Tx, key: str, after: int, limit: int) -> list[Message]:
-    found = tx.rows("session.messages", {"key": key, "after": after, "limit": limit})
-    return [Message(**dict(zip(RECORDS["message"], row, strict=True))) for row in found]
+def list_messages(tx: Tx, key: str, after: int = 0, limit: int = 500) -> list[Message]:
+    return tx.find_all(Message, "session.messages", key=key, after=after, limit=limit)

@@ -1,4 +1,4 @@
-"""Tasks: submit, claim, look, count, prune."""
+"""Tasks: submit, claim, read, count, prune."""
 
 from __future__ import annotations
 
@@ -26,36 +26,24 @@ from midwatch.domain.task import (
     used,
 )
 from midwatch.domain.usage import PARTS, Asked, Spent
-from midwatch.stores.sql import TASK_JSON, dumps, loads
-from midwatch.stores.verbs.changes import add_deliveries, apply, fields_of, insert
-from midwatch.stores.verbs.event import event_of
-from midwatch.stores.verbs.tx import Row, Tx
-
-NO_JSON = (None,) * TASK_JSON
-
-
-def task_of(row: Row) -> Task:
-    """A task from its row."""
-    if row[-TASK_JSON:] == NO_JSON:
-        return Task._make(row)
-    decoded = (value if value is None else loads(value) for value in row[-TASK_JSON:])
-    return Task._make((*row[:-TASK_JSON], *decoded))
+from midwatch.stores.rows import decode_task, dumps, get_values
+from midwatch.stores.verbs.changes import add_deliveries, apply, insert
+from midwatch.stores.verbs.tx import Tx
 
 
 def submit(tx: Tx, task: Task, changes: Changes, max_open: int | None, max_of_actor: int | None = None) -> Submitted:
     if task.idempotency_key is not None:
-        row = tx.row("task.find_key", {"creator": task.creator or "", "key": task.idempotency_key})
-        if row is not None:
-            first = task_of(row)
+        first = find_key(tx, task.creator, task.idempotency_key)
+        if first is not None:
             if first.body_hash != task.body_hash:
                 raise KeyReused(task.idempotency_key, f"task {first.id}")
             return Submitted(first, created=False)
         if row := tx.row("steer.find_key", {"actor": task.creator or "", "key": task.idempotency_key}):
             raise KeyReused(task.idempotency_key, f"message {row[0]}")
     if max_open is not None:
-        _check_room(tx, max_open)
+        _check_limit(tx, max_open)
     if max_of_actor is not None:
-        _check_actors_room(tx, task.actor, max_of_actor)
+        _check_actor_limit(tx, task.actor, max_of_actor)
     if conversation(task):
         _check_session(tx, task)
     insert(tx, task)
@@ -65,31 +53,34 @@ def submit(tx: Tx, task: Task, changes: Changes, max_open: int | None, max_of_ac
     return Submitted(task, created=True)
 
 
+def find_key(tx: Tx, creator: str | None, key: str) -> Task | None:
+    """Return the task that its creator submitted with this key, or None."""
+    return tx.find(Task, "task.find_key", creator=creator or "", key=key)
+
+
 def _check_session(tx: Tx, task: Task) -> None:
-    """A conversation that is closed takes nothing more; one that is new begins with this task."""
+    """Raise Conflict when the task's conversation is closed; begin it when it is new."""
     if not check_open(tx, task.session_key):
-        tx.run("session.ensure", fields_of(used(task, task.created_at)))
+        tx.run("session.ensure", get_values(used(task, task.created_at)))
 
 
 def check_open(tx: Tx, key: str) -> bool:
-    """Whether there is such a session; Conflict when it is closed."""
-    row = tx.row("session.status", {"key": key})
-    if row is not None and row[0] == "closed":
+    """Return whether there is such a session; Conflict when it is closed."""
+    status = tx.value(str, "session.status", key=key)
+    if status == "closed":
         raise Conflict(f"session {key} is closed; open it again by creating it with the same key.")
-    return row is not None
+    return status is not None
 
 
-def _check_room(tx: Tx, max_open: int) -> None:
-    row = tx.row("task.count_outside", {"most": max_open})
-    if row is not None and row[0] >= max_open:
+def _check_limit(tx: Tx, max_open: int) -> None:
+    if (tx.value(int, "task.count_outside", most=max_open) or 0) >= max_open:
         raise LimitReached(
             f"{max_open} tasks are open already; wait until some have ended, cancel some, or raise max_open."
         )
 
 
-def _check_actors_room(tx: Tx, actor: str, most: int) -> None:
-    row = tx.row("task.count_outside_of", {"actor": actor, "most": most})
-    if row is not None and row[0] >= most:
+def _check_actor_limit(tx: Tx, actor: str, most: int) -> None:
+    if (tx.value(int, "task.count_outside_of", actor=actor, most=most) or 0) >= most:
         whose = f"of {actor}" if actor else "without an actor"
         raise LimitReached(
             f"{most} tasks {whose} are open already; wait until some have ended, cancel some, "
@@ -100,37 +91,37 @@ def _check_actors_room(tx: Tx, actor: str, most: int) -> None:
 def claim(tx: Tx, request: ClaimRequest, now: int) -> Claims:
     search, taken = _Search(tx, request, now), list[Claim]()
     while search.room.agents():
-        chosen, contested = search.in_order()
-        taken += [made for task in chosen if (made := _take(tx, task, request, now))]
-        if contested is None or (fairest := search.fairest(contested)) is None:
+        chosen, contested = search.choose_in_order()
+        taken += [claimed for task in chosen if (claimed := _take(tx, task, request, now))]
+        if contested is None or (fairest := search.choose_fairest(contested)) is None:
             break
-        taken += [made] if (made := _take(tx, fairest, request, now)) else []
-    later = tx.row("task.next_due", {"now": now}) if len(taken) < request.free else None
-    return Claims(taken, later[0] if later else None)
+        taken += [claimed] if (claimed := _take(tx, fairest, request, now)) else []
+    return Claims(taken, tx.value(int, "task.next_due", now=now) if len(taken) < request.free else None)
 
 
 class _Search:
-    """Finds what a claim is to take. Claim order decides, unless several actors wait and slots are scarce."""
+    """Finds the tasks that a claim takes. Claim order decides, unless several actors wait and slots are scarce."""
 
     def __init__(self, tx: Tx, request: ClaimRequest, now: int) -> None:
         self.room = Room(request)
         self._tx = tx
         self._terms = {
             "now": now, "owner": request.owner, "own_only": request.own_only, "leave": dumps(list(request.leave)),
+            "free": request.free,
         }  # fmt: skip
         self._waiting: list[str] | None = None
 
-    def in_order(self) -> tuple[list[Task], Task | None]:
-        """Tasks in claim order, and the one at which it does not decide any more."""
+    def choose_in_order(self) -> tuple[list[Task], Task | None]:
+        """Return tasks in claim order, and the first task for which the order does not decide."""
         room, chosen, gates, places = self.room, list[Task](), set[str](), set[str | None]()
         agents = room.agents()
         for row in self._tx.rows("task.claimable", {**self._terms, "agents": dumps(agents)}):
-            task, several = task_of(row[:-1]), row[-1]
+            task, several = decode_task(row[:-1]), row[-1]
             if task.gate_key in gates or task.agent not in agents or (task.dir_key and task.dir_key in places):
                 continue
             if task.cause == "goal" and task.agent in room.last():
                 continue
-            if room.full(task.actor) or (several and self._scarce(task.agent)):
+            if room.full(task.actor) or (several and self._is_scarce(task.agent)):
                 return chosen, task
             gates.add(task.gate_key)
             places.add(task.dir_key)
@@ -140,19 +131,19 @@ class _Search:
                 break
         return chosen, None
 
-    def fairest(self, contested: Task) -> Task | None:
-        """Who gets the slot the contested task would take: it, or somebody's first one."""
+    def choose_fairest(self, contested: Task) -> Task | None:
+        """Return the task that gets the slot of the contested one: itself, or the first task of another actor."""
         actors = [actor for actor in self._actors() if not self.room.full(actor)]
         wide = self.room.full(contested.actor) or self.room.scarce(None, len(actors))
         agents = self.room.agents() if wide else [contested.agent]
-        params = {**self._terms, "actors": dumps(actors), "agents": dumps(agents), "last": dumps(self.room.last())}
-        heads = [task_of(row) for row in self._tx.rows("task.heads", params)]
-        found = self.room.fairest(sorted(heads, key=lambda task: (task.rank, task.due_at, task.id)))
-        if found is not None:
-            self.room.take(found)
-        return found
+        lists = {"actors": dumps(actors), "agents": dumps(agents), "last": dumps(self.room.last())}
+        heads = self._tx.find_all(Task, "task.heads", **self._terms, **lists)
+        fairest = self.room.fairest(sorted(heads, key=lambda task: (task.rank, task.due_at, task.id)))
+        if fairest is not None:
+            self.room.take(fairest)
+        return fairest
 
-    def _scarce(self, agent: str) -> bool:
+    def _is_scarce(self, agent: str) -> bool:
         waiting = len(self._actors())
         return self.room.scarce(None, waiting) or self.room.scarce(agent, waiting)
 
@@ -163,8 +154,8 @@ class _Search:
 
 
 def _take(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim | None:
-    """Make the task running; None when it was cancelled since it was looked at."""
-    token = _token(task.id, task.attempt + 1)
+    """Make the task running; None when it was cancelled since it was read."""
+    token = _make_token(task.id, task.attempt + 1)
     running = task._replace(
         status="running", attempt=task.attempt + 1, lease_owner=request.owner, host=request.host, started_at=now,
         token_hash=hash_of(token), wait=None, stop_requested=None, pgid=None, pgid_mark=None,
@@ -172,8 +163,8 @@ def _take(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim | None:
     params = {"id": task.id, "owner": request.owner, "host": request.host, "now": now, "token_hash": running.token_hash}
     if tx.run("task.claim", params) != 1:
         return None
-    told = TaskStarted(agent=running.agent, owner=request.owner, host=request.host)
-    tx.events.append(event(told, now, **meta(running)))
+    started = TaskStarted(agent=running.agent, owner=request.owner, host=request.host)
+    tx.events.append(event(started, now, **meta(running)))
     if running.route:
         add_deliveries(tx, start_notice(running, now))
     return Claim(running, token)
@@ -182,10 +173,10 @@ def _take(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim | None:
 _SECRET = secrets.token_bytes(32)
 
 
-def _token(task_id: str, attempt: int) -> str:
-    """A secret for one attempt, made from this process's own: no system call for each claim."""
-    made = hashlib.blake2b(f"{task_id}/{attempt}".encode(), key=_SECRET, digest_size=24).hexdigest()
-    return attempt_token(task_id, made)
+def _make_token(task_id: str, attempt: int) -> str:
+    """Return a secret for one attempt, made from this process's own secret: no system call for each claim."""
+    digest = hashlib.blake2b(f"{task_id}/{attempt}".encode(), key=_SECRET, digest_size=24)
+    return attempt_token(task_id, digest.hexdigest())
 
 
 def record_late(tx: Tx, late: Event) -> bool:
@@ -196,68 +187,60 @@ def record_late(tx: Tx, late: Event) -> bool:
 
 
 def get(tx: Tx, task_id: str) -> Task | None:
-    row = tx.row("task.get", {"id": task_id})
-    return None if row is None else task_of(row)
+    return tx.find(Task, "task.get", id=task_id)
 
 
 def list_(tx: Tx, which: TaskFilter) -> list[Task]:
-    params = {
-        "before": which.before, "statuses": dumps(list(which.statuses)), "agent": which.agent,
-        "session_key": which.session_key, "creator": which.creator, "limit": which.limit,
-    }  # fmt: skip
-    return [task_of(row) for row in tx.rows("task.list", params)]
+    return tx.find_all(
+        Task, "task.list", before=which.before, statuses=dumps(which.statuses), agent=which.agent,
+        session_key=which.session_key, creator=which.creator, limit=which.limit,
+    )  # fmt: skip
+
+
+def list_running(tx: Tx, owner: str | None = None) -> list[Task]:
+    return tx.find_all(Task, "task.running", owner=owner)
+
+
+def list_related(tx: Tx, root_id: str) -> list[Task]:
+    return tx.find_all(Task, "task.kin", root=root_id)
+
+
+def list_failed(tx: Tx, since: int, limit: int = 10) -> list[Task]:
+    return tx.find_all(Task, "task.failed", since=since, limit=limit)
 
 
 def count(tx: Tx) -> Summary:
-    found: Counter[str] = Counter(dict(tx.rows("task.count", {})))
-    return Summary(found.total(), *(found[status] for status in STATUSES))
+    counts: Counter[str] = Counter(dict(tx.rows("task.count", {})))
+    return Summary(counts.total(), *(counts[status] for status in STATUSES))
 
 
-def running(tx: Tx, owner: str | None) -> list[Task]:
-    return [task_of(row) for row in tx.rows("task.running", {"owner": owner})]
+def find_gate_holder(tx: Tx, gate: str) -> str | None:
+    return tx.value(str, "task.gate_holder", gate=gate)
 
 
-def gate_holder(tx: Tx, gate: str) -> str | None:
-    row = tx.row("task.gate_holder", {"gate": gate})
-    return None if row is None else str(row[0])
+def find_dir_holder(tx: Tx, dir_key: str) -> str | None:
+    return tx.value(str, "task.dir_holder", dir_key=dir_key)
 
 
-def dir_holder(tx: Tx, dir_key: str) -> str | None:
-    row = tx.row("task.dir_holder", {"dir_key": dir_key})
-    return None if row is None else str(row[0])
-
-
-def open_events(tx: Tx, fence: Fence) -> list[Event]:
+def list_open_events(tx: Tx, fence: Fence) -> list[Event]:
     opened: dict[str, Event] = {}
-    for row in tx.rows("event.of_attempt", {"task_id": fence.task_id, "attempt": fence.attempt}):
-        found = event_of(row)
-        key = "turn" if found.kind.startswith("turn") else call_of(found)
-        if found.kind.endswith(("_start", "_request")):
-            opened[key] = found
+    for stored in tx.find_all(Event, "event.of_attempt", task_id=fence.task_id, attempt=fence.attempt):
+        key = "turn" if stored.kind.startswith("turn") else call_of(stored)
+        if stored.kind.endswith(("_start", "_request")):
+            opened[key] = stored
         else:
             opened.pop(key, None)
     return list(opened.values())
 
 
 def prune(tx: Tx, before: int, keep: int) -> int:
-    gone = [{"id": row[0]} for row in tx.rows("task.prunable", {"before": before, "keep": keep})]
-    for what in ("prune_steps", "prune_steers", "prune", "prune_deliveries", "prune_approvals"):
-        tx.run_many(f"task.{what}", gone)
-    return len(gone)
+    ids = [{"id": row[0]} for row in tx.rows("task.prunable", {"before": before, "keep": keep})]
+    for statement in ("prune_steps", "prune_steers", "prune", "prune_deliveries", "prune_approvals"):
+        tx.run_many(f"task.{statement}", ids)
+    return len(ids)
 
 
-def spent(tx: Tx, asked: Asked) -> list[Spent]:
-    wanted: dict[str, Any] = {part: part in asked.by for part in PARTS}
-    wanted |= {"since": asked.since, "until": asked.until, "session_key": asked.session_key}
-    return [
-        Spent(*parts, *(int(count) for count in counts), *figures)
-        for parts, counts, figures in ((row[:5], row[5:12], row[12:]) for row in tx.rows("task.spent", wanted))
-    ]
-
-
-def kin(tx: Tx, root_id: str) -> list[Task]:
-    return [task_of(row) for row in tx.rows("task.kin", {"root": root_id})]
-
-
-def failed(tx: Tx, since: int, limit: int) -> list[Task]:
-    return [task_of(row) for row in tx.rows("task.failed", {"since": since, "limit": limit})]
+def sum_usage(tx: Tx, asked: Asked) -> list[Spent]:
+    params: dict[str, Any] = {part: part in asked.by for part in PARTS}
+    params |= {"since": asked.since, "until": asked.until, "session_key": asked.session_key}
+    return [Spent(*row[:5], *map(int, row[5:12]), *row[12:]) for row in tx.rows("task.spent", params)]

@@ -1,48 +1,64 @@
-"""What a verb may do: run named statements in the open transaction, and say what it changed."""
+"""Tx: an open transaction, and what a verb may do in it."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, TypeVar, cast
 
 from midwatch.domain.event import Event
+from midwatch.stores.rows import Row, decode
 
-Row = tuple[Any, ...]
+R = TypeVar("R")
 Params = Mapping[str, Any] | Row
 
 
-class Tx(Protocol):
-    """An open transaction. Whatever a verb does is kept as a whole or, if it raises, not at all."""
+class Tx(ABC):
+    """An open transaction. All that a verb does is kept as a whole or, if it raises, not at all."""
 
-    events: list[Event]
-    """Events to append; they get their numbers at the end of the transaction."""
-    topics: set[str]
-    """What this transaction may have changed; see `midwatch.domain.store.Commit`."""
+    def __init__(self, statements: Mapping[str, str]) -> None:
+        self.statements = statements
+        self.events: list[Event] = []
+        """Events to append; they get their numbers at the end of the transaction."""
+        self.topics: set[str] = set()
+        """What this transaction may have changed; see `midwatch.domain.store.Commit`."""
 
+    @abstractmethod
     def rows(self, name: str, params: Mapping[str, Any]) -> Iterable[Row]:
-        """The rows of a named query, fetched as they are read."""
-        ...
+        """Return the rows of a named query, fetched as they are read."""
 
+    @abstractmethod
     def row(self, name: str, params: Mapping[str, Any]) -> Row | None:
-        """The first row of a named query, or None."""
-        ...
+        """Return the first row of a named query, or None."""
 
+    @abstractmethod
     def run(self, name: str, params: Mapping[str, Any]) -> int:
-        """Run a named statement; how many rows it touched."""
-        ...
+        """Run a named statement and return how many rows it changed."""
 
+    @abstractmethod
     def run_many(self, name: str, params: Iterable[Params]) -> None:
         """Run a named statement for each of `params`."""
-        ...
 
+    @abstractmethod
     def statement(self, sql: str, params: Params) -> int:
-        """Run a statement built by `midwatch.stores.sql`; how many rows it touched."""
-        ...
+        """Run a statement built by `midwatch.stores.sql` and return how many rows it changed."""
 
-    def hint(self, agent: str, due_at: int) -> None:
-        """Tell the engine that a task of `agent` may be taken at `due_at`."""
-        ...
+    def hint(self, agent: str, due_at: int) -> None:  # noqa: B027 - not every engine needs hints
+        """Tell the engine that a task of `agent` may be taken at `due_at`, unless the commit itself wakes it."""
 
-    def unblocked(self, task_id: str) -> None:
-        """Tell the engine that this task waits again or has ended, so that something in its gate may be taken."""
-        ...
+    def unblock(self, task_id: str) -> None:  # noqa: B027
+        """Tell the engine that this task waits again or has ended, so that another one of its gate may be taken."""
+
+    def find(self, record: type[R], name: str, /, **params: Any) -> R | None:
+        """Return the record in the first row of a named query, or None."""
+        row = self.row(name, params)
+        return None if row is None else decode(record, row)
+
+    def find_all(self, record: type[R], name: str, /, **params: Any) -> list[R]:
+        """Return the records of a named query."""
+        return [decode(record, row) for row in self.rows(name, params)]
+
+    def value(self, kind: type[R], name: str, /, **params: Any) -> R | None:
+        """Return the first column of the first row of a named query, which is of this type, or None."""
+        row = self.row(name, params)
+        return None if row is None else cast(R | None, row[0])

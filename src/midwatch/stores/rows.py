@@ -1,0 +1,201 @@
+"""Records as rows: the columns of each record, its values as the database stores them, and JSON text.
+
+A field's type decides how it is stored: a mapping, a tuple or any value is JSON text, a bool is 0 or 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from types import UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import orjson
+
+from midwatch.base.errors import InvalidInput
+from midwatch.domain.agent import Choice
+from midwatch.domain.approval import Approval
+from midwatch.domain.automation import Automation
+from midwatch.domain.channel import Delivery
+from midwatch.domain.event import Event
+from midwatch.domain.goal import Goal
+from midwatch.domain.handoff import Handoff
+from midwatch.domain.identity import Token
+from midwatch.domain.instance import Instance
+from midwatch.domain.rule import Rule
+from midwatch.domain.session import Message, Session
+from midwatch.domain.steering import Steer
+from midwatch.domain.task import Task
+from midwatch.domain.turn_steps import Step
+from midwatch.domain.worktree import Worktree
+
+R = TypeVar("R")
+Row = tuple[Any, ...]
+
+TASK_JSON = 5
+"""The last fields of a task are JSON."""
+NO_JSON = (None,) * TASK_JSON
+PAYLOAD = Event._fields.index("payload")
+DEEPEST = 50
+"""A payload nested deeper than this is stored as text from there on."""
+
+loads = orjson.loads
+
+
+def dumps(value: Any) -> str:
+    """Return a value as JSON text, or raise InvalidInput."""
+    try:
+        return orjson.dumps(value, default=_simplify).decode()
+    except TypeError as problem:
+        raise InvalidInput(f"this cannot be kept as JSON: {problem}.") from None
+
+
+def dump_payload(payload: Any) -> str:
+    """Return an event's payload as JSON text. An event is always stored: what JSON cannot hold becomes text."""
+    try:
+        return orjson.dumps(payload, default=_simplify).decode()
+    except Exception:
+        return orjson.dumps(_reduce(payload)).decode()
+
+
+def _simplify(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset | Sequence):
+        return list(value)
+    return str(value)
+
+
+def _reduce(value: Any, depth: int = 0) -> Any:
+    """Return the value in types that JSON certainly holds; what is nested too deeply, or is no data, as text."""
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return value
+    if isinstance(value, Mapping) and depth < DEEPEST:
+        return {_to_text(name): _reduce(item, depth + 1) for name, item in value.items()}
+    if isinstance(value, list | tuple) and depth < DEEPEST:
+        return [_reduce(item, depth + 1) for item in value]
+    return _to_text(value)
+
+
+def _to_text(value: Any) -> str:
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except Exception:
+        text = f"<{type(value).__name__}>"
+    return text.encode("utf-8", "replace").decode()
+
+
+def replace_nul(value: Any) -> Any:
+    """Return the value as PostgreSQL takes it: its texts hold no NUL."""
+    return value.replace("\0", "\ufffd") if isinstance(value, str) and "\0" in value else value
+
+
+def _load_tuple(text: str) -> tuple[Any, ...]:
+    return tuple(tuple(item) if isinstance(item, list) else item for item in loads(text))
+
+
+def _load_choices(text: str) -> tuple[Choice, ...]:
+    return tuple(Choice(*item) for item in loads(text))
+
+
+def _loader(kind: Any) -> Callable[[Any], Any] | None:
+    """Return how to read a column whose field has this type; None when it is stored as it is."""
+    for part in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
+        if part is bool:
+            return bool
+        if part is Any or get_origin(part) is Mapping:
+            return loads
+        if get_origin(part) is tuple:
+            return _load_choices if Choice in get_args(part) else _load_tuple
+    return None
+
+
+def _loaders(record: type) -> dict[str, Callable[[Any], Any]]:
+    """Return how to read those columns of a record that are not stored as they are."""
+    kinds = get_type_hints(record)
+    loaders = {name: _loader(kinds[name]) for name in COLUMNS[record]}
+    return {name: load for name, load in loaders.items() if load is not None}
+
+
+RECORDS: Mapping[str, type] = {
+    record.__name__.lower(): record
+    for record in (
+        Task, Session, Message, Delivery, Approval, Rule, Token, Automation, Goal, Instance, Worktree, Step, Steer,
+        Handoff,
+    )
+}  # fmt: skip
+"""The records by the nouns that name them in statements."""
+COLUMNS: Mapping[type, tuple[str, ...]] = {
+    record: Task._fields if record is Task else tuple(field.name for field in fields(record))
+    for record in RECORDS.values()
+}
+LOADERS = {record: _loaders(record) for record in RECORDS.values()}
+JSON_COLUMNS = {
+    noun: frozenset(name for name, load in LOADERS[record].items() if load is not bool)
+    for noun, record in RECORDS.items()
+}
+
+
+def get_values(record: Any) -> dict[str, Any]:
+    """Return the fields of a record by name, as it holds them."""
+    return {name: getattr(record, name) for name in COLUMNS[type(record)]}
+
+
+def encode(noun: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of a record as the database stores them."""
+    as_json, encoded = JSON_COLUMNS[noun], dict(values)
+    for name, value in values.items():
+        if name in as_json:
+            encoded[name] = None if value is None else dumps(value)
+        elif isinstance(value, bool):
+            encoded[name] = int(value)
+    return encoded
+
+
+def encode_task(task: Task) -> Row:
+    """Return the values of `midwatch.stores.sql.INSERT_TASK`."""
+    tail = (value if value is None else dumps(value) for value in task[-TASK_JSON:])
+    return (*task[:-TASK_JSON], *tail, task.rank)
+
+
+def decode_task(row: Row) -> Task:
+    """Return the task of a row."""
+    if row[-TASK_JSON:] == NO_JSON:
+        return Task._make(row)
+    decoded = (value if value is None else loads(value) for value in row[-TASK_JSON:])
+    return Task._make((*row[:-TASK_JSON], *decoded))
+
+
+def decode_event(row: Row) -> Event:
+    """Return the event of a row."""
+    return Event._make((*row[:PAYLOAD], loads(row[PAYLOAD]), *row[PAYLOAD + 1 :]))
+
+
+def encode_event(event: Event) -> Row:
+    """Return the values of the statement `event.append`."""
+    return (*event[:PAYLOAD], dump_payload(event.payload), *event[PAYLOAD + 1 :])
+
+
+def _decoder(record: type) -> Callable[[Row], Any]:
+    names, loaders = COLUMNS[record], LOADERS[record]
+
+    def decode_row(row: Row) -> Any:
+        values = dict(zip(names, row, strict=True))
+        for name, load in loaders.items():
+            if values[name] is not None:
+                values[name] = load(values[name])
+        return record(**values)
+
+    return decode_row
+
+
+DECODERS: Mapping[type, Callable[[Row], Any]] = {
+    **{record: _decoder(record) for record in RECORDS.values()}, Task: decode_task, Event: decode_event,
+}  # fmt: skip
+
+
+def decode(record: type[R], row: Row) -> R:
+    """Return the record of a row."""
+    return cast(R, DECODERS[record](row))

@@ -1,0 +1,138 @@
+"""Run verbs: each in one transaction, off the event loop; tell the caller its answer and listeners of the commit.
+
+A verb is a function `verb(tx, ...)`. `read`, `peek`, `snapshot` and `write` make a method of a store from a verb; the
+method has the verb's signature without the transaction, and returns what the verb returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+
+from midwatch.base.errors import MidwatchError, StoreUnavailable
+from midwatch.domain.store import Commit
+
+P = ParamSpec("P")
+T = TypeVar("T")
+log = logging.getLogger("midwatch.store")
+
+
+class Op(NamedTuple):
+    """A verb to be run, and the future of its caller."""
+
+    verb: Callable[..., Any]
+    args: tuple[Any, ...]
+    future: asyncio.Future[Any]
+
+
+class Answer(NamedTuple):
+    """How a verb ended: its result, or the error that its caller gets."""
+
+    op: Op
+    result: Any
+    problem: BaseException | None
+
+
+class VerbRunner(ABC):
+    """Runs verbs on one database."""
+
+    def __init__(self, readers: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[Callable[[Commit], None]] = []
+        self._readers = ThreadPoolExecutor(readers, "midwatch-reader")
+        self._local = threading.local()
+        self._closed = threading.Event()
+
+    async def write(self, verb: Callable[..., T], *args: Any) -> T:
+        """Run `verb(tx, *args)` and return once it is durable."""
+        self._check_open()
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._submit(Op(verb, args, future))
+        return await future
+
+    async def read(self, verb: Callable[..., T], *args: Any) -> T:
+        """Run `verb(tx, *args)`, which only reads, on everything committed so far."""
+        self._check_open()
+        return await self._loop.run_in_executor(self._readers, self._read, verb, args)
+
+    async def snapshot(self, verb: Callable[..., T], *args: Any) -> T:
+        """Like `read`, for a verb with several queries: all of them see the same moment."""
+        return await self.read(verb, *args)
+
+    async def peek(self, verb: Callable[..., T], *args: Any) -> T:
+        """Like `read`, for one query by a key, which a store may run without leaving the event loop."""
+        return await self.read(verb, *args)
+
+    def on_commit(self, listener: Callable[[Commit], None]) -> None:
+        self._listeners.append(listener)
+
+    @abstractmethod
+    def _submit(self, op: Op) -> None:
+        """Have a verb run in a thread that writes."""
+
+    @abstractmethod
+    def _read(self, verb: Callable[..., T], args: tuple[Any, ...]) -> T:
+        """Run a verb that only reads, in a thread."""
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise StoreUnavailable("the store is closed.")
+
+    def _tell(self, answers: list[Answer], commit: Commit | None) -> None:
+        """Have the event loop told, from a thread, how verbs ended and what was committed."""
+        for op, _, problem in answers:
+            if problem is not None and not isinstance(problem, MidwatchError):
+                log.error("verb %s failed", getattr(op.verb, "__name__", op.verb), exc_info=problem)
+        with suppress(RuntimeError):  # the loop is gone
+            self._loop.call_soon_threadsafe(self._resolve, answers, commit)
+
+    def _resolve(self, answers: list[Answer], commit: Commit | None) -> None:
+        for op, result, problem in answers:
+            if op.future.done():
+                continue
+            if problem is None:
+                op.future.set_result(result)
+            else:
+                op.future.set_exception(problem)
+        if commit is not None and (commit.topics or commit.events or commit.foreign):
+            for listener in self._listeners:
+                listener(commit)
+
+
+Verb = Callable[Concatenate[Any, P], T]
+Method = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
+
+
+def write(verb: Verb[P, T]) -> Method[P, T]:
+    """Make a method that runs the verb in a transaction and returns once it is durable."""
+    return _method("write", verb)
+
+
+def read(verb: Verb[P, T]) -> Method[P, T]:
+    """Make a method that runs a verb with one query."""
+    return _method("read", verb)
+
+
+def peek(verb: Verb[P, T]) -> Method[P, T]:
+    """Make a method that runs a verb with one query for one record by its key."""
+    return _method("peek", verb)
+
+
+def snapshot(verb: Verb[P, T]) -> Method[P, T]:
+    """Make a method that runs a verb with several queries, all of which see the same moment."""
+    return _method("snapshot", verb)
+
+
+def _method(way: str, verb: Verb[P, T]) -> Method[P, T]:
+    def method(runner: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        run: Callable[..., Coroutine[Any, Any, T]] = getattr(runner, way)
+        return run(partial(verb, **kwargs) if kwargs else verb, *args)
+
+    return method

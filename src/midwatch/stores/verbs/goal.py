@@ -1,0 +1,49 @@
+"""Goals: read, list, find what is due, delete; they are written by `changes.apply`."""
+
+from __future__ import annotations
+
+from midwatch.base.clock import SECOND
+from midwatch.domain.changes import Changes
+from midwatch.domain.goal import LAST_SECONDS, Goal, Status
+from midwatch.domain.task import Task
+from midwatch.stores.rows import dumps
+from midwatch.stores.verbs.changes import apply
+from midwatch.stores.verbs.tx import Tx
+
+LAST = int(LAST_SECONDS * SECOND)
+
+
+def get(tx: Tx, goal_id: str) -> Goal | None:
+    return tx.find(Goal, "goal.get", id=goal_id)
+
+
+def find_open(tx: Tx, scope: tuple[str, str]) -> Goal | None:
+    return tx.find(Goal, "goal.open", scope_kind=scope[0], scope_id=scope[1])
+
+
+def list_(tx: Tx, statuses: tuple[Status, ...] = (), limit: int = 20) -> list[Goal]:
+    return tx.find_all(Goal, "goal.list", statuses=dumps(statuses), limit=limit)
+
+
+def list_due(tx: Tx, now: int, limit: int = 64) -> list[Goal]:
+    return tx.find_all(Goal, "goal.due", now=now, late=now - LAST, limit=limit)
+
+
+def find_next_at(tx: Tx) -> int | None:
+    return tx.value(int, "goal.next_at", last=LAST)
+
+
+def find_open_step(tx: Tx, goal_id: str) -> Task | None:
+    return tx.find(Task, "automation.open_run", id=goal_id, cause="goal")
+
+
+def list_steps(tx: Tx, goal_id: str, limit: int = 20) -> list[Task]:
+    return tx.find_all(Task, "automation.runs", id=goal_id, cause="goal", limit=limit)
+
+
+def delete(tx: Tx, goal_id: str, revision: int, changes: Changes) -> bool:
+    deleted = tx.run("goal.delete", {"id": goal_id, "revision": revision}) == 1
+    if deleted:
+        apply(tx, changes)
+        tx.topics.add("goal")
+    return deleted
