@@ -12,12 +12,11 @@ from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import Automation
 from midwatch.domain.changes import Changes, Fence
 from midwatch.domain.claiming import ClaimRequest
-from midwatch.domain.event import Event, TaskProgress, TaskSubmitted, event
+from midwatch.domain.event import Event, TaskProgress, event
 from midwatch.domain.goal import Goal
-from midwatch.domain.session import gate_key
 from midwatch.domain.steering import Mode, Steer
 from midwatch.domain.store import Store
-from midwatch.domain.task import Task, meta
+from midwatch.domain.task import Task, meta, new_task
 from midwatch.stores.sqlite import SqliteStore
 
 CLOCK = SystemClock()
@@ -26,14 +25,8 @@ OWNER = "i_one"
 
 def a_task(**fields: Any) -> Task:
     """A pending task that is due."""
-    now = CLOCK.now()
-    task_id = fields.pop("id", None) or new_id("t", now)
-    session = fields.pop("session_key", f"bg:{task_id}")
-    base: dict[str, Any] = {
-        "id": task_id, "status": "pending", "prompt": "do it", "agent": "demo", "session_key": session,
-        "gate_key": gate_key(session), "created_at": now, "due_at": now, "root_id": task_id,
-    }  # fmt: skip
-    return Task(**{**base, **fields})
+    task = new_task(CLOCK.now(), "do it", "demo", fields.get("session_key"), task_id=fields.get("id"))
+    return task._replace(**fields)
 
 
 def a_steer(task: Task, text: str, number: int = 1, *, mode: Mode = "after_tool") -> Steer:
@@ -69,16 +62,10 @@ def a_goal(now: int, **fields: Any) -> Goal:
     return Goal(**{**base, **fields})
 
 
-def submitted(task: Task) -> Changes:
-    """What goes with a submitted task."""
-    told = TaskSubmitted(prompt=task.prompt, agent=task.agent, cause=task.cause)
-    return Changes(events=(event(told, task.created_at, **meta(task)),))
-
-
 async def put(store: Store, **fields: Any) -> Task:
     """Submit a task."""
     task = a_task(**fields)
-    return (await store.submit(task, submitted(task), None)).task
+    return (await store.submit(task)).task
 
 
 def asking(free: int = 10, owner: str = OWNER, **fields: Any) -> ClaimRequest:

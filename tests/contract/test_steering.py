@@ -14,7 +14,7 @@ from midwatch.domain.event import EventFilter, SessionClosed, event
 from midwatch.domain.steering import MOST_QUEUED, Sent, Steer, passed_on
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task, end
-from records import CLOCK, a_steer, a_task, fence, running, submitted, take
+from records import CLOCK, a_steer, a_task, fence, running, take
 
 KEY = "chat:1"
 
@@ -23,7 +23,7 @@ async def send(store: Store, text: str, *, otherwise: bool = True, **fields: Any
     """Send a message as the task service does."""
     task = a_task(session_key=KEY, prompt=text, cause="message", idempotency_key=fields.get("idempotency_key"))
     steer = replace(a_steer(task, text), id=task.id, task_id="", number=0, **fields)
-    return await store.send_steer(steer, (task, submitted(task)) if otherwise else None)
+    return await store.send_steer(steer, task if otherwise else None)
 
 
 async def sent(store: Store, text: str, **fields: Any) -> Steer:
@@ -94,7 +94,7 @@ async def test_a_message_with_a_key_is_sent_once(store: Store) -> None:
         with pytest.raises(KeyReused):
             await send(store, actor="ann", idempotency_key="k", **other)
     with pytest.raises(KeyReused):
-        await store.submit(a_task(idempotency_key="k", creator="ann"), Changes(), None)
+        await store.submit(a_task(idempotency_key="k", creator="ann"))
     assert len(await store.queued_steers(task.id)) == 2
 
 

@@ -25,7 +25,7 @@ from midwatch.domain.session import Message, Session
 from midwatch.domain.store import Commit, Store
 from midwatch.domain.task import TRANSITIONS, TaskFilter, end, meta, owned
 from midwatch.domain.turn_steps import Step
-from records import CLOCK, OWNER, a_steer, a_task, asking, fence, progress, put, running, submitted, take
+from records import CLOCK, OWNER, a_steer, a_task, asking, fence, progress, put, running, take
 
 
 def test_the_suite_calls_every_method_of_every_port() -> None:
@@ -121,7 +121,7 @@ async def test_a_submitted_task_is_read_back_as_it_was(store: Store) -> None:
         trace={"id": "x"},
         progress=[1, 2],
     )
-    assert (await store.submit(task, submitted(task), 10)).created
+    assert (await store.submit(task, 10)).created
     assert await store.get_task(task.id) == task
     assert await store.get_task("t_none") is None
 
@@ -129,11 +129,11 @@ async def test_a_submitted_task_is_read_back_as_it_was(store: Store) -> None:
 async def test_the_same_key_returns_the_first_task_and_another_body_conflicts(store: Store) -> None:
     first = await put(store, idempotency_key="k", body_hash="a", creator="me")
     again = a_task(idempotency_key="k", body_hash="a", creator="me")
-    replay = await store.submit(again, submitted(again), 1)  # also at the limit
+    replay = await store.submit(again, 1)  # also at the limit
     assert (replay.task.id, replay.created) == (first.id, False)
     other = a_task(idempotency_key="k", body_hash="b", creator="me")
     with pytest.raises(KeyReused, match=first.id):
-        await store.submit(other, submitted(other), None)
+        await store.submit(other)
     somebody = await put(store, idempotency_key="k", body_hash="b", creator="you")
     assert somebody.id != first.id
     assert (await store.count_tasks()).total == 2
@@ -144,13 +144,13 @@ async def test_max_open_refuses_outside_tasks_only_while_they_are_open(store: St
     await put(store, cause="automation")
     second = a_task()
     with pytest.raises(LimitReached):
-        await store.submit(second, submitted(second), 1)
+        await store.submit(second, 1)
     (task, _) = await take(store, agents={"demo": 2})
     await store.apply(end(task, CLOCK.now(), outcome="ok", result="x")[1])
     remaining = await store.running_tasks()
     assert len(remaining) == 1
     await store.apply(end(remaining[0], CLOCK.now(), outcome="ok", result="x")[1])
-    assert (await store.submit(second, submitted(second), 1)).created
+    assert (await store.submit(second, 1)).created
 
 
 async def test_an_internal_key_is_taken_once(store: Store) -> None:
@@ -353,7 +353,7 @@ async def test_the_first_tasks_of_actors_in_one_gate_are_taken_one_by_one(store:
 async def test_open_tasks_of_one_actor_are_limited_while_others_may_go_on(store: Store) -> None:
     async def submit(creator: str | None, most: int | None = 2, **fields: Any) -> bool:
         task = a_task(creator=creator, **fields)
-        return (await store.submit(task, submitted(task), 100, most)).created
+        return (await store.submit(task, 100, most)).created
 
     await submit("a", idempotency_key="k", body_hash="x")
     await running(store, creator="a")

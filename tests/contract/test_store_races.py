@@ -21,7 +21,7 @@ from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.stores.verbs import changes as change
 from midwatch.stores.verbs import task as verbs
-from records import CLOCK, a_task, asking, fence, progress, put, running, submitted, take
+from records import CLOCK, a_task, asking, fence, progress, put, running, take
 
 Several = Callable[[int], Awaitable[list[Any]]]
 WRITERS = 8
@@ -105,9 +105,7 @@ async def test_one_key_submitted_by_many_at_once_gives_one_task(several: Several
     stores = await several(WRITERS)
     for turn in range(5):
         wanted = [a_task(idempotency_key=f"k{turn}", body_hash="b", creator="me") for _ in stores]
-        made = await asyncio.gather(
-            *(store.submit(task, submitted(task), None) for store, task in zip(stores, wanted, strict=True))
-        )
+        made = await asyncio.gather(*(store.submit(task) for store, task in zip(stores, wanted, strict=True)))
         assert len({one.task.id for one in made}) == 1
         assert sum(one.created for one in made) == 1
     assert (await stores[0].count_tasks()).total == 5

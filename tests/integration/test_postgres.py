@@ -26,7 +26,7 @@ from midwatch.stores.postgres import PostgresStore, hide_password
 from midwatch.stores.pulse import PostgresPulse
 from midwatch.stores.verbs import changes as change
 from proxy import Proxy
-from records import CLOCK, a_task, asking, fence, progress, put, running, submitted, take
+from records import CLOCK, a_task, asking, fence, progress, put, running, take
 
 
 @asynccontextmanager
@@ -361,9 +361,9 @@ async def test_hints_are_part_of_the_transaction(database: str) -> None:
             assert sorted(hints()) == sorted((t.agent, t.due_at) for t in (first, second, alone))
             with pytest.raises(Conflict):
                 doubled = a_task(internal_key="k")
-                await store.submit(doubled, submitted(doubled), None)
+                await store.submit(doubled)
                 twice = a_task(internal_key="k")
-                await store.submit(twice, submitted(twice), None)
+                await store.submit(twice)
             assert hints() == [("demo", doubled.due_at)]
             taken = {t.id: t for t in await take(store, agents={"demo": 9, "other": 9})}
             assert hints() == []

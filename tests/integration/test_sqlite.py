@@ -28,7 +28,7 @@ from midwatch.domain.task import Task, TaskFilter
 from midwatch.stores.sql import load_migrations
 from midwatch.stores.sqlite import APPLICATION_ID, SqliteStore, open_database, read_version
 from midwatch.testing import settle
-from records import CLOCK, a_task, fence, progress, put, running, submitted
+from records import CLOCK, a_task, fence, progress, put, running
 
 NEWEST = load_migrations("sqlite")[-1][0]
 
@@ -603,6 +603,6 @@ async def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_a_storm(fi
         assert [e.seq for e in events] == list(range(1, last + 1))
         assert {e.task_id for e in events} == found
         assert await store.check() == []
-        assert (await store.submit(task := a_task(), submitted(task), None)).created
+        assert (await store.submit(a_task())).created
     finally:
         await store.close()

@@ -222,6 +222,17 @@ async def test_without_the_variables_the_trace_is_passed_on_and_nothing_is_impor
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+async def test_a_run_of_an_automation_that_a_request_asks_for_is_in_its_trace(home: Path) -> None:
+    settings = Settings.load(home, detect_agents=False)
+    async with Runtime.open(settings=settings, agents={"it": FunctionAgent("it", work, on_loop=True)}) as desk:
+        automation = await desk.automations.create("x", agent="it", every="1h", fresh=True)
+        incoming.set(noted(PARENT))
+        task = await desk.automations.run(automation.id)
+        assert (await desk.tasks.wait(task.id)).result == PARENT
+        events = await desk.store.read_events(0, EventFilter(turn_id=f"{task.id}.1"))
+    assert {event.trace_id for event in events} == {PARENT[3:35]}
+
+
 async def test_a_collector_that_is_not_there_stops_nothing(home: Path, exporting: pytest.MonkeyPatch) -> None:
     exporting.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     result, _ = await ran(home, "x")

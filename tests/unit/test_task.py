@@ -145,7 +145,7 @@ async def test_the_store_claims_in_that_order(memory: Store) -> None:
         for _ in range(80)
     ]  # fmt: skip
     for task in made:
-        await memory.submit(task, Changes(), None)
+        await memory.submit(task)
     taken: list[str] = []
     for free in (1, 7, 100):
         taken += [task.id for task in await take(memory, free, agents={"demo": 100})]
@@ -550,7 +550,7 @@ async def test_a_retry_is_never_refused_for_want_of_room(tasks: Tasks) -> None:
 
 async def test_a_retry_needs_its_agent(tasks: Tasks, memory: Store) -> None:
     task = a_task(agent="gone")
-    await memory.submit(task, Changes(), None)
+    await memory.submit(task)
     await tasks.cancel(task.id)
     with pytest.raises(UnknownAgent, match="gone"):
         await tasks.retry(task.id)

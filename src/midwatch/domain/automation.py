@@ -30,14 +30,12 @@ from midwatch.domain.event import (
     AutomationPaused,
     Event,
     Payload,
-    TaskSubmitted,
     event,
 )
 from midwatch.domain.fields import AT, Example, Input, Show, to_json
 from midwatch.domain.requests import OnCrash
 from midwatch.domain.rule import Policy
-from midwatch.domain.session import gate_key
-from midwatch.domain.task import AUTOMATION_PAUSES, Task, meta
+from midwatch.domain.task import AUTOMATION_PAUSES, Task, new_task, submit_task
 
 Status = Literal["active", "paused", "deleted"]
 ManageMode = Literal["creator_only", "scope_all"]
@@ -375,16 +373,15 @@ def a_run(
     session = automation.session_key
     if automation.fresh:  # a session of its own, behind the same gate
         session = f"{session}|message:{task_id}"
-    return Task(
-        id=task_id, status="pending", prompt=render(automation.prompt, now + later, automation.times.zone),
-        agent=automation.agent, session_key=session, gate_key=gate_key(session), created_at=now, due_at=now + later,
-        wait="delay" if later else None, cause="automation", cause_id=automation.id, creator=automation.creator,
+    return new_task(
+        now, render(automation.prompt, now + later, automation.times.zone), automation.agent, session,
+        task_id=task_id, delay=later, cause="automation", cause_id=automation.id, creator=automation.creator,
         route=automation.route, workdir=automation.workdir,
         dir_key=None if automation.worktree else terms.dir_key(automation.workdir), quiet=automation.quiet,
         worktree={"id": new_id("w", now)} if automation.worktree else None,
         timeout_seconds=automation.timeout_seconds or terms.timeout_seconds,
         on_crash=automation.on_crash or terms.on_crash, max_attempts=len(AUTOMATION_PAUSES) + 1, submitter=submitter,
-        root_id=task_id, internal_key=key, budget=terms.budget_of(Budget.kept(automation.budget)),
+        internal_key=key, budget=terms.budget_of(Budget.kept(automation.budget)),
     )  # fmt: skip
 
 
@@ -409,18 +406,11 @@ def _with_run(
     last = 0 < automation.max_runs <= count
     fields = {"run_count": count, "last_run_at": now, "next_run_at": None if last else following}
     fired = AutomationFired(automation_id=automation.id, task_id=task.id, scheduled_for=iso(due) or "", run=count)
-    submitted = TaskSubmitted(
-        prompt=task.prompt, agent=task.agent, cause=task.cause, due_at=iso(task.due_at) if task.wait else None
-    )
-    return Changes(
+    step = Changes(
         updates=(changed(automation, now, **fields),),
-        records=(task,),
-        events=(
-            *events,
-            told(automation, fired, now, actor, task_id=task.id),
-            event(submitted, now, **meta(task, actor)),
-        ),
+        events=(*events, told(automation, fired, now, actor, task_id=task.id)),
     )
+    return step.plus(submit_task(task, now, actor))
 
 
 # -- the end of a run ------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 from midwatch.base.clock import SECOND, iso
 from midwatch.base.durations import duration
 from midwatch.base.errors import Conflict, InvalidInput
-from midwatch.base.ids import new_id
 from midwatch.base.schedule import LAST
 from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
@@ -31,12 +30,10 @@ from midwatch.domain.event import (
     GoalStep,
     GoalTimedOut,
     Payload,
-    TaskSubmitted,
     event,
 )
 from midwatch.domain.fields import Example, Hidden, Input, to_json
-from midwatch.domain.session import gate_key
-from midwatch.domain.task import AUTOMATION_PAUSES, Ended, Task, meta
+from midwatch.domain.task import AUTOMATION_PAUSES, Ended, Task, new_task, submit_task
 
 Status = Literal["waiting_for_session", "active", "paused", "complete", "timeout"]
 Work = Literal["step", "verify", "wrap_up"]
@@ -277,26 +274,19 @@ def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Chan
     """The next task of a goal; `fields` are what else is new about it."""
     after = replace(goal, **fields)
     number = goal.step + (1 if work == "step" else 0)
-    task_id = new_id("t", now)
     agent = goal.verifier if work == "verify" and goal.verifier else goal.agent
     session = f"goal:{goal.id}|thread:verify-{number}" if work == "verify" else goal.session_key
     terms = means.terms[agent]
-    task = Task(
-        id=task_id, status="pending", prompt=prompt_of(after, work, now, means.templates), agent=agent,
-        session_key=session, gate_key=gate_key(session), created_at=now, due_at=now, cause="goal", cause_id=goal.id,
+    task = new_task(
+        now, prompt_of(after, work, now, means.templates), agent, session, cause="goal", cause_id=goal.id,
         creator=goal.creator, workdir=goal.workdir, dir_key=terms.dir_key(goal.workdir),
-        timeout_seconds=_limit(after, work, now, terms.timeout_seconds),
-        on_crash=terms.on_crash, max_attempts=1, root_id=task_id, budget=_left(after, terms),
+        timeout_seconds=_limit(after, work, now, terms.timeout_seconds), on_crash=terms.on_crash, max_attempts=1,
+        budget=_left(after, terms),
         internal_key=f"{goal.id}#{work}:{number}:{goal.revision}",
     )  # fmt: skip
-    new = {**BETWEEN, **fields, "step": number, "work": work, "task_id": task_id}
-    step = GoalStep(goal_id=goal.id, step=number, work=work, task_id=task_id)
-    submitted = TaskSubmitted(prompt=task.prompt, agent=agent, cause="goal")
-    return Changes(
-        updates=(changed(goal, now, **new),),
-        records=(task,),
-        events=(told(goal, step, now, task_id=task_id), event(submitted, now, **meta(task))),
-    )
+    new = {**BETWEEN, **fields, "step": number, "work": work, "task_id": task.id}
+    begun = told(goal, GoalStep(goal_id=goal.id, step=number, work=work, task_id=task.id), now, task_id=task.id)
+    return Changes(updates=(changed(goal, now, **new),), events=(begun,)).plus(submit_task(task, now))
 
 
 BETWEEN: Mapping[str, Any] = {"proposal": None, "next_run_at": None, "delay_reason": None}

@@ -29,13 +29,12 @@ from midwatch.domain.event import (
     HandoffRetried,
     HandoffStarted,
     Payload,
-    TaskSubmitted,
     event,
 )
 from midwatch.domain.fields import Example, Hidden, Show, to_json
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.domain.requests import PRIORITY, YEAR, is_plain
-from midwatch.domain.task import Task, conversation, meta
+from midwatch.domain.task import Task, conversation, submit_task
 
 Status = Literal[
     "pending", "accepted", "in_progress", "completed", "failed", "rejected", "cancelled", "expired"
@@ -428,8 +427,7 @@ def started(handoff: Handoff, task: Task, now: int) -> tuple[Handoff, Changes]:
     told = HandoffStarted(handoff_id=handoff.id, to_agent=handoff.to_agent, task_id=task.id)
     fields = {"task_id": task.id, "session_key": task.session_key, "context": handoff.context, "owner": None}
     after, step = moved(handoff, "in_progress", told, now, **fields)
-    handed_in = TaskSubmitted(prompt=task.prompt, agent=task.agent, cause=task.cause, priority=task.priority)
-    return after, step.plus(Changes(records=(task,), events=(event(handed_in, now, **meta(task)),)))
+    return after, step.plus(submit_task(task, now))
 
 
 def given_on(transfer: Transfer, source: Task, now: int) -> Changes:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 from midwatch.domain.changes import Changes, Update
-from midwatch.domain.event import Event, InterruptReceived, TaskSubmitted, event
+from midwatch.domain.event import Event, InterruptReceived, event
 from midwatch.domain.fields import Example, Hidden, to_json
 from midwatch.domain.session import Message, said
-from midwatch.domain.task import Task, in_turn, meta, prompt_message
+from midwatch.domain.task import Task, in_turn, new_task, prompt_message, submit_task
 
 Mode = Literal["interrupt", "after_tool", "stop"]
 SendMode = Literal["after_turn", "interrupt", "after_tool"]
@@ -90,7 +90,7 @@ class SteerStore(Protocol):
     async def send_steer(
         self,
         wanted: Steer,
-        otherwise: tuple[Task, Changes] | None,
+        otherwise: Task | None,
         max_open: int | None = None,
         max_of_actor: int | None = None,
     ) -> Sent | None:
@@ -133,23 +133,18 @@ def passed_on(task: Task, queued: Sequence[Steer], now: int, *, closed: bool) ->
         after = {"status": "passed_on", "became": steer.id} if kept else {"status": "dropped"}
         made = made.plus(Changes(updates=(Update("steer", steer.id, after, {"status": "queued"}),)))
         if kept:
-            made = made.plus(_as_task(task, steer, now))
+            made = made.plus(submit_task(_as_task(task, steer, now), now))
     return made
 
 
-def _as_task(before: Task, steer: Steer, now: int) -> Changes:
-    """The message as a task like the one it was sent to."""
-    task = Task(
-        id=steer.id, status="pending", prompt=steer.text, created_at=now, due_at=steer.created_at, cause="message",
-        creator=steer.actor, root_id=steer.id, origin_session=steer.session_key,
-        worktree={"id": before.worktree["id"]} if before.worktree else None,
+def _as_task(before: Task, steer: Steer, now: int) -> Task:
+    """Return the message as a task like the one it was sent to."""
+    task = new_task(
+        now, steer.text, before.agent, before.session_key, task_id=steer.id, cause="message", creator=steer.actor,
+        origin_session=steer.session_key, worktree={"id": before.worktree["id"]} if before.worktree else None,
         **{name: getattr(before, name) for name in KEPT},
     )  # fmt: skip
-    told = TaskSubmitted(prompt=task.prompt, agent=task.agent, cause=task.cause, priority=task.priority)
-    return Changes(records=(task,), events=(event(told, now, **meta(task)),))
+    return task._replace(due_at=steer.created_at)  # its place among those that wait is that of when it was sent
 
 
-KEPT = (
-    "agent", "session_key", "gate_key", "workdir", "dir_key", "timeout_seconds", "on_crash", "max_attempts",
-    "submitter",
-)  # fmt: skip
+KEPT = ("workdir", "dir_key", "timeout_seconds", "on_crash", "max_attempts", "submitter", "trace")

@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 from midwatch.base.clock import iso
+from midwatch.base.ids import new_id
 from midwatch.base.text import cut
+from midwatch.base.trace import incoming
 from midwatch.domain.budget import again
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.channel import Delivery, end_text, notify, shown_route, start_text
 from midwatch.domain.claiming import ClaimRequest
-from midwatch.domain.event import AgentFault, Event, StatusChange, TaskFinished, event
+from midwatch.domain.event import AgentFault, Event, StatusChange, TaskFinished, TaskSubmitted, event
 from midwatch.domain.fields import AT, Example, Hidden, Show, to_json
 from midwatch.domain.requests import PRIORITY, Cause, OnCrash
-from midwatch.domain.session import PRIVATE, Message, Session, said
+from midwatch.domain.session import PRIVATE, Message, Session, gate_key, said
 
 Status = Literal["pending", "running", "done", "failed", "cancelled"]
 Outcome = Literal["ok", "silent", "error", "timeout", "cancelled", "lost", "budget", "transferred"]
@@ -271,13 +273,12 @@ class Submitted(NamedTuple):
 class TaskStore(Protocol):
     """Port: tasks. Every method is one business step in one transaction; it is durable when the call returns."""
 
-    async def submit(
-        self, task: Task, changes: Changes, max_open: int | None, max_of_actor: int | None = None
-    ) -> Submitted:
-        """Insert `task` with `changes`. With a key that its creator used before, return the first record instead;
-        KeyReused if the body differs. LimitReached when `max_open` outside tasks are open, or `max_of_actor` of its
-        creator's (a replay succeeds all the same). A person's message asks the holder of its gate to yield, where the
-        holder may."""
+    async def submit(self, task: Task, max_open: int | None = None, max_of_actor: int | None = None) -> Submitted:
+        """Write a new task with its event. With a key that its creator used before, return the first record instead, or
+        raise KeyReused if the body differs. LimitReached when `max_open` outside tasks are open, or `max_of_actor` of
+        its creator's (a replay succeeds all the same). A person's message asks the holder of its gate to yield, where
+        the holder may."""
+        ...
 
     async def claim(self, request: ClaimRequest, now: int) -> Claims:
         """Take due tasks in claim order, one per gate and directory, within the request's slots. Each becomes running
@@ -323,6 +324,40 @@ class TaskStore(Protocol):
 
 
 # -- pure steps --------------------------------------------------------------------------------------------------
+
+
+def new_task(
+    now: int,
+    prompt: str,
+    agent: str,
+    session_key: str | None = None,
+    *,
+    task_id: str | None = None,
+    delay: int = 0,
+    root_id: str | None = None,
+    trace: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Task:
+    """Return a new pending task; `delay` is in microseconds, `fields` are other fields of the record.
+
+    Without a session it gets a private one. Without a trace it belongs to that of the current request, if there is one.
+    """
+    task_id = task_id or new_id("t", now)
+    session = session_key or f"{PRIVATE}{task_id}"
+    return Task(
+        id=task_id, status="pending", prompt=prompt, agent=agent, session_key=session, gate_key=gate_key(session),
+        created_at=now, due_at=now + delay, wait="delay" if delay else None, root_id=root_id or task_id,
+        trace=trace or incoming.get(), **fields,
+    )  # fmt: skip
+
+
+def submit_task(task: Task, now: int, actor: str | None = None) -> Changes:
+    """Return the step that writes a new task: its record and its event. `actor` is its creator unless given."""
+    submitted = TaskSubmitted(
+        prompt=task.prompt, agent=task.agent, cause=task.cause, priority=task.priority,
+        due_at=iso(task.due_at) if task.wait else None, retry_of=task.retry_of,
+    )  # fmt: skip
+    return Changes(records=(task,), events=(event(submitted, now, **meta(task, actor)),))
 
 
 def notices(task: Task, notice: str, text: str, now: int) -> tuple[Delivery, ...]:

@@ -30,7 +30,6 @@ from midwatch.base.errors import (
     UnknownAgent,
 )
 from midwatch.base.ids import new_id
-from midwatch.base.trace import incoming
 from midwatch.domain import handoff as steps
 from midwatch.domain.agent import Agent, AgentTerms, Candidate, best_first
 from midwatch.domain.changes import Changes
@@ -67,9 +66,8 @@ from midwatch.domain.handoff_history import (
     mapped,
     nested,
 )
-from midwatch.domain.session import PRIVATE, gate_key
 from midwatch.domain.store import Store
-from midwatch.domain.task import TRIES, Task
+from midwatch.domain.task import TRIES, Task, new_task
 from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.tasks import stopping
 from midwatch.services.waiter import Waiter
@@ -449,16 +447,13 @@ class Handoffs:
         if not getattr(agent, "takes_history", False) and history:
             prompt = f"{as_text(history)}\n\n{prompt}"
         now = self._clock.now()
-        task_id = new_id("t", now)
-        session = f"{PRIVATE}{task_id}"
-        task = Task(
-            id=task_id, status="pending", prompt=prompt, agent=made.to_agent, session_key=session,
-            gate_key=gate_key(session), created_at=now, due_at=now, cause="handoff", cause_id=made.id,
-            priority=options.task.priority, creator=options.actor, workdir=options.workdir,
+        task = new_task(
+            now, prompt, made.to_agent, cause="handoff", cause_id=made.id, priority=options.task.priority,
+            creator=options.actor, workdir=options.workdir,
             dir_key=apart(terms.dir_key(options.workdir), await self._source(options)),
             timeout_seconds=terms.timeout_seconds, on_crash=terms.on_crash,
-            max_attempts=made.max_retries + 1, root_id=made.root_id or task_id, parent_id=made.source_task,
-            internal_key=f"handoff:{made.id}", submitter=self._owner, trace=incoming.get(),
+            max_attempts=made.max_retries + 1, root_id=made.root_id, parent_id=made.source_task,
+            internal_key=f"handoff:{made.id}", submitter=self._owner,
         )  # fmt: skip
         source = await self._source(options)
         if options.form == "transfer" and source is not None:

@@ -11,17 +11,16 @@ from midwatch.base.clock import SECOND, Clock, iso
 from midwatch.base.errors import AlreadyFinished, Conflict, InvalidInput, NotFinished, NotFound, UnknownAgent
 from midwatch.base.ids import new_id
 from midwatch.base.text import cut
-from midwatch.base.trace import incoming
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.budget import BEFORE, Budget, again, spent_of
 from midwatch.domain.changes import Changes, Update
-from midwatch.domain.event import InterruptReceived, TaskSubmitted, event
+from midwatch.domain.event import InterruptReceived, event
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
-from midwatch.domain.session import PRIVATE, checked_key, gate_key
+from midwatch.domain.session import checked_key
 from midwatch.domain.steering import Mode, Sent, Steer
 from midwatch.domain.store import Store
-from midwatch.domain.task import OUTSIDE, TRIES, Summary, Task, TaskFilter, TaskStep, end, meta, owned
+from midwatch.domain.task import OUTSIDE, TRIES, Summary, Task, TaskFilter, TaskStep, end, meta, new_task, owned
 from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.authorization import Authorization
 from midwatch.services.request_checks import check, check_repository
@@ -84,8 +83,7 @@ class Tasks:
             id=task.id, task_id="", number=0, session_key=task.session_key, mode=mode, text=prompt,
             created_at=task.created_at, actor=task.creator, idempotency_key=task.idempotency_key,
         )  # fmt: skip
-        changes, *most = _written(task, self._limits)
-        sent = await self._store.send_steer(steer, (task, changes), *most)
+        sent = await self._store.send_steer(steer, task, *_most_open(task, self._limits))
         assert sent is not None
         return sent
 
@@ -108,31 +106,30 @@ class Tasks:
         delay = wish.get("delay") or 0
         key = wish.get("idempotency_key")
         now = self._clock.now()
-        task_id = new_id("t", now)
         origin = wish.get("origin_session")
         origin = checked_key(origin, "origin_session") if origin else None
         session = wish.get("session_key")
-        session = checked_key(session) if session else f"{PRIVATE}{task_id}"
+        session = checked_key(session) if session else None
         worktree = await self._worktree(wish, session, terms, now)
-        return Task(
-            id=task_id, status="pending", prompt=prompt, agent=name, session_key=session, gate_key=gate_key(session),
-            created_at=now, due_at=now + int(delay * SECOND), wait="delay" if delay else None,
-            cause=wish.get("cause") or "submit", priority=wish.get("priority") or 0, creator=actor,
+        return new_task(
+            now, prompt, name, session, delay=int(delay * SECOND), cause=wish.get("cause") or "submit",
+            priority=wish.get("priority") or 0, creator=actor,
             origin_channel=wish.get("origin_channel"), origin_session=origin,
             route=self._check_route(route) if route else None, workdir=wish.get("workdir"),
             dir_key=None if worktree or wish.get("share_workdir") else terms.dir_key(wish.get("workdir")),
             timeout_seconds=wish.get("timeout") or terms.timeout_seconds,
             on_crash=wish.get("on_crash") or terms.on_crash,
             max_attempts=wish.get("max_attempts") or terms.max_attempts, submitter=self._submitter,
-            root_id=task_id, idempotency_key=key,
-            body_hash=body_hash(prompt, wish) if key else None,
-            budget=terms.budget_of(Budget.from_data(wish.get("budget"))), worktree=worktree, trace=incoming.get(),
+            idempotency_key=key, body_hash=body_hash(prompt, wish) if key else None,
+            budget=terms.budget_of(Budget.from_data(wish.get("budget"))), worktree=worktree,
         )  # fmt: skip
 
-    async def _worktree(self, wish: Submission, session: str, terms: AgentTerms, now: int) -> dict[str, Any] | None:
+    async def _worktree(
+        self, wish: Submission, session: str | None, terms: AgentTerms, now: int
+    ) -> dict[str, Any] | None:
         """The worktree the task is to work in: its conversation's, one of its own if it wishes so, or none."""
         wanted = bool(wish.get("worktree"))
-        known = None if session.startswith(PRIVATE) else await self._store.get_session(session)
+        known = await self._store.get_session(session) if session else None
         if known is not None and known.worktree is None and wanted:
             raise InvalidInput(f"session {session} has no worktree; open another one with it.", field="worktree")
         if known is not None and known.worktree is not None:
@@ -224,11 +221,9 @@ class Tasks:
             raise Conflict(f"task {old.id} was a step of a goal; go on with `midwatch goal resume {old.cause_id}`.")
         await self._terms(old.agent)
         now = self._clock.now()
-        fresh = Task(
-            id=new_id("t", now), status="pending", prompt=old.prompt, agent=old.agent, session_key=old.session_key,
-            gate_key=old.gate_key, created_at=now, due_at=now, submitter=self._submitter,
-            retry_of=old.retry_of or old.id, creator=actor_name(actor) or old.creator, internal_key=f"retry:{old.id}",
-            idempotency_key=idempotency_key,
+        fresh = new_task(
+            now, old.prompt, old.agent, old.session_key, submitter=self._submitter, retry_of=old.retry_of or old.id,
+            creator=actor_name(actor) or old.creator, internal_key=f"retry:{old.id}", idempotency_key=idempotency_key,
             body_hash=body_hash(f"retry:{old.id}", {"budget": budget}) if idempotency_key else None,
             budget=larger(old, budget), **{name: getattr(old, name) for name in KEPT_BY_RETRY},
         )  # fmt: skip
@@ -263,7 +258,7 @@ class Tasks:
         return (await self._store.count_tasks()).active
 
     async def _insert(self, task: Task, limits: Limits | None) -> Task:
-        return (await self._store.submit(task, *_written(task, limits))).task
+        return (await self._store.submit(task, *_most_open(task, limits))).task
 
     async def known_agent(self, agent: str | None) -> str:
         """The agent of that name, or the default one; UnknownAgent when nobody offers it."""
@@ -311,16 +306,11 @@ def stopping(task: Task, now: int, actor: str | None = None) -> tuple[Task, Chan
     return task._replace(stop_requested="cancel"), Changes(updates=(stop,), events=(told,))
 
 
-def _written(task: Task, limits: Limits | None) -> tuple[Changes, int | None, int | None]:
-    """What is written with a task that is handed in, and how much may be open."""
-    told = TaskSubmitted(
-        prompt=task.prompt, agent=task.agent, cause=task.cause, priority=task.priority,
-        due_at=iso(task.due_at) if task.wait else None, retry_of=task.retry_of,
-    )  # fmt: skip
-    changes = Changes(events=(event(told, task.created_at, **meta(task)),))
+def _most_open(task: Task, limits: Limits | None) -> tuple[int | None, int | None]:
+    """Return how many tasks may be open, in all and of its creator; None for no limit."""
     if limits is None or task.cause not in OUTSIDE:
-        return changes, None, None
-    return changes, limits.max_open, limits.max_open_per_actor
+        return None, None
+    return limits.max_open, limits.max_open_per_actor
 
 
 def _relation(relative: Task, task: Task) -> str:

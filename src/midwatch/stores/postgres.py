@@ -310,12 +310,8 @@ def _run(tx: PostgresTx, op: Op) -> Answer:
 def _runs_alone(op: Op) -> bool:
     """Return whether a verb needs a transaction of its own: two groups of such verbs could lock each other up."""
     if op.verb is task.submit:
-        return op.args[0].cause == "message" or _locks_session(op.args[1])
-    return op.verb is not change_verbs.apply or _locks_session(op.args[0])
-
-
-def _locks_session(changes: Changes) -> bool:
-    return bool(changes.messages or changes.sessions)
+        return bool(op.args[0].cause == "message")
+    return op.verb is not change_verbs.apply or bool(op.args[0].messages or op.args[0].sessions)
 
 
 def _task_id(op: Op) -> str:

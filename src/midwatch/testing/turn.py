@@ -16,7 +16,7 @@ from midwatch.domain.event import MessageDelta, Payload
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.session import Session, gate_key
 from midwatch.domain.steering import Mode, Steer
-from midwatch.domain.task import Task
+from midwatch.domain.task import new_task
 
 
 class RecordingTurn:
@@ -196,11 +196,9 @@ class RecordingTurn:
         if self._replies and isinstance(reply := self._replies.pop(0), Exception):
             raise reply
         made = Handoff(id=f"h_{len(self.transferred)}", form="transfer", to_agent=to or "", status="accepted")
-        key = self.session_key
-        begins = Task(
-            id=f"{self.task_id}x", status="pending", prompt=work.words(), agent=to or "", session_key=key,
-            gate_key=gate_key(key), created_at=0, due_at=0, cause="handoff", cause_id=made.id,
-        )  # fmt: skip
+        begins = new_task(
+            0, work.words(), to or "", self.session_key, task_id=f"{self.task_id}x", cause="handoff", cause_id=made.id
+        )
         return Transfer(handoff=made, task=begins)
 
     def receivers(self, names: Sequence[str]) -> Mapping[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from midwatch.base.errors import KeyReused, LimitReached
-from midwatch.domain.changes import Changes
 from midwatch.domain.session import gate_key
 from midwatch.domain.steering import MOST_QUEUED, Sent, Steer, attached
 from midwatch.domain.task import Task
@@ -17,7 +16,7 @@ from midwatch.stores.verbs.tx import Tx
 def send(
     tx: Tx,
     wanted: Steer,
-    otherwise: tuple[Task, Changes] | None,
+    otherwise: Task | None,
     max_open: int | None = None,
     max_of_actor: int | None = None,
 ) -> Sent | None:
@@ -30,7 +29,7 @@ def send(
         task.check_open(tx, wanted.session_key)
         if (sent := _attach(tx, wanted)) is not None:
             return sent
-    return Sent(task.submit(tx, *otherwise, max_open, max_of_actor).task) if otherwise else None
+    return Sent(task.submit(tx, otherwise, max_open, max_of_actor).task) if otherwise else None
 
 
 def list_queued(tx: Tx, task_id: str) -> list[Steer]:

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from midwatch.base.errors import Conflict, KeyReused, LimitReached
-from midwatch.domain.changes import Changes, Fence
+from midwatch.domain.changes import Fence
 from midwatch.domain.claiming import ClaimRequest, Room
 from midwatch.domain.event import Event, TaskStarted, call_of, event
 from midwatch.domain.identity import attempt_token, hash_of
@@ -23,15 +23,16 @@ from midwatch.domain.task import (
     conversation,
     meta,
     start_notice,
+    submit_task,
     used,
 )
 from midwatch.domain.usage import PARTS, Asked, Spent
 from midwatch.stores.rows import decode_task, dumps, get_values
-from midwatch.stores.verbs.changes import add_deliveries, apply, insert
+from midwatch.stores.verbs.changes import add_deliveries, apply
 from midwatch.stores.verbs.tx import Tx
 
 
-def submit(tx: Tx, task: Task, changes: Changes, max_open: int | None, max_of_actor: int | None = None) -> Submitted:
+def submit(tx: Tx, task: Task, max_open: int | None = None, max_of_actor: int | None = None) -> Submitted:
     if task.idempotency_key is not None:
         first = find_key(tx, task.creator, task.idempotency_key)
         if first is not None:
@@ -46,10 +47,9 @@ def submit(tx: Tx, task: Task, changes: Changes, max_open: int | None, max_of_ac
         _check_actor_limit(tx, task.actor, max_of_actor)
     if conversation(task):
         _check_session(tx, task)
-    insert(tx, task)
+    apply(tx, submit_task(task, task.created_at))
     if task.cause == "message" and tx.run("task.ask_to_yield", {"gate": task.gate_key}):
         tx.topics.add("stop")
-    apply(tx, changes)
     return Submitted(task, created=True)
 
 
