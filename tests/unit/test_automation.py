@@ -28,7 +28,7 @@ from midwatch.base.schedule import Schedule, parse_moment
 from midwatch.domain import automation as rules
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import LATE_SECONDS, MOST_FAILURES, OVER, SPENT, TRANSITIONS, Automation
-from midwatch.domain.changes import Changes, Update
+from midwatch.domain.changes import Changes, Update, update_record
 from midwatch.domain.store import Store
 from midwatch.domain.task import AUTOMATION_PAUSES, Task, end
 from records import a_task, asking, fence
@@ -86,7 +86,7 @@ async def test_the_store_allows_what_the_table_draws_and_refuses_the_rest(
 ) -> None:
     one = hourly(status=before, next_run_at=None)
     await store.apply(Changes(records=(one,)))
-    step = Changes(updates=(rules.changed(one, NOW, status=behind),))
+    step = Changes(updates=(update_record(one, NOW, status=behind),))
     if behind in TRANSITIONS[before]:
         await store.apply(step)
     else:
@@ -102,7 +102,7 @@ async def test_a_change_of_state_must_say_from_where(store: Store) -> None:
     with pytest.raises(KeyError):
         await store.apply(Changes(updates=(Update("automation", "am_1", {"status": "paused"}, {"revision": 0}),)))
     with pytest.raises(Conflict):
-        await store.apply(Changes(updates=(rules.changed(hourly(status="paused"), NOW, status="active"),)))
+        await store.apply(Changes(updates=(update_record(hourly(status="paused"), NOW, status="active"),)))
 
 
 # -- its time ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from midwatch.base.clock import SECOND
 from midwatch.base.errors import Conflict, Forbidden, InvalidInput, NotFound, UnknownAgent
 from midwatch.domain import goal as rules
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.changes import Changes, Update
+from midwatch.domain.changes import Changes, Update, update_record
 from midwatch.domain.event import EventFilter
 from midwatch.domain.goal import DEADLINE_SECONDS, TRANSITIONS, Goal, Means, Status
 from midwatch.domain.identity import Actor
@@ -94,7 +94,7 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(STATUSES, STATUSES)))
 async def test_the_store_makes_only_transitions_of_the_table(desk: Desk, before: Status, after: Status) -> None:
     found = await desk.at(before)
-    changes = Changes(updates=(rules.changed(found, 1, status=after),))
+    changes = Changes(updates=(update_record(found, 1, status=after),))
     if after in TRANSITIONS[before]:
         await desk.store.apply(changes)
         assert (await desk.goals.get(found.id)).status == after
@@ -493,7 +493,7 @@ async def test_a_goal_that_keeps_changing_is_given_up(desk: Desk) -> None:
 
     async def changed_first(changes: Changes) -> None:
         now = await desk.goals.get(found.id)
-        await apply(Changes(updates=(rules.changed(now, 1, errors=now.errors + 1),)))
+        await apply(Changes(updates=(update_record(now, 1, errors=now.errors + 1),)))
         await apply(changes)
 
     desk.store.apply = changed_first  # type: ignore[method-assign]

@@ -21,7 +21,7 @@ from midwatch.base.schedule import Schedule
 from midwatch.domain import automation as rules
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import Automation
-from midwatch.domain.changes import Changes, Update
+from midwatch.domain.changes import Changes, Update, update_record
 from midwatch.domain.event import EventFilter
 from midwatch.domain.session import Session
 from midwatch.domain.task import Task, TaskFilter
@@ -211,7 +211,7 @@ async def test_a_time_that_had_its_run_is_not_run_again(store: Watched, clock: F
     await store.apply(Changes(updates=(_ended(task, clock),)))
     found = await store.get_automation(made.id)
     assert found is not None
-    await store.apply(Changes(updates=(rules.changed(found, clock.now(), next_run_at=due),)))  # a clock was set back
+    await store.apply(Changes(updates=(update_record(found, clock.now(), next_run_at=due),)))  # a clock was set back
     async with asyncio.timeout(30):
         assert await scheduler.look() == due + HOUR
     assert [one.id for one in await store.runs(made.id)] == [task.id]
@@ -393,6 +393,6 @@ async def test_a_deleted_or_changed_one_is_not_fired_by_an_old_look(
     assert await store.runs(made.id) == []
     changed = await put(store, clock, id="am_2", next_run_at=clock.now())
     schedule = Schedule.make(every=60, zone="UTC", anchor=clock.now()).snapshot()
-    await store.apply(Changes(updates=(rules.changed(changed, clock.now(), schedule=schedule, next_run_at=None),)))
+    await store.apply(Changes(updates=(update_record(changed, clock.now(), schedule=schedule, next_run_at=None),)))
     await scheduler._fire(replace(changed))
     assert await store.runs("am_2") == []

@@ -21,7 +21,7 @@ from midwatch.base.schedule import Schedule, missed, next_run_at
 from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.budget import Budget
-from midwatch.domain.changes import Changes, Update
+from midwatch.domain.changes import Changes, change_record, event_about, update_record
 from midwatch.domain.channel import Delivery, notify, shown_route
 from midwatch.domain.event import (
     AutomationChanged,
@@ -29,8 +29,6 @@ from midwatch.domain.event import (
     AutomationMissed,
     AutomationPaused,
     Event,
-    Payload,
-    event,
 )
 from midwatch.domain.fields import AT, Example, Input, Show, to_json
 from midwatch.domain.requests import OnCrash
@@ -271,22 +269,6 @@ def render(prompt: str, now: int, zone: str) -> str:
     return prompt
 
 
-def changed(automation: Automation, now: int, **fields: Any) -> Update:
-    """The update of some fields, refused when somebody changed it meanwhile."""
-    guard: dict[str, Any] = {"revision": automation.revision}
-    if "status" in fields:
-        guard["status"] = automation.status
-    return Update(
-        "automation", automation.id, {**fields, "updated_at": now, "revision": automation.revision + 1}, guard
-    )
-
-
-def told(automation: Automation, payload: Payload, now: int, actor: str | None = None, **more: Any) -> Event:
-    """An event about it."""
-    about = {"session_key": automation.session_key, "agent_id": automation.agent, "actor": actor or automation.creator}
-    return event(payload, now, **{**about, **more})
-
-
 def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool) -> Changes:
     """What happens at its time: a run, or a run that is left out and says why; in any case the next time is set.
     `runs` is whether its last run is still open. One that cannot run any more is paused."""
@@ -308,8 +290,8 @@ def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool) -> 
     why = AutomationMissed(automation_id=automation.id, reason=reason, scheduled_for=iso(due) or "", count=count)
     if reason != "caught_up":
         return _moved_on(automation, now, following, why)
-    told_first = [told(automation, why, now)]
-    return _with_run(automation, _due_run(automation, now, terms), now, due, following, told_first)
+    first = [event_about(automation, why, now)]
+    return _with_run(automation, _due_run(automation, now, terms), now, due, following, first)
 
 
 def stopped(automation: Automation, now: int, why: str, remedy: str) -> Changes:
@@ -348,13 +330,13 @@ def run_now(
 
 def _moved_on(automation: Automation, now: int, following: int | None, why: AutomationMissed) -> Changes:
     fields: dict[str, Any] = {"next_run_at": following}
-    events, notice = [told(automation, why, now)], tuple[Delivery, ...]()
+    events, notice = [event_about(automation, why, now)], tuple[Delivery, ...]()
     if following is None:
         fields |= {"status": "paused", "paused_why": OVER}
-        events.append(told(automation, AutomationPaused(automation_id=automation.id, why=OVER), now))
+        events.append(event_about(automation, AutomationPaused(automation_id=automation.id, why=OVER), now))
         rest = f"{OVER}, and it did not run.\nRun it now: midwatch automation run {automation.id}"
         notice = _notice(automation, rest, automation.id, now) if why.reason == "late" else ()
-    return Changes(updates=(changed(automation, now, **fields),), events=tuple(events), deliveries=notice)
+    return Changes(updates=(update_record(automation, now, **fields),), events=tuple(events), deliveries=notice)
 
 
 def a_run(
@@ -406,10 +388,8 @@ def _with_run(
     last = 0 < automation.max_runs <= count
     fields = {"run_count": count, "last_run_at": now, "next_run_at": None if last else following}
     fired = AutomationFired(automation_id=automation.id, task_id=task.id, scheduled_for=iso(due) or "", run=count)
-    step = Changes(
-        updates=(changed(automation, now, **fields),),
-        events=(*events, told(automation, fired, now, actor, task_id=task.id)),
-    )
+    fired_event = event_about(automation, fired, now, actor, task_id=task.id)
+    step = Changes(updates=(update_record(automation, now, **fields),), events=(*events, fired_event))
     return step.plus(submit_task(task, now, actor))
 
 
@@ -423,12 +403,12 @@ def settle(automation: Automation, ended: Task, now: int, thread_id: str | None 
         fields["resume_thread_id"] = thread_id
     why = _pause_why(automation, ended, fields)
     if why is None or automation.status != "active":
-        return Changes(updates=(changed(automation, now, **fields),)) if fields else Changes()
+        return Changes(updates=(update_record(automation, now, **fields),)) if fields else Changes()
     fields |= {"status": "paused", "paused_why": why, "next_run_at": None}
-    paused = AutomationPaused(automation_id=automation.id, why=why)
+    paused = event_about(automation, AutomationPaused(automation_id=automation.id, why=why), now, task_id=ended.id)
     return Changes(
-        updates=(changed(automation, now, **fields),),
-        events=(told(automation, paused, now, task_id=ended.id),),
+        updates=(update_record(automation, now, **fields),),
+        events=(paused,),
         deliveries=_pause_notice(automation, ended, why, now) if why not in (SPENT, OVER) else (),
     )
 
@@ -487,8 +467,7 @@ def _notice(automation: Automation, text: str, about: str, now: int) -> tuple[De
 def paused(automation: Automation, now: int, why: str, actor: str | None) -> Changes:
     """Fire no more until it is resumed."""
     fields = {"status": "paused", "paused_why": why, "next_run_at": None}
-    event_ = told(automation, AutomationPaused(automation_id=automation.id, why=why), now, actor)
-    return Changes(updates=(changed(automation, now, **fields),), events=(event_,))
+    return change_record(automation, AutomationPaused(automation_id=automation.id, why=why), now, actor, **fields)
 
 
 def deleted(automation: Automation, now: int, run: Task | None, actor: str | None) -> Changes:
@@ -496,8 +475,8 @@ def deleted(automation: Automation, now: int, run: Task | None, actor: str | Non
     began is given back."""
     fields = _result(automation, run) if run is not None and not run.open else {}
     fields |= {"status": "deleted", "deleted_at": now, "next_run_at": None}
-    event_ = AutomationChanged(automation_id=automation.id, fields=("status",), status="deleted")
-    return Changes(updates=(changed(automation, now, **fields),), events=(told(automation, event_, now, actor),))
+    payload = AutomationChanged(automation_id=automation.id, fields=("status",), status="deleted")
+    return change_record(automation, payload, now, actor, **fields)
 
 
 def resumed(automation: Automation, now: int, actor: str | None) -> Changes:
@@ -511,5 +490,5 @@ def resumed(automation: Automation, now: int, actor: str | None) -> Changes:
     fields: dict[str, Any] = {"status": "paused" if over else "active", "paused_why": over, "deleted_at": None}
     if not over:
         fields |= {"consecutive_failures": 0, "next_run_at": following}
-    event_ = AutomationChanged(automation_id=automation.id, fields=("status",), status=fields["status"])
-    return Changes(updates=(changed(automation, now, **fields),), events=(told(automation, event_, now, actor),))
+    payload = AutomationChanged(automation_id=automation.id, fields=("status",), status=fields["status"])
+    return change_record(automation, payload, now, actor, **fields)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Protocol
 
 from midwatch.domain.channel import Delivery
-from midwatch.domain.event import Event
+from midwatch.domain.event import Event, Payload, event
 from midwatch.domain.session import Message, Session
 
 
@@ -59,3 +59,57 @@ class Changes:
 
 
 _PARTS = tuple(field.name for field in fields(Changes) if field.name != "fence")
+
+
+class Revised(Record, Protocol):
+    """A record with a status that counts its changes."""
+
+    @property
+    def id(self) -> str:
+        """Return its id."""
+
+    @property
+    def status(self) -> str:
+        """Return its status."""
+
+    @property
+    def revision(self) -> int:
+        """Return how often it was changed."""
+
+
+class Pursued(Revised, Protocol):
+    """A record that an agent works for, in a session, on behalf of its creator."""
+
+    @property
+    def session_key(self) -> str:
+        """Return its session."""
+
+    @property
+    def agent(self) -> str:
+        """Return its agent."""
+
+    @property
+    def creator(self) -> str | None:
+        """Return who made it."""
+
+
+def update_record(record: Revised, now: int, **fields: Any) -> Update:
+    """Return the update of some fields; it is refused when the record was changed meanwhile."""
+    guard: dict[str, Any] = {"revision": record.revision}
+    if "status" in fields:
+        guard["status"] = record.status
+    return Update(record.noun, record.id, {**fields, "updated_at": now, "revision": record.revision + 1}, guard)
+
+
+def event_about(
+    record: Pursued, payload: Payload, now: int, actor: str | None = None, task_id: str | None = None
+) -> Event:
+    """Return an event about a record; `actor` is its creator unless given."""
+    about = {"session_key": record.session_key, "agent_id": record.agent, "actor": actor or record.creator}
+    return event(payload, now, task_id=task_id, **about)
+
+
+def change_record(record: Pursued, payload: Payload, now: int, actor: str | None = None, **fields: Any) -> Changes:
+    """Return the step that changes some fields of a record and writes the event about it."""
+    updates = (update_record(record, now, **fields),)
+    return Changes(updates=updates, events=(event_about(record, payload, now, actor),))

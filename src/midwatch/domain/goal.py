@@ -20,17 +20,15 @@ from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import ManagedBy, NoticeRoute, Scope, ScopeId
 from midwatch.domain.budget import MOST, Budget, Spending, shown
-from midwatch.domain.changes import Changes, Update
+from midwatch.domain.changes import Changes, change_record, event_about, update_record
 from midwatch.domain.channel import notify
 from midwatch.domain.event import (
-    Event,
     GoalCompleted,
     GoalDelayed,
     GoalPaused,
     GoalStep,
     GoalTimedOut,
     Payload,
-    event,
 )
 from midwatch.domain.fields import Example, Hidden, Input, to_json
 from midwatch.domain.task import AUTOMATION_PAUSES, Ended, Task, new_task, submit_task
@@ -256,20 +254,6 @@ def prompt_of(goal: Goal, work: Work, now: int, templates: Templates) -> str:
     return text + MISSING.replace("{missing}", goal.missing) if work == "step" and goal.missing else text
 
 
-def changed(goal: Goal, now: int, **fields: Any) -> Update:
-    """The update of some fields, refused when somebody changed it meanwhile."""
-    guard: dict[str, Any] = {"revision": goal.revision}
-    if "status" in fields:
-        guard["status"] = goal.status
-    return Update("goal", goal.id, {**fields, "updated_at": now, "revision": goal.revision + 1}, guard)
-
-
-def told(goal: Goal, payload: Payload, now: int, actor: str | None = None, **more: Any) -> Event:
-    """An event about it."""
-    about = {"session_key": goal.session_key, "agent_id": goal.agent, "actor": actor or goal.creator}
-    return event(payload, now, **{**about, **more})
-
-
 def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Changes:
     """The next task of a goal; `fields` are what else is new about it."""
     after = replace(goal, **fields)
@@ -285,8 +269,8 @@ def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Chan
         internal_key=f"{goal.id}#{work}:{number}:{goal.revision}",
     )  # fmt: skip
     new = {**BETWEEN, **fields, "step": number, "work": work, "task_id": task.id}
-    begun = told(goal, GoalStep(goal_id=goal.id, step=number, work=work, task_id=task.id), now, task_id=task.id)
-    return Changes(updates=(changed(goal, now, **new),), events=(begun,)).plus(submit_task(task, now))
+    begun = event_about(goal, GoalStep(goal_id=goal.id, step=number, work=work, task_id=task.id), now, task_id=task.id)
+    return Changes(updates=(update_record(goal, now, **new),), events=(begun,)).plus(submit_task(task, now))
 
 
 BETWEEN: Mapping[str, Any] = {"proposal": None, "next_run_at": None, "delay_reason": None}
@@ -328,7 +312,7 @@ def _go_on(goal: Goal, now: int, means: Means, **fields: Any) -> Changes:
     if over := over_budget(replace(goal, **fields)):
         return paused(goal, now, over.why, remedy=over.remedy, **fields)
     if goal.next_run_at is not None and goal.next_run_at > now:
-        return Changes(updates=(changed(goal, now, **{"proposal": None, **fields}),))
+        return Changes(updates=(update_record(goal, now, **{"proposal": None, **fields}),))
     return begin(goal, "step", now, means, **fields)
 
 
@@ -339,7 +323,7 @@ def advance(goal: Goal, ended: Ended, now: int, means: Means) -> Changes:
         return Changes()
     spent = _spent(goal, ended)
     if goal.status != "active" or task.id != goal.task_id:
-        return Changes(updates=(changed(goal, now, **spent),))
+        return Changes(updates=(update_record(goal, now, **spent),))
     if goal.work != "verify" and task.result:
         spent["summary"] = task.result
     late = now >= goal.deadline_at
@@ -417,8 +401,7 @@ def _failed(goal: Goal, task: Task, now: int, spent: dict[str, Any], **fields: A
     due = min(max(now + int(pause * SECOND), goal.next_run_at or 0), goal.deadline_at)
     why = f"one of its {what} failed: {said}"
     new = {"errors": errors, "next_run_at": due, "delay_reason": why, "proposal": None, **spent, **fields}
-    delayed = GoalDelayed(goal_id=goal.id, until=iso(due), reason=why)
-    return Changes(updates=(changed(goal, now, **new),), events=(told(goal, delayed, now),))
+    return change_record(goal, GoalDelayed(goal_id=goal.id, until=iso(due), reason=why), now, **new)
 
 
 def _verified(goal: Goal, task: Task, now: int, means: Means, spent: dict[str, Any]) -> Changes:
@@ -441,19 +424,19 @@ def _verified(goal: Goal, task: Task, now: int, means: Means, spent: dict[str, A
 def completed(goal: Goal, now: int, *, actor: str | None = None, **fields: Any) -> Changes:
     """It is reached. Told once, because it happens once."""
     after = replace(goal, **fields)
-    event_ = told(goal, GoalCompleted(goal_id=goal.id, evidence=after.evidence, steps=after.step), now, actor)
+    payload = GoalCompleted(goal_id=goal.id, evidence=after.evidence, steps=after.step)
     text = f"Goal reached: {cut(goal.objective, OBJECTIVE_SHOWN)}\n{cut(after.evidence or '', TEXT_SHOWN)}"
     ends = {**fields, **BETWEEN, "status": "complete", "completed_at": now, "paused_why": None}
-    return _final(goal, now, ends, event_, "goal_completed", text)
+    return _final(goal, payload, now, actor, ends, "goal_completed", text)
 
 
 def timed_out(goal: Goal, now: int, *, actor: str | None = None, **fields: Any) -> Changes:
     """Its deadline has passed."""
     after = replace(goal, **fields)
-    event_ = told(goal, GoalTimedOut(goal_id=goal.id, steps=after.step), now, actor)
+    payload = GoalTimedOut(goal_id=goal.id, steps=after.step)
     text = f"Goal ran out of time: {cut(goal.objective, OBJECTIVE_SHOWN)}\n{cut(after.summary or '', TEXT_SHOWN)}"
     ends = {**fields, **BETWEEN, "status": "timeout", "completed_at": now, "paused_why": None}
-    return _final(goal, now, ends, event_, "goal_timeout", text)
+    return _final(goal, payload, now, actor, ends, "goal_timeout", text)
 
 
 def paused(
@@ -461,18 +444,21 @@ def paused(
 ) -> Changes:  # fmt: skip
     """Nothing more happens until it is resumed; the deadline still counts."""
     after = replace(goal, **fields)
-    event_ = told(goal, GoalPaused(goal_id=goal.id, why=why), now, actor)
     lines = [
         f"Goal paused: {cut(goal.objective, OBJECTIVE_SHOWN)}", f"{why}.", cut(after.summary or "", TEXT_SHOWN),
         f"Raise it: {remedy}" if remedy else "", f"Resume it: midwatch goal resume {goal.id}",
     ]  # fmt: skip
     rests = {**fields, **BETWEEN, "status": "paused", "paused_why": why, "task_id": None}
-    return _final(goal, now, rests, event_, f"goal_paused:{goal.revision}", "\n".join(line for line in lines if line))
+    text = "\n".join(line for line in lines if line)
+    payload = GoalPaused(goal_id=goal.id, why=why)
+    return _final(goal, payload, now, actor, rests, f"goal_paused:{goal.revision}", text)
 
 
-def _final(goal: Goal, now: int, fields: dict[str, Any], event_: Event, notice: str, text: str) -> Changes:
-    deliveries = notify(goal.route, goal.id, notice, text.rstrip(), now)
-    return Changes(updates=(changed(goal, now, **fields),), events=(event_,), deliveries=deliveries)
+def _final(
+    goal: Goal, payload: Payload, now: int, actor: str | None, fields: dict[str, Any], notice: str, text: str
+) -> Changes:
+    step = change_record(goal, payload, now, actor, **fields)
+    return replace(step, deliveries=notify(goal.route, goal.id, notice, text.rstrip(), now))
 
 
 def delayed(goal: Goal, now: int, seconds: float, reason: str, actor: str | None = None) -> Changes:
@@ -489,5 +475,5 @@ def delayed(goal: Goal, now: int, seconds: float, reason: str, actor: str | None
     fields: dict[str, Any] = {"next_run_at": due, "delay_reason": reason.strip() if seconds else None}
     if goal.work != "verify":  # a claim that is being verified stays one
         fields["proposal"] = "delay"
-    event_ = told(goal, GoalDelayed(goal_id=goal.id, until=iso(due), reason=reason.strip()), now, actor)
-    return Changes(updates=(changed(goal, now, **fields),), events=(event_,))
+    payload = GoalDelayed(goal_id=goal.id, until=iso(due), reason=reason.strip())
+    return change_record(goal, payload, now, actor, **fields)

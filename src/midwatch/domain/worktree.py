@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
-from midwatch.domain.changes import Changes, Fence, Update
+from midwatch.domain.changes import Changes, Fence, Update, update_record
 from midwatch.domain.event import Event, WorktreeChanged, event
 from midwatch.domain.fields import Example, Hidden, to_json
 from midwatch.domain.task import WORKTREE_SHOWN, Task, conversation
@@ -215,12 +215,9 @@ def planned(task: Task, place: Place, home: str, host: str, now: int) -> Worktre
 
 
 def changed(tree: Worktree, now: int, **fields: Any) -> tuple[Worktree, Update]:
-    """The worktree with some fields changed; refused when somebody else changed it meanwhile."""
-    guard: dict[str, Any] = {"revision": tree.revision}
-    if "status" in fields:
-        guard["status"] = tree.status
-    fields |= {"updated_at": now, "revision": tree.revision + 1}
-    return replace(tree, **fields), Update("worktree", tree.id, fields, guard)
+    """Return the worktree with some fields changed, and the update; it is refused when it was changed meanwhile."""
+    update = update_record(tree, now, **fields)
+    return replace(tree, **update.fields), update
 
 
 def noted(tree: Worktree, task: Task) -> Update:

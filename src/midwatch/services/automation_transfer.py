@@ -15,7 +15,7 @@ from midwatch.base.errors import Conflict, InvalidInput, NotFound
 from midwatch.base.schedule import Schedule, next_run_at
 from midwatch.domain import automation as rules
 from midwatch.domain.automation import Automation, normalise, validate
-from midwatch.domain.changes import Changes
+from midwatch.domain.changes import Changes, change_record, event_about
 from midwatch.domain.channel import shown_route
 from midwatch.domain.event import AutomationChanged, AutomationCreated
 from midwatch.domain.fields import changeable, settable
@@ -126,7 +126,7 @@ class AutomationTransfer:
         told = AutomationCreated(
             automation_id=made.id, title=made.name, schedule=made.schedule, next_run_at=made.snapshot()["next_run_at"]
         )
-        return Changes(records=(made,), events=(rules.told(made, told, now, actor.name),))
+        return Changes(records=(made,), events=(event_about(made, told, now, actor.name),))
 
     def _changed(self, found: Automation, said: dict[str, Any], actor: Actor, now: int) -> Changes:
         after = normalise(replace(found, **said))
@@ -141,9 +141,7 @@ class AutomationTransfer:
             if getattr(after, name) != getattr(found, name):
                 changed[name] = getattr(after, name)
         told = AutomationChanged(automation_id=found.id, fields=tuple(sorted(changed)), status=after.status)
-        return Changes(
-            updates=(rules.changed(found, now, **changed),), events=(rules.told(found, told, now, actor.name),)
-        )
+        return change_record(found, told, now, actor.name, **changed)
 
     def _timed(self, made: Automation, now: int) -> Automation:
         """With its next run; one that has none is paused."""

@@ -15,7 +15,7 @@ from midwatch.base.schedule import Schedule, find_zone, host_zone, local_iso, ne
 from midwatch.domain import automation as rules
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import TRANSITIONS, Automation, Status, Times, normalise, validate
-from midwatch.domain.changes import Changes
+from midwatch.domain.changes import Changes, change_record, event_about, update_record
 from midwatch.domain.event import AutomationChanged, AutomationCreated
 from midwatch.domain.fields import changeable, clearable, name_as_record, settable
 from midwatch.domain.identity import AnyActor, actor_name
@@ -92,7 +92,7 @@ class Automations:
         created = AutomationCreated(
             automation_id=made.id, title=made.name, schedule=made.schedule, next_run_at=made.snapshot()["next_run_at"]
         )
-        told = (rules.told(made, created, now, creator),)
+        told = (event_about(made, created, now, creator),)
         await self._store.apply(Changes(records=(made,), sessions=await self._continued(made, now), events=told))
         return made
 
@@ -179,8 +179,7 @@ class Automations:
                 if getattr(after, f.name) != getattr(found, f.name)
             }
             told = AutomationChanged(automation_id=found.id, fields=tuple(sorted(values)), status=after.status)
-            events = (rules.told(found, told, now, actor_name(actor)),)
-            return Changes(updates=(rules.changed(found, now, **changed),), events=events)
+            return change_record(found, told, now, actor_name(actor), **changed)
 
         return await self._change(automation_id, change, actor, revision)
 
@@ -247,7 +246,7 @@ class Automations:
         def change(found: Automation, now: int) -> Changes:
             if found.source_message_id or not message:
                 return Changes()
-            return Changes(updates=(rules.changed(found, now, source_message_id=message),))
+            return Changes(updates=(update_record(found, now, source_message_id=message),))
 
         return await self._change(automation_id, change)
 

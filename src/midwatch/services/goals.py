@@ -14,7 +14,7 @@ from midwatch.base.ids import new_id
 from midwatch.base.schedule import host_zone, parse_moment
 from midwatch.domain import goal as rules
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.changes import Changes
+from midwatch.domain.changes import Changes, change_record, event_about, update_record
 from midwatch.domain.event import GoalChanged, GoalCreated
 from midwatch.domain.fields import changeable, clearable, settable
 from midwatch.domain.goal import (
@@ -87,7 +87,7 @@ class Goals:
         check(made.objective, {"workdir": made.workdir}, rules.MAX_OBJECTIVE)
         created = GoalCreated(goal_id=made.id, objective=made.objective, deadline_at=iso(made.deadline_at) or "")
         try:
-            await self._store.apply(Changes(records=(made,), events=(rules.told(made, created, now, creator),)))
+            await self._store.apply(Changes(records=(made,), events=(event_about(made, created, now, creator),)))
         except Conflict:
             open_ = await self._store.open_goal((made.scope_kind, made.scope_id))
             other = f" ({open_.id})" if open_ else ""
@@ -134,8 +134,7 @@ class Goals:
             if "deadline_at" in values and after.deadline_at <= now:
                 raise InvalidInput("the deadline has passed already; choose a later one.", field="deadline")
             told = GoalChanged(goal_id=found.id, fields=tuple(sorted(values)), status=found.status)
-            update = rules.changed(found, now, **{name: getattr(after, name) for name in values})
-            return Changes(updates=(update,), events=(rules.told(found, told, now, actor_name(actor)),))
+            return change_record(found, told, now, actor_name(actor), **{name: getattr(after, name) for name in values})
 
         return await self._change(goal_id, change, actor, revision)
 
@@ -166,8 +165,7 @@ class Goals:
                 **rules.BETWEEN, "status": status, "paused_why": None, "errors": 0, "alike": 0, "last_mark": None,
             }  # fmt: skip
             resumed = GoalChanged(goal_id=goal.id, fields=("status",), status=status)
-            events = (rules.told(goal, resumed, now, actor_name(actor)),)
-            return Changes(updates=(rules.changed(goal, now, **fields),), events=events)
+            return change_record(goal, resumed, now, actor_name(actor), **fields)
 
         return await self._change(goal_id, change, actor)
 
@@ -190,8 +188,7 @@ class Goals:
             if found.next_run_at is None:
                 return Changes()
             told = GoalChanged(goal_id=found.id, fields=("next_run_at",), status=found.status)
-            update = rules.changed(found, now, next_run_at=None, delay_reason=None)
-            return Changes(updates=(update,), events=(rules.told(found, told, now, actor_name(actor)),))
+            return change_record(found, told, now, actor_name(actor), next_run_at=None, delay_reason=None)
 
         return await self._change(goal_id, change, actor)
 
@@ -209,7 +206,7 @@ class Goals:
             proof = evidence.strip() or found.evidence
             if in_step:
                 self._must_be_its_step(found, in_step)
-                return Changes(updates=(rules.changed(found, now, proposal="complete", evidence=proof),))
+                return Changes(updates=(update_record(found, now, proposal="complete", evidence=proof),))
             return rules.completed(found, now, actor=actor_name(actor), evidence=proof)
 
         return await self._change(goal_id, change, None if in_step else actor, stops=not in_step)
@@ -235,7 +232,7 @@ class Goals:
             now = self._clock.now()
             told = GoalChanged(goal_id=found.id, fields=("cleared",), status=found.status)
             step = await self._store.open_step(found.id)
-            changes = Changes(events=(rules.told(found, told, now, name),)).plus(_stop_step(step, now, name))
+            changes = Changes(events=(event_about(found, told, now, name),)).plus(_stop_step(step, now, name))
             try:
                 if await self._store.delete_goal(found.id, found.revision, changes):
                     await self._stop_delegate(step, name)
