@@ -15,7 +15,7 @@ from midwatch.domain.alert import Told
 from midwatch.domain.automation import Automation
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.goal import Goal, Means, Work
-from midwatch.domain.handoff import Handoff, settle, started
+from midwatch.domain.handoff import Handoff, settle, start_handoff
 from midwatch.domain.session import Session
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task, end
@@ -85,9 +85,9 @@ async def test_a_time_fires_once_however_many_try(store: Store) -> None:
 
 async def test_an_update_needs_the_revision_it_was_made_for(store: Store) -> None:
     await put(store, DAILY)
-    await store.apply(automation.paused(DAILY, NOW, "why", "ann"))
+    await store.apply(automation.pause_automation(DAILY, NOW, "why", "ann"))
     with pytest.raises(Conflict):
-        await store.apply(automation.paused(DAILY, NOW, "why", "ann"))
+        await store.apply(automation.pause_automation(DAILY, NOW, "why", "ann"))
 
 
 async def test_long_deleted_automations_are_removed(store: Store) -> None:
@@ -198,7 +198,7 @@ async def passed_on(store: Store, number: int) -> Task:
     following = a_task(cause="handoff", cause_id=made.id, parent_id=running.id, root_id=root, due_at=NOW)
     await store.apply(Changes(records=(made,)))
     step = end(running, NOW, outcome="transferred", transferred_to=following.id)[1]
-    await store.apply(step.plus(started(made, following, NOW)[1]))
+    await store.apply(step.plus(start_handoff(made, following, NOW)[1]))
     return following
 
 

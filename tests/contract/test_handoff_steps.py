@@ -83,21 +83,21 @@ class Handoffs(RuleBasedStateMachine):
             id=f"h_{len(self.seen)}", to_agent=first, request=HandoffTask(description="x").data(),
             context=HandoffContext().data(), created_at=NOW, deadline_at=NOW + SECOND,
         )  # fmt: skip
-        self.run(self.store.apply(steps.asked(made, NOW)))
+        self.run(self.store.apply(steps.request_handoff(made, NOW)))
         self.moves += 1
         self.seen[made.id] = self.held[made.id] = self.run(self.store.get_handoff(made.id))
 
     @rule(place=PLACE)
     def accept(self, place: int) -> None:
-        self.write(place, lambda one: steps.accepted(one, NOW))
+        self.write(place, lambda one: steps.accept_handoff(one, NOW))
 
     @rule(place=PLACE, following=st.sampled_from([None, "tester"]))
     def reject(self, place: int, following: str | None) -> None:
-        self.write(place, lambda one: steps.refused(one, "busy", NOW, following))
+        self.write(place, lambda one: steps.refuse_handoff(one, "busy", NOW, following))
 
     @rule(place=PLACE)
     def start(self, place: int) -> None:
-        self.write(place, lambda one: steps.started(one, a_task(cause="handoff", cause_id=one.id), NOW))
+        self.write(place, lambda one: steps.start_handoff(one, a_task(cause="handoff", cause_id=one.id), NOW))
 
     @rule(place=PLACE, how=HOW)
     def finish(self, place: int, how: tuple[Any, Any]) -> None:
@@ -110,15 +110,15 @@ class Handoffs(RuleBasedStateMachine):
 
     @rule(place=PLACE)
     def cancel(self, place: int) -> None:
-        self.write(place, lambda one: steps.cancelled(one, "no", NOW))
+        self.write(place, lambda one: steps.cancel_handoff(one, "no", NOW))
 
     @rule(place=PLACE)
     def expire(self, place: int) -> None:
-        self.write(place, lambda one: steps.expired(one, NOW))
+        self.write(place, lambda one: steps.expire_handoff(one, NOW))
 
     @rule(place=PLACE)
     def crash_while_preparing(self, place: int) -> None:
-        self.write(place, lambda one: steps.failed(one, "its process died", NOW, "choose", once=None))
+        self.write(place, lambda one: steps.fail_handoff(one, "its process died", NOW, "choose", once=None))
 
     @rule(place=PLACE, steps_back=st.sampled_from(["pending", "accepted", "in_progress"]))
     def a_writer_with_an_old_copy(self, place: int, steps_back: Any) -> None:

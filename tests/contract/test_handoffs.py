@@ -15,13 +15,13 @@ from midwatch.domain.handoff import (
     Handoff,
     HandoffFilter,
     HandoffTask,
-    accepted,
-    asked,
-    cancelled,
-    expired,
-    failed,
+    accept_handoff,
+    cancel_handoff,
+    expire_handoff,
+    fail_handoff,
+    request_handoff,
     settle,
-    started,
+    start_handoff,
 )
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.domain.store import Store
@@ -44,7 +44,7 @@ def a_handoff(**fields: Any) -> Handoff:
 
 async def put(store: Store, **fields: Any) -> Handoff:
     made = a_handoff(**fields)
-    await store.apply(asked(made, made.created_at))
+    await store.apply(request_handoff(made, made.created_at))
     return made
 
 
@@ -66,8 +66,8 @@ async def test_the_same_thing_asked_for_again_is_found_and_not_made_twice(store:
 
 async def test_a_step_is_refused_when_the_handoff_changed_meanwhile(store: Store) -> None:
     made = await put(store)
-    await store.apply(accepted(made, CLOCK.now())[1])
-    for step in (accepted(made, 1), cancelled(made, "no", 1), expired(made, 1)):
+    await store.apply(accept_handoff(made, CLOCK.now())[1])
+    for step in (accept_handoff(made, 1), cancel_handoff(made, "no", 1), expire_handoff(made, 1)):
         with pytest.raises(Conflict):
             await store.apply(step[1])
     kept = await store.get_handoff(made.id)
@@ -77,19 +77,19 @@ async def test_a_step_is_refused_when_the_handoff_changed_meanwhile(store: Store
 
 async def test_only_what_the_table_draws_happens(store: Store) -> None:
     made = await put(store)
-    over, step = failed(made, "no", CLOCK.now())
+    over, step = fail_handoff(made, "no", CLOCK.now())
     await store.apply(step)
-    for again in (accepted(over, 1), failed(over, "x", 1), cancelled(over, "x", 1)):
+    for again in (accept_handoff(over, 1), fail_handoff(over, "x", 1), cancel_handoff(over, "x", 1)):
         with pytest.raises(Conflict):
             await store.apply(again[1])
 
 
 async def test_its_task_is_made_with_it_and_ends_with_it(store: Store) -> None:
     made = await put(store)
-    taken, step = accepted(made, CLOCK.now())
+    taken, step = accept_handoff(made, CLOCK.now())
     await store.apply(step)
     task = a_task(cause="handoff", cause_id=made.id)
-    await store.apply(started(taken, task, CLOCK.now())[1])
+    await store.apply(start_handoff(taken, task, CLOCK.now())[1])
     (running,) = await take(store)
     assert running.cause_id == made.id
     current = await store.get_handoff(made.id)
@@ -107,7 +107,7 @@ async def test_lists_and_counts(store: Store) -> None:
     first = await put(store, root_id="t_r", to_agent="a")
     second = await put(store, root_id="t_r", from_agent="a", to_agent="b")
     third = await put(store, to_agent="b")
-    await store.apply(cancelled(third, "no", CLOCK.now())[1])
+    await store.apply(cancel_handoff(third, "no", CLOCK.now())[1])
     assert [one.id for one in await store.list_handoffs(HandoffFilter())] == [third.id, second.id, first.id]
     assert [one.id for one in await store.list_handoffs(HandoffFilter(agent="a"))] == [second.id, first.id]
     assert [one.id for one in await store.list_handoffs(HandoffFilter(statuses=("cancelled",)))] == [third.id]
@@ -125,7 +125,7 @@ async def test_what_is_due_and_what_was_left(store: Store) -> None:
     assert [one.id for one in await store.due_handoffs(now)] == [due.id]
     assert await store.next_handoff_at() == due.deadline_at
     assert [one.id for one in await store.left_handoffs(["i_one"])] == [due.id]
-    await store.apply(expired(due, now)[1])
+    await store.apply(expire_handoff(due, now)[1])
     assert await store.due_handoffs(now) == []
     assert await store.next_handoff_at() == later.deadline_at
     assert await store.left_handoffs(["i_one"]) == []
@@ -138,23 +138,23 @@ async def test_what_nobody_waits_for_any_more(store: Store) -> None:
     awaited = await put(store, source_task=source.id, awaited=True)
     await put(store, source_task=source.id)
     moves = await put(store, source_task=other.id, awaited=True, form="transfer")
-    taken, step = accepted(moves, CLOCK.now())
+    taken, step = accept_handoff(moves, CLOCK.now())
     await store.apply(step)
     running = {task.id: task for task in await take(store)}
     assert await store.orphaned_handoffs() == []
     await store.apply(end(running[source.id], CLOCK.now(), outcome="ok", result="")[1])
     (found,) = await store.orphaned_handoffs()
     assert found == awaited
-    await store.apply(cancelled(awaited, "no", CLOCK.now())[1])
+    await store.apply(cancel_handoff(awaited, "no", CLOCK.now())[1])
     after = a_task(cause="handoff", cause_id=moves.id)
     ended = end(running[other.id], CLOCK.now(), outcome="transferred", transferred_to=after.id)[1]
-    await store.apply(ended.plus(started(taken, after, CLOCK.now())[1]))
+    await store.apply(ended.plus(start_handoff(taken, after, CLOCK.now())[1]))
     assert await store.orphaned_handoffs() == []  # its work goes on there
 
 
 async def test_ended_ones_are_pruned(store: Store) -> None:
     kept, gone = await put(store), await put(store)
-    await store.apply(cancelled(gone, "no", 5)[1])
+    await store.apply(cancel_handoff(gone, "no", 5)[1])
     assert await store.prune_handoffs(6) == 1
     assert [one.id for one in await store.list_handoffs(HandoffFilter())] == [kept.id]
-    await store.apply(Changes(events=asked(replace(kept, id="h_x"), 1).events))
+    await store.apply(Changes(events=request_handoff(replace(kept, id="h_x"), 1).events))

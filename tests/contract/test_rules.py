@@ -6,7 +6,7 @@ import pytest
 
 from midwatch.base.errors import Conflict
 from midwatch.domain.agent import Choice, Question
-from midwatch.domain.approval import ask, ruled
+from midwatch.domain.approval import answer_by_rule, ask
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import EventFilter
 from midwatch.domain.rule import Decision, Rule
@@ -74,7 +74,7 @@ async def test_rules_are_listed_newest_first_by_agent_and_revoked_once(store: St
 
 async def test_what_a_rule_answers_is_stored_with_its_answer_and_never_in_the_inbox(store: Store) -> None:
     task = await running(store, route="console")
-    decided = ruled(task, wanted(), Decision("deny", "rule:config", "deny `git push`"), CLOCK.now())
+    decided = answer_by_rule(task, wanted(), Decision("deny", "rule:config", "deny `git push`"), CLOCK.now())
     assert decided is not None
     await store.apply(decided[1])
     (found,) = await store.list_approvals(None)

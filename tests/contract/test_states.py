@@ -10,7 +10,7 @@ import pytest
 from midwatch.base.errors import Conflict
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import AgentFault, EventFilter, SessionOpened, TaskProgress, event
-from midwatch.domain.session import MAX_ERRORS, Message, Session, said
+from midwatch.domain.session import MAX_ERRORS, Message, Session, announce_message
 from midwatch.domain.store import Store
 from midwatch.domain.task import end, meta
 from midwatch.domain.usage import Asked, By, Spent
@@ -93,7 +93,7 @@ async def test_a_message_told_again_stays_one_and_says_so_once(store: Store) -> 
     prompt = Message(session_key="chat:1", role="user", text="hi", time=1, id="t_1", task_id="t_1")
     answer = replace(prompt, role="agent", text="a", id="t_1.1")
     for message in (prompt, answer, prompt, replace(answer, text="ab"), replace(answer, text="ab")):
-        await store.apply(Changes(messages=(message,), events=(said(message),)))
+        await store.apply(Changes(messages=(message,), events=(announce_message(message),)))
     assert [(m.number, m.text) for m in await store.read_messages("chat:1")] == [(1, "hi"), (2, "ab")]
     told = [(e.payload["number"], e.payload["message"]) for e in await store.read_events(0)]
     assert told == [(1, "hi"), (2, "a"), (2, "ab")]

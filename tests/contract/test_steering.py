@@ -11,7 +11,7 @@ import pytest
 from midwatch.base.errors import Conflict, KeyReused, LimitReached
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import EventFilter, SessionClosed, event
-from midwatch.domain.steering import MOST_QUEUED, Sent, Steer, passed_on
+from midwatch.domain.steering import MOST_QUEUED, Sent, Steer, requeue_steers
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task, end
 from records import CLOCK, a_steer, a_task, fence, running, take
@@ -121,7 +121,7 @@ async def test_an_end_must_have_seen_the_last_message(store: Store) -> None:
         await store.apply(end(task, CLOCK.now(), outcome="ok", result="done")[1])
     seen = await now(store, task)
     over = end(seen, CLOCK.now(), outcome="ok", result="done")[1]
-    await store.apply(over.plus(passed_on(seen, [steer], CLOCK.now(), closed=False)))
+    await store.apply(over.plus(requeue_steers(seen, [steer], CLOCK.now(), closed=False)))
     became = await now(store, task._replace(id=steer.id))
     assert (became.status, became.prompt, became.cause, became.session_key) == ("pending", "wait", "message", KEY)
     assert await store.queued_steers(task.id) == []
@@ -137,7 +137,7 @@ async def test_what_became_of_a_message_is_told_to_whoever_sends_it_again(store:
     steer = await sent(store, "wait", idempotency_key="k")
     seen = await now(store, task)
     over = end(seen, CLOCK.now(), outcome="ok", result="done")[1]
-    await store.apply(over.plus(passed_on(seen, [steer], CLOCK.now(), closed=False)))
+    await store.apply(over.plus(requeue_steers(seen, [steer], CLOCK.now(), closed=False)))
     again = await send(store, "wait", idempotency_key="k")
     assert again is not None
     assert (again.task.id, again.mode) == (steer.id, "after_turn")
@@ -148,9 +148,9 @@ async def test_what_became_of_a_message_is_told_to_whoever_sends_it_again(store:
 async def test_a_stop_and_what_a_closed_session_is_told_are_dropped(store: Store) -> None:
     task = await running(store, session_key=KEY)
     stop, message = await sent(store, "", mode="stop"), await sent(store, "hello")
-    changes = passed_on(task, [stop, message], CLOCK.now(), closed=False)
+    changes = requeue_steers(task, [stop, message], CLOCK.now(), closed=False)
     assert [u.fields["status"] for u in changes.updates] == ["dropped", "passed_on"]
-    changes = passed_on(task, [stop, message], CLOCK.now(), closed=True)
+    changes = requeue_steers(task, [stop, message], CLOCK.now(), closed=True)
     await store.apply(changes)
     assert (changes.records, await store.queued_steers(task.id)) == ((), [])
     assert [one.text for one in await store.read_messages(KEY)] == ["do it", "hello"], (

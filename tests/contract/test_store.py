@@ -23,7 +23,7 @@ from midwatch.domain.event import EventFilter, TaskLate, ToolExecEnd, ToolExecSt
 from midwatch.domain.instance import Instance
 from midwatch.domain.session import Message, Session
 from midwatch.domain.store import Commit, Store
-from midwatch.domain.task import TRANSITIONS, TaskFilter, end, meta, owned
+from midwatch.domain.task import TRANSITIONS, TaskFilter, end, guard_ownership, meta
 from midwatch.domain.turn_steps import Step
 from records import CLOCK, OWNER, a_steer, a_task, asking, fence, progress, put, running, take
 
@@ -402,7 +402,7 @@ async def test_a_finished_task_takes_nothing_more(store: Store) -> None:
 
 async def test_a_stop_written_meanwhile_is_a_conflict_not_a_lost_lease(store: Store) -> None:
     task = await running(store)
-    await store.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, owned(task)),)))
+    await store.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task)),)))
     with pytest.raises(Conflict):
         await store.apply(replace(end(task, CLOCK.now(), outcome="ok", result="x")[1], fence=fence(task)))
     seen = await store.get_task(task.id)

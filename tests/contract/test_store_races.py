@@ -16,7 +16,7 @@ from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import EventFilter, TaskLate, event
 from midwatch.domain.session import Message
 from midwatch.domain.store import Commit
-from midwatch.domain.task import end, meta, owned
+from midwatch.domain.task import end, guard_ownership, meta
 from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.stores.verbs import changes as change
@@ -162,7 +162,7 @@ async def test_a_write_under_a_fence_never_lands_after_the_task_was_taken_away(s
     for turn in range(6):
         task = await running(mine)
         told = event(TaskLate(outcome="lost"), CLOCK.now(), **meta(task))
-        away = Changes(updates=(Update("task", task.id, {"status": "pending"}, owned(task)),), events=(told,))
+        away = Changes(updates=(Update("task", task.id, {"status": "pending"}, guard_ownership(task)),), events=(told,))
         fenced = Changes(fence=fence(task), events=(progress(task),))
         first = asyncio.create_task(mine.write(slowly(change.apply, 0.05), fenced))
         if turn % 2:
@@ -198,7 +198,7 @@ async def test_another_process_hears_of_a_commit(several: Several) -> None:
     heard: asyncio.Queue[Commit] = asyncio.Queue()
     theirs.on_commit(heard.put_nowait)
     task = await running(mine)
-    await mine.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, owned(task)),)))
+    await mine.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task)),)))
     topics: set[str] = set()
     async with asyncio.timeout(60):
         while not topics >= {"task", "stop"}:

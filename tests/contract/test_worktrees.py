@@ -11,7 +11,7 @@ from midwatch.base.errors import Conflict, LeaseLost
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.store import Store
 from midwatch.domain.task import end
-from midwatch.domain.worktree import Place, Worktree, WorktreeFilter, changed, planned, used
+from midwatch.domain.worktree import Place, Worktree, WorktreeFilter, change_worktree, occupy_worktree, plan_worktree
 from records import CLOCK, asking, fence, put, running, take
 
 
@@ -44,22 +44,22 @@ async def test_only_what_the_table_draws_happens_to_a_worktree(store: Store) -> 
     tree = a_tree(1)
     await store.apply(Changes(records=(tree,)))
     with pytest.raises(Conflict, match="cannot become making"):
-        await store.apply(Changes(updates=(changed(tree, 5, status="making")[1],)))
-    after, update = changed(tree, 5, status="merged", files=2)
+        await store.apply(Changes(updates=(change_worktree(tree, 5, status="making")[1],)))
+    after, update = change_worktree(tree, 5, status="merged", files=2)
     await store.apply(Changes(updates=(update,)))
     assert await store.get_worktree(tree.id) == after
     with pytest.raises(Conflict, match="changed meanwhile"):
-        await store.apply(Changes(updates=(changed(tree, 6, files=9)[1],)))
+        await store.apply(Changes(updates=(change_worktree(tree, 6, files=9)[1],)))
 
 
 async def test_a_task_and_its_worktree_are_written_together_and_only_by_its_attempt(store: Store) -> None:
     task = await running(store, worktree={"id": "w_000000000000000000000001"})
-    tree = planned(task, Place("/src", "sub", "b" * 40, "main"), "/home/w", "here", 7)
+    tree = plan_worktree(task, Place("/src", "sub", "b" * 40, "main"), "/home/w", "here", 7)
     assert (tree.branch, tree.path, tree.workdir) == (
         "midwatch/000000000001", "/home/w/000000000001", "/home/w/000000000001/sub"
     )  # fmt: skip
     await store.apply(Changes(fence=fence(task), records=(tree,)))
-    kept, step = used(tree, task, 8, status="kept")
+    kept, step = occupy_worktree(tree, task, 8, status="kept")
     await store.apply(step)
     found = await store.get_task(task.id)
     assert found is not None
@@ -67,7 +67,7 @@ async def test_a_task_and_its_worktree_are_written_together_and_only_by_its_atte
     assert found.snapshot()["worktree"]["branch"] == tree.branch
     assert [e.kind for e in await store.read_events(0)][-1] == "worktree_changed"
     with pytest.raises(LeaseLost):
-        await store.apply(used(kept, task._replace(attempt=9), 9)[1])
+        await store.apply(occupy_worktree(kept, task._replace(attempt=9), 9)[1])
 
 
 async def test_a_directory_is_given_to_one_task_at_a_time(store: Store) -> None:

@@ -20,7 +20,7 @@ from midwatch.domain.changes import Changes, Update
 from midwatch.domain.instance import DEAD_SECONDS, Instance
 from midwatch.domain.session import Session
 from midwatch.domain.store import EVERY_TOPIC, Commit
-from midwatch.domain.task import end, owned
+from midwatch.domain.task import end, guard_ownership
 from midwatch.stores import postgres as module
 from midwatch.stores.postgres import PostgresStore, hide_password
 from midwatch.stores.pulse import PostgresPulse
@@ -329,7 +329,7 @@ async def test_verbs_that_wait_together_fail_alone(database: str) -> None:
         def step(number: int) -> Changes:
             task = tasks[number]
             wrong = (Update("task", task.id, {"wait": "y"}, {"attempt": 9}),) if number % 3 == 0 else ()
-            right = Update("task", task.id, {"wait": "x"}, owned(task))
+            right = Update("task", task.id, {"wait": "x"}, guard_ownership(task))
             return Changes(updates=(right, *wrong), events=(progress(task, str(number)),))
 
         for _ in range(5):
@@ -373,7 +373,7 @@ async def test_hints_are_part_of_the_transaction(database: str) -> None:
             assert hints() == [("other", second.due_at)]
             later = CLOCK.now() + 60 * SECOND
             back = {"status": "pending", "wait": "backoff", "due_at": later}
-            await store.apply(Changes(updates=(Update("task", doubled.id, back, owned(taken[doubled.id])),)))
+            await store.apply(Changes(updates=(Update("task", doubled.id, back, guard_ownership(taken[doubled.id])),)))
             assert hints() == [("demo", later)]
 
 

@@ -12,11 +12,11 @@ from midwatch.domain.alert import (
     COOL_DOWN_SECONDS,
     GRACE_SECONDS,
     SILENT_SECONDS,
-    of_automation,
-    of_goal,
-    of_pending,
-    of_running,
-    telling,
+    check_automation,
+    check_goal,
+    check_pending,
+    check_running,
+    write_alerts,
 )
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import EventFilter, TaskProgress, event
@@ -44,49 +44,49 @@ def runs(**fields: object) -> Task:
     ],
 )
 def test_a_running_task_is_stuck_after_its_timeout_and_silent_without_events(after: int, kinds: list[str]) -> None:
-    assert [one.kind for one in of_running(runs(), None, NOW + after)] == kinds
+    assert [one.kind for one in check_running(runs(), None, NOW + after)] == kinds
 
 
 def test_what_is_heard_keeps_a_task_from_being_silent_and_a_question_is_told() -> None:
     task = runs(timeout_seconds=None)
     heard = event(TaskProgress(text="on it"), NOW + SILENT)
-    assert of_running(task, heard, NOW + SILENT + 1) == []
-    (asks,) = of_running(task._replace(wait="approval"), None, NOW + SILENT)
+    assert check_running(task, heard, NOW + SILENT + 1) == []
+    (asks,) = check_running(task._replace(wait="approval"), None, NOW + SILENT)
     assert "waits for an answer" in asks.text
-    (mute,) = of_running(task, None, NOW + SILENT)
+    (mute,) = check_running(task, None, NOW + SILENT)
     assert "asks nothing" in mute.text
 
 
 def test_a_question_stops_the_clock_of_a_stuck_task() -> None:
-    assert [one.kind for one in of_running(runs(wait="approval"), None, NOW + 60 * SECOND + GRACE)] == []
+    assert [one.kind for one in check_running(runs(wait="approval"), None, NOW + 60 * SECOND + GRACE)] == []
 
 
 def test_a_waiting_task_is_overdue_only_when_nobody_could_do_it() -> None:
     task = a_task(due_at=NOW)
-    assert of_pending(task, NOW + GRACE, True) == []
-    assert of_pending(task, NOW + GRACE - 1, False) == []
-    assert [one.kind for one in of_pending(task, NOW + GRACE, False)] == ["overdue"]
+    assert check_pending(task, NOW + GRACE, True) == []
+    assert check_pending(task, NOW + GRACE - 1, False) == []
+    assert [one.kind for one in check_pending(task, NOW + GRACE, False)] == ["overdue"]
     later = a_task(due_at=NOW, wait="delay")
-    assert of_pending(later._replace(due_at=NOW + 2 * GRACE), NOW + GRACE, False) == []
+    assert check_pending(later._replace(due_at=NOW + 2 * GRACE), NOW + GRACE, False) == []
 
 
 def test_automations_and_goals_are_overdue_after_the_grace() -> None:
     made = an_automation(NOW, next_run_at=NOW)
-    assert of_automation(made, NOW + GRACE - 1) == []
-    assert [one.kind for one in of_automation(made, NOW + GRACE)] == ["overdue"]
-    assert of_automation(replace(made, status="paused"), NOW + GRACE) == []
+    assert check_automation(made, NOW + GRACE - 1) == []
+    assert [one.kind for one in check_automation(made, NOW + GRACE)] == ["overdue"]
+    assert check_automation(replace(made, status="paused"), NOW + GRACE) == []
     aim = a_goal(NOW)
-    assert of_goal(aim, NOW + GRACE - 1) == []
-    assert [one.kind for one in of_goal(aim, NOW + GRACE)] == ["overdue"]
-    assert of_goal(replace(aim, next_run_at=NOW + GRACE), NOW + GRACE) == []
+    assert check_goal(aim, NOW + GRACE - 1) == []
+    assert [one.kind for one in check_goal(aim, NOW + GRACE)] == ["overdue"]
+    assert check_goal(replace(aim, next_run_at=NOW + GRACE), NOW + GRACE) == []
 
 
 def test_an_alert_is_an_event_and_where_there_is_a_route_a_delivery() -> None:
     loud, quiet = (
-        of_automation(an_automation(NOW, next_run_at=NOW, route="console"), NOW + GRACE),
-        of_running(runs(), None, NOW + 60 * SECOND + GRACE),
+        check_automation(an_automation(NOW, next_run_at=NOW, route="console"), NOW + GRACE),
+        check_running(runs(), None, NOW + 60 * SECOND + GRACE),
     )
-    told, changes = telling([*loud, *quiet], NOW)
+    told, changes = write_alerts([*loud, *quiet], NOW)
     assert [one.id for one in told] == [loud[0].id, quiet[0].id]
     assert [made.kind for made in changes.events] == ["watchdog_alert"] * 2
     assert [(one.channel, one.task_id) for one in changes.deliveries] == [("console", loud[0].subject)]

@@ -21,11 +21,11 @@ from midwatch.domain.approval import (
     TRANSITIONS,
     Approval,
     Status,
+    answer_by_rule,
     answer_of,
     ask,
+    expire_at_once,
     resolve,
-    ruled,
-    too_late,
 )
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import EventFilter
@@ -261,7 +261,7 @@ async def test_a_question_without_a_yes_is_only_granted_by_nobody(
     with pytest.raises(InvalidInput, match="none of the choices is a yes"):
         await inbox.answer(question.id, grant=True)
     assert (await inbox.answer(question.id, grant=False)).status == "denied"
-    assert ruled(task, wants(choices=(REJECT,)), Decision("allow", "rule:config", "x"), 1) is None
+    assert answer_by_rule(task, wants(choices=(REJECT,)), Decision("allow", "rule:config", "x"), 1) is None
 
 
 def test_what_is_too_long_is_cut_and_says_so() -> None:
@@ -285,7 +285,7 @@ def test_the_notice_tells_the_command_and_a_high_risk() -> None:
 @pytest.mark.parametrize(("verdict", "status", "answer"), [("allow", "granted", "Allow"), ("deny", "denied", "Reject")])
 def test_a_rule_answers_at_once_and_tells_nobody_but_the_log(verdict: Any, status: str, answer: str) -> None:
     task = a_task(status="running", attempt=2, route="console", creator="ann")
-    decided = ruled(task, wants(), Decision(verdict, "rule:r_1", "the rule"), 10)
+    decided = answer_by_rule(task, wants(), Decision(verdict, "rule:r_1", "the rule"), 10)
     assert decided is not None
     made, changes = decided
     assert (made.status, made.answer, made.answered_by, made.rule) == (status, answer, "rule:r_1", "the rule")
@@ -293,11 +293,11 @@ def test_a_rule_answers_at_once_and_tells_nobody_but_the_log(verdict: Any, statu
     requested, resolved = changes.events
     assert (requested.kind, requested.payload["rule"]) == ("approval_requested", "the rule")
     assert (resolved.kind, resolved.payload["answered_by"], resolved.actor) == ("approval_resolved", "rule:r_1", None)
-    assert ruled(task, wants(), Decision("ask"), 10) is None
+    assert answer_by_rule(task, wants(), Decision("ask"), 10) is None
 
 
 def test_a_question_after_the_deadline_is_over_at_once() -> None:
-    made, changes = too_late(a_task(), wants(), 10, "the goal's deadline has passed")
+    made, changes = expire_at_once(a_task(), wants(), 10, "the goal's deadline has passed")
     assert (made.status, made.answer, made.why, made.rule) == ("expired", None, "the goal's deadline has passed", None)
     assert [one.kind for one in changes.events] == ["approval_requested", "approval_resolved"]
     assert not answer_of(made, wants()).granted

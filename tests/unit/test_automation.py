@@ -421,7 +421,7 @@ async def test_an_automation_that_changed_meanwhile_costs_no_result(store: Store
     ((task, _),) = (await store.claim(asking(), NOW)).taken
     seen = await store.get_automation("am_1")
     assert seen is not None
-    await store.apply(rules.paused(seen, NOW, "a holiday", "ann"))
+    await store.apply(rules.pause_automation(seen, NOW, "a holiday", "ann"))
     done, step = end(task, NOW, outcome="ok", result="found it")
     step = replace(step, fence=fence(task))
     with pytest.raises(Conflict):  # not LeaseLost: the worker works it out again
@@ -448,7 +448,7 @@ def test_a_schedule_that_cannot_be_read_does_not_keep_a_run_from_ending() -> Non
 def test_resuming_forgets_failures_and_makes_up_for_nothing() -> None:
     one = hourly(status="paused", paused_why="3 runs failed", consecutive_failures=3, next_run_at=None)
     later = NOW + 100 * HOUR + 5
-    changes = rules.resumed(one, later, "ann")
+    changes = rules.resume_automation(one, later, "ann")
     moved = after(one, changes)
     assert (moved.status, moved.paused_why, moved.consecutive_failures) == ("active", None, 0)
     assert moved.next_run_at == NOW + 101 * HOUR
@@ -458,21 +458,21 @@ def test_resuming_forgets_failures_and_makes_up_for_nothing() -> None:
 
 def test_what_cannot_fire_again_is_not_resumed() -> None:
     with pytest.raises(InvalidInput, match="its time has passed; give it another with `midwatch automation edit`"):
-        rules.resumed(once(status="paused", next_run_at=None), NOW, None)
+        rules.resume_automation(once(status="paused", next_run_at=None), NOW, None)
     with pytest.raises(InvalidInput, match="all its runs; raise max_runs") as refused:
-        rules.resumed(hourly(status="paused", max_runs=1, run_count=1), NOW, None)
+        rules.resume_automation(hourly(status="paused", max_runs=1, run_count=1), NOW, None)
     assert refused.value.field == "max_runs"
 
 
 @pytest.mark.parametrize(("one", "why"), [(once(), OVER), (hourly(max_runs=1, run_count=1), SPENT)])
 def test_a_deleted_one_that_cannot_fire_again_comes_back_paused(one: Automation, why: str) -> None:
     gone = replace(one, status="deleted", deleted_at=NOW, next_run_at=None)
-    moved = after(gone, rules.resumed(gone, NOW + 1, "ann"))
+    moved = after(gone, rules.resume_automation(gone, NOW + 1, "ann"))
     assert (moved.status, moved.paused_why, moved.deleted_at, moved.next_run_at) == ("paused", why, None, None)
 
 
 def test_pausing_says_why() -> None:
-    moved = after(hourly(), rules.paused(hourly(), NOW, "a holiday", "ann"))
+    moved = after(hourly(), rules.pause_automation(hourly(), NOW, "a holiday", "ann"))
     assert (moved.status, moved.paused_why, moved.next_run_at) == ("paused", "a holiday", None)
 
 

@@ -14,7 +14,18 @@ from midwatch.base.clock import SECOND
 from midwatch.base.errors import BadConfig, InvalidInput, StoreUnavailable
 from midwatch.desk.config import Settings
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.budget import NAMES, Budget, Meter, Over, Price, Prices, Spending, again, counted, shown
+from midwatch.domain.budget import (
+    NAMES,
+    Budget,
+    Meter,
+    Over,
+    Price,
+    Prices,
+    Spending,
+    count_usage,
+    format_amount,
+    retry_command,
+)
 from midwatch.domain.event import ApprovalRequested, Event, LlmResponse, ToolExecEnd, TurnStart, event
 from midwatch.domain.usage import Asked, Spent
 from midwatch.services.day_budget import FRESH_SECONDS, Budgets, DayBudget, day_of
@@ -103,16 +114,17 @@ def test_limits_are_joined_lowered_and_raised() -> None:
 )
 def test_a_spent_budget_is_told_in_words(over: Over, words: str) -> None:
     assert over.words == words
-    assert shown(over.budget, over.limit) in words
+    assert format_amount(over.budget, over.limit) in words
 
 
 def test_the_command_that_goes_on_names_a_budget_that_is_enough() -> None:
-    assert again("t_1", None, {"input_tokens": 5}) == "midwatch retry t_1"
-    assert again("t_1", {"tokens": 9}, {"input_tokens": 5}) == "midwatch retry t_1"
+    assert retry_command("t_1", None, {"input_tokens": 5}) == "midwatch retry t_1"
+    assert retry_command("t_1", {"tokens": 9}, {"input_tokens": 5}) == "midwatch retry t_1"
     assert (
-        again("t_1", {"tokens": 9, "usd": 1.0}, {"input_tokens": 19}) == "midwatch retry t_1 --budget tokens=36,usd=1"
+        retry_command("t_1", {"tokens": 9, "usd": 1.0}, {"input_tokens": 19})
+        == "midwatch retry t_1 --budget tokens=36,usd=1"
     )
-    assert again("t_1", {"tokens": 9, "before": {"tokens": 5}}, {"output_tokens": 4}).endswith("tokens=18")
+    assert retry_command("t_1", {"tokens": 9, "before": {"tokens": 5}}, {"output_tokens": 4}).endswith("tokens=18")
 
 
 # -- prices ----------------------------------------------------------------------------------------------------------
@@ -223,7 +235,7 @@ def test_the_meter_is_over_exactly_when_a_sum_reaches_its_limit(
     if over is not None:
         assert over.budget == min(reached, key=NAMES.index)
         assert over.spent == pytest.approx(sums[over.budget])
-    dead = Spending.of(counted(told(steps), {"steps": 1}))
+    dead = Spending.of(count_usage(told(steps), {"steps": 1}))
     assert (dead.tokens + earlier, dead.steps, dead.seconds) == (sums["tokens"], sums["steps"], len(steps))
     assert dead.usd == pytest.approx(sums["usd"], abs=1e-8)  # it is kept in billionths
 
@@ -261,9 +273,9 @@ def test_a_dead_attempt_worked_until_its_last_event_but_not_while_it_asked() -> 
         at(4, asked),
         at(504, ToolExecEnd(tool="t")),
     ]
-    assert counted(events, {"seconds": 60.0}) == {"steps": 2, "seconds": 4.0}
-    assert counted(events, None) is None
-    assert counted([], None) is None
+    assert count_usage(events, {"seconds": 60.0}) == {"steps": 2, "seconds": 4.0}
+    assert count_usage(events, None) is None
+    assert count_usage([], None) is None
 
 
 # -- the day ---------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from midwatch.domain.channel import (
     Status,
     backoff,
     end_text,
-    shown_route,
+    hide_target,
     start_text,
 )
 from midwatch.services.notifications import Notifications
@@ -276,7 +276,7 @@ def test_a_snapshot_does_not_show_the_target() -> None:
     ("route", "shown"), [(None, None), ("console", "console"), ("webhook:https://hush.example/?token=a:b", "webhook")]
 )
 def test_of_a_route_only_the_channel_is_shown(route: str | None, shown: str | None) -> None:
-    assert shown_route(route) == shown
+    assert hide_target(route) == shown
 
 
 # -- building channels -----------------------------------------------------------------------------------------------

@@ -25,14 +25,14 @@ from midwatch.domain.goal import (
     Templates,
     advance,
     begin,
-    completed,
-    delayed,
+    complete_goal,
+    delay_goal,
     means_of,
     normalise,
     over_budget,
-    paused,
+    pause_goal,
     prompt_of,
-    timed_out,
+    time_out_goal,
     validate,
     wake,
 )
@@ -486,30 +486,30 @@ def test_a_spent_budget_pauses_it_with_a_summary_and_the_way_on(
 def test_a_delay_is_nothing_or_a_minute_to_half_a_day_and_never_beyond_the_deadline() -> None:
     goal = at_step(task_id=None)
     for length in (SHORTEST_DELAY, 3600.0, LONGEST_DELAY):
-        what = after(goal, delayed(goal, NOW, length, " the build "))
+        what = after(goal, delay_goal(goal, NOW, length, " the build "))
         assert (what.next_run_at, what.delay_reason) == (NOW + int(length * SECOND), "the build")
-    what = after(goal, delayed(goal, NOW, 0, "next"))
+    what = after(goal, delay_goal(goal, NOW, 0, "next"))
     assert (what.next_run_at, what.delay_reason, what.proposal) == (None, None, "delay")
     short = at_step(deadline_at=NOW + 90 * SECOND)
-    assert after(short, delayed(short, NOW, 7200, "x")).next_run_at == short.deadline_at
+    assert after(short, delay_goal(short, NOW, 7200, "x")).next_run_at == short.deadline_at
     for wrong in (-1.0, 0.5, 59.9, LONGEST_DELAY + 0.1, float("nan"), float("inf")):
         with pytest.raises(InvalidInput):
-            delayed(goal, NOW, wrong, "x")
+            delay_goal(goal, NOW, wrong, "x")
     with pytest.raises(InvalidInput):
-        delayed(goal, NOW, 60, "  ")
+        delay_goal(goal, NOW, 60, "  ")
 
 
 @pytest.mark.parametrize("status", sorted(set(TRANSITIONS) - {"active"}))
 def test_A21_only_an_active_goal_can_be_delayed(status: Any) -> None:
     with pytest.raises(Conflict):
-        delayed(at_step(status=status), NOW, 60, "x")
+        delay_goal(at_step(status=status), NOW, 60, "x")
 
 
 def test_a_delay_does_not_undo_a_claim_and_ends_nothing_in_the_last_step() -> None:
     goal = at_step(work="verify", verifier="judge", proposal="complete")
-    assert after(goal, delayed(goal, NOW, 60, "x")).proposal == "complete"
+    assert after(goal, delay_goal(goal, NOW, 60, "x")).proposal == "complete"
     with pytest.raises(Conflict):
-        delayed(at_step(work="wrap_up"), at_step().deadline_at, 60, "x")
+        delay_goal(at_step(work="wrap_up"), at_step().deadline_at, 60, "x")
     rejected = at_step(work="verify", verifier="judge", next_run_at=NOW + HOUR)
     what = after(rejected, advance(rejected, ended(text="NO"), NOW, MEANS))
     assert (what.next_run_at, what.missing) == (NOW + HOUR, "NO")
@@ -521,7 +521,7 @@ def test_a_later_deadline_during_the_wrap_up_lets_it_go_on() -> None:
     assert (what.status, what.work, what.step, what.summary) == ("active", "step", 3, "so far")
 
 
-@pytest.mark.parametrize("how", [completed, timed_out])
+@pytest.mark.parametrize("how", [complete_goal, time_out_goal])
 def test_A6_the_end_is_told_once_and_names_the_goal(how: Any) -> None:
     goal = at_step(
         evidence="proof", summary="so far", next_run_at=NOW, delay_reason="x", paused_why="y", status="paused"
@@ -536,6 +536,6 @@ def test_A6_the_end_is_told_once_and_names_the_goal(how: Any) -> None:
 
 def test_each_pause_is_told() -> None:
     goal = at_step()
-    first, second = paused(goal, NOW, "a"), paused(replace(goal, revision=9), NOW, "b")
+    first, second = pause_goal(goal, NOW, "a"), pause_goal(replace(goal, revision=9), NOW, "b")
     assert notice(first).notice != notice(second).notice
     assert after(goal, first).task_id is None

@@ -18,7 +18,7 @@ from midwatch.domain.event import EventFilter
 from midwatch.domain.goal import DEADLINE_SECONDS, TRANSITIONS, Goal, Means, Status
 from midwatch.domain.identity import Actor
 from midwatch.domain.session import Session
-from midwatch.domain.task import Task, owned
+from midwatch.domain.task import Task, guard_ownership
 from midwatch.services.goals import Goals
 from midwatch.services.tasks import Tasks
 from midwatch.stores.sqlite import SqliteStore
@@ -395,7 +395,7 @@ async def test_only_the_step_that_runs_can_signal(desk: Desk) -> None:
     await desk.goals.resume(found.id)
     with pytest.raises(Conflict):
         await desk.goals.complete(found.id, evidence="x", in_step=old.id)
-    stopped = Update("task", old.id, {"status": "cancelled"}, {**owned(await desk.task(old))})
+    stopped = Update("task", old.id, {"status": "cancelled"}, {**guard_ownership(await desk.task(old))})
     await desk.store.apply(Changes(updates=(stopped,)))
     verify = rules.begin(
         await desk.goals.get(found.id), "verify", desk.clock.now(), Means({"demo": AgentTerms(), "judge": AgentTerms()})

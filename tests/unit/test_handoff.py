@@ -17,20 +17,20 @@ from midwatch.domain.handoff import (
     HandoffTask,
     Limits,
     Link,
-    accepted,
-    asked,
-    cancelled,
+    accept_handoff,
+    agents_to_avoid,
+    cancel_handoff,
     check,
-    check_way,
-    expired,
-    failed,
-    refused,
+    check_chain,
+    expire_handoff,
+    fail_handoff,
+    refuse_handoff,
+    request_handoff,
     settle,
-    started,
+    start_handoff,
     tool_description,
     tool_name,
     transfer_message,
-    visited,
 )
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.domain.task import Task
@@ -144,10 +144,10 @@ A, B, C = Link("a"), Link("b", "h1"), Link("c", "h2")
 )
 def test_how_far_work_may_go(chain: tuple[Link, ...], to: str, limits: Limits, problem: str | None) -> None:
     if problem is None:
-        check_way(chain, to, 0, limits)
+        check_chain(chain, to, 0, limits)
         return
     with pytest.raises((HandoffLimit, InvalidInput), match=problem):
-        check_way(chain, to, 0, limits)
+        check_chain(chain, to, 0, limits)
 
 
 def test_ping_pong_and_fan_out_end() -> None:
@@ -155,16 +155,16 @@ def test_ping_pong_and_fan_out_end() -> None:
     with pytest.raises(HandoffLimit, match="a → b → a → b"):
         for hop in range(100):
             to = "b" if chain[-1].agent == "a" else "a"
-            check_way(chain, to, hop, Limits(depth=3))
+            check_chain(chain, to, hop, Limits(depth=3))
             chain = (*chain, Link(to, f"h{hop}"))
     with pytest.raises(HandoffLimit, match="64 handoffs"):
-        check_way((A,), "b", 64, Limits())
+        check_chain((A,), "b", 64, Limits())
 
 
 def test_who_had_it_is_not_chosen_again() -> None:
-    assert visited((A, B, C), Limits()) == {"a", "b", "c"}
-    assert visited((A, B, A, C), Limits(revisits=1)) == {"a", "c"}
-    assert visited((), Limits()) == frozenset()
+    assert agents_to_avoid((A, B, C), Limits()) == {"a", "b", "c"}
+    assert agents_to_avoid((A, B, A, C), Limits(revisits=1)) == {"a", "c"}
+    assert agents_to_avoid((), Limits()) == frozenset()
 
 
 # -- steps -------------------------------------------------------------------------------------------------------
@@ -223,18 +223,18 @@ def test_what_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> N
 
 def test_each_step_is_one_event_and_guarded() -> None:
     handoff = a_handoff()
-    assert [one.kind for one in asked(handoff, NOW).events] == ["handoff_requested"]
-    taken, step = accepted(handoff, NOW + 1)
+    assert [one.kind for one in request_handoff(handoff, NOW).events] == ["handoff_requested"]
+    taken, step = accept_handoff(handoff, NOW + 1)
     assert (taken.status, taken.accepted_at, taken.revision) == ("accepted", NOW + 1, 1)
     assert step.updates[0].guard == {"status": "pending", "revision": 0}
     task = a_task(cause="handoff", cause_id="h_1")
-    running, step = started(taken, task, NOW + 2)
+    running, step = start_handoff(taken, task, NOW + 2)
     assert (running.status, running.task_id, running.owner) == ("in_progress", task.id, None)
     assert step.records == (task,)
     for move in (
-        lambda: failed(running, "no", NOW),
-        lambda: cancelled(running, "no", NOW),
-        lambda: expired(running, NOW),
+        lambda: fail_handoff(running, "no", NOW),
+        lambda: cancel_handoff(running, "no", NOW),
+        lambda: expire_handoff(running, NOW),
     ):
         after, step = move()
         assert not after.open
@@ -244,10 +244,10 @@ def test_each_step_is_one_event_and_guarded() -> None:
 
 def test_a_refusal_goes_to_the_next_or_ends_it() -> None:
     handoff = a_handoff()
-    following, step = refused(handoff, "busy", NOW, "painter")
+    following, step = refuse_handoff(handoff, "busy", NOW, "painter")
     assert (following.status, following.to_agent, following.tool_name) == ("pending", "painter", "transfer_to_painter")
     assert step.events[0].payload["following"] == "painter"
-    over, _ = refused(following, "away", NOW)
+    over, _ = refuse_handoff(following, "away", NOW)
     assert (over.status, [one["agent"] for one in over.refusals]) == ("rejected", ["coder", "painter"])
 
 
@@ -277,7 +277,7 @@ def test_what_the_end_of_its_task_means(fields: dict[str, Any], status: str, ans
 
 
 def test_a_late_result_is_kept_and_changes_nothing() -> None:
-    handoff, _ = expired(a_handoff(status="in_progress", task_id="t_1"), NOW)
+    handoff, _ = expire_handoff(a_handoff(status="in_progress", task_id="t_1"), NOW)
     step = settle(handoff, ended(handoff, status="done", outcome="ok", result="too late"), NOW)
     (update,) = step.updates
     assert "status" not in update.fields

@@ -57,13 +57,13 @@ def fire(**fields: Any) -> Changes:
 def hand_over(form: handoff.Form) -> Changes:
     task = new_task(NOW - 5, "do it", "coder", cause="handoff", cause_id="h_1", priority=4, root_id="t_root")
     if form == "transfer":
-        task = handoff.taking_over(task, SOURCE)
-    return handoff.started(HANDOFF, task, NOW)[1]
+        task = handoff.take_over(task, SOURCE)
+    return handoff.start_handoff(HANDOFF, task, NOW)[1]
 
 
 def leave_message(**fields: Any) -> Changes:
     steer = a_steer(SOURCE, "and this")
-    return steering.passed_on(SOURCE._replace(**fields), [steer], NOW, closed=False)
+    return steering.requeue_steers(SOURCE._replace(**fields), [steer], NOW, closed=False)
 
 
 Case = tuple[Callable[[], Changes], Mapping[str, Any]]
@@ -174,7 +174,7 @@ def test_a_run_that_somebody_asks_for_is_told_of_them() -> None:
 
 def test_a_message_keeps_its_place_among_those_that_wait() -> None:
     steer = a_steer(SOURCE, "and this")
-    task, event = made_by(steering.passed_on(SOURCE, [steer], NOW, closed=False))
+    task, event = made_by(steering.requeue_steers(SOURCE, [steer], NOW, closed=False))
     assert (task.id, task.due_at, task.wait, event.payload["due_at"]) == (steer.id, steer.created_at, None, None)
 
 

@@ -18,7 +18,7 @@ from midwatch.domain.event import EventFilter, ToolExecStart, TurnStart, event
 from midwatch.domain.instance import Instance
 from midwatch.domain.requests import OnCrash
 from midwatch.domain.store import Store
-from midwatch.domain.task import MAX_RESCUES, TRANSITIONS, Stop, Task, meta, owned
+from midwatch.domain.task import MAX_RESCUES, TRANSITIONS, Stop, Task, guard_ownership, meta
 from midwatch.loops.rescuer import LIFE_CHECK_SECONDS, Rescuer, rescue
 from midwatch.services.approvals import Approvals
 from midwatch.services.task_endings import TaskEndings
@@ -202,7 +202,7 @@ async def test_a_cancel_that_came_last_is_kept(desk: Desk) -> None:
 
     async def reap(dying: Task) -> None:
         if (await desk.now(task)).stop_requested is None:
-            update = Update("task", task.id, {"stop_requested": "cancel"}, owned(task))
+            update = Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task))
             await desk.store.apply(Changes(updates=(update,)))
 
     desk.dog = desk.make(reap)

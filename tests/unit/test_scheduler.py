@@ -388,7 +388,7 @@ async def test_a_deleted_or_changed_one_is_not_fired_by_an_old_look(
     store: Watched, clock: FakeClock, scheduler: Scheduler
 ) -> None:
     made = await put(store, clock, next_run_at=clock.now())
-    await store.apply(rules.paused(made, clock.now(), "why", None))
+    await store.apply(rules.pause_automation(made, clock.now(), "why", None))
     await scheduler._fire(made)
     assert await store.runs(made.id) == []
     changed = await put(store, clock, id="am_2", next_run_at=clock.now())

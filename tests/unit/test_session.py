@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import InvalidInput
-from midwatch.domain.session import MAX_KEY, Message, Session, View, checked_key, gate_key, thread_scope, visibility_key
+from midwatch.domain.session import MAX_KEY, Message, Session, View, check_key, gate_key, thread_scope, visibility_key
 
 # The grammar: <type>:<id>, then tokens. Of seed, thread and work the first that is there, in this order, is the thread.
 TABLE = [
@@ -93,13 +93,13 @@ def test_a_message_token_never_changes_the_lock(key: str, message: str) -> None:
 
 @pytest.mark.parametrize("key", ["chat:1", "  chat:1\n", "a", "größe:ü|thread:1", "x" * MAX_KEY])
 def test_a_good_key_is_stripped_and_kept(key: str) -> None:
-    assert checked_key(key) == key.strip()
+    assert check_key(key) == key.strip()
 
 
 @pytest.mark.parametrize("key", ["", "   ", "a\nb", "a\x00b", "x" * (MAX_KEY + 1), "\ud800", "a\u200bb"])
 def test_a_bad_key_is_refused_by_name(key: str) -> None:
     with pytest.raises(InvalidInput, match="session key") as refused:
-        checked_key(key)
+        check_key(key)
     assert refused.value.field == "session_key"
     assert len(str(refused.value).splitlines()) == 1
 

@@ -38,7 +38,7 @@ from midwatch.domain.task import (
     Task,
     TaskFilter,
     end,
-    owned,
+    guard_ownership,
     retry_delay,
     start_notice,
 )
@@ -437,7 +437,7 @@ async def test_cancelling_twice(tasks: Tasks, memory: Store) -> None:
 
 async def test_a_cancel_outranks_a_yield(tasks: Tasks, memory: Store) -> None:
     busy = await running(memory)
-    await memory.apply(Changes(updates=(Update("task", busy.id, {"stop_requested": "yield"}, owned(busy)),)))
+    await memory.apply(Changes(updates=(Update("task", busy.id, {"stop_requested": "yield"}, guard_ownership(busy)),)))
     assert (await tasks.cancel(busy.id)).stop_requested == "cancel"
 
 

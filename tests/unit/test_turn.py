@@ -27,7 +27,7 @@ from midwatch.domain.event import (
 )
 from midwatch.domain.rule import Decision, Judge, Ruling
 from midwatch.domain.store import Store
-from midwatch.domain.task import Claim, Task, owned
+from midwatch.domain.task import Claim, Task, guard_ownership
 from midwatch.running.host import Host
 from midwatch.running.run import Run
 from midwatch.running.slots import Slots
@@ -642,7 +642,7 @@ async def test_an_open_model_call_is_closed_with_the_turn(turn: LiveTurn) -> Non
 async def test_a_stop_written_meanwhile_does_not_refuse_what_the_turn_tells(
     turn: LiveTurn, store: Unsteady, task: Task
 ) -> None:
-    await store.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, owned(task)),)))
+    await store.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task)),)))
     await turn.emit(said("cleaning up"))
     await turn.save_progress("cleaned")
     assert await stored(store, task) == ["cleaning up"]

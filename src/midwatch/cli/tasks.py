@@ -141,10 +141,14 @@ def describe_task(task: TaskInfo) -> list[out.Field]:
 
 def describe_budget(task: TaskInfo) -> str | None:
     """Return what a task may spend, and how much of it the task has spent as far as known."""
-    from midwatch.domain.budget import NAMES, Budget, shown, spent_of
+    from midwatch.domain.budget import NAMES, Budget, format_amount, spent_of
 
     spent, most = spent_of(task["budget"], task["usage"]), Budget.kept(task["budget"])._asdict()
-    parts = [f"{shown(name, getattr(spent, name))} of {shown(name, most[name])}" for name in NAMES if most[name]]
+    parts = [
+        f"{format_amount(name, getattr(spent, name))} of {format_amount(name, most[name])}"
+        for name in NAMES
+        if most[name]
+    ]
     return ", ".join(parts) or None
 
 
@@ -164,9 +168,9 @@ def describe_worktree(worktree: WorktreeNote | None) -> str | None:
 async def suggest_next(desk: Desk, task: TaskInfo) -> list[str]:
     """Return what a person may want to do next about a task."""
     if task["status"] in ("failed", "cancelled"):
-        from midwatch.domain.budget import again
+        from midwatch.domain.budget import retry_command
 
-        return [f"Try again: {again(task['id'], task['budget'], task['usage'])}"]
+        return [f"Try again: {retry_command(task['id'], task['budget'], task['usage'])}"]
     if task["worktree"] is not None and task["worktree"]["status"] == "kept" and task["status"] == "done":
         return [out.suggest_merge(task["worktree"]["id"])]
     if task["wait"] == "approval":

@@ -13,7 +13,7 @@ from midwatch.base.errors import InvalidInput
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import connect
 from midwatch.cli.output import format_duration, format_money, format_time, join, table, values
-from midwatch.domain.usage import told
+from midwatch.domain.usage import describe_gaps
 
 if TYPE_CHECKING:
     from midwatch.wire.usage import UsageInfo
@@ -66,7 +66,7 @@ def describe_usage(used: UsageInfo) -> str:
     ]
     if len(rows) > 1:
         rows.append(("total", *("" for _ in names[1:]), *format_figures(used["total"])))
-    lacks = told(used["total"])
+    lacks = describe_gaps(used["total"])
     return join(
         since,
         table((*(name.upper() for name in names), *COLUMNS), rows),

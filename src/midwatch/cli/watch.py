@@ -152,9 +152,9 @@ def describe_end(task: TaskInfo) -> str:
     end = f"{task['id']} {task['status']}" + ("" if reason in ("", task["status"]) else f": {reason}")
     if task["status"] not in ("failed", "cancelled"):
         return end
-    from midwatch.domain.budget import again  # only after a failure: the import takes a while
+    from midwatch.domain.budget import retry_command  # only after a failure: the import takes a while
 
-    return f"{end}; try again with `{again(task['id'], task.get('budget'), task.get('usage'))}`"
+    return f"{end}; try again with `{retry_command(task['id'], task.get('budget'), task.get('usage'))}`"
 
 
 async def follow_task(desk: Desk, task_id: str, as_json: bool) -> int:

@@ -76,7 +76,7 @@ class Alert(NamedTuple):
 # -- pure rules ------------------------------------------------------------------------------------------------------
 
 
-def of_running(task: Task, last: Event | None, now: int, silent_seconds: float = SILENT_SECONDS) -> list[Alert]:
+def check_running(task: Task, last: Event | None, now: int, silent_seconds: float = SILENT_SECONDS) -> list[Alert]:
     """What is wrong with a task that runs."""
     found = []
     begun = task.started_at or task.created_at
@@ -95,7 +95,7 @@ def of_running(task: Task, last: Event | None, now: int, silent_seconds: float =
     return found
 
 
-def of_pending(task: Task, now: int, live: bool) -> list[Alert]:
+def check_pending(task: Task, now: int, live: bool) -> list[Alert]:
     """What is wrong with a task that waits: nobody is there who could do it."""
     late = (now - task.due_at) / SECOND
     if live or late < GRACE_SECONDS or task.waits_until(now):
@@ -109,7 +109,7 @@ def _about_task(task: Task, kind: Kind, text: str, since: int) -> Alert:
     return Alert(task.id, kind, text, since, task.route, task.session_key, task.id, task.agent)
 
 
-def of_automation(automation: Automation, now: int) -> list[Alert]:
+def check_automation(automation: Automation, now: int) -> list[Alert]:
     """An automation whose time has long come."""
     due = automation.next_run_at
     if automation.status != "active" or due is None or (now - due) / SECOND < GRACE_SECONDS:
@@ -119,7 +119,7 @@ def of_automation(automation: Automation, now: int) -> list[Alert]:
     return [Alert(automation.id, "overdue", text, due, *about)]
 
 
-def of_goal(goal: Goal, now: int) -> list[Alert]:
+def check_goal(goal: Goal, now: int) -> list[Alert]:
     """A goal whose next step has long been due."""
     due = goal.next_run_at or goal.updated_at
     if goal.status != "active" or (now - due) / SECOND < GRACE_SECONDS:
@@ -128,7 +128,7 @@ def of_goal(goal: Goal, now: int) -> list[Alert]:
     return [Alert(goal.id, "overdue", text, due, goal.route, goal.session_key, None, goal.agent)]
 
 
-def telling(alerts: Iterable[Alert], now: int) -> tuple[list[Told], Changes]:
+def write_alerts(alerts: Iterable[Alert], now: int) -> tuple[list[Told], Changes]:
     """What is written to tell them: an event each and, where there is a route, a delivery."""
     told, events, deliveries = [], [], list[Delivery]()
     for one in alerts:

@@ -18,8 +18,8 @@ from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import ApprovalRequested, ApprovalResolved, RuleAdded, TaskWaiting, event
 from midwatch.domain.fields import Example, Hidden, Show, to_json
 from midwatch.domain.risk import hint
-from midwatch.domain.rule import Decision, Effect, Pattern, Rule, told
-from midwatch.domain.task import Task, in_turn, notices, turn_of
+from midwatch.domain.rule import Decision, Effect, Pattern, Rule, describe_rule
+from midwatch.domain.task import Task, in_turn, make_notices, turn_of
 
 Status = Literal["pending", "granted", "denied", "expired"]
 
@@ -126,7 +126,7 @@ def ask(
     """The question, and the step that puts it in the inbox: the task waits, its route is told how to answer. It never
     waits beyond `until`. `always` is the rule that an answer for always would make."""
     expires = now + int(expires_seconds * SECOND)
-    made = replace(_written(task, asked, now, always), expires_at=expires if until is None else min(expires, until))
+    made = replace(_build(task, asked, now, always), expires_at=expires if until is None else min(expires, until))
     lines = [f"{task.agent} asks: {cut(made.question, QUESTION_SHOWN)}"]
     if made.command and made.command not in made.question:
         lines.append(f"Command: {cut(made.command, COMMAND_SHOWN)}")
@@ -138,26 +138,26 @@ def ask(
         fence=Fence(task.id, task.attempt),
         updates=(Update("task", task.id, {"wait": "approval"}),),
         records=(made,),
-        deliveries=notices(task, f"asked:{made.id}", "\n".join(lines), now),
-        events=(event(_requested(made), now, **in_turn(task)), event(waits, now, **in_turn(task))),
+        deliveries=make_notices(task, f"asked:{made.id}", "\n".join(lines), now),
+        events=(event(_request_payload(made), now, **in_turn(task)), event(waits, now, **in_turn(task))),
     )
 
 
-def ruled(
+def answer_by_rule(
     task: Task, asked: Question, decision: Decision, now: int, always: Pattern | None = None
 ) -> tuple[Approval, Changes] | None:
     """A question that a rule answers, and the step that tells of it: nobody is asked, and nothing is silent. None when
     the rules leave it to a person, or the agent offers no answer that says what they say."""
     if decision.verdict == "ask":
         return None
-    choice = chosen(asked.choices, decision.verdict == "allow")
+    choice = choose(asked.choices, decision.verdict == "allow")
     if choice is None and decision.verdict == "allow":
         return None
     status: Status = "granted" if decision.verdict == "allow" else "denied"
     return _at_once(task, asked, now, status, choice, decision.rule, decision.by, always)
 
 
-def too_late(
+def expire_at_once(
     task: Task, asked: Question, now: int, why: str, always: Pattern | None = None
 ) -> tuple[Approval, Changes]:
     """A question for whose answer there is no time."""
@@ -175,15 +175,18 @@ def _at_once(
     always: Pattern | None,
 ) -> tuple[Approval, Changes]:
     made = replace(
-        _written(task, asked, now, always), status=status, answer=choice.name if choice else None, answered_by=by,
+        _build(task, asked, now, always), status=status, answer=choice.name if choice else None, answered_by=by,
         rule=why if by else None, why=None if status == "granted" else why, expires_at=now, resolved_at=now,
     )  # fmt: skip
     about = in_turn(task)
-    events = (event(_requested(made), now, **about), event(_resolved(made), now, **{**about, "actor": None}))
+    events = (
+        event(_request_payload(made), now, **about),
+        event(_answer_payload(made), now, **{**about, "actor": None}),
+    )
     return made, Changes(fence=Fence(task.id, task.attempt), records=(made,), events=events)
 
 
-def chosen(choices: Sequence[Choice], yes: bool, always: bool = False) -> Choice | None:
+def choose(choices: Sequence[Choice], yes: bool, always: bool = False) -> Choice | None:
     """The choice that says yes or no, by its kind and not by its place; where only the other duration is offered and
     `always` is not insisted on, that one."""
     told = [choice for choice in choices if choice.allows == yes]
@@ -197,14 +200,14 @@ def answer_of(approval: Approval, asked: Question) -> Answer:
     own = {choice.name for choice in asked.choices}
     if approval.answer is None or approval.answer in own or approval.status == "expired":
         return Answer(approval.status, approval.answer, approval.why)
-    alike = chosen(asked.choices, approval.status == "granted")
+    alike = choose(asked.choices, approval.status == "granted")
     return Answer(approval.status, alike.name if alike else approval.answer, approval.why)
 
 
-def _written(task: Task, asked: Question, now: int, always: Pattern | None) -> Approval:
+def _build(task: Task, asked: Question, now: int, always: Pattern | None) -> Approval:
     """The record, with what is too long cut."""
     pattern = None if asked.command and len(asked.command) > LONGEST else always
-    choices = _offered(asked, pattern, task.agent)
+    choices = _offer_choices(asked, pattern, task.agent)
     if not asked.text.strip() or not 1 <= len(asked.choices) <= MAX_CHOICES:
         raise InvalidInput(f"ask a question with 1 to {MAX_CHOICES} choices.", field="question")
     diff = None if asked.diff is None else asked.diff.encode("utf-8", "replace")
@@ -218,7 +221,7 @@ def _written(task: Task, asked: Question, now: int, always: Pattern | None) -> A
     )  # fmt: skip
 
 
-def _offered(asked: Question, pattern: Pattern | None, agent: str) -> tuple[Choice, ...]:
+def _offer_choices(asked: Question, pattern: Pattern | None, agent: str) -> tuple[Choice, ...]:
     """The agent's choices, each name once. For use of a tool midwatch itself remembers what holds always, where people
     see it and can revoke it: the agent's own offers to do so are left out where it can also be asked again."""
     first: dict[str, Choice] = {}
@@ -231,10 +234,10 @@ def _offered(asked: Question, pattern: Pattern | None, agent: str) -> tuple[Choi
     kept = tuple(choice for choice in choices if choice.kind not in ALWAYS or choice.allows not in once)
     if pattern is None or not any(choice.allows for choice in kept):
         return kept
-    return kept + tuple(Choice(told(effect, pattern, agent), kind) for kind, effect in ALWAYS.items())
+    return kept + tuple(Choice(describe_rule(effect, pattern, agent), kind) for kind, effect in ALWAYS.items())
 
 
-def _requested(made: Approval) -> ApprovalRequested:
+def _request_payload(made: Approval) -> ApprovalRequested:
     return ApprovalRequested(
         approval_id=made.id, question=made.question, choices=tuple(choice._asdict() for choice in made.choices),
         question_kind=made.kind, tool=made.tool, command=made.command, paths=made.paths, risk=made.risk,
@@ -243,7 +246,7 @@ def _requested(made: Approval) -> ApprovalRequested:
     )  # fmt: skip
 
 
-def _resolved(made: Approval) -> ApprovalResolved:
+def _answer_payload(made: Approval) -> ApprovalResolved:
     return ApprovalResolved(
         approval_id=made.id, status=made.status, answer=made.answer, why=made.why, answered_by=made.answered_by,
         rule=made.rule,
@@ -274,7 +277,7 @@ def resolve(
         "task_id": approval.task_id, "session_key": approval.session_key, "agent_id": approval.agent,
         "attempt": approval.attempt, "actor": actor, "turn_id": turn_of(approval.task_id, approval.attempt),
     }  # fmt: skip
-    events = [event(_resolved(replace(approval, **fields)), now, **about)]
+    events = [event(_answer_payload(replace(approval, **fields)), now, **about)]
     if rule is not None:
         added = RuleAdded(rule_id=rule.id, effect=rule.effect, for_agent=rule.agent, approval_id=approval.id)
         events.append(event(added, now, **about))
@@ -285,7 +288,7 @@ def resolve(
     )
 
 
-def rule_of(approval: Approval, choice: Choice, now: int, actor: str | None) -> Rule | None:
+def make_rule(approval: Approval, choice: Choice, now: int, actor: str | None) -> Rule | None:
     """The rule an answer makes, or None."""
     if choice.kind not in ALWAYS or approval.always is None:
         return None

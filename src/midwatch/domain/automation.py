@@ -22,7 +22,7 @@ from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.budget import Budget
 from midwatch.domain.changes import Changes, change_record, event_about, update_record
-from midwatch.domain.channel import Delivery, notify, shown_route
+from midwatch.domain.channel import Delivery, hide_target, notify
 from midwatch.domain.event import (
     AutomationChanged,
     AutomationFired,
@@ -44,7 +44,7 @@ Scope = Annotated[ScopeKind, Input("Whether it belongs to a user or a chat.", on
 ScopeId = Annotated[str, Input("Whose it is. Default: its creator's.", takes=str | None, once=True, longest=500)]
 ManagedBy = Annotated[ManageMode, Input("Who may change it: its creator and owners, or everybody.")]
 NoticeRoute = Annotated[
-    str | None, Input("Where notices go: channel or channel:target.", longest=2000), Show(shown_route)
+    str | None, Input("Where notices go: channel or channel:target.", longest=2000), Show(hide_target)
 ]
 """Fields that goals have, too."""
 
@@ -275,35 +275,35 @@ def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool) -> 
     due = automation.next_run_at
     assert due is not None
     if automation.spent:
-        return paused(automation, now, SPENT, None)
+        return pause_automation(automation, now, SPENT, None)
     try:
         times = automation.times
     except InvalidInput as problem:
         remedy = f"Give it another: midwatch automation edit {automation.id}"
-        return stopped(automation, now, f"its schedule cannot be read: {problem}", remedy)
+        return pause_and_notify(automation, now, f"its schedule cannot be read: {problem}", remedy)
     following = next_run_at(times, max(now, due))
     late = now - due > LATE_SECONDS * SECOND
     reason = "overlap" if runs else _lateness(automation, now - due) if late else None
     if reason is None:
-        return _with_run(automation, _due_run(automation, now, terms), now, due, following, [])
+        return _start_run(automation, _build_due_run(automation, now, terms), now, due, following, [])
     count = max(1, missed(times, due - 1, now).runs) if late else 1
     why = AutomationMissed(automation_id=automation.id, reason=reason, scheduled_for=iso(due) or "", count=count)
     if reason != "caught_up":
-        return _moved_on(automation, now, following, why)
+        return _skip_run(automation, now, following, why)
     first = [event_about(automation, why, now)]
-    return _with_run(automation, _due_run(automation, now, terms), now, due, following, first)
+    return _start_run(automation, _build_due_run(automation, now, terms), now, due, following, first)
 
 
-def stopped(automation: Automation, now: int, why: str, remedy: str) -> Changes:
+def pause_and_notify(automation: Automation, now: int, why: str, remedy: str) -> Changes:
     """It cannot fire as things are: it is paused, and the person is told."""
     notice = _notice(automation, f"{why}\n{remedy}", automation.id, now)
-    return replace(paused(automation, now, why, None), deliveries=notice)
+    return replace(pause_automation(automation, now, why, None), deliveries=notice)
 
 
-def shut(automation: Automation, now: int) -> Changes:
+def pause_for_closed_session(automation: Automation, now: int) -> Changes:
     """What happens at its time when its conversation takes nothing more."""
     remedy = f"Open {automation.session_key} again, then resume it: midwatch automation resume {automation.id}"
-    return stopped(automation, now, CLOSED, remedy)
+    return pause_and_notify(automation, now, CLOSED, remedy)
 
 
 def _lateness(automation: Automation, late: int) -> str:
@@ -312,23 +312,23 @@ def _lateness(automation: Automation, late: int) -> str:
     return "caught_up" if automation.missed == "once" or within else "late"
 
 
-def _due_run(automation: Automation, now: int, terms: AgentTerms) -> Task:
+def _build_due_run(automation: Automation, now: int, terms: AgentTerms) -> Task:
     due = automation.next_run_at
     assert due is not None
-    return a_run(automation, now, due, terms, key=f"{automation.id}@{due}")
+    return build_run(automation, now, due, terms, key=f"{automation.id}@{due}")
 
 
 def run_now(
     automation: Automation, now: int, terms: AgentTerms, *, actor: str | None = None, submitter: str | None = None
 ) -> tuple[Task, Changes]:
     """A run beside its times; it counts like any other."""
-    task = a_run(
+    task = build_run(
         automation, now, now, terms, key=f"{automation.id}@now:{automation.revision}", submitter=submitter, jitter=False
     )
-    return task, _with_run(automation, task, now, now, automation.next_run_at, [], actor)
+    return task, _start_run(automation, task, now, now, automation.next_run_at, [], actor)
 
 
-def _moved_on(automation: Automation, now: int, following: int | None, why: AutomationMissed) -> Changes:
+def _skip_run(automation: Automation, now: int, following: int | None, why: AutomationMissed) -> Changes:
     fields: dict[str, Any] = {"next_run_at": following}
     events, notice = [event_about(automation, why, now)], tuple[Delivery, ...]()
     if following is None:
@@ -339,7 +339,7 @@ def _moved_on(automation: Automation, now: int, following: int | None, why: Auto
     return Changes(updates=(update_record(automation, now, **fields),), events=tuple(events), deliveries=notice)
 
 
-def a_run(
+def build_run(
     automation: Automation,
     now: int,
     due: int,
@@ -375,7 +375,7 @@ def _jitter(automation: Automation, due: int) -> int:
     return int(part * automation.jitter_seconds * SECOND)
 
 
-def _with_run(
+def _start_run(
     automation: Automation,
     task: Task,
     now: int,
@@ -464,13 +464,13 @@ def _notice(automation: Automation, text: str, about: str, now: int) -> tuple[De
 # -- what a person does ----------------------------------------------------------------------------------------------
 
 
-def paused(automation: Automation, now: int, why: str, actor: str | None) -> Changes:
+def pause_automation(automation: Automation, now: int, why: str, actor: str | None) -> Changes:
     """Fire no more until it is resumed."""
     fields = {"status": "paused", "paused_why": why, "next_run_at": None}
     return change_record(automation, AutomationPaused(automation_id=automation.id, why=why), now, actor, **fields)
 
 
-def deleted(automation: Automation, now: int, run: Task | None, actor: str | None) -> Changes:
+def delete_automation(automation: Automation, now: int, run: Task | None, actor: str | None) -> Changes:
     """Fire no more, and be gone for good in a while. `run` is its open run as it is being stopped: one that never
     began is given back."""
     fields = _result(automation, run) if run is not None and not run.open else {}
@@ -479,7 +479,7 @@ def deleted(automation: Automation, now: int, run: Task | None, actor: str | Non
     return change_record(automation, payload, now, actor, **fields)
 
 
-def resumed(automation: Automation, now: int, actor: str | None) -> Changes:
+def resume_automation(automation: Automation, now: int, actor: str | None) -> Changes:
     """Fire again from now on; what was missed meanwhile is not made up for, earlier failures are forgotten. A deleted
     one that cannot fire again comes back paused."""
     following = next_run_at(automation.times, now)

@@ -68,8 +68,8 @@ class Over(NamedTuple):
         """For people."""
         whose = {"task": "its budget", "goal": "what was left of its goal's budget", "day": "the day's budget"}
         return (
-            f"{whose.get(self.scope, 'the budget of its run')} of {shown(self.budget, self.limit)} is spent: "
-            f"{shown(self.budget, self.spent)}"
+            f"{whose.get(self.scope, 'the budget of its run')} of {format_amount(self.budget, self.limit)} is spent: "
+            f"{format_amount(self.budget, self.spent)}"
         )
 
 
@@ -174,14 +174,14 @@ def spent_of(budget: Mapping[str, Any] | None, usage: Mapping[str, Any] | None) 
     return Spending.of((budget or {}).get(BEFORE)).plus(Spending.of(usage))
 
 
-def again(task_id: str, budget: Mapping[str, Any] | None, usage: Mapping[str, Any] | None) -> str:
+def retry_command(task_id: str, budget: Mapping[str, Any] | None, usage: Mapping[str, Any] | None) -> str:
     """The command that has a task done again; one whose budget is spent needs a larger one."""
     spent, limits = spent_of(budget, usage), Budget.kept(budget)
     more = f" --budget {limits.larger(spent).text()}" if limits.over(spent, "task") else ""
     return f"midwatch retry {task_id}{more}"
 
 
-def shown(name: Name, amount: float) -> str:
+def format_amount(name: Name, amount: float) -> str:
     """An amount for people."""
     if name == "usd":
         return f"${amount:.2f}" if amount >= 0.01 else f"${amount:.6f}".rstrip("0").rstrip(".")
@@ -296,7 +296,7 @@ COUNTED = ("turn_start", "llm_request", "llm_response", "tool_exec_start", "tool
            "approval_resolved", "turn_end")  # fmt: skip
 
 
-def counted(events: Iterable[Event], budget: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def count_usage(events: Iterable[Event], budget: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """What an attempt used whose process died, as far as its events tell: steps it ended, and the time up to its last
     one, but not while it waited for an answer."""
     worked = 0.0

@@ -47,7 +47,7 @@ class Route(NamedTuple):
         return cls(name, target or None)
 
 
-def shown_route(route: str | None) -> str | None:
+def hide_target(route: str | None) -> str | None:
     """A route as it may be shown: its channel. The target may hold a secret."""
     return route.partition(":")[0] if route else None
 

@@ -19,7 +19,7 @@ from midwatch.base.schedule import LAST
 from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import ManagedBy, NoticeRoute, Scope, ScopeId
-from midwatch.domain.budget import MOST, Budget, Spending, shown
+from midwatch.domain.budget import MOST, Budget, Spending, format_amount
 from midwatch.domain.changes import Changes, change_record, event_about, update_record
 from midwatch.domain.channel import notify
 from midwatch.domain.event import (
@@ -297,7 +297,7 @@ def _left(goal: Goal, terms: AgentTerms) -> dict[str, Any] | None:
 def wake(goal: Goal, now: int, means: Means, thread_id: str | None = None) -> Changes:
     """What happens when its time has come and it has no task."""
     if now >= goal.deadline_at and (goal.status != "active" or goal.work == "wrap_up"):
-        return timed_out(goal, now)
+        return time_out_goal(goal, now)
     if goal.status == "waiting_for_session":
         return _go_on(goal, now, means, status="active", thread_id=thread_id)
     if goal.work == "verify" and goal.proposal == "complete" and now < goal.deadline_at:
@@ -308,9 +308,9 @@ def wake(goal: Goal, now: int, means: Means, thread_id: str | None = None) -> Ch
 def _go_on(goal: Goal, now: int, means: Means, **fields: Any) -> Changes:
     """The next step, at once or when it was delayed to, unless the goal's time or its budget is over."""
     if now >= goal.deadline_at:
-        return begin(goal, "wrap_up", now, means, **fields) if goal.step else timed_out(goal, now, **fields)
+        return begin(goal, "wrap_up", now, means, **fields) if goal.step else time_out_goal(goal, now, **fields)
     if over := over_budget(replace(goal, **fields)):
-        return paused(goal, now, over.why, remedy=over.remedy, **fields)
+        return pause_goal(goal, now, over.why, remedy=over.remedy, **fields)
     if goal.next_run_at is not None and goal.next_run_at > now:
         return Changes(updates=(update_record(goal, now, **{"proposal": None, **fields}),))
     return begin(goal, "step", now, means, **fields)
@@ -321,35 +321,35 @@ def advance(goal: Goal, ended: Ended, now: int, means: Means) -> Changes:
     task = ended.task
     if not goal.open:
         return Changes()
-    spent = _spent(goal, ended)
+    spent = _add_spending(goal, ended)
     if goal.status != "active" or task.id != goal.task_id:
         return Changes(updates=(update_record(goal, now, **spent),))
     if goal.work != "verify" and task.result:
         spent["summary"] = task.result
     late = now >= goal.deadline_at
     if goal.work == "wrap_up" and late:
-        return timed_out(goal, now, **spent)
+        return time_out_goal(goal, now, **spent)
     if task.status == "cancelled" and not late:
-        return paused(goal, now, "its running step was stopped", **spent)
+        return pause_goal(goal, now, "its running step was stopped", **spent)
     if goal.work == "verify":
-        return _verified(goal, task, now, means, spent)
+        return _judge_claim(goal, task, now, means, spent)
     if goal.proposal == "complete":
         if goal.verifier:
-            return begin(goal, "verify", now, means, errors=0, **_alike(goal, ended), **spent)
-        return completed(goal, now, **spent)
+            return begin(goal, "verify", now, means, errors=0, **_count_alike(goal, ended), **spent)
+        return complete_goal(goal, now, **spent)
     if late or over_budget(replace(goal, **spent)):
         return _go_on(goal, now, means, **spent)
     if task.status == "failed":
-        return _failed(goal, task, now, spent)
+        return _retry_later(goal, task, now, spent)
     if goal.proposal == "delay":  # it knows what it waits for, however often it says so
         return _go_on(goal, now, means, errors=0, alike=0, last_mark=None, **spent)
-    spent |= {"errors": 0, **_alike(goal, ended)}
+    spent |= {"errors": 0, **_count_alike(goal, ended)}
     if spent["alike"] >= MOST_ALIKE:
-        return paused(goal, now, f"{MOST_ALIKE} steps ended with the same words and used no tool", **spent)
+        return pause_goal(goal, now, f"{MOST_ALIKE} steps ended with the same words and used no tool", **spent)
     return _go_on(goal, now, means, **spent)
 
 
-def _alike(goal: Goal, ended: Ended) -> dict[str, Any]:
+def _count_alike(goal: Goal, ended: Ended) -> dict[str, Any]:
     """How many steps by now ended with the very same words and without using a tool."""
     if ended.tools:
         return {"alike": 0, "last_mark": None}
@@ -357,7 +357,7 @@ def _alike(goal: Goal, ended: Ended) -> dict[str, Any]:
     return {"alike": goal.alike + 1 if mark == goal.last_mark else 1, "last_mark": mark}
 
 
-def _spent(goal: Goal, ended: Ended) -> dict[str, Any]:
+def _add_spending(goal: Goal, ended: Ended) -> dict[str, Any]:
     task = ended.task
     worked = ((task.completed_at or 0) - (task.started_at or task.completed_at or 0)) / SECOND
     found: dict[str, Any] = {
@@ -382,7 +382,7 @@ def over_budget(goal: Goal) -> Over | None:
     for name, most, used, words in (
         ("max-steps", goal.max_steps, goal.step, f"{goal.max_steps} steps"),
         ("max-tokens", goal.max_tokens, goal.tokens, f"{goal.max_tokens} tokens"),
-        ("max-usd", goal.max_usd, goal.usd, shown("usd", goal.max_usd)),
+        ("max-usd", goal.max_usd, goal.usd, format_amount("usd", goal.max_usd)),
         ("max-time", goal.max_seconds, goal.seconds, f"{duration(goal.max_seconds)} of work"),
     ):
         if 0 < most <= used:
@@ -390,13 +390,13 @@ def over_budget(goal: Goal) -> Over | None:
     return None
 
 
-def _failed(goal: Goal, task: Task, now: int, spent: dict[str, Any], **fields: Any) -> Changes:
+def _retry_later(goal: Goal, task: Task, now: int, spent: dict[str, Any], **fields: Any) -> Changes:
     """A task that failed is followed by another after a pause that grows, and not for ever."""
     errors = goal.errors + 1
     what = "verifications" if goal.work == "verify" else "steps"
     said = cut(task.error or task.outcome or "", TEXT_SHOWN)
     if errors >= MOST_ERRORS:
-        return paused(goal, now, f"{errors} {what} failed one after the other: {said}", errors=errors, **spent)
+        return pause_goal(goal, now, f"{errors} {what} failed one after the other: {said}", errors=errors, **spent)
     pause = AUTOMATION_PAUSES[min(errors, len(AUTOMATION_PAUSES)) - 1]
     due = min(max(now + int(pause * SECOND), goal.next_run_at or 0), goal.deadline_at)
     why = f"one of its {what} failed: {said}"
@@ -404,42 +404,42 @@ def _failed(goal: Goal, task: Task, now: int, spent: dict[str, Any], **fields: A
     return change_record(goal, GoalDelayed(goal_id=goal.id, until=iso(due), reason=why), now, **new)
 
 
-def _verified(goal: Goal, task: Task, now: int, means: Means, spent: dict[str, Any]) -> Changes:
+def _judge_claim(goal: Goal, task: Task, now: int, means: Means, spent: dict[str, Any]) -> Changes:
     """Only a clear yes counts."""
     said = (task.result or "").strip()
     if task.status == "done" and (said.splitlines() or [""])[0].strip(" .!*_#`").upper() == "REACHED":
-        return completed(goal, now, missing=None, **spent)
+        return complete_goal(goal, now, missing=None, **spent)
     if task.status != "done" and now < goal.deadline_at:  # it says nothing about the claim: it is verified again
-        return _failed(goal, task, now, spent, proposal="complete")
+        return _retry_later(goal, task, now, spent, proposal="complete")
     missing = cut(said or task.error or "the verification gave no answer", TEXT_SHOWN)
     if goal.alike >= MOST_ALIKE and now < goal.deadline_at:
         why = f"{MOST_ALIKE} steps claimed it was reached with the same words and used no tool; it is not: {missing}"
-        return paused(goal, now, why, missing=missing, **spent)
+        return pause_goal(goal, now, why, missing=missing, **spent)
     return _go_on(goal, now, means, missing=missing, errors=0, **spent)
 
 
 # -- ends and pauses -------------------------------------------------------------------------------------------------
 
 
-def completed(goal: Goal, now: int, *, actor: str | None = None, **fields: Any) -> Changes:
+def complete_goal(goal: Goal, now: int, *, actor: str | None = None, **fields: Any) -> Changes:
     """It is reached. Told once, because it happens once."""
     after = replace(goal, **fields)
     payload = GoalCompleted(goal_id=goal.id, evidence=after.evidence, steps=after.step)
     text = f"Goal reached: {cut(goal.objective, OBJECTIVE_SHOWN)}\n{cut(after.evidence or '', TEXT_SHOWN)}"
     ends = {**fields, **BETWEEN, "status": "complete", "completed_at": now, "paused_why": None}
-    return _final(goal, payload, now, actor, ends, "goal_completed", text)
+    return _write_with_notice(goal, payload, now, actor, ends, "goal_completed", text)
 
 
-def timed_out(goal: Goal, now: int, *, actor: str | None = None, **fields: Any) -> Changes:
+def time_out_goal(goal: Goal, now: int, *, actor: str | None = None, **fields: Any) -> Changes:
     """Its deadline has passed."""
     after = replace(goal, **fields)
     payload = GoalTimedOut(goal_id=goal.id, steps=after.step)
     text = f"Goal ran out of time: {cut(goal.objective, OBJECTIVE_SHOWN)}\n{cut(after.summary or '', TEXT_SHOWN)}"
     ends = {**fields, **BETWEEN, "status": "timeout", "completed_at": now, "paused_why": None}
-    return _final(goal, payload, now, actor, ends, "goal_timeout", text)
+    return _write_with_notice(goal, payload, now, actor, ends, "goal_timeout", text)
 
 
-def paused(
+def pause_goal(
     goal: Goal, now: int, why: str, *, remedy: str = "", actor: str | None = None, **fields: Any
 ) -> Changes:  # fmt: skip
     """Nothing more happens until it is resumed; the deadline still counts."""
@@ -451,17 +451,17 @@ def paused(
     rests = {**fields, **BETWEEN, "status": "paused", "paused_why": why, "task_id": None}
     text = "\n".join(line for line in lines if line)
     payload = GoalPaused(goal_id=goal.id, why=why)
-    return _final(goal, payload, now, actor, rests, f"goal_paused:{goal.revision}", text)
+    return _write_with_notice(goal, payload, now, actor, rests, f"goal_paused:{goal.revision}", text)
 
 
-def _final(
+def _write_with_notice(
     goal: Goal, payload: Payload, now: int, actor: str | None, fields: dict[str, Any], notice: str, text: str
 ) -> Changes:
     step = change_record(goal, payload, now, actor, **fields)
     return replace(step, deliveries=notify(goal.route, goal.id, notice, text.rstrip(), now))
 
 
-def delayed(goal: Goal, now: int, seconds: float, reason: str, actor: str | None = None) -> Changes:
+def delay_goal(goal: Goal, now: int, seconds: float, reason: str, actor: str | None = None) -> Changes:
     """Begin the next step later, never after the deadline; 0 means at once."""
     if goal.status != "active":
         raise Conflict(f"goal {goal.id} is {goal.status}; only an active one can be delayed.")

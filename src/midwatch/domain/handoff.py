@@ -34,7 +34,7 @@ from midwatch.domain.event import (
 from midwatch.domain.fields import Example, Hidden, Show, to_json
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.domain.requests import PRIORITY, YEAR, is_plain
-from midwatch.domain.task import Task, conversation, submit_task
+from midwatch.domain.task import Task, has_conversation, submit_task
 
 Status = Literal[
     "pending", "accepted", "in_progress", "completed", "failed", "rejected", "cancelled", "expired"
@@ -293,7 +293,7 @@ def transfer_message(agent: str) -> str:
 # -- choice and limits -------------------------------------------------------------------------------------------
 
 
-def check_way(chain: Sequence[Link], to: str, total: int, limits: Limits) -> None:
+def check_chain(chain: Sequence[Link], to: str, total: int, limits: Limits) -> None:
     """HandoffLimit when the work has been passed on too often; InvalidInput when it would go to its own source."""
     source = chain[-1].agent if chain else None
     if to == source:
@@ -309,12 +309,12 @@ def check_way(chain: Sequence[Link], to: str, total: int, limits: Limits) -> Non
         raise HandoffLimit(f"agent {to!r} had this work already ({way}); choose another agent or finish it here.")
 
 
-def brought_by(chain: Sequence[Link]) -> str | None:
+def latest_handoff(chain: Sequence[Link]) -> str | None:
     """The handoff that brought the work to where it is now, if one did."""
     return next((link.handoff for link in reversed(chain) if link.handoff), None)
 
 
-def visited(chain: Sequence[Link], limits: Limits) -> frozenset[str]:
+def agents_to_avoid(chain: Sequence[Link], limits: Limits) -> frozenset[str]:
     """Agents that are not chosen by themselves."""
     source = {chain[-1].agent} if chain else set()
     names = [link.agent for link in chain]
@@ -324,10 +324,10 @@ def visited(chain: Sequence[Link], limits: Limits) -> frozenset[str]:
 # -- pure steps --------------------------------------------------------------------------------------------------
 
 
-def taking_over(task: Task, source: Task) -> Task:
+def take_over(task: Task, source: Task) -> Task:
     """The target's task of a transfer: it goes on where the source was, in its conversation, for the same people."""
     same = {name: getattr(source, name) for name in TAKEN_OVER}
-    if conversation(source):
+    if has_conversation(source):
         same |= {"session_key": source.session_key, "gate_key": source.gate_key}
     return task._replace(parent_id=source.id, root_id=source.root_id or source.id, **same)
 
@@ -338,7 +338,7 @@ TAKEN_OVER = (
 )  # fmt: skip
 
 
-def apart(wanted: str | None, source: Task | None) -> str | None:
+def lend_directory(wanted: str | None, source: Task | None) -> str | None:
     """The directory a target has for itself. What its source has is lent to it, one of its targets at a time: the
     source waits for it."""
     held = source.dir_key if source is not None else None
@@ -386,79 +386,83 @@ def check_texts(said: Mapping[str, Any]) -> None:
             )
 
 
-def asked(handoff: Handoff, now: int) -> Changes:
+def request_handoff(handoff: Handoff, now: int) -> Changes:
     """The record, pending."""
     told = HandoffRequested(
         handoff_id=handoff.id, from_agent=handoff.from_agent, to_agent=handoff.to_agent, form=handoff.form,
         task_type=handoff.work.type, description=handoff.work.description,
         parent_handoff=handoff.surroundings.parent_handoff, depth=len(handoff.chain),
     )  # fmt: skip
-    return Changes(records=(handoff,), events=(about(handoff, told, now),))
+    return Changes(records=(handoff,), events=(handoff_event(handoff, told, now),))
 
 
-def moved(handoff: Handoff, status: Status, told: Payload, now: int, **fields: Any) -> tuple[Handoff, Changes]:
+def move_handoff(handoff: Handoff, status: Status, told: Payload, now: int, **fields: Any) -> tuple[Handoff, Changes]:
     """The handoff after a step, and the step. Refused when it changed meanwhile."""
     fields |= {"status": status, "revision": handoff.revision + 1}
     if status not in OPEN:
         fields |= {"completed_at": now, "owner": None}
     guard = {"status": handoff.status, "revision": handoff.revision}
     after = replace(handoff, **fields)
-    return after, Changes(updates=(Update("handoff", handoff.id, fields, guard),), events=(about(after, told, now),))
+    return after, Changes(
+        updates=(Update("handoff", handoff.id, fields, guard),), events=(handoff_event(after, told, now),)
+    )
 
 
-def accepted(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
+def accept_handoff(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
     """The target has taken it."""
     told = HandoffAccepted(handoff_id=handoff.id, to_agent=handoff.to_agent)
-    return moved(handoff, "accepted", told, now, accepted_at=now)
+    return move_handoff(handoff, "accepted", told, now, accepted_at=now)
 
 
-def refused(handoff: Handoff, why: str, now: int, following: str | None = None) -> tuple[Handoff, Changes]:
+def refuse_handoff(handoff: Handoff, why: str, now: int, following: str | None = None) -> tuple[Handoff, Changes]:
     """The target did not take it; `following` is asked next, if there is one."""
     told = HandoffRejected(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why, following=following)
     refusals = (*handoff.refusals, {"agent": handoff.to_agent, "reason": why})
     if following is None:
-        return moved(handoff, "rejected", told, now, refusals=refusals, reason=why)
+        return move_handoff(handoff, "rejected", told, now, refusals=refusals, reason=why)
     named = {"to_agent": following, "tool_name": tool_name(following), "transfer_message": transfer_message(following)}
-    return moved(handoff, "pending", told, now, refusals=refusals, **named)
+    return move_handoff(handoff, "pending", told, now, refusals=refusals, **named)
 
 
-def started(handoff: Handoff, task: Task, now: int) -> tuple[Handoff, Changes]:
+def start_handoff(handoff: Handoff, task: Task, now: int) -> tuple[Handoff, Changes]:
     """Its task is made."""
     told = HandoffStarted(handoff_id=handoff.id, to_agent=handoff.to_agent, task_id=task.id)
     fields = {"task_id": task.id, "session_key": task.session_key, "context": handoff.context, "owner": None}
-    after, step = moved(handoff, "in_progress", told, now, **fields)
+    after, step = move_handoff(handoff, "in_progress", told, now, **fields)
     return after, step.plus(submit_task(task, now))
 
 
-def given_on(transfer: Transfer, source: Task, now: int) -> Changes:
+def finish_transfer(transfer: Transfer, source: Task, now: int) -> Changes:
     """Start a transfer with the end of its source task, or cancel it when that task ended otherwise."""
     if source.transferred_to == transfer.task.id:
-        return started(transfer.handoff, transfer.task, now)[1]
-    return cancelled(transfer.handoff, "its source was stopped before.", now)[1]
+        return start_handoff(transfer.handoff, transfer.task, now)[1]
+    return cancel_handoff(transfer.handoff, "its source was stopped before.", now)[1]
 
 
-def failed(handoff: Handoff, why: str, now: int, stage: str = "execute", **fields: Any) -> tuple[Handoff, Changes]:
+def fail_handoff(
+    handoff: Handoff, why: str, now: int, stage: str = "execute", **fields: Any
+) -> tuple[Handoff, Changes]:
     """It could not be done; `stage` says where: choose, enable, accept, hook, filter, execute."""
     told = HandoffFailed(handoff_id=handoff.id, to_agent=handoff.to_agent, error=why, stage=stage)
     answer = {"output": None, "error": why, "duration_ms": (now - handoff.created_at) // 1000}
-    return moved(handoff, "failed", told, now, answer=answer, reason=why, **fields)
+    return move_handoff(handoff, "failed", told, now, answer=answer, reason=why, **fields)
 
 
-def cancelled(handoff: Handoff, why: str, now: int, **fields: Any) -> tuple[Handoff, Changes]:
+def cancel_handoff(handoff: Handoff, why: str, now: int, **fields: Any) -> tuple[Handoff, Changes]:
     """Somebody does not want it any more."""
     told = HandoffCancelled(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why)
-    return moved(handoff, "cancelled", told, now, reason=why, **fields)
+    return move_handoff(handoff, "cancelled", told, now, reason=why, **fields)
 
 
-def expired(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
+def expire_handoff(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
     """Its deadline has passed."""
     why = f"it was not done within its {handoff.timeout:g} s."
     told = HandoffExpired(handoff_id=handoff.id, to_agent=handoff.to_agent, timeout=handoff.timeout)
     answer = {"output": None, "error": why, "duration_ms": (now - handoff.created_at) // 1000}
-    return moved(handoff, "expired", told, now, answer=answer, reason=why)
+    return move_handoff(handoff, "expired", told, now, answer=answer, reason=why)
 
 
-def folded(parts: Sequence[Changes]) -> Changes:
+def merge_steps(parts: Sequence[Changes]) -> Changes:
     """Steps of one handoff as one: where the first makes its record, that is made as the last leaves it."""
     first, *others = parts
     record = first.records[0] if first.records else None
@@ -470,7 +474,7 @@ def folded(parts: Sequence[Changes]) -> Changes:
     return replace(first, records=(record, *first.records[1:]))
 
 
-def forgotten(handoff: Handoff) -> Changes:
+def forget_name(handoff: Handoff) -> Changes:
     """What its source called it by is free again."""
     fields = {"once": None, "revision": handoff.revision + 1}
     return Changes(updates=(Update("handoff", handoff.id, fields, {"revision": handoff.revision}),))
@@ -491,24 +495,24 @@ def settle(handoff: Handoff, task: Task, now: int, why: str | None = None) -> Ch
         told = HandoffRetried(
             handoff_id=handoff.id, to_agent=handoff.to_agent, attempt=task.failures + 1, until=iso(task.due_at)
         )
-        return moved(handoff, "in_progress", told, now, retry_count=task.failures, tries=tries)[1]
+        return move_handoff(handoff, "in_progress", told, now, retry_count=task.failures, tries=tries)[1]
     spent = (now - (handoff.accepted_at or handoff.created_at)) // 1000
     if task.status == "done":
         done = HandoffCompleted(handoff_id=handoff.id, to_agent=handoff.to_agent, duration_ms=spent)
         answer = {"output": task.result, "error": None, "duration_ms": spent}
-        return moved(handoff, "completed", done, now, answer=answer, retry_count=task.failures, tries=tries)[1]
+        return move_handoff(handoff, "completed", done, now, answer=answer, retry_count=task.failures, tries=tries)[1]
     if task.status == "cancelled":
-        return cancelled(handoff, "its task was cancelled.", now, tries=tries)[1]
+        return cancel_handoff(handoff, "its task was cancelled.", now, tries=tries)[1]
     error = task.error or task.outcome or "it failed"
-    return failed(handoff, error, now, retry_count=task.failures, tries=tries)[1]
+    return fail_handoff(handoff, error, now, retry_count=task.failures, tries=tries)[1]
 
 
-def about(handoff: Handoff, told: Payload, now: int) -> Event:
+def handoff_event(handoff: Handoff, told: Payload, now: int) -> Event:
     """An event of the handoff, told of the task that asked for it."""
     return event(told, now, task_id=handoff.source_task, agent_id=handoff.from_agent or None, actor=handoff.creator)
 
 
-def answered(handoff: Handoff) -> Handoff:
+def require_answer(handoff: Handoff) -> Handoff:
     """It, when it has an answer; the error that says why there is none otherwise."""
     if handoff.status == "completed":
         return handoff

@@ -99,7 +99,7 @@ class Rule:
     @property
     def text(self) -> str:
         """In words."""
-        return told(self.effect, self.pattern, self.agent)
+        return describe_rule(self.effect, self.pattern, self.agent)
 
     def snapshot(self) -> dict[str, Any]:
         """Return it as JSON shows it."""
@@ -172,12 +172,12 @@ class Ruling(NamedTuple):
 Judge = Callable[[Task, Question], Awaitable[Ruling]]
 
 
-async def nobody(task: Task, asked: Question) -> Ruling:
+async def leave_to_people(task: Task, asked: Question) -> Ruling:
     """A judge who leaves everything to people."""
     return Ruling()
 
 
-def told(effect: Effect, pattern: Pattern, agent: str) -> str:
+def describe_rule(effect: Effect, pattern: Pattern, agent: str) -> str:
     """A rule in words, as the choice of an answer shows it."""
     where = f" in {pattern.root}" if pattern.root else ""
     return f"always {effect} {pattern.words()} for {agent}{where}"

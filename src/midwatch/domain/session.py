@@ -46,7 +46,7 @@ def gate_key(key: str) -> str:
     return visibility_key(key) + thread_scope(key)
 
 
-def checked_key(key: str, field: str = "session_key") -> str:
+def check_key(key: str, field: str = "session_key") -> str:
     """`key` without surrounding blanks, or InvalidInput; also for one that only midwatch itself may give."""
     key = key.strip()
     if not key or len(key) > MAX_KEY or not key.isprintable() or key in (".", ".."):  # no address can hold dots alone
@@ -127,7 +127,7 @@ class Message:
         return to_json(self)
 
 
-def said(message: Message, **meta: Any) -> Event:
+def announce_message(message: Message, **meta: Any) -> Event:
     """The event that goes with a stored message."""
     update = MessageUpdate(message_id=message.id, role=message.role, message=message.text)
     return event(update, message.time, **{**meta, "session_key": message.session_key, "task_id": message.task_id})

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import Event, InterruptReceived, event
 from midwatch.domain.fields import Example, Hidden, to_json
-from midwatch.domain.session import Message, said
+from midwatch.domain.session import Message, announce_message
 from midwatch.domain.task import Task, in_turn, new_task, prompt_message, submit_task
 
 Mode = Literal["interrupt", "after_tool", "stop"]
@@ -106,7 +106,7 @@ class SteerStore(Protocol):
 # -- pure steps --------------------------------------------------------------------------------------------------
 
 
-def attached(steer: Steer, task: Task, depth: int, now: int) -> Changes:
+def attach_steer(steer: Steer, task: Task, depth: int, now: int) -> Changes:
     """What is written when a message waits for the running turn of `task`, with `depth` before it."""
     about = in_turn(task, steer.actor)
     came = InterruptReceived(
@@ -120,11 +120,13 @@ def attached(steer: Steer, task: Task, depth: int, now: int) -> Changes:
             author=steer.actor,
         )  # fmt: skip
         messages = (prompt_message(task, now), shown)  # a turn that has just begun may not have written its prompt yet
-        told.extend((said(messages[0], **{**about, "actor": task.creator}), said(shown, **about)))
+        told.extend(
+            (announce_message(messages[0], **{**about, "actor": task.creator}), announce_message(shown, **about))
+        )
     return Changes(records=(steer,), messages=messages, events=tuple(told))
 
 
-def passed_on(task: Task, queued: Sequence[Steer], now: int, *, closed: bool) -> Changes:
+def requeue_steers(task: Task, queued: Sequence[Steer], now: int, *, closed: bool) -> Changes:
     """What becomes of the messages a task leaves untaken when it ends: a task each, in the order they were sent. A
     request to stop has been met; a session that is closed takes nothing more."""
     made = Changes()

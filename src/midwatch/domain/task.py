@@ -16,14 +16,14 @@ from midwatch.base.clock import iso
 from midwatch.base.ids import new_id
 from midwatch.base.text import cut
 from midwatch.base.trace import incoming
-from midwatch.domain.budget import again
+from midwatch.domain.budget import retry_command
 from midwatch.domain.changes import Changes, Fence, Update
-from midwatch.domain.channel import Delivery, end_text, notify, shown_route, start_text
+from midwatch.domain.channel import Delivery, end_text, hide_target, notify, start_text
 from midwatch.domain.claiming import ClaimRequest
 from midwatch.domain.event import AgentFault, Event, StatusChange, TaskFinished, TaskSubmitted, event
 from midwatch.domain.fields import AT, Example, Hidden, Show, to_json
 from midwatch.domain.requests import PRIORITY, Cause, OnCrash
-from midwatch.domain.session import PRIVATE, Message, Session, gate_key, said
+from midwatch.domain.session import PRIVATE, Message, Session, announce_message, gate_key
 
 Status = Literal["pending", "running", "done", "failed", "cancelled"]
 Outcome = Literal["ok", "silent", "error", "timeout", "cancelled", "lost", "budget", "transferred"]
@@ -75,7 +75,7 @@ class Task(NamedTuple):
     creator: Annotated[str | None, Example("owner")] = None
     origin_channel: str | None = None
     origin_session: str | None = None
-    route: Annotated[str | None, Show(shown_route)] = None
+    route: Annotated[str | None, Show(hide_target)] = None
     workdir: str | None = None
     dir_key: Hidden[str | None] = None
     """The directory it has for itself while it runs; tasks with equal ones do not run at once."""
@@ -115,7 +115,7 @@ class Task(NamedTuple):
     budget: Mapping[str, Any] | None = None
     usage: Mapping[str, Any] | None = None
     trace: Hidden[Mapping[str, Any] | None] = None
-    worktree: Annotated[Mapping[str, Any] | None, Show(shown_worktree)] = None
+    worktree: Annotated[Mapping[str, Any] | None, Show(show_worktree)] = None
     """Its own git worktree: `id` as soon as one is wanted, the rest later; see `midwatch.domain.worktree`."""
 
     @property
@@ -137,7 +137,7 @@ class Task(NamedTuple):
     @property
     def again(self) -> str:
         """The command that has it done again."""
-        return again(self.id, self.budget, self.usage)
+        return retry_command(self.id, self.budget, self.usage)
 
     @property
     def resume_command(self) -> str | None:
@@ -214,7 +214,7 @@ TIMED_WAITS = frozenset({"delay", "backoff", "limit"})
 WORKTREE_SHOWN = ("id", "path", "branch", "base", "files", "added", "removed", "dirty", "status")
 
 
-def shown_worktree(note: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def show_worktree(note: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """A task's worktree as JSON shows it; what is not known yet is null."""
     if note is None:
         return None
@@ -360,7 +360,7 @@ def submit_task(task: Task, now: int, actor: str | None = None) -> Changes:
     return Changes(records=(task,), events=(event(submitted, now, **meta(task, actor)),))
 
 
-def notices(task: Task, notice: str, text: str, now: int) -> tuple[Delivery, ...]:
+def make_notices(task: Task, notice: str, text: str, now: int) -> tuple[Delivery, ...]:
     """The delivery of one notice about `task` to its route, if it has one."""
     return notify(task.route, task.id, notice, text, now)
 
@@ -368,7 +368,7 @@ def notices(task: Task, notice: str, text: str, now: int) -> tuple[Delivery, ...
 def start_notice(task: Task, now: int) -> tuple[Delivery, ...]:
     """Tell the route that work has begun."""
     told = task.route and task.cause != "handoff"  # of what another agent goes on with it knows
-    return notices(task, "started", start_text(task.id, task.prompt, task.agent), now) if told else ()
+    return make_notices(task, "started", start_text(task.id, task.prompt, task.agent), now) if told else ()
 
 
 def end_notice(task: Task, now: int) -> tuple[Delivery, ...]:
@@ -377,10 +377,10 @@ def end_notice(task: Task, now: int) -> tuple[Delivery, ...]:
         return ()
     word = "timed_out" if task.outcome == "timeout" else task.status
     text = end_text(word, task.id, task.prompt, task.result or task.error or "", task.again)
-    return notices(task, word, text, now)
+    return make_notices(task, word, text, now)
 
 
-def conversation(task: Task) -> bool:
+def has_conversation(task: Task) -> bool:
     """Whether the task's session is kept as a conversation; a task's private session is its own record."""
     return task.session_key != f"{PRIVATE}{task.retry_of or task.id}"
 
@@ -401,7 +401,7 @@ def end_messages(task: Task, now: int) -> tuple[Message, ...]:
         return ()
     made = []
     about: dict[str, Any] = {"text": text, "time": now, "task_id": task.id, "author": task.agent}
-    if conversation(task) and task.attempt:
+    if has_conversation(task) and task.attempt:
         answer = f"{task.id}.{task.attempt}"
         made.append(Message(session_key=task.session_key, role="agent", id=answer, **about))
     if task.origin_session and task.origin_session != task.session_key:
@@ -409,7 +409,7 @@ def end_messages(task: Task, now: int) -> tuple[Message, ...]:
     return tuple(made)
 
 
-def used(task: Task, now: int, thread_id: str | None = None) -> Session:
+def touch_session(task: Task, now: int, thread_id: str | None = None) -> Session:
     """The task's session as its use leaves it."""
     return Session(
         key=task.session_key, agent=task.agent, gate_key=task.gate_key, creator=task.creator, thread_id=thread_id,
@@ -418,16 +418,16 @@ def used(task: Task, now: int, thread_id: str | None = None) -> Session:
     )  # fmt: skip
 
 
-def changed_status(task: Task, status: str, now: int) -> tuple[Event, ...]:
+def announce_status(task: Task, status: str, now: int) -> tuple[Event, ...]:
     """What its conversation does from now on; nothing to tell of a task's private session."""
-    if not conversation(task):
+    if not has_conversation(task):
         return ()
     return (event(StatusChange(status=status, agent_type=task.agent), now, **meta(task)),)
 
 
-def trouble(task: Task, message: str, level: str, now: int) -> tuple[Event, ...]:
+def report_fault(task: Task, message: str, level: str, now: int) -> tuple[Event, ...]:
     """What went wrong, for those who watch its conversation."""
-    return (event(AgentFault(message=message, level=level), now, **meta(task)),) if conversation(task) else ()
+    return (event(AgentFault(message=message, level=level), now, **meta(task)),) if has_conversation(task) else ()
 
 
 def end(
@@ -451,19 +451,19 @@ def end(
     fields = {name: getattr(ended, name) for name in ENDED_FIELDS}
     told = TaskFinished(
         status=ended.status, outcome=outcome, result=result, error=error, usage=ended.usage,
-        worktree=shown_worktree(ended.worktree), transferred_to=transferred_to,
+        worktree=show_worktree(ended.worktree), transferred_to=transferred_to,
     )  # fmt: skip
     messages = end_messages(ended, now)
-    failed = trouble(task, error or outcome, "error", now) if ended.status == "failed" else ()
+    failed = report_fault(task, error or outcome, "error", now) if ended.status == "failed" else ()
     return ended, Changes(
-        updates=(Update("task", task.id, fields, {**owned(task), "steers": task.steers}),),
+        updates=(Update("task", task.id, fields, {**guard_ownership(task), "steers": task.steers}),),
         messages=messages,
         deliveries=end_notice(ended, now),
         events=(
-            *(said(message, **meta(task, actor)) for message in messages),
+            *(announce_message(message, **meta(task, actor)) for message in messages),
             *failed,
             event(told, now, **meta(task, actor)),
-            *(changed_status(task, "idle", now) if task.status == "running" and not transferred_to else ()),
+            *(announce_status(task, "idle", now) if task.status == "running" and not transferred_to else ()),
         ),
     )
 
@@ -474,7 +474,7 @@ ENDED_FIELDS = (
 )  # fmt: skip
 
 
-def owned(task: Task) -> dict[str, Any]:
+def guard_ownership(task: Task) -> dict[str, Any]:
     """The guard of a step that assumes the task is just as it was read."""
     return {"status": task.status, "attempt": task.attempt, "stop_requested": task.stop_requested}
 

@@ -63,7 +63,7 @@ COUNTS = ("tasks", "done", "failed", "cancelled", "untold", "unpriced")
 FIGURES = ("input_tokens", "output_tokens", "cost_usd")
 
 
-def summed(rows: Iterable[Spent]) -> dict[str, Any]:
+def add_up(rows: Iterable[Spent]) -> dict[str, Any]:
     """The figures of all of them together."""
     total: dict[str, Any] = dict.fromkeys(COUNTS, 0) | dict.fromkeys(FIGURES)
     micros = 0
@@ -81,12 +81,12 @@ def summed(rows: Iterable[Spent]) -> dict[str, Any]:
     return total | {"seconds": round(micros / SECOND, 3)}
 
 
-def grouped(rows: Iterable[Spent], by: Sequence[By], zone: ZoneInfo) -> list[dict[str, Any]]:
+def group_rows(rows: Iterable[Spent], by: Sequence[By], zone: ZoneInfo) -> list[dict[str, Any]]:
     """The figures of each part: days in order, else those with most tasks first."""
     parts: dict[tuple[str, ...], list[Spent]] = {}
     for row in rows:
         parts.setdefault(tuple(_name(row, part, zone) for part in by), []).append(row)
-    made = [{**dict(zip(by, key, strict=True)), **summed(part)} for key, part in parts.items()]
+    made = [{**dict(zip(by, key, strict=True)), **add_up(part)} for key, part in parts.items()]
     if "day" in by:
         return sorted(made, key=lambda one: (one["day"], -one["tasks"], *(one[part] for part in by)))
     return sorted(made, key=lambda one: (-one["tasks"], *(one[part] for part in by)))
@@ -99,7 +99,7 @@ def _name(row: Spent, part: By, zone: ZoneInfo) -> str:
     return datetime.fromtimestamp(ended, zone).date().isoformat()
 
 
-def told(total: Mapping[str, Any]) -> str:
+def describe_gaps(total: Mapping[str, Any]) -> str:
     """What the figures leave out, in words; nothing when they are whole."""
     if not total["tasks"]:
         return ""

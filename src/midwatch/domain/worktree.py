@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol
 from midwatch.domain.changes import Changes, Fence, Update, update_record
 from midwatch.domain.event import Event, WorktreeChanged, event
 from midwatch.domain.fields import Example, Hidden, to_json
-from midwatch.domain.task import WORKTREE_SHOWN, Task, conversation
+from midwatch.domain.task import WORKTREE_SHOWN, Task, has_conversation
 
 Status = Literal["making", "kept", "merged", "removed"]
 How = Literal["fast-forward", "merge", "nothing"]
@@ -202,37 +202,37 @@ def wanted_id(task: Task) -> str | None:
     return None if task.worktree is None else str(task.worktree["id"])
 
 
-def planned(task: Task, place: Place, home: str, host: str, now: int) -> Worktree:
+def plan_worktree(task: Task, place: Place, home: str, host: str, now: int) -> Worktree:
     """The worktree of a task, before it is made."""
     made = wanted_id(task)
     assert made is not None
     return Worktree(
         id=made, status="making", host=host, repository=place.repository, path=str(Path(home, short_id(made))),
         branch=BRANCHES + short_id(made), base=place.head, target=place.branch, subdir=place.subdir, task_id=task.id,
-        session_key=task.session_key if conversation(task) else None, creator=task.creator, note=place.note,
+        session_key=task.session_key if has_conversation(task) else None, creator=task.creator, note=place.note,
         created_at=now, updated_at=now,
     )  # fmt: skip
 
 
-def changed(tree: Worktree, now: int, **fields: Any) -> tuple[Worktree, Update]:
+def change_worktree(tree: Worktree, now: int, **fields: Any) -> tuple[Worktree, Update]:
     """Return the worktree with some fields changed, and the update; it is refused when it was changed meanwhile."""
     update = update_record(tree, now, **fields)
     return replace(tree, **update.fields), update
 
 
-def noted(tree: Worktree, task: Task) -> Update:
+def note_on_task(tree: Worktree, task: Task) -> Update:
     """What its latest task tells of it from now on."""
     return Update("task", task.id, {"worktree": tree.note_of_task()})
 
 
-def used(tree: Worktree, task: Task, now: int, **fields: Any) -> tuple[Worktree, Changes]:
+def occupy_worktree(tree: Worktree, task: Task, now: int, **fields: Any) -> tuple[Worktree, Changes]:
     """A task works in it from now on."""
-    after, update = changed(tree, now, task_id=task.id, **fields)
-    told = () if after.status == tree.status else (told_of(after, now),)
-    return after, Changes(fence=Fence(task.id, task.attempt), updates=(update, noted(after, task)), events=told)
+    after, update = change_worktree(tree, now, task_id=task.id, **fields)
+    told = () if after.status == tree.status else (announce_worktree(after, now),)
+    return after, Changes(fence=Fence(task.id, task.attempt), updates=(update, note_on_task(after, task)), events=told)
 
 
-def told_of(tree: Worktree, now: int, actor: str | None = None, into: str | None = None) -> Event:
+def announce_worktree(tree: Worktree, now: int, actor: str | None = None, into: str | None = None) -> Event:
     """The event of a change of its state."""
     payload = WorktreeChanged(
         worktree_id=tree.id, status=tree.status, branch=tree.branch, path=tree.path, files=tree.files, into=into

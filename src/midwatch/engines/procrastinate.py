@@ -20,7 +20,7 @@ from midwatch.domain.changes import Changes, Update
 from midwatch.domain.claiming import ClaimRequest
 from midwatch.domain.event import TaskInterrupted, event
 from midwatch.domain.instance import Instance, Pulse
-from midwatch.domain.task import Task, TaskStep, end, meta, owned
+from midwatch.domain.task import Task, TaskStep, end, guard_ownership, meta
 from midwatch.engines.heartbeat import Heartbeat
 from midwatch.engines.jobs import AWAY, LOOK, Jobs, look_for, open_queue, queue_app, queue_of, reason
 from midwatch.engines.jobs import Hinter as Hinter
@@ -259,5 +259,5 @@ def _release(task: Task, now: int) -> TaskStep:
     if task.stop_requested == "cancel":
         return TaskStep(*end(task, now, outcome="cancelled"))
     interrupted = event(TaskInterrupted(reason="unstarted"), now, **meta(task))
-    update = Update("task", task.id, RELEASED, owned(task))
+    update = Update("task", task.id, RELEASED, guard_ownership(task))
     return TaskStep(task._replace(**RELEASED), Changes(updates=(update,), events=(interrupted,)))

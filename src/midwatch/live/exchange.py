@@ -16,7 +16,7 @@ from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
 from midwatch.base.clock import Clock
-from midwatch.domain.event import KINDS, Event, EventFilter, wanted
+from midwatch.domain.event import KINDS, Event, EventFilter, parse_kinds
 from midwatch.domain.relay import EVERYBODY, Audience, Relay
 from midwatch.live.drafts import Drafts, ends, joined
 
@@ -108,7 +108,9 @@ class Exchange:
 
     def want(self, which: EventFilter) -> None:
         """Somebody here begins to watch."""
-        in_vain = which.kinds and not any(kind.live and wanted(which.kinds).has(name) for name, kind in KINDS.items())
+        in_vain = which.kinds and not any(
+            kind.live and parse_kinds(which.kinds).has(name) for name, kind in KINDS.items()
+        )
         if in_vain or self._stopped:
             return
         self._wants[which] += 1

@@ -13,13 +13,13 @@ from typing import Any
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock
 from midwatch.base.errors import Conflict, LeaseLost, StoreError
-from midwatch.domain.budget import COUNTED, counted
+from midwatch.domain.budget import COUNTED, count_usage
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.engine import Engine
-from midwatch.domain.event import Event, EventFilter, TaskRescued, TurnEnd, ending, event
+from midwatch.domain.event import Event, EventFilter, TaskRescued, TurnEnd, end_call, event
 from midwatch.domain.requests import OnCrash
 from midwatch.domain.store import Store
-from midwatch.domain.task import MAX_RESCUES, Task, TaskStep, changed_status, end, meta, owned
+from midwatch.domain.task import MAX_RESCUES, Task, TaskStep, announce_status, end, guard_ownership, meta
 from midwatch.loops.leader_loop import LeaderLoop
 from midwatch.running.outcome import RELEASED, add_usage
 from midwatch.services.approvals import Approvals
@@ -122,7 +122,7 @@ class Rescuer(LeaderLoop):
         which, events = EventFilter(kinds=COUNTED, task_id=task.id), list[Event]()
         while page := await self._store.read_events(events[-1].seq if events else 0, which):
             events += page
-        return counted((event for event in events if event.attempt == task.attempt), task.budget)
+        return count_usage((event for event in events if event.attempt == task.attempt), task.budget)
 
 
 def rescue(task: Task, now: int) -> tuple[TaskStep, str]:
@@ -141,8 +141,8 @@ def rescue(task: Task, now: int) -> tuple[TaskStep, str]:
         step = TaskStep(*end(task, now, outcome="lost", error=why))
     else:
         fields = {**RELEASED, "rescues": task.rescues + 1, "usage": task.usage}
-        update = Update("task", task.id, fields, owned(task))
-        changes = Changes(updates=(update,), events=changed_status(task, "idle", now))
+        update = Update("task", task.id, fields, guard_ownership(task))
+        changes = Changes(updates=(update,), events=announce_status(task, "idle", now))
         step = TaskStep(task._replace(**fields), changes)
     events = (event(rescued, now, **meta(task)), *step.changes.events)
     return step._replace(changes=replace(step.changes, events=events)), became
@@ -154,7 +154,7 @@ def _close(opened: list[Event], now: int) -> tuple[Event, ...]:
     for start in sorted(opened, key=lambda e: e.kind == "turn_start"):
         spent = (now - start.time) / SECOND
         over = start.kind == "turn_start"
-        end_payload = TurnEnd(status="aborted", duration=spent) if over else ending(start, CUT_OFF, spent)
+        end_payload = TurnEnd(status="aborted", duration=spent) if over else end_call(start, CUT_OFF, spent)
         about = {n: getattr(start, n) for n in ("agent_id", "turn_id", "session_key", "task_id", "attempt", "actor")}
         ends.append(event(end_payload, now, **about))
     return tuple(ends)

@@ -82,7 +82,7 @@ class Scheduler(LeaderLoop):
         try:
             session = await self._store.get_session(automation.session_key)
             if session is not None and session.status == "closed":
-                await self._store.apply(automations.shut(automation, self._clock.now()))
+                await self._store.apply(automations.pause_for_closed_session(automation, self._clock.now()))
                 return
             runs = await self._store.open_run(automation.id) is not None
             terms = await self._terms(automation.agent)

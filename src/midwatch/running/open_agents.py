@@ -20,7 +20,7 @@ from midwatch.domain.event import Event, ScreenUpdate, event
 from midwatch.domain.instance import LiveStore
 from midwatch.domain.session import Session
 from midwatch.domain.task import OUTSIDE, Task
-from midwatch.domain.task import conversation as in_conversation
+from midwatch.domain.task import has_conversation
 from midwatch.running.outcome import open_conversation
 from midwatch.running.turn import LiveTurn
 
@@ -240,4 +240,4 @@ def may_last(task: Task) -> bool:
 
     A task of an automation or a goal starts a process of its own, which finds its rights in its environment.
     """
-    return in_conversation(task) and task.cause in OUTSIDE
+    return has_conversation(task) and task.cause in OUTSIDE

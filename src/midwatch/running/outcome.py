@@ -16,7 +16,17 @@ from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import TaskInterrupted, TaskWaiting, event
 from midwatch.domain.handoff import Handoff
 from midwatch.domain.session import Session
-from midwatch.domain.task import STATUS_OF, Outcome, Task, TaskStep, changed_status, meta, notices, owned, trouble
+from midwatch.domain.task import (
+    STATUS_OF,
+    Outcome,
+    Task,
+    TaskStep,
+    announce_status,
+    guard_ownership,
+    make_notices,
+    meta,
+    report_fault,
+)
 from midwatch.services.day_budget import DaySpent
 
 log = logging.getLogger("midwatch.worker")
@@ -144,11 +154,11 @@ def requeue(task: Task, event_payload: TaskInterrupted | TaskWaiting, now: int, 
     """Put the task back in the queue, for another attempt."""
     reason = event_payload.reason
     waits = isinstance(event_payload, TaskWaiting)
-    fault = trouble(task, reason or "it failed", "warning", now) if waits else ()
+    fault = report_fault(task, reason or "it failed", "warning", now) if waits else ()
     fields = {**RELEASED, **fields}
     changes = Changes(
-        updates=(Update("task", task.id, fields, owned(task)),),
-        events=(event(event_payload, now, **meta(task)), *fault, *changed_status(task, "idle", now)),
+        updates=(Update("task", task.id, fields, guard_ownership(task)),),
+        events=(event(event_payload, now, **meta(task)), *fault, *announce_status(task, "idle", now)),
     )
     return TaskStep(task._replace(**fields), changes, reason)
 
@@ -171,7 +181,7 @@ def postpone(task: Task, day: DaySpent, now: int) -> TaskStep:
 
 
 def _notify(step: TaskStep, text: str, now: int) -> TaskStep:
-    return step._replace(changes=replace(step.changes, deliveries=notices(step.task, "limit", text, now)))
+    return step._replace(changes=replace(step.changes, deliveries=make_notices(step.task, "limit", text, now)))
 
 
 def limit_ends_at(task: Task, limit: UsageLimit, now: int) -> int:

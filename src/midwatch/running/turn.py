@@ -15,7 +15,7 @@ from typing import Any, Unpack
 from midwatch.base.errors import AgentError, LeaseLost, MidwatchError, StoreUnavailable, TransientError
 from midwatch.base.trace import incoming, noted, read
 from midwatch.domain.agent import Answer, Delegation, Question
-from midwatch.domain.approval import answer_of, ask, ruled, too_late
+from midwatch.domain.approval import answer_by_rule, answer_of, ask, expire_at_once
 from midwatch.domain.budget import Over, Spending
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import (
@@ -33,14 +33,14 @@ from midwatch.domain.event import (
     TurnEnd,
     TurnStart,
     call_of,
-    ending,
+    end_call,
     event,
 )
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.rule import Pattern
-from midwatch.domain.session import Message, Session, said
+from midwatch.domain.session import Message, Session, announce_message
 from midwatch.domain.steering import STOP, Mode, Steer
-from midwatch.domain.task import changed_status, conversation, in_turn, prompt_message, used
+from midwatch.domain.task import announce_status, has_conversation, in_turn, prompt_message, touch_session
 from midwatch.domain.turn_steps import Step
 from midwatch.running.host import Host
 from midwatch.running.run import Run
@@ -130,7 +130,7 @@ class LiveTurn:
         self._events.append(record)
         if isinstance(payload, STEPS):
             await self._count(payload, begins)
-        if isinstance(payload, MessageUpdate) and conversation(self.task):
+        if isinstance(payload, MessageUpdate) and has_conversation(self.task):
             self._messages.append(self._message(payload, record.time))
         self.flush_soon()
         while len(self._events) > MOST_UNWRITTEN and self._flushing is not None:
@@ -232,9 +232,9 @@ class LiveTurn:
             raise LeaseLost(self.task_id, self.attempt)
         ruling, now = await host.approvals.judge(self.task, asked), host.clock.now()
         always = narrow(asked, asked.root or self.task.workdir)
-        decided = ruled(self.task, asked, ruling.decision, now, always)
+        decided = answer_by_rule(self.task, asked, ruling.decision, now, always)
         if decided is None and ruling.until is not None and ruling.until <= now:
-            decided = too_late(self.task, asked, now, "the goal's deadline has passed", always)
+            decided = expire_at_once(self.task, asked, now, "the goal's deadline has passed", always)
         if decided is not None:
             await self._write(decided[1])
             return answer_of(decided[0], asked)
@@ -249,11 +249,11 @@ class LiveTurn:
         approval, changes = ask(self.task, question, expires, host.clock.now(), until, always)
         async with self._run.pause():
             self.asked = True
-            asking = changed_status(self.task, "asking", host.clock.now())
+            asking = announce_status(self.task, "asking", host.clock.now())
             await self._write(replace(changes, events=changes.events + asking))
             resolved = await self._run.wait_for_answer(approval)
         going_on = Update("task", self.task_id, {"wait": None})
-        busy = changed_status(self.task, "busy", host.clock.now())
+        busy = announce_status(self.task, "busy", host.clock.now())
         await self._write(Changes(fence=self.fence, updates=(going_on,), events=busy))
         if resolved.status == "pending":
             raise AgentError("the question was left unanswered because the task is being stopped.")
@@ -287,7 +287,7 @@ class LiveTurn:
 
     async def keep_thread(self, thread_id: str) -> None:
         if thread_id != self.thread_id:
-            kept = used(self.task, self._host.clock.now(), thread_id)
+            kept = touch_session(self.task, self._host.clock.now(), thread_id)
             await self._write(Changes(fence=self.fence, sessions=(kept,)))
             self.thread_id = thread_id
 
@@ -326,13 +326,13 @@ class LiveTurn:
         now = self._host.clock.now()
         task = self.task
         start = TurnStart(user_message=task.prompt, channel=task.origin_channel, chat_id=task.origin_session)
-        if conversation(task):
-            self._events.extend(changed_status(task, "busy", now))
+        if has_conversation(task):
+            self._events.extend(announce_status(task, "busy", now))
             if task.cause != "handoff":  # an agent that goes on with a conversation was not spoken to again
                 prompt = prompt_message(task, now)
-                self._events.append(said(prompt, **self._meta))
+                self._events.append(announce_message(prompt, **self._meta))
                 self._messages.append(prompt)
-            self._sessions.append(used(task, now))
+            self._sessions.append(touch_session(task, now))
         self._add(event(start, now, **self._meta))
 
     def _add(self, record: Event) -> None:
@@ -355,7 +355,7 @@ class LiveTurn:
         now = self._host.clock.now()
         spent = self._host.clock.monotonic() - self._started
         for opened in self._open.values():
-            self._add(event(ending(opened, CUT_OFF), now, **self._meta))
+            self._add(event(end_call(opened, CUT_OFF), now, **self._meta))
         self._open.clear()
         end = TurnEnd(status=status, duration=round(spent, 6), iterations=iterations, final_content_len=length)
         self._add(event(end, now, **self._meta))

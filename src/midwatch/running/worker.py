@@ -17,9 +17,9 @@ from midwatch.base.text import cut
 from midwatch.domain.agent import Agent
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import TaskLate, event
-from midwatch.domain.handoff import given_on
+from midwatch.domain.handoff import finish_transfer
 from midwatch.domain.session import Session
-from midwatch.domain.task import Claim, Task, TaskStep, conversation, end, meta, used
+from midwatch.domain.task import Claim, Task, TaskStep, end, has_conversation, meta, touch_session
 from midwatch.running.host import Host
 from midwatch.running.open_agents import OpenAgents
 from midwatch.running.outcome import (
@@ -218,7 +218,7 @@ class Worker:
 
     async def _session(self, task: Task) -> Session:
         """Return the session the task runs in. A task's private one exists in the store only once it has a thread."""
-        if conversation(task) or task.retry_of or task.attempt > 1:
+        if has_conversation(task) or task.retry_of or task.attempt > 1:
             session = await self._store.get_session(task.session_key)
             if session is not None and session.agent == task.agent:
                 return session
@@ -317,12 +317,12 @@ class Worker:
         sessions: tuple[Session, ...] = ()
         task, now = run.task, self._clock.now()
         thread_id = outcome.result.thread_id if outcome.result else None
-        if conversation(task) or thread_id:
-            sessions = (used(task, now, thread_id),)
+        if has_conversation(task) or thread_id:
+            sessions = (touch_session(task, now, thread_id),)
         asked = run.fence if turn.asked else None
         ended = await self.endings.end_attempt(task, step, asked=asked, tools=turn.tools_used, thread_id=thread_id)
         if outcome.result is not None and outcome.result.transfer is not None:
-            ended = ended.plus(given_on(outcome.result.transfer, step.task, now))
+            ended = ended.plus(finish_transfer(outcome.result.transfer, step.task, now))
         fence = run.fence if turn.began else None
         return replace(unwritten, fence=fence).plus(Changes(sessions=sessions)).plus(ended)
 

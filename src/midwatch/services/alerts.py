@@ -41,7 +41,7 @@ class Alerts:
         lately = await self._store.told_alerts(now - int(rules.COOL_DOWN_SECONDS * SECOND)) if found else frozenset()
         fresh = [one for one in found if one.id not in lately]
         if fresh:
-            await self._store.tell_alerts(*rules.telling(fresh, now))
+            await self._store.tell_alerts(*rules.write_alerts(fresh, now))
             log.warning("told of %s", ", ".join(one.id for one in fresh))
         return fresh
 
@@ -51,13 +51,13 @@ class Alerts:
         late = now - int(rules.GRACE_SECONDS * SECOND)
         found: list[Alert] = []
         for task, last in (await self._store.state_of_desk()).running:
-            found += rules.of_running(task, last, now, self._silent(task.agent))
+            found += rules.check_running(task, last, now, self._silent(task.agent))
         waiting = await self._store.list_tasks(TaskFilter(statuses=("pending",), limit=LOOKED_AT))
         live = await self._live() if waiting else frozenset()
         for task in waiting:
-            found += rules.of_pending(task, now, task.agent in live)
+            found += rules.check_pending(task, now, task.agent in live)
         for automation in await self._store.due_automations(late, LOOKED_AT):
-            found += rules.of_automation(automation, now)
+            found += rules.check_automation(automation, now)
         for goal in await self._store.due_goals(late, LOOKED_AT):
-            found += rules.of_goal(goal, now)
+            found += rules.check_goal(goal, now)
         return found

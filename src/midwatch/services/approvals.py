@@ -7,9 +7,9 @@ from contextlib import suppress
 from midwatch.base.clock import Clock
 from midwatch.base.errors import Conflict, InvalidInput, NotFound
 from midwatch.domain.agent import Choice
-from midwatch.domain.approval import ALWAYS, Approval, Status, chosen, resolve, rule_of
+from midwatch.domain.approval import ALWAYS, Approval, Status, choose, make_rule, resolve
 from midwatch.domain.identity import AnyActor, actor_name
-from midwatch.domain.rule import Judge, nobody
+from midwatch.domain.rule import Judge, leave_to_people
 from midwatch.domain.store import Store
 from midwatch.services.agent_registry import Living
 from midwatch.services.authorization import refuse_agent
@@ -18,7 +18,9 @@ from midwatch.services.authorization import refuse_agent
 class Approvals:
     """Service: the inbox."""
 
-    def __init__(self, store: Store, clock: Clock, living: Living | None = None, judge: Judge = nobody) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, living: Living | None = None, judge: Judge = leave_to_people
+    ) -> None:
         self.judge = judge
         """Who is asked before a person is."""
         self._store = store
@@ -58,7 +60,7 @@ class Approvals:
         made = _choice(found, choice, grant, always)
         now = self._clock.now()
         name = actor_name(actor)
-        rule = rule_of(found, made, now, name)
+        rule = make_rule(found, made, now, name)
         step = resolve(
             found, "granted" if made.allows else "denied", now, answer=made.name, why=why, actor=name, rule=rule
         )
@@ -104,7 +106,7 @@ def _choice(found: Approval, name: str | None, grant: bool | None, always: bool)
         raise InvalidInput(f"say yes or no, or one of: {names}.", field="choice")
     if always and found.always is None:
         raise InvalidInput("no rule can be made of this; answer it once, without always.", field="always")
-    made = chosen(found.choices, grant, always)
+    made = choose(found.choices, grant, always)
     if made is None and grant:
         raise InvalidInput(f"none of the choices is a yes; answer with one of: {names}.", field="choice")
     return made or Choice("no", "reject_once")

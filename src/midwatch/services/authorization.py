@@ -17,7 +17,7 @@ from midwatch.domain.goal import Goal
 from midwatch.domain.identity import Actor, AnyActor, agent_task
 from midwatch.domain.requests import Submission
 from midwatch.domain.store import Store
-from midwatch.domain.task import Task, conversation
+from midwatch.domain.task import Task, has_conversation
 
 TASK_FIELDS = open_to_agents(Submission)
 AUTOMATION_FIELDS = open_to_agents(Automation, Times)
@@ -78,7 +78,7 @@ class Authorization:
         if task is None:
             return wish
         limited = await self.restrict(actor, wish, TASK_FIELDS)
-        origin = {"origin_session": task.session_key} if conversation(task) else {}
+        origin = {"origin_session": task.session_key} if has_conversation(task) else {}
         return cast(Submission, {**limited, **origin})
 
     async def restrict(self, actor: AnyActor, wish: Mapping[str, Any], allowed: frozenset[str]) -> dict[str, Any]:

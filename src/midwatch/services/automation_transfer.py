@@ -16,12 +16,12 @@ from midwatch.base.schedule import Schedule, next_run_at
 from midwatch.domain import automation as rules
 from midwatch.domain.automation import Automation, normalise, validate
 from midwatch.domain.changes import Changes, change_record, event_about
-from midwatch.domain.channel import shown_route
+from midwatch.domain.channel import hide_target
 from midwatch.domain.event import AutomationChanged, AutomationCreated
 from midwatch.domain.fields import changeable, settable
 from midwatch.domain.identity import Actor
 from midwatch.domain.requests import MAX_PROMPT, Submission
-from midwatch.domain.session import checked_key
+from midwatch.domain.session import check_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES
 from midwatch.services.authorization import check_manager
@@ -90,7 +90,7 @@ class AutomationTransfer:
         if found is not None and found.status == "deleted":
             return Changes(), "deleted"
         try:
-            kept = found.route if found is not None and shot.get("route") == shown_route(found.route) else None
+            kept = found.route if found is not None and shot.get("route") == hide_target(found.route) else None
             said = await self._checked({**shot, "route": kept or shot.get("route")})
             if found is None:
                 return self._made(shot, said, actor, now), "made"
@@ -115,7 +115,7 @@ class AutomationTransfer:
         session = said.pop("session_key", "")
         made = normalise(
             Automation(
-                id=shot["id"], **said, session_key=checked_key(session) if session else "", created_at=now,
+                id=shot["id"], **said, session_key=check_key(session) if session else "", created_at=now,
                 updated_at=now,
                 creator=(shot.get("creator") if actor.role == "owner" else None) or actor.name,
                 status="active" if shot.get("status", "active") == "active" else "paused",

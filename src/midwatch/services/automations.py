@@ -20,12 +20,12 @@ from midwatch.domain.event import AutomationChanged, AutomationCreated
 from midwatch.domain.fields import changeable, clearable, name_as_record, settable
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import Submission, refuse_unknown
-from midwatch.domain.session import Session, checked_key, gate_key
+from midwatch.domain.session import Session, check_key, gate_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task
 from midwatch.services.authorization import AUTOMATION_FIELDS, check_manager
 from midwatch.services.request_checks import check, check_repository
-from midwatch.services.tasks import Tasks, stopping
+from midwatch.services.tasks import Tasks, stop_task
 
 KEPT_SECONDS = 30 * 86400.0
 """Deleted ones can be brought back for this long."""
@@ -84,7 +84,7 @@ class Automations:
         scope = wish.pop("scope_id", None) or creator or "owner"
         draft = Automation(
             id=automation_id, prompt=prompt, agent=agent, schedule=times.snapshot(), creator=creator, scope_id=scope,
-            route=self._check_route(route) if route else None, session_key=checked_key(session) if session else "",
+            route=self._check_route(route) if route else None, session_key=check_key(session) if session else "",
             status="active" if enabled else "paused", created_at=now, updated_at=now, next_run_at=first, **wish,
         )  # fmt: skip
         made = normalise(draft)
@@ -189,7 +189,7 @@ class Automations:
         def change(found: Automation, now: int) -> Changes:
             if found.status == "deleted":
                 raise _gone(found)
-            return Changes() if found.status == "paused" else rules.paused(found, now, why, actor_name(actor))
+            return Changes() if found.status == "paused" else rules.pause_automation(found, now, why, actor_name(actor))
 
         return await self._change(automation_id, change, actor)
 
@@ -197,7 +197,7 @@ class Automations:
         """Fire again, also after it was deleted. What was missed is not made up for; failures are forgotten."""
 
         def change(found: Automation, now: int) -> Changes:
-            return Changes() if found.status == "active" else rules.resumed(found, now, actor_name(actor))
+            return Changes() if found.status == "active" else rules.resume_automation(found, now, actor_name(actor))
 
         return await self._change(automation_id, change, actor)
 
@@ -210,9 +210,9 @@ class Automations:
                 return found
             now, run = self._clock.now(), await self._store.open_run(found.id)
             delegate = run if run and run.cause == "handoff" else None
-            ended, halt = stopping(run, now, name) if run and not delegate else (None, Changes())
+            ended, halt = stop_task(run, now, name) if run and not delegate else (None, Changes())
             with suppress(Conflict):
-                await self._store.apply(rules.deleted(found, now, ended, name).plus(halt))
+                await self._store.apply(rules.delete_automation(found, now, ended, name).plus(halt))
                 if delegate is not None:
                     await self._tasks.cancel(delegate.id, actor=name)
                 return await self.get(automation_id)

@@ -28,12 +28,12 @@ from midwatch.domain.goal import (
 )
 from midwatch.domain.identity import AnyActor, actor_name, agent_task
 from midwatch.domain.requests import refuse_unknown
-from midwatch.domain.session import Session, checked_key
+from midwatch.domain.session import Session, check_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task
 from midwatch.services.authorization import check_manager
 from midwatch.services.request_checks import check
-from midwatch.services.tasks import Tasks, stopping
+from midwatch.services.tasks import Tasks, stop_task
 
 SETTABLE, CHANGEABLE = settable(Goal) | {"deadline"}, changeable(Goal) | {"deadline"}
 CLEARABLE = clearable(Goal)
@@ -69,7 +69,7 @@ class Goals:
         given = {name: value for name, value in wish.items() if value is not None}
         wish = _read_deadline({"deadline": DEADLINE_SECONDS, **self._defaults, **given}, now)
         key = wish.pop("session_key", None)
-        key = checked_key(key) if key else None
+        key = check_key(key) if key else None
         session = await self._store.get_session(key) if key else None
         agent = await self._agent(wish.pop("agent", None), session)
         if wish.get("verifier"):
@@ -145,7 +145,7 @@ class Goals:
 
         def change(goal: Goal, now: int) -> Changes:
             self._must_be_open(goal)
-            return Changes() if goal.status == "paused" else rules.paused(goal, now, why, actor=actor_name(actor))
+            return Changes() if goal.status == "paused" else rules.pause_goal(goal, now, why, actor=actor_name(actor))
 
         return await self._change(goal_id, change, actor, stops=True)
 
@@ -207,7 +207,7 @@ class Goals:
             if in_step:
                 self._must_be_its_step(found, in_step)
                 return Changes(updates=(update_record(found, now, proposal="complete", evidence=proof),))
-            return rules.completed(found, now, actor=actor_name(actor), evidence=proof)
+            return rules.complete_goal(found, now, actor=actor_name(actor), evidence=proof)
 
         return await self._change(goal_id, change, None if in_step else actor, stops=not in_step)
 
@@ -220,7 +220,7 @@ class Goals:
         def change(found: Goal, now: int) -> Changes:
             if in_step and found.open:
                 self._must_be_its_step(found, in_step)
-            return rules.delayed(found, now, seconds, reason, actor_name(actor))
+            return rules.delay_goal(found, now, seconds, reason, actor_name(actor))
 
         return await self._change(goal_id, change, None if in_step else actor)
 
@@ -343,4 +343,4 @@ def _read_deadline(values: Mapping[str, Any], now: int) -> dict[str, Any]:
 
 def _stop_step(step: Task | None, now: int, actor: str | None) -> Changes:
     """What stops the open step of a goal; to be written with what it is stopped for."""
-    return stopping(step, now, actor)[1] if step is not None and step.cause == "goal" else Changes()
+    return stop_task(step, now, actor)[1] if step is not None and step.cause == "goal" else Changes()

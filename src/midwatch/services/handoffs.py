@@ -43,18 +43,18 @@ from midwatch.domain.handoff import (
     Link,
     RunningTasks,
     Transfer,
-    answered,
-    apart,
-    brought_by,
+    agents_to_avoid,
     check,
+    check_chain,
     check_texts,
-    check_way,
+    latest_handoff,
+    lend_directory,
     remaining,
-    taking_over,
+    require_answer,
+    take_over,
     tool_description,
     tool_name,
     transfer_message,
-    visited,
 )
 from midwatch.domain.handoff_history import (
     HandoffContext,
@@ -69,7 +69,7 @@ from midwatch.domain.handoff_history import (
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task, new_task
 from midwatch.services.agent_registry import AgentRegistry
-from midwatch.services.tasks import stopping
+from midwatch.services.tasks import stop_task
 from midwatch.services.waiter import Waiter
 
 Hook = Callable[[Handoff], Any]
@@ -256,9 +256,11 @@ class Handoffs:
     async def _drop(self, left: Handoff) -> bool:
         """An earlier attempt of the source was preparing it and was cut off; its name is free again."""
         if left.open:
-            step = steps.failed(left, "the process that prepared it ended", self._clock.now(), "choose", once=None)[1]
+            step = steps.fail_handoff(
+                left, "the process that prepared it ended", self._clock.now(), "choose", once=None
+            )[1]
         else:
-            step = steps.forgotten(left)
+            step = steps.forget_name(left)
         with suppress(Conflict):
             await self._store.apply(step)
             return True
@@ -272,11 +274,11 @@ class Handoffs:
         total = await self._store.count_handoffs(root) if root else 0
         if options.to is not None:
             await self._check_agent(options.to)
-            check_way(chain, options.to, total, self.limits)
+            check_chain(chain, options.to, total, self.limits)
             candidates = [options.to]
         else:
-            candidates = await self.find_agent(options.task, visited(chain, self.limits))
-            check_way(chain, candidates[0] if candidates else "", total, self.limits)
+            candidates = await self.find_agent(options.task, agents_to_avoid(chain, self.limits))
+            check_chain(chain, candidates[0] if candidates else "", total, self.limits)
         now = self._clock.now()
         to = candidates[0] if candidates else ""
         made = Handoff(
@@ -284,18 +286,18 @@ class Handoffs:
             to_agent=to, tool_name=tool_name(to, options.tool_name_override),
             tool_description=tool_description(to, options.tool_description_override),
             transfer_message=transfer_message(to), request=options.task.data(),
-            context=replace(options.context, parent_handoff=brought_by(chain)).data(), chain=tuple(chain),
+            context=replace(options.context, parent_handoff=latest_handoff(chain)).data(), chain=tuple(chain),
             source_task=source.id if source else None, root_id=root, once=options.once, creator=options.actor,
             awaited=options.awaited or options.wait or options.form == "transfer",
             owner=self._owner, retry_of=options.retry_of, timeout=self._time_of(options),
             deadline_at=now + int(self._time_of(options) * SECOND), max_retries=options.max_retries, created_at=now,
         )  # fmt: skip
         if self._plain(options, to):
-            return _Stage(made, [steps.asked(made, now)])
-        await self._store.apply(steps.asked(made, now))
+            return _Stage(made, [steps.request_handoff(made, now)])
+        await self._store.apply(steps.request_handoff(made, now))
         if not candidates:
             why = f"no agent here can do work of type {options.task.type!r}; name one, or give one that capability."
-            await self._store.apply(steps.failed(made, why, now, "choose")[1])
+            await self._store.apply(steps.fail_handoff(made, why, now, "choose")[1])
             raise NoCandidate(why, made.id)
         return _Stage(made, [])
 
@@ -340,22 +342,22 @@ class Handoffs:
             async with limit:
                 ready = await self._prepare(stage, options)
                 if options.form == "delegate":
-                    running, step = steps.started(ready.handoff, ready.task, self._clock.now())
-                    await self._store.apply(steps.folded([*stage.held, step]))
+                    running, step = steps.start_handoff(ready.handoff, ready.task, self._clock.now())
+                    await self._store.apply(steps.merge_steps([*stage.held, step]))
                     return replace(ready, handoff=running)
                 if stage.held:
-                    await self._store.apply(steps.folded(stage.held))
+                    await self._store.apply(steps.merge_steps(stage.held))
                 return ready
         except asyncio.CancelledError as problem:
             me = asyncio.current_task()
             if me is None or not me.cancelling():  # what was asked has cancelled itself
                 raise await self._broken(stage, problem) from problem
-            left = self._end(stage, lambda found: steps.cancelled(found, "its caller left", self._clock.now()))
+            left = self._end(stage, lambda found: steps.cancel_handoff(found, "its caller left", self._clock.now()))
             await asyncio.shield(left)
             raise
         except Exception as problem:
             if limit.expired() and isinstance(problem, TimeoutError):
-                await self._end(stage, lambda found: steps.expired(found, self._clock.now()))
+                await self._end(stage, lambda found: steps.expire_handoff(found, self._clock.now()))
                 why = f"handoff {made.id} was not even begun within its {made.timeout:g} s."
                 raise HandoffOverdue(why, made.id) from None
             if isinstance(problem, HandoffError) and not stage.handoff.open:
@@ -365,11 +367,11 @@ class Handoffs:
     async def _broken(self, stage: _Stage, problem: BaseException) -> MidwatchError:
         """It ends because of something that failed on the way; what its caller is told."""
         why = f"{stage.name}: {type(problem).__name__}: {problem}"
-        ended = await self._end(stage, lambda found: steps.failed(found, why, self._clock.now(), stage.name))
+        ended = await self._end(stage, lambda found: steps.fail_handoff(found, why, self._clock.now(), stage.name))
         if ended is None and isinstance(problem, Conflict):
             return problem
         if ended is not None and ended.status != "failed":
-            answered(ended)
+            require_answer(ended)
         return HandoffError(f"handoff {stage.handoff.id} failed before it began; {why}", stage.handoff.id)
 
     async def _prepare(self, stage: _Stage, options: HandoffOptions) -> Transfer:
@@ -406,15 +408,15 @@ class Handoffs:
                 except Exception as problem:
                     why = str(problem) or type(problem).__name__
             if not why:
-                stage.handoff, step = steps.accepted(made, self._clock.now())
+                stage.handoff, step = steps.accept_handoff(made, self._clock.now())
                 if stage.held:
                     stage.held.append(step)
                 else:
                     await self._store.apply(step)
                 return
-            without = visited([Link(*link) for link in made.chain], self.limits) | tried
+            without = agents_to_avoid([Link(*link) for link in made.chain], self.limits) | tried
             others = await self.find_agent(options.task, without) if options.to is None else []
-            stage.handoff, step = steps.refused(made, why, self._clock.now(), others[0] if others else None)
+            stage.handoff, step = steps.refuse_handoff(made, why, self._clock.now(), others[0] if others else None)
             await self._store.apply(step)
             if not others:
                 kind = HandoffDisabled if why == DISABLED else HandoffRefused
@@ -450,14 +452,14 @@ class Handoffs:
         task = new_task(
             now, prompt, made.to_agent, cause="handoff", cause_id=made.id, priority=options.task.priority,
             creator=options.actor, workdir=options.workdir,
-            dir_key=apart(terms.dir_key(options.workdir), await self._source(options)),
+            dir_key=lend_directory(terms.dir_key(options.workdir), await self._source(options)),
             timeout_seconds=terms.timeout_seconds, on_crash=terms.on_crash,
             max_attempts=made.max_retries + 1, root_id=made.root_id, parent_id=made.source_task,
             internal_key=f"handoff:{made.id}", submitter=self._owner,
         )  # fmt: skip
         source = await self._source(options)
         if options.form == "transfer" and source is not None:
-            task = taking_over(task, source)._replace(dir_key=terms.dir_key(source.workdir))
+            task = take_over(task, source)._replace(dir_key=terms.dir_key(source.workdir))
         context = {**made.context, "messages": [dict(message) for message in history]}
         return task, context
 
@@ -466,7 +468,7 @@ class Handoffs:
         None when there is no record of it."""
         with suppress(Conflict, StoreError):
             after, step = ending(stage.handoff)
-            await self._store.apply(steps.folded([*stage.held, step]))
+            await self._store.apply(steps.merge_steps([*stage.held, step]))
             return after
         with suppress(StoreError):
             for _ in range(TRIES):
@@ -487,7 +489,9 @@ class Handoffs:
             if found.source_task == by:
                 await self._running.attend(by, found)
         read = partial(self._read_in_time, handoff_id)
-        return answered(await self._waiter.wait(handoff_id, read, lambda handoff: not handoff.open, self._time_left))
+        return require_answer(
+            await self._waiter.wait(handoff_id, read, lambda handoff: not handoff.open, self._time_left)
+        )
 
     def _time_left(self, handoff: Handoff) -> float:
         return remaining(handoff, self._clock.now())
@@ -522,7 +526,7 @@ class Handoffs:
                     f"handoff {found.id} is already {found.status}; look at it with `midwatch handoff show`."
                 )
             with suppress(Conflict):
-                return await self._stop(found, steps.cancelled(found, why, self._clock.now()), actor)
+                return await self._stop(found, steps.cancel_handoff(found, why, self._clock.now()), actor)
         raise Conflict(f"handoff {handoff_id} keeps changing; try again.")
 
     async def leave(self, source_task: str, once: str) -> None:
@@ -540,18 +544,18 @@ class Handoffs:
 
     async def expire(self, due: Handoff) -> None:
         """Its deadline has passed."""
-        await self._stop(due, steps.expired(due, self._clock.now()), None)
+        await self._stop(due, steps.expire_handoff(due, self._clock.now()), None)
 
     async def abandon(self, left: Handoff) -> None:
         """The process that prepared it is gone, and nothing of it runs."""
         why = "the process that prepared it ended before its task was made; hand it over again."
-        await self._store.apply(steps.failed(left, why, self._clock.now(), "choose")[1])
+        await self._store.apply(steps.fail_handoff(left, why, self._clock.now(), "choose")[1])
 
     async def _stop(self, found: Handoff, ended: tuple[Handoff, Changes], actor: str | None) -> Handoff:
         after, step = ended
         task = await self._store.get_task(found.task_id) if found.task_id else None
         if task is not None and task.open:
-            step = step.plus(stopping(task, self._clock.now(), actor)[1])
+            step = step.plus(stop_task(task, self._clock.now(), actor)[1])
         await self._store.apply(step)
         return after
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from midwatch.domain.agent import Question
 from midwatch.domain.commandline import CommandPattern, argv_of, parts_of, places
-from midwatch.domain.rule import LONGEST, MOST_PATHS, TARGETED, Decision, Effect, Pattern, Policy, Rule, told
+from midwatch.domain.rule import LONGEST, MOST_PATHS, TARGETED, Decision, Effect, Pattern, Policy, Rule, describe_rule
 
 
 class Look:
@@ -161,7 +161,7 @@ def _written(policies: Sequence[tuple[str, Policy]], effect: Effect) -> Ranked:
 def _stored(rules: Iterable[Rule], effect: Effect) -> Ranked:
     for rule in rules:
         if rule.effect == effect and not rule.revoked_at:
-            yield f"rule:{rule.id}", rule.pattern, lambda one, agent=rule.agent: told(effect, one, agent)  # type: ignore[misc]
+            yield f"rule:{rule.id}", rule.pattern, lambda one, agent=rule.agent: describe_rule(effect, one, agent)  # type: ignore[misc]
 
 
 def _forms(path: str, root: str | None) -> Iterator[str]:

@@ -16,7 +16,7 @@ from midwatch.domain.changes import Changes
 from midwatch.domain.event import SessionClosed, SessionOpened, StatusChange, event
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import MAX_PROMPT, Submission
-from midwatch.domain.session import MAX_TITLE, Message, Role, Session, View, checked_key, gate_key, said
+from midwatch.domain.session import MAX_TITLE, Message, Role, Session, View, announce_message, check_key, gate_key
 from midwatch.domain.steering import SEND_MODES, SendMode, Sent
 from midwatch.domain.store import Store
 from midwatch.domain.task import Status, Task, TaskFilter
@@ -66,7 +66,7 @@ class Sessions:
             raise InvalidInput("a session is named by a key or by an idempotency key, not by both.", field="key")
         if idempotency_key is not None:
             key = repeatable_key(creator, idempotency_key)
-        key = checked_key(key, "key") if key else f"chat:{new_id('s', now)}"
+        key = check_key(key, "key") if key else f"chat:{new_id('s', now)}"
         if len(title) > MAX_TITLE or not (title.isprintable() or not title):
             raise InvalidInput(f"a title is up to {MAX_TITLE} printable characters.", field="title")
         if worktree:
@@ -110,7 +110,9 @@ class Sessions:
             for at, (role, text, time) in enumerate(earlier)
         )
         now = self._clock.now()
-        await self._store.apply(Changes(messages=made, events=tuple(said(one)._replace(time=now) for one in made)))
+        await self._store.apply(
+            Changes(messages=made, events=tuple(announce_message(one)._replace(time=now) for one in made))
+        )
 
     async def get(self, key: str) -> View:
         """The session and what goes on in it, or NotFound."""

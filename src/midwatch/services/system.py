@@ -17,7 +17,7 @@ from midwatch.domain.event import Event
 from midwatch.domain.identity import Actor
 from midwatch.domain.store import Store
 from midwatch.domain.task import TaskFilter
-from midwatch.domain.usage import Asked, By, grouped, summed
+from midwatch.domain.usage import Asked, By, add_up, group_rows
 from midwatch.services.approvals import Approvals
 from midwatch.services.tasks import Tasks
 
@@ -66,11 +66,11 @@ class System:
         parts = tuple(dict.fromkeys(by))
         place = find_zone(zone or host_zone())
         spent = await self._store.spent(Asked(since=begin, until=end, by=parts, session_key=session_key))
-        rows = grouped(spent, parts, place)
+        rows = group_rows(spent, parts, place)
         listed = rows[-limit:] if "day" in parts else rows[:limit]
         return {
             "since": iso(begin), "until": iso(end) if until else None, "by": list(parts), "zone": place.key,
-            "total": summed(spent), "rows": listed, "left_off": len(rows) - len(listed),
+            "total": add_up(spent), "rows": listed, "left_off": len(rows) - len(listed),
         }  # fmt: skip
 
     async def check_ready(self, seconds: float = READY_SECONDS) -> None:

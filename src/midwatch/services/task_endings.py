@@ -14,7 +14,7 @@ from midwatch.domain.agent import AgentTerms
 from midwatch.domain.approval import resolve
 from midwatch.domain.changes import Changes, Fence
 from midwatch.domain.goal import Templates
-from midwatch.domain.steering import passed_on
+from midwatch.domain.steering import requeue_steers
 from midwatch.domain.store import Store
 from midwatch.domain.task import Ended, Task, TaskStep
 
@@ -66,7 +66,7 @@ class TaskEndings:
         queued = await self._store.queued_steers(task.id)
         session = await self._store.get_session(task.session_key) if queued else None
         closed = session is not None and session.status == "closed"
-        return passed_on(task, queued, self._clock.now(), closed=closed)
+        return requeue_steers(task, queued, self._clock.now(), closed=closed)
 
     async def _of_handoff(self, passed: handoff.Handoff, ended: Ended, now: int) -> Changes:
         """Who goes on with a task's work answers for it: what that belongs to hears it from the last."""

@@ -12,15 +12,26 @@ from midwatch.base.errors import AlreadyFinished, Conflict, InvalidInput, NotFin
 from midwatch.base.ids import new_id
 from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.budget import BEFORE, Budget, again, spent_of
+from midwatch.domain.budget import BEFORE, Budget, retry_command, spent_of
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import InterruptReceived, event
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
-from midwatch.domain.session import checked_key
+from midwatch.domain.session import check_key
 from midwatch.domain.steering import Mode, Sent, Steer
 from midwatch.domain.store import Store
-from midwatch.domain.task import OUTSIDE, TRIES, Summary, Task, TaskFilter, TaskStep, end, meta, new_task, owned
+from midwatch.domain.task import (
+    OUTSIDE,
+    TRIES,
+    Summary,
+    Task,
+    TaskFilter,
+    TaskStep,
+    end,
+    guard_ownership,
+    meta,
+    new_task,
+)
 from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.authorization import Authorization
 from midwatch.services.request_checks import check, check_repository
@@ -107,9 +118,9 @@ class Tasks:
         key = wish.get("idempotency_key")
         now = self._clock.now()
         origin = wish.get("origin_session")
-        origin = checked_key(origin, "origin_session") if origin else None
+        origin = check_key(origin, "origin_session") if origin else None
         session = wish.get("session_key")
-        session = checked_key(session) if session else None
+        session = check_key(session) if session else None
         worktree = await self._worktree(wish, session, terms, now)
         return new_task(
             now, prompt, name, session, delay=int(delay * SECOND), cause=wish.get("cause") or "submit",
@@ -194,7 +205,7 @@ class Tasks:
                 raise AlreadyFinished(task.id, task.status)
             if task.stop_requested == "cancel":
                 return task
-            after, changes = stopping(task, self._clock.now(), actor_name(actor))
+            after, changes = stop_task(task, self._clock.now(), actor_name(actor))
             if self._endings is not None:
                 changes = await self._endings.end_attempt(task, TaskStep(after, changes))
             try:
@@ -225,7 +236,7 @@ class Tasks:
             now, old.prompt, old.agent, old.session_key, submitter=self._submitter, retry_of=old.retry_of or old.id,
             creator=actor_name(actor) or old.creator, internal_key=f"retry:{old.id}", idempotency_key=idempotency_key,
             body_hash=body_hash(f"retry:{old.id}", {"budget": budget}) if idempotency_key else None,
-            budget=larger(old, budget), **{name: getattr(old, name) for name in KEPT_BY_RETRY},
+            budget=raise_budget(old, budget), **{name: getattr(old, name) for name in KEPT_BY_RETRY},
         )  # fmt: skip
         try:
             return await self._insert(fresh, None)
@@ -295,14 +306,14 @@ class Tasks:
         return terms
 
 
-def stopping(task: Task, now: int, actor: str | None = None) -> tuple[Task, Changes]:
+def stop_task(task: Task, now: int, actor: str | None = None) -> tuple[Task, Changes]:
     """What stops an open task: a pending one ends, of a running one the worker is asked to end it."""
     if task.status == "pending":
         return end(task, now, outcome="cancelled", actor=actor)
     if task.stop_requested == "cancel":
         return task, Changes()
     told = event(InterruptReceived(reason="cancel"), now, **meta(task, actor))
-    stop = Update("task", task.id, {"stop_requested": "cancel"}, owned(task))
+    stop = Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task))
     return task._replace(stop_requested="cancel"), Changes(updates=(stop,), events=(told,))
 
 
@@ -325,7 +336,7 @@ def _relation(relative: Task, task: Task) -> str:
     return "child" if relative.parent_id == task.id else "other"
 
 
-def larger(old: Task, said: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def raise_budget(old: Task, said: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The budget of a task that goes on with `old`; Conflict when nothing would be left of it."""
     limits, spent = Budget.kept(old.budget).with_(Budget.from_data(said)), spent_of(old.budget, old.usage)
     most = limits.data()
@@ -334,7 +345,9 @@ def larger(old: Task, said: Mapping[str, Any] | None) -> dict[str, Any] | None:
     before = {name: figure for name, figure in spent._asdict().items() if figure}
     budget = {**most, **({BEFORE: before} if before else {})}
     if over := limits.over(spent, "task"):
-        raise Conflict(f"task {old.id} cannot go on: {over.words}. Give it more: `{again(old.id, budget, None)}`.")
+        raise Conflict(
+            f"task {old.id} cannot go on: {over.words}. Give it more: `{retry_command(old.id, budget, None)}`."
+        )
     return budget
 
 

@@ -136,9 +136,9 @@ class Worktrees:
             now = self._clock.now()
             stat = await self._look(tree)
             fields = stat if tree.status == "merged" else {"status": "merged", **stat}
-            after, update = rules.changed(tree, now, **fields)
-            updates = (update,) if task is None else (update, rules.noted(after, task))
-            event = rules.told_of(after, now, actor_name(actor), into=after.target)
+            after, update = rules.change_worktree(tree, now, **fields)
+            updates = (update,) if task is None else (update, rules.note_on_task(after, task))
+            event = rules.announce_worktree(after, now, actor_name(actor), into=after.target)
             await self._store.apply(Changes(updates=updates, events=(event,)))
             return after, merged
 
@@ -195,7 +195,7 @@ class Worktrees:
 
     async def _located(self, task: Task, repository: str, subdir: str = "") -> Worktree:
         place = await self._git.locate(repository)
-        made = rules.planned(task, place, self._home, self._host, self._clock.now())
+        made = rules.plan_worktree(task, place, self._home, self._host, self._clock.now())
         return replace(made, subdir=subdir or made.subdir)
 
     async def _plan(self, task: Task, workdir: str | None) -> Worktree:
@@ -203,12 +203,12 @@ class Worktrees:
         if workdir is None:
             raise Conflict("a worktree is made from a repository; name a working directory in one.")
         tree = await self._located(task, workdir)
-        fence = rules.used(tree, task, tree.created_at)[1].fence
-        await self._store.apply(Changes(fence=fence, records=(tree,), updates=(rules.noted(tree, task),)))
+        fence = rules.occupy_worktree(tree, task, tree.created_at)[1].fence
+        await self._store.apply(Changes(fence=fence, records=(tree,), updates=(rules.note_on_task(tree, task),)))
         return tree
 
     async def _write(self, tree: Worktree, task: Task, **fields: Any) -> Worktree:
-        after, step = rules.used(tree, task, self._clock.now(), **fields)
+        after, step = rules.occupy_worktree(tree, task, self._clock.now(), **fields)
         await self._store.apply(step)
         return after
 
@@ -244,11 +244,11 @@ class Worktrees:
     async def _removed(self, tree: Worktree, actor: str | None) -> Worktree:
         await self._git.remove(tree)
         now = self._clock.now()
-        after, update = rules.changed(tree, now, status="removed")
+        after, update = rules.change_worktree(tree, now, status="removed")
         updates: tuple[Update, ...] = (update,)
         if task := await self._store.get_task(tree.task_id):
-            updates += (rules.noted(after, task),)
-        await self._store.apply(Changes(updates=updates, events=(rules.told_of(after, now, actor),)))
+            updates += (rules.note_on_task(after, task),)
+        await self._store.apply(Changes(updates=updates, events=(rules.announce_worktree(after, now, actor),)))
         return after
 
     @asynccontextmanager

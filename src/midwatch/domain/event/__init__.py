@@ -70,7 +70,7 @@ def call_of(found: Event) -> str:
     return f"tool {told.get('tool_call_id') or told.get('tool')}"
 
 
-def ending(start: Event, why: str, duration: float | None = None) -> Payload:
+def end_call(start: Event, why: str, duration: float | None = None) -> Payload:
     """The end of a model or tool call that was cut off."""
     told = start.payload
     if start.kind == "llm_request":
@@ -99,7 +99,7 @@ class Wanted(NamedTuple):
 
 
 @lru_cache(256)
-def wanted(kinds: tuple[str, ...]) -> Wanted:
+def parse_kinds(kinds: tuple[str, ...]) -> Wanted:
     """What `kinds` of a filter mean: `tool_*` is every kind that begins with `tool_`."""
     names = frozenset(name for name in kinds if not name.endswith("*"))
     return Wanted(names, tuple(name[:-1] for name in kinds if name.endswith("*")))
@@ -107,7 +107,7 @@ def wanted(kinds: tuple[str, ...]) -> Wanted:
 
 def kinds_of(name: str) -> list[str]:
     """The known kinds that a filter's `name` means."""
-    return [known for known in KINDS if wanted((name,)).has(known)]
+    return [known for known in KINDS if parse_kinds((name,)).has(known)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ class EventFilter:
     def matches(self, found: Event) -> bool:
         """Whether `found` is one of them."""
         return (
-            (not self.kinds or wanted(self.kinds).has(found.kind))
+            (not self.kinds or parse_kinds(self.kinds).has(found.kind))
             and self.task_id in (None, found.task_id)
             and self.turn_id in (None, found.turn_id)
             and self.session_key in (None, found.session_key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from midwatch.domain.event import EVERYTHING, Event, EventFilter, LogBounds, Page, wanted
+from midwatch.domain.event import EVERYTHING, Event, EventFilter, LogBounds, Page, parse_kinds
 from midwatch.stores.rows import PAYLOAD, decode_event, dumps, encode_event
 from midwatch.stores.verbs.tx import Tx
 
@@ -29,7 +29,7 @@ def number(events: list[Event], last_seq: int) -> tuple[Event, ...]:
 
 def _params(which: EventFilter) -> dict[str, Any]:
     """Return the parameters of a filter, without its task."""
-    kinds = wanted(which.kinds)
+    kinds = parse_kinds(which.kinds)
     return {
         "any_kind": not which.kinds, "kinds": dumps(sorted(kinds.names)), "beginnings": dumps(kinds.beginnings),
         "turn_id": which.turn_id, "session_key": which.session_key, "agent_id": which.agent_id, "actor": which.actor,

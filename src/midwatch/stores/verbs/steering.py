@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from midwatch.base.errors import KeyReused, LimitReached
 from midwatch.domain.session import gate_key
-from midwatch.domain.steering import MOST_QUEUED, Sent, Steer, attached
+from midwatch.domain.steering import MOST_QUEUED, Sent, Steer, attach_steer
 from midwatch.domain.task import Task
 from midwatch.stores.verbs import task
 from midwatch.stores.verbs.changes import apply
@@ -62,5 +62,5 @@ def _attach(tx: Tx, wanted: Steer) -> Sent | None:
             f"{MOST_QUEUED} messages wait for this turn already; send it after the turn, or when some are taken."
         )
     steer = replace(wanted, task_id=running.id, number=number)
-    apply(tx, attached(steer, running, len(waiting), steer.created_at))
+    apply(tx, attach_steer(steer, running, len(waiting), steer.created_at))
     return Sent(running, steer)

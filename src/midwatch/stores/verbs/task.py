@@ -20,11 +20,11 @@ from midwatch.domain.task import (
     Summary,
     Task,
     TaskFilter,
-    conversation,
+    has_conversation,
     meta,
     start_notice,
     submit_task,
-    used,
+    touch_session,
 )
 from midwatch.domain.usage import PARTS, Asked, Spent
 from midwatch.stores.rows import decode_task, dumps, get_values
@@ -45,7 +45,7 @@ def submit(tx: Tx, task: Task, max_open: int | None = None, max_of_actor: int | 
         _check_limit(tx, max_open)
     if max_of_actor is not None:
         _check_actor_limit(tx, task.actor, max_of_actor)
-    if conversation(task):
+    if has_conversation(task):
         _check_session(tx, task)
     apply(tx, submit_task(task, task.created_at))
     if task.cause == "message" and tx.run("task.ask_to_yield", {"gate": task.gate_key}):
@@ -61,7 +61,7 @@ def find_key(tx: Tx, creator: str | None, key: str) -> Task | None:
 def _check_session(tx: Tx, task: Task) -> None:
     """Raise Conflict when the task's conversation is closed; begin it when it is new."""
     if not check_open(tx, task.session_key):
-        tx.run("session.ensure", get_values(used(task, task.created_at)))
+        tx.run("session.ensure", get_values(touch_session(task, task.created_at)))
 
 
 def check_open(tx: Tx, key: str) -> bool:
