@@ -47,7 +47,7 @@ SAID: list[tuple[Any, dict[str, Any] | None]] = [
 @pytest.mark.parametrize(("said", "kept"), SAID)
 def test_a_budget_is_kept_as_it_was_said(said: Any, kept: dict[str, Any] | None) -> None:
     assert Budget.from_data(said).data() == kept
-    assert Budget.kept(kept) == Budget.from_data(said)
+    assert Budget.from_record(kept) == Budget.from_data(said)
 
 
 WRONG: list[tuple[Any, str]] = [
@@ -94,10 +94,10 @@ def test_a_command_line_that_makes_no_sense_is_refused(text: str) -> None:
 
 def test_limits_are_joined_lowered_and_raised() -> None:
     agents, own = Budget(tokens=100, usd=2.0), Budget(tokens=500, steps=3)
-    assert agents.with_(own) == Budget(tokens=500, usd=2.0, steps=3)
+    assert agents.override_with(own) == Budget(tokens=500, usd=2.0, steps=3)
     assert agents.within(own) == Budget(tokens=100, usd=2.0, steps=3)
-    assert agents.larger(Spending(tokens=350)) == Budget(tokens=400, usd=2.0)
-    assert agents.larger(Spending()) == agents
+    assert agents.grow_beyond(Spending(tokens=350)) == Budget(tokens=400, usd=2.0)
+    assert agents.grow_beyond(Spending()) == agents
     assert AgentTerms(budget={"tokens": 9}).budget_of(Budget(usd=1.0)) == {"tokens": 9, "usd": 1.0}
     assert AgentTerms().budget_of(Budget()) is None
 
@@ -222,7 +222,7 @@ def test_the_meter_is_over_exactly_when_a_sum_reaches_its_limit(
     answers = [one for one in steps if one != "tool"]
     for place, one in enumerate(steps):
         before = meter.over()
-        meter.used_tool() if one == "tool" else meter.answered(one)
+        meter.count_tool() if one == "tool" else meter.count_answer(one)
         assert before is None or meter.over() is not None, f"step {place} gave something back"
     sums = {
         "tokens": earlier + sum(a.get("input_tokens", 0) + a.get("output_tokens", 0) for a in answers),
@@ -246,17 +246,17 @@ def test_what_earlier_tries_and_attempts_spent_counts() -> None:
         {"output_tokens": 50, "seconds": 15.0},
     )
     assert (meter.over(), meter.left()) == (None, 25.0)
-    meter.answered({"input_tokens": 10})
+    meter.count_answer({"input_tokens": 10})
     assert meter.over() == Over("tokens", 100, 100, "task")
     assert meter.usage() == {"input_tokens": 10, "steps": 1, "seconds": 0.0}
 
 
 def test_a_call_without_an_answer_is_no_step_and_the_agents_last_word_on_usage_counts() -> None:
     meter = Meter()
-    meter.answered(None, "m", "error")
+    meter.count_answer(None, "m", "error")
     assert meter.usage() is None
-    meter.answered({"input_tokens": 10, "cost_usd": 0.1}, "m", "stop")
-    meter.answered(None)
+    meter.count_answer({"input_tokens": 10, "cost_usd": 0.1}, "m", "stop")
+    meter.count_answer(None)
     assert meter.own.steps == 2
     assert meter.usage() == {"input_tokens": 10, "cost_usd": 0.1, "model": "m"}
     assert meter.usage({"input_tokens": 99, "model": "n"}) == {"input_tokens": 99, "cost_usd": 0.1, "model": "n"}

@@ -404,7 +404,7 @@ class AgentTerms(NamedTuple):
 
     def budget_of(self, limits: Budget) -> dict[str, Any] | None:
         """What a task of this agent may spend that has these limits of its own."""
-        return Budget.kept(self.budget).with_(limits).data()
+        return Budget.from_record(self.budget).override_with(limits).data()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -363,7 +363,7 @@ def build_run(
         worktree={"id": new_id("w", now)} if automation.worktree else None,
         timeout_seconds=automation.timeout_seconds or terms.timeout_seconds,
         on_crash=automation.on_crash or terms.on_crash, max_attempts=len(AUTOMATION_PAUSES) + 1, submitter=submitter,
-        internal_key=key, budget=terms.budget_of(Budget.kept(automation.budget)),
+        internal_key=key, budget=terms.budget_of(Budget.from_record(automation.budget)),
     )  # fmt: skip
 
 

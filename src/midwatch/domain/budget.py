@@ -107,7 +107,7 @@ class Budget(NamedTuple):
         return cls.from_data(said)
 
     @classmethod
-    def kept(cls, data: Mapping[str, Any] | None) -> Budget:
+    def from_record(cls, data: Mapping[str, Any] | None) -> Budget:
         """What a record holds, which was checked when it came; what makes no sense is no limit."""
         if not data:
             return cls()
@@ -129,7 +129,7 @@ class Budget(NamedTuple):
                 return Over(name, most, getattr(spent, name), scope)
         return None
 
-    def with_(self, other: Budget) -> Budget:
+    def override_with(self, other: Budget) -> Budget:
         """The limits of the other, and of this one where it has none."""
         return Budget(*(one if two is None else two for one, two in zip(self, other, strict=True)))
 
@@ -138,7 +138,7 @@ class Budget(NamedTuple):
         pairs = zip(self, other, strict=True)
         return Budget(*(min((n for n in pair if n is not None), default=None) for pair in pairs))
 
-    def larger(self, spent: Spending) -> Budget:
+    def grow_beyond(self, spent: Spending) -> Budget:
         """With it something is left again: twice as much of what is spent."""
         raised: dict[str, float] = {name: 2 * most for name, most in self._known() if getattr(spent, name) >= most}
         while (more := self._replace(**raised)).over(spent, "task"):
@@ -176,8 +176,8 @@ def spent_of(budget: Mapping[str, Any] | None, usage: Mapping[str, Any] | None) 
 
 def retry_command(task_id: str, budget: Mapping[str, Any] | None, usage: Mapping[str, Any] | None) -> str:
     """The command that has a task done again; one whose budget is spent needs a larger one."""
-    spent, limits = spent_of(budget, usage), Budget.kept(budget)
-    more = f" --budget {limits.larger(spent).text()}" if limits.over(spent, "task") else ""
+    spent, limits = spent_of(budget, usage), Budget.from_record(budget)
+    more = f" --budget {limits.grow_beyond(spent).text()}" if limits.over(spent, "task") else ""
     return f"midwatch retry {task_id}{more}"
 
 
@@ -238,7 +238,7 @@ class Meter:
         worked: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`usage` is what earlier attempts used; `worked` tells how long this one has worked."""
-        self.budget = Budget.kept(budget)
+        self.budget = Budget.from_record(budget)
         self.scope = scope
         self.earlier = Spending.of(usage)
         self.before = Spending.of((budget or {}).get(BEFORE))
@@ -247,7 +247,9 @@ class Meter:
         self._told: dict[str, Any] = {}
         self._steps = 0
 
-    def answered(self, usage: Mapping[str, Any] | None, model: str | None = None, finish: str | None = None) -> None:
+    def count_answer(
+        self, usage: Mapping[str, Any] | None, model: str | None = None, finish: str | None = None
+    ) -> None:
         """A model has answered, and told this of what it took."""
         told = usage or {}
         self._steps += not (finish in UNANSWERED and not told)
@@ -257,7 +259,7 @@ class Meter:
         if model is not None and told:
             self._told["model"] = model
 
-    def used_tool(self) -> None:
+    def count_tool(self) -> None:
         """A tool was used."""
         self._steps += 1
 
@@ -308,7 +310,7 @@ def count_usage(events: Iterable[Event], budget: Mapping[str, Any] | None) -> di
         last = one
         if one.kind == "llm_response":
             told = one.payload
-            meter.answered(told.get("usage"), told.get("model"), told.get("finish_reason"))
+            meter.count_answer(told.get("usage"), told.get("model"), told.get("finish_reason"))
         elif one.kind == "tool_exec_end":
-            meter.used_tool()
+            meter.count_tool()
     return meter.usage()

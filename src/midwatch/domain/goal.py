@@ -291,7 +291,7 @@ def _left(goal: Goal, terms: AgentTerms) -> dict[str, Any] | None:
     verified and the end still wrapped up, once."""
     left = (goal.max_tokens - goal.tokens, goal.max_usd - goal.usd)
     own = Budget(*(amount if amount > 0 else None for amount in left))
-    return Budget.kept(terms.budget).within(own).data()
+    return Budget.from_record(terms.budget).within(own).data()
 
 
 def wake(goal: Goal, now: int, means: Means, thread_id: str | None = None) -> Changes:

@@ -338,7 +338,10 @@ def _relation(relative: Task, task: Task) -> str:
 
 def raise_budget(old: Task, said: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The budget of a task that goes on with `old`; Conflict when nothing would be left of it."""
-    limits, spent = Budget.kept(old.budget).with_(Budget.from_data(said)), spent_of(old.budget, old.usage)
+    limits, spent = (
+        Budget.from_record(old.budget).override_with(Budget.from_data(said)),
+        spent_of(old.budget, old.usage),
+    )
     most = limits.data()
     if most is None:
         return None
