@@ -37,7 +37,7 @@ class Usage:
     model: str | None = None
 
     def data(self) -> dict[str, Any] | None:
-        """What is known, or None when nothing is."""
+        """Return the known figures, or None when there are none."""
         pairs = (("input_tokens", self.input_tokens), ("output_tokens", self.output_tokens))
         known = {k: v for k, v in (*pairs, ("cost_usd", self.cost_usd), ("model", self.model)) if v is not None}
         return known or None
@@ -75,7 +75,7 @@ class Choice(NamedTuple):
 
     @property
     def allows(self) -> bool:
-        """Whether it is a yes."""
+        """Return whether it is a yes."""
         return self.kind.startswith("allow")
 
 
@@ -103,7 +103,7 @@ class Question:
 
     @classmethod
     def plain(cls, text: str, choices: tuple[str, ...]) -> Question:
-        """A question whose first choice is the yes."""
+        """Return a question whose first choice is the yes."""
         made = (Choice(name, "reject_once" if place else "allow_once") for place, name in enumerate(choices))
         return cls(text=text, choices=tuple(made))
 
@@ -117,7 +117,7 @@ class Answer(NamedTuple):
 
     @property
     def granted(self) -> bool:
-        """Whether a person said yes."""
+        """Return whether a person said yes."""
         return self.status == "granted"
 
 
@@ -324,12 +324,12 @@ class Terminal(Lasting, Protocol):
 
 
 def lasts(talk: Conversation) -> TypeGuard[Lasting]:
-    """Whether it can stay open. To ask a protocol itself takes longer than many a turn."""
+    """Return whether it can stay open. To ask a protocol itself takes longer than many a turn."""
     return hasattr(talk, "alive")
 
 
 def has_terminal(talk: Conversation | None) -> TypeGuard[Terminal]:
-    """Whether people may look at it and type into it."""
+    """Return whether people may look at it and type into it."""
     return hasattr(talk, "screenshot")
 
 
@@ -337,7 +337,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 
 
 def check_name(name: object) -> None:
-    """InvalidInput when it cannot be the name of an agent."""
+    """Raise InvalidInput when it cannot be the name of an agent."""
     if not isinstance(name, str) or not re.fullmatch(NAME.rstrip("$"), name):
         raise InvalidInput("an agent's name is letters, digits, `_`, `.` and `-`, 63 at most.", field="name")
 
@@ -398,12 +398,12 @@ class AgentTerms(NamedTuple):
     """Whether it may hand in tasks and automations in the name of whoever its own task belongs to."""
 
     def dir_key(self, workdir: str | None) -> str | None:
-        """What a task in this directory must not share with a running one; None when it need not care."""
+        """Return the directory that a task needs for itself; None when it may share it."""
         place = workdir or self.workdir
         return directory_of(place) if self.exclusive and place else None
 
     def budget_of(self, limits: Budget) -> dict[str, Any] | None:
-        """What a task of this agent may spend that has these limits of its own."""
+        """Return the budget of a task that has these limits of its own."""
         return Budget.from_record(self.budget).override_with(limits).data()
 
 
@@ -426,14 +426,15 @@ class Candidate(NamedTuple):
     place: int = 0
 
     def score(self, task_type: str) -> int | None:
-        """The best priority it has for work of this type; None when it has none. A capability without types is for
-        all."""
+        """Return the best priority it has for work of this type; None when it has none. A capability without types is
+        for all."""
         fitting = [c.priority for c in self.capabilities if not c.task_types or task_type in c.task_types]
         return max(fitting, default=None)
 
 
 def best_first(candidates: Iterable[Candidate], task_type: str, without: frozenset[str]) -> list[str]:
-    """Who could do it: higher priority first, then fewer open handoffs, then who was registered earlier."""
+    """Return the agents that could do it: higher priority first, then fewer open handoffs, then who was registered
+    earlier."""
     ranked = []
     for one in candidates:
         score = one.score(task_type)

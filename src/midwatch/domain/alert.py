@@ -65,7 +65,7 @@ class Alert(NamedTuple):
 
     @property
     def id(self) -> str:
-        """What the cool-down is kept by."""
+        """Return the key of its cool-down."""
         return f"{self.subject}/{self.kind}"
 
     def snapshot(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Alert(NamedTuple):
 
 
 def check_running(task: Task, last: Event | None, now: int, silent_seconds: float = SILENT_SECONDS) -> list[Alert]:
-    """What is wrong with a task that runs."""
+    """Return the alerts about a running task."""
     found = []
     begun = task.started_at or task.created_at
     worked, name = (now - begun) / SECOND, cut(task.prompt, 80)
@@ -96,7 +96,7 @@ def check_running(task: Task, last: Event | None, now: int, silent_seconds: floa
 
 
 def check_pending(task: Task, now: int, live: bool) -> list[Alert]:
-    """What is wrong with a task that waits: nobody is there who could do it."""
+    """Return an alert when no live process can run a task that is due."""
     late = (now - task.due_at) / SECOND
     if live or late < GRACE_SECONDS or task.waits_until(now):
         return []
@@ -110,7 +110,7 @@ def _about_task(task: Task, kind: Kind, text: str, since: int) -> Alert:
 
 
 def check_automation(automation: Automation, now: int) -> list[Alert]:
-    """An automation whose time has long come."""
+    """Return an alert when an automation is overdue."""
     due = automation.next_run_at
     if automation.status != "active" or due is None or (now - due) / SECOND < GRACE_SECONDS:
         return []
@@ -120,7 +120,7 @@ def check_automation(automation: Automation, now: int) -> list[Alert]:
 
 
 def check_goal(goal: Goal, now: int) -> list[Alert]:
-    """A goal whose next step has long been due."""
+    """Return an alert when the next step of a goal is overdue."""
     due = goal.next_run_at or goal.updated_at
     if goal.status != "active" or (now - due) / SECOND < GRACE_SECONDS:
         return []
@@ -129,7 +129,7 @@ def check_goal(goal: Goal, now: int) -> list[Alert]:
 
 
 def write_alerts(alerts: Iterable[Alert], now: int) -> tuple[list[Told], Changes]:
-    """What is written to tell them: an event each and, where there is a route, a delivery."""
+    """Return the step that writes alerts: an event for each and, where there is a route, a delivery."""
     told, events, deliveries = [], [], list[Delivery]()
     for one in alerts:
         told.append(Told(id=one.id, told_at=now))

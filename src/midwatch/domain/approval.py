@@ -123,8 +123,8 @@ def ask(
     until: int | None = None,
     always: Pattern | None = None,
 ) -> tuple[Approval, Changes]:
-    """The question, and the step that puts it in the inbox: the task waits, its route is told how to answer. It never
-    waits beyond `until`. `always` is the rule that an answer for always would make."""
+    """Return the question and the step that puts it in the inbox: the task waits, its route is told how to answer. It
+    never waits beyond `until`. `always` is the rule that an answer for always would make."""
     expires = now + int(expires_seconds * SECOND)
     made = replace(_build(task, asked, now, always), expires_at=expires if until is None else min(expires, until))
     lines = [f"{task.agent} asks: {cut(made.question, QUESTION_SHOWN)}"]
@@ -146,7 +146,7 @@ def ask(
 def answer_by_rule(
     task: Task, asked: Question, decision: Decision, now: int, always: Pattern | None = None
 ) -> tuple[Approval, Changes] | None:
-    """A question that a rule answers, and the step that tells of it: nobody is asked, and nothing is silent. None when
+    """Answer a question by a rule and return the step that records it; no person is asked. None when
     the rules leave it to a person, or the agent offers no answer that says what they say."""
     if decision.verdict == "ask":
         return None
@@ -160,7 +160,7 @@ def answer_by_rule(
 def expire_at_once(
     task: Task, asked: Question, now: int, why: str, always: Pattern | None = None
 ) -> tuple[Approval, Changes]:
-    """A question for whose answer there is no time."""
+    """Expire a question for whose answer there is no time."""
     return _at_once(task, asked, now, "expired", None, why, None, always)
 
 
@@ -187,15 +187,15 @@ def _at_once(
 
 
 def choose(choices: Sequence[Choice], yes: bool, always: bool = False) -> Choice | None:
-    """The choice that says yes or no, by its kind and not by its place; where only the other duration is offered and
-    `always` is not insisted on, that one."""
+    """Return the choice that says yes or no, by its kind and not by its place; where only the other duration is offered
+    and `always` is not insisted on, that one."""
     told = [choice for choice in choices if choice.allows == yes]
     wanted = [choice for choice in told if choice.kind.endswith("always") == always]
     return next(iter(wanted if wanted or always else told), None)
 
 
 def answer_of(approval: Approval, asked: Question) -> Answer:
-    """What the agent hears: one of its own choices, also where a person chose one that midwatch added."""
+    """Return the answer as one of the agent's own choices, also if a person chose one of midwatch's."""
     assert approval.status != "pending"
     own = {choice.name for choice in asked.choices}
     if approval.answer is None or approval.answer in own or approval.status == "expired":
@@ -205,7 +205,7 @@ def answer_of(approval: Approval, asked: Question) -> Answer:
 
 
 def _build(task: Task, asked: Question, now: int, always: Pattern | None) -> Approval:
-    """The record, with what is too long cut."""
+    """Return the record, with what is too long cut."""
     pattern = None if asked.command and len(asked.command) > LONGEST else always
     choices = _offer_choices(asked, pattern, task.agent)
     if not asked.text.strip() or not 1 <= len(asked.choices) <= MAX_CHOICES:
@@ -222,8 +222,8 @@ def _build(task: Task, asked: Question, now: int, always: Pattern | None) -> App
 
 
 def _offer_choices(asked: Question, pattern: Pattern | None, agent: str) -> tuple[Choice, ...]:
-    """The agent's choices, each name once. For use of a tool midwatch itself remembers what holds always, where people
-    see it and can revoke it: the agent's own offers to do so are left out where it can also be asked again."""
+    """Return the agent's choices, each name once. For use of a tool midwatch itself remembers what holds always, where
+    people see it and can revoke it: the agent's own offers to do so are left out where it can also be asked again."""
     first: dict[str, Choice] = {}
     for choice in asked.choices:
         first.setdefault(choice.name, choice)
@@ -289,7 +289,7 @@ def resolve(
 
 
 def make_rule(approval: Approval, choice: Choice, now: int, actor: str | None) -> Rule | None:
-    """The rule an answer makes, or None."""
+    """Return the rule an answer makes, or None."""
     if choice.kind not in ALWAYS or approval.always is None:
         return None
     return Rule(

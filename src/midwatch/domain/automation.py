@@ -142,19 +142,19 @@ class Automation:
 
     @property
     def times(self) -> Schedule:
-        """When it runs; InvalidInput where what is stored makes no sense here, such as a zone this host lacks."""
+        """Return its schedule; InvalidInput when it cannot be used here, such as for a zone this host lacks."""
         if not isinstance(self.schedule, Mapping):
             raise InvalidInput("its schedule cannot be read; give it another.", field="schedule")
         return Schedule.from_data(self.schedule)
 
     @property
     def name(self) -> str:
-        """What a person calls it by."""
+        """Return its title, or the beginning of its prompt."""
         return self.title or cut(self.prompt, 50)
 
     @property
     def spent(self) -> bool:
-        """Whether it has had all the runs it may have."""
+        """Return whether it has had all the runs it may have."""
         return 0 < self.max_runs <= self.run_count
 
     def snapshot(self) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class AutomationStore(Protocol):
 
 
 def normalise(automation: Automation) -> Automation:
-    """The same, as it is kept: no surrounding blanks, no deletion time unless it is deleted."""
+    """Return the same, as it is kept: no surrounding blanks, no deletion time unless it is deleted."""
     return replace(
         automation,
         title=automation.title.strip(),
@@ -225,7 +225,7 @@ def normalise(automation: Automation) -> Automation:
 
 
 def validate(automation: Automation) -> None:
-    """InvalidInput, with the field and the remedy, for what makes no sense."""
+    """Raise InvalidInput, with the field and the remedy, if a value is not valid."""
     for name, wrong, told in (
         ("prompt", not automation.prompt, "the prompt is empty; say what the agent should do."),
         ("title", len(automation.title) > MAX_TITLE, f"a title has up to {MAX_TITLE} characters."),
@@ -254,7 +254,7 @@ def _positive(number: float) -> bool:
 
 
 def render(prompt: str, now: int, zone: str) -> str:
-    """The prompt with `{{now}}`, `{{date}}`, `{{time}}` and `{{unix}}` filled in; everything else is literal."""
+    """Return the prompt with `{{now}}`, `{{date}}`, `{{time}}` and `{{unix}}` filled in; everything else is literal."""
     if "{{" not in prompt:
         return prompt
     at = datetime.fromtimestamp(now // SECOND, ZoneInfo(zone))
@@ -295,19 +295,19 @@ def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool) -> 
 
 
 def pause_and_notify(automation: Automation, now: int, why: str, remedy: str) -> Changes:
-    """It cannot fire as things are: it is paused, and the person is told."""
+    """Pause an automation that cannot fire, and notify its route."""
     notice = _notice(automation, f"{why}\n{remedy}", automation.id, now)
     return replace(pause_automation(automation, now, why, None), deliveries=notice)
 
 
 def pause_for_closed_session(automation: Automation, now: int) -> Changes:
-    """What happens at its time when its conversation takes nothing more."""
+    """Pause an automation whose session is closed."""
     remedy = f"Open {automation.session_key} again, then resume it: midwatch automation resume {automation.id}"
     return pause_and_notify(automation, now, CLOSED, remedy)
 
 
 def _lateness(automation: Automation, late: int) -> str:
-    """Whether a run that is late is made up for, by its policy."""
+    """Return whether a run that is late is made up for, by its policy."""
     within = automation.missed == "once_within" and late <= automation.missed_window * SECOND
     return "caught_up" if automation.missed == "once" or within else "late"
 
@@ -321,7 +321,7 @@ def _build_due_run(automation: Automation, now: int, terms: AgentTerms) -> Task:
 def run_now(
     automation: Automation, now: int, terms: AgentTerms, *, actor: str | None = None, submitter: str | None = None
 ) -> tuple[Task, Changes]:
-    """A run beside its times; it counts like any other."""
+    """Start a run outside the schedule; it counts like any other."""
     task = build_run(
         automation, now, now, terms, key=f"{automation.id}@now:{automation.revision}", submitter=submitter, jitter=False
     )
@@ -349,7 +349,7 @@ def build_run(
     submitter: str | None = None,
     jitter: bool = True,
 ) -> Task:
-    """The task of one run."""
+    """Build the task of one run."""
     task_id = new_id("t", now)
     later = _jitter(automation, due) if jitter else 0
     session = automation.session_key
@@ -368,7 +368,7 @@ def build_run(
 
 
 def _jitter(automation: Automation, due: int) -> int:
-    """Microseconds this run begins later; the same however often it is worked out."""
+    """Return the microseconds this run begins later; the same however often it is worked out."""
     if not automation.jitter_seconds:
         return 0
     part = int.from_bytes(hashlib.sha256(f"{automation.id}@{due}".encode()).digest()[:4]) / 2**32
@@ -397,7 +397,7 @@ def _start_run(
 
 
 def settle(automation: Automation, ended: Task, now: int, thread_id: str | None = None) -> Changes:
-    """What the end of a run means for its automation; written with that end."""
+    """Update an automation after one of its runs; written with the end of that run."""
     fields: dict[str, Any] = _result(automation, ended)
     if thread_id and not automation.fresh and thread_id != automation.resume_thread_id:
         fields["resume_thread_id"] = thread_id
@@ -429,7 +429,7 @@ def _result(automation: Automation, ended: Task) -> dict[str, Any]:
 
 
 def _next_again(automation: Automation, ended: Task) -> dict[str, Any]:
-    """Where the run that was given back had been its last, its times go on."""
+    """Set the next time again when the run that did not count was the last."""
     if automation.next_run_at is not None or automation.status != "active":
         return {}
     try:

@@ -42,7 +42,7 @@ class Spending(NamedTuple):
 
     @classmethod
     def of(cls, usage: Mapping[str, Any] | None) -> Spending:
-        """What a usage tells."""
+        """Read the figures of a usage."""
         if not usage:
             return cls()
         tokens = _figure(usage.get("input_tokens")) + _figure(usage.get("output_tokens"))
@@ -51,7 +51,7 @@ class Spending(NamedTuple):
         return cls(int(tokens or _figure(usage.get("tokens"))), usd, steps, seconds)
 
     def plus(self, other: Spending) -> Spending:
-        """Both together."""
+        """Return both together."""
         return Spending(*(one + two for one, two in zip(self, other, strict=True)))
 
 
@@ -65,7 +65,7 @@ class Over(NamedTuple):
 
     @property
     def words(self) -> str:
-        """For people."""
+        """Return it in words."""
         whose = {"task": "its budget", "goal": "what was left of its goal's budget", "day": "the day's budget"}
         return (
             f"{whose.get(self.scope, 'the budget of its run')} of {format_amount(self.budget, self.limit)} is spent: "
@@ -83,7 +83,7 @@ class Budget(NamedTuple):
 
     @classmethod
     def from_data(cls, said: object, field: str = "budget") -> Budget:
-        """What a client said, or InvalidInput. A duration may be text."""
+        """Read the budget of a request, or raise InvalidInput. A duration may be text."""
         if said is None:
             return cls()
         if not isinstance(said, Mapping):
@@ -108,38 +108,38 @@ class Budget(NamedTuple):
 
     @classmethod
     def from_record(cls, data: Mapping[str, Any] | None) -> Budget:
-        """What a record holds, which was checked when it came; what makes no sense is no limit."""
+        """Read the budget of a record; values that are not valid count as no limit."""
         if not data:
             return cls()
         found = {name: _figure(data.get(name)) for name in NAMES}
         return cls(**{name: int(most) if name in WHOLE else most for name, most in found.items() if most > 0})
 
     def data(self) -> dict[str, Any] | None:
-        """As JSON; None when nothing is limited."""
+        """Return it as JSON; None when nothing is limited."""
         return {name: most for name, most in zip(NAMES, self, strict=True) if most is not None} or None
 
     def text(self) -> str:
-        """As it is written on a command line."""
+        """Return it as the command line writes it."""
         return ",".join(f"{name}={most:.15g}" for name, most in self._known())
 
     def over(self, spent: Spending, scope: Scope) -> Over | None:
-        """The first limit that is reached."""
+        """Return the first limit that is reached."""
         for name, most in self._known():
             if getattr(spent, name) >= most:
                 return Over(name, most, getattr(spent, name), scope)
         return None
 
     def override_with(self, other: Budget) -> Budget:
-        """The limits of the other, and of this one where it has none."""
+        """Return the other's limits, and this one's where the other has none."""
         return Budget(*(one if two is None else two for one, two in zip(self, other, strict=True)))
 
     def within(self, other: Budget) -> Budget:
-        """The lower limits of both."""
+        """Return the lower limits of both."""
         pairs = zip(self, other, strict=True)
         return Budget(*(min((n for n in pair if n is not None), default=None) for pair in pairs))
 
     def grow_beyond(self, spent: Spending) -> Budget:
-        """With it something is left again: twice as much of what is spent."""
+        """Double the limits that are spent until something is left again."""
         raised: dict[str, float] = {name: 2 * most for name, most in self._known() if getattr(spent, name) >= most}
         while (more := self._replace(**raised)).over(spent, "task"):
             raised = {name: 2 * most for name, most in raised.items()}
@@ -150,7 +150,7 @@ class Budget(NamedTuple):
 
 
 def _limit(name: str, value: Any, field: str) -> Any:
-    """A limit as it is kept."""
+    """Return a limit as it is kept."""
     try:
         read = seconds(value) if name == "seconds" and isinstance(value, str) else float(value)
     except (ValueError, TypeError, InvalidInput):
@@ -163,26 +163,26 @@ def _limit(name: str, value: Any, field: str) -> Any:
 
 
 def _figure(value: Any) -> float:
-    """A count or an amount that somebody told; 0 for what is none."""
+    """Return a count or an amount; 0 for a value that is none."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST:
         return 0
     return value
 
 
 def spent_of(budget: Mapping[str, Any] | None, usage: Mapping[str, Any] | None) -> Spending:
-    """What a task has spent, by its record, with the tries it goes on with."""
+    """Return the spending of a task by its record, with the tries before it."""
     return Spending.of((budget or {}).get(BEFORE)).plus(Spending.of(usage))
 
 
 def retry_command(task_id: str, budget: Mapping[str, Any] | None, usage: Mapping[str, Any] | None) -> str:
-    """The command that has a task done again; one whose budget is spent needs a larger one."""
+    """Return the command that has a task done again; one whose budget is spent needs a larger one."""
     spent, limits = spent_of(budget, usage), Budget.from_record(budget)
     more = f" --budget {limits.grow_beyond(spent).text()}" if limits.over(spent, "task") else ""
     return f"midwatch retry {task_id}{more}"
 
 
 def format_amount(name: Name, amount: float) -> str:
-    """An amount for people."""
+    """Return an amount for people."""
     if name == "usd":
         return f"${amount:.2f}" if amount >= 0.01 else f"${amount:.6f}".rstrip("0").rstrip(".")
     if name == "seconds":
@@ -202,7 +202,7 @@ class Price(NamedTuple):
     cached: float | None = None
 
     def cost(self, usage: Mapping[str, Any]) -> float:
-        """What a usage costs. Cached tokens are among those of the input."""
+        """Return the cost of a usage. Cached tokens are among those of the input."""
         sent, made = _figure(usage.get("input_tokens")), _figure(usage.get("output_tokens"))
         cached = min(sent, max(_figure(usage.get(name)) for name in CACHED))
         less = self.input if self.cached is None else self.cached
@@ -216,7 +216,7 @@ class Prices:
         self._table = dict(table or {})
 
     def of(self, model: str) -> Price | None:
-        """The price of a model, of whichever edition and provider; None when nobody has told."""
+        """Return the price of a model, of any edition and provider; None when it is not known."""
         bare = model.rpartition(":")[2].rpartition("/")[2]
         for name in (model, bare, DATED.sub("", model), DATED.sub("", bare)):
             if name in self._table:
@@ -237,7 +237,7 @@ class Meter:
         scope: Scope = "task",
         worked: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`usage` is what earlier attempts used; `worked` tells how long this one has worked."""
+        """Begin to count. `usage` is that of earlier attempts; `worked` returns the seconds of this one."""
         self.budget = Budget.from_record(budget)
         self.scope = scope
         self.earlier = Spending.of(usage)
@@ -250,7 +250,7 @@ class Meter:
     def count_answer(
         self, usage: Mapping[str, Any] | None, model: str | None = None, finish: str | None = None
     ) -> None:
-        """A model has answered, and told this of what it took."""
+        """Count the answer of a model, with its usage if it is known."""
         told = usage or {}
         self._steps += not (finish in UNANSWERED and not told)
         for name in ("input_tokens", "output_tokens", "cost_usd"):
@@ -260,31 +260,31 @@ class Meter:
             self._told["model"] = model
 
     def count_tool(self) -> None:
-        """A tool was used."""
+        """Count the use of a tool."""
         self._steps += 1
 
     @property
     def own(self) -> Spending:
-        """What this attempt has spent."""
+        """Return the spending of this attempt."""
         return Spending.of(self._told)._replace(steps=self._steps, seconds=self._worked())
 
     @property
     def task(self) -> Spending:
-        """What the task has spent, with its earlier attempts."""
+        """Return the spending of the task, with its earlier attempts."""
         return self.earlier.plus(self.own)
 
     def over(self) -> Over | None:
-        """The budget that is spent, if one is; the tries this one goes on with count."""
+        """Return the budget that is spent, if one is; the tries this one goes on with count."""
         return self.budget.over(self.before.plus(self.task), self.scope) if self._limited else None
 
     def left(self) -> float | None:
-        """Seconds it may still work."""
+        """Return the seconds it may still work."""
         if self.budget.seconds is None:
             return None
         return max(0.0, self.budget.seconds - self.before.seconds - self.task.seconds)
 
     def usage(self, told: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-        """What this attempt used: what the agent told at its end comes first, then what was counted. Steps and time are
+        """Return the usage of this attempt: the agent's own figures first, then counted ones. Steps and time are
         kept where there is a budget they count for."""
         kept: dict[str, Any] = {**self._told, **(told or {})}
         if "cost_usd" in self._told and "cost_usd" not in (told or {}):
@@ -299,7 +299,7 @@ COUNTED = ("turn_start", "llm_request", "llm_response", "tool_exec_start", "tool
 
 
 def count_usage(events: Iterable[Event], budget: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What an attempt used whose process died, as far as its events tell: steps it ended, and the time up to its last
+    """Count the usage of an attempt whose process died, from its events: steps it ended, and the time up to its last
     one, but not while it waited for an answer."""
     worked = 0.0
     last: Event | None = None

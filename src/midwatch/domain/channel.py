@@ -48,7 +48,7 @@ class Route(NamedTuple):
 
 
 def hide_target(route: str | None) -> str | None:
-    """A route as it may be shown: its channel. The target may hold a secret."""
+    """Return a route as it may be shown: its channel. The target may hold a secret."""
     return route.partition(":")[0] if route else None
 
 
@@ -87,12 +87,12 @@ def notify(route: str | None, about: str, notice: str, text: str, now: int) -> t
 
 
 def start_text(task_id: str, prompt: str, agent: str) -> str:
-    """What is said when work begins."""
+    """Return the text of the notice that work began."""
     return f"Started: {cut(prompt, PROMPT_SHOWN)}\n{task_id} with {agent}"
 
 
 def end_text(notice: str, task_id: str, prompt: str, text: str, again: str | None = None) -> str:
-    """What is said when work ends, with the command that shows or does the rest."""
+    """Return the text of the notice that work ended, with the command for the next step."""
     head = f"{notice.replace('_', ' ').capitalize()}: {cut(prompt, PROMPT_SHOWN)}"
     said = f"\n{cut(text, TEXT_SHOWN)}" if text else ""
     again = again or f"midwatch retry {task_id}"
@@ -101,7 +101,7 @@ def end_text(notice: str, task_id: str, prompt: str, text: str, again: str | Non
 
 
 def backoff(attempts: int) -> float:
-    """Seconds to wait after the `attempts`-th failed try."""
+    """Return the seconds to wait after the `attempts`-th failed try."""
     return float(BACKOFF_SECONDS[min(attempts, len(BACKOFF_SECONDS)) - 1])
 
 

@@ -61,11 +61,11 @@ class Room:
         self._held = Counter(request.shares.held)
 
     def agents(self) -> list[str]:
-        """Those a task could be taken of."""
+        """Return those a task could be taken of."""
         return [agent for agent, left in self._left.items() if left > 0] if self._free > 0 else []
 
     def last(self) -> list[str]:
-        """Agents that have one slot left of several; a goal leaves it to other work."""
+        """Return agents with one slot left of several; a goal leaves it to other work."""
         held, left = sum(self._held.values()), self._slots(None)
         if left == 1 and held:
             return list(self._left)
@@ -78,15 +78,16 @@ class Room:
         self._held[task.agent, task.actor] += 1
 
     def full(self, actor: str) -> bool:
-        """Whether the actor may have no more, whoever else waits."""
+        """Return whether the actor may have no more, whoever else waits."""
         return self._shares.most is not None and sum_held(self._held, actor=actor) >= self._shares.most
 
     def scarce(self, agent: str | None, actors: int) -> bool:
-        """Whether each of so many actors who wait could want one of the agent's slots, or of all, and none be left."""
+        """Return whether each of so many actors who wait could want one of the agent's slots, or of all, and none be
+        left."""
         return self._slots(agent) <= actors
 
     def fairest(self, heads: Sequence[T]) -> T | None:
-        """Of the first tasks of actors for agents, in claim order, the one that is to be taken now."""
+        """Choose which of the first tasks of each actor and agent, in claim order, is taken now."""
         heads = [task for task in heads if self._slots(task.agent) > 0 and not self.full(task.actor)]
         if self._free <= 0 or not heads:
             return None
@@ -103,12 +104,13 @@ class Room:
         return self._free + self._shares.spare if agent is None else self._left.get(agent, 0)
 
     def _without(self, agent: str | None, heads: Sequence[Claimable]) -> int:
-        """How many actors wait and have no slot of the agent, or none at all."""
+        """Return how many actors wait and have no slot of the agent, or none at all."""
         waiting = {task.actor for task in heads if agent in (None, task.agent)}
         return sum(1 for actor in waiting if not sum_held(self._held, agent=agent, actor=actor))
 
     def _turn(self, agent: str | None, actor: str) -> tuple[bool, int]:
-        """An actor's place among those who wait: first whoever has none, and of these who had one longest ago."""
+        """Return an actor's place among those who wait: first whoever has none, and of these who had one longest
+        ago."""
         if sum_held(self._held, agent=agent, actor=actor):
             return True, 0
         starts = (start for (one, who), start in self._shares.started.items() if who == actor and agent in (None, one))
@@ -116,7 +118,7 @@ class Room:
 
 
 def sum_held(held: Mapping[tuple[str, str], int], *, agent: str | None = None, actor: str | None = None) -> int:
-    """Slots in use by an agent, by an actor, or by both together."""
+    """Count the slots in use by an agent, by an actor, or by both together."""
     return sum(
         count
         for (one, other), count in held.items()

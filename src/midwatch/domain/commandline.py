@@ -28,8 +28,8 @@ INSIDE = re.compile(r"[\s(){}<>$`]+")
 
 
 def argv_of(command: str, depth: int = 2) -> tuple[str, ...] | None:
-    """The one program a command runs, with its arguments; None when that is not certain. A shell that is only there
-    to run one plain command, as in `bash -lc "git log"`, is looked through."""
+    """Return the one program a command runs, with its arguments; None when that is not certain. A shell that is only
+    there to run one plain command, as in `bash -lc "git log"`, is looked through."""
     text = command.strip(" \t\n")
     if len(text) > LONGEST or not text.replace("\t", " ").isprintable() or not PLAIN.fullmatch(text):
         return None
@@ -42,8 +42,8 @@ def argv_of(command: str, depth: int = 2) -> tuple[str, ...] | None:
 
 
 def parts_of(command: str) -> list[list[str]]:
-    """The words of every command that could be in it, without quotes; rather too many than too few. Of one that is too
-    long to be read the beginning."""
+    """Return the words of every command that could be in it, without quotes; rather too many than too few. Of one that
+    is too long to be read the beginning."""
     bare = QUOTING.sub("", JOINED.sub("", command[:LONGEST]))
     return [words for part in APART.split(bare) if (words := INSIDE.sub(" ", part).split())]
 
@@ -58,13 +58,14 @@ class CommandPattern(NamedTuple):
     @staticmethod
     @lru_cache(1000)
     def parse(text: str) -> CommandPattern | None:
-        """`git status`, `git log *` or `git log **`; None when it is not one plain command."""
+        """Parse `git status`, `git log *` or `git log **`; None when it is not one plain command."""
         found = re.fullmatch(r"(.*?)(?:\s+(\*\*?))?", text.strip(), re.DOTALL)
         words = argv_of(found[1]) if found else None
         return None if found is None or words is None else CommandPattern(words, found[2] or "")
 
     def allows(self, argv: tuple[str, ...], inside: Callable[[str], bool]) -> bool:
-        """Whether it is this command, and whatever the pattern leaves open stays inside the working directory."""
+        """Return whether it is this command, and whatever the pattern leaves open stays inside the working
+        directory."""
         rest = argv[len(self.words) :]
         if argv[: len(self.words)] != self.words or (rest and not self.more):
             return False
@@ -73,8 +74,8 @@ class CommandPattern(NamedTuple):
         return all(inside(place) for one in rest for place in places(one))
 
     def may_be_in(self, parts: Sequence[Sequence[str]], argv: tuple[str, ...] | None) -> bool:
-        """Whether some part of a command could be this one, with whatever in front, between and behind; `argv` is the
-        command where it can be read for certain."""
+        """Return whether some part of a command could be this one, with whatever in front, between and behind; `argv`
+        is the command where it can be read for certain."""
         if (argv or ())[: len(self.words)] == self.words:
             return True
         wanted = [part.casefold() for one in self.words for part in INSIDE.sub(" ", QUOTING.sub("", one)).split()]
@@ -92,7 +93,7 @@ def _in_order(wanted: list[str], words: list[str]) -> bool:
 
 
 def places(argument: str) -> list[str]:
-    """What a program could take for a path in one of its arguments: all of it, and what follows a sign or an option."""
+    """Return the parts of an argument that may be a path: all of it, and the text after a sign or an option."""
     starts = [0, *(found.end() for found in re.finditer(r"[=:,@+]", argument))]
     if argument.startswith("-"):
         starts.append(2)

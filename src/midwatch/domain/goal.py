@@ -151,7 +151,7 @@ class Goal:
 
     @property
     def open(self) -> bool:
-        """Whether it is still pursued, or may be again."""
+        """Return whether it is still pursued, or may be again."""
         return self.status in OPEN
 
     def snapshot(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class Means(NamedTuple):
 
 
 async def means_of(goal: Goal, terms: Callable[[str], Awaitable[AgentTerms]], templates: Templates) -> Means:
-    """The means of one goal."""
+    """Return the means of one goal."""
     return Means({name: await terms(name) for name in {goal.agent, goal.verifier or goal.agent}}, templates)
 
 
@@ -213,7 +213,7 @@ class GoalStore(Protocol):
 
 
 def normalise(goal: Goal) -> Goal:
-    """The same, as it is kept."""
+    """Return the same, as it is kept."""
     return replace(
         goal,
         objective=goal.objective.strip(),
@@ -223,7 +223,7 @@ def normalise(goal: Goal) -> Goal:
 
 
 def validate(goal: Goal) -> None:
-    """InvalidInput, with the field and the remedy, for what makes no sense."""
+    """Raise InvalidInput, with the field and the remedy, if a value is not valid."""
     for name, wrong, said in (
         ("objective", not goal.objective, "the objective is empty; say what is to be reached."),
         ("objective", len(goal.objective) > MAX_OBJECTIVE, f"an objective has up to {MAX_OBJECTIVE} characters."),
@@ -243,7 +243,7 @@ def validate(goal: Goal) -> None:
 
 
 def prompt_of(goal: Goal, work: Work, now: int, templates: Templates) -> str:
-    """What the agent is told. What the objective or the evidence say is never taken for a placeholder."""
+    """Return the prompt of a task. Braces in the objective or the evidence are never placeholders."""
     text = {"step": templates.go_on, "wrap_up": templates.wrap_up, "verify": templates.verify}[work]
     filled = {
         "now": iso(now), "deadline": iso(goal.deadline_at), "elapsed": duration((now - goal.created_at) / SECOND),
@@ -255,7 +255,7 @@ def prompt_of(goal: Goal, work: Work, now: int, templates: Templates) -> str:
 
 
 def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Changes:
-    """The next task of a goal; `fields` are what else is new about it."""
+    """Begin the next task of a goal; `fields` are other changes of the goal."""
     after = replace(goal, **fields)
     number = goal.step + (1 if work == "step" else 0)
     agent = goal.verifier if work == "verify" and goal.verifier else goal.agent
@@ -278,7 +278,7 @@ BETWEEN: Mapping[str, Any] = {"proposal": None, "next_run_at": None, "delay_reas
 
 
 def _limit(goal: Goal, work: Work, now: int, limit: float | None) -> float | None:
-    """How long the task may work: a step neither beyond the deadline nor beyond the goal's budget of time."""
+    """Return how long the task may work: a step neither beyond the deadline nor beyond the goal's budget of time."""
     limits = [] if limit is None else [limit]
     if work == "step":
         limits.append((goal.deadline_at - now) / SECOND)
@@ -287,7 +287,7 @@ def _limit(goal: Goal, work: Work, now: int, limit: float | None) -> float | Non
 
 
 def _left(goal: Goal, terms: AgentTerms) -> dict[str, Any] | None:
-    """What the task may spend: no more than is left of the goal's tokens and money. Where nothing is, a claim is still
+    """Return the budget of the task: the rest of the goal's tokens and money. Where nothing is left, a claim is still
     verified and the end still wrapped up, once."""
     left = (goal.max_tokens - goal.tokens, goal.max_usd - goal.usd)
     own = Budget(*(amount if amount > 0 else None for amount in left))
@@ -295,7 +295,7 @@ def _left(goal: Goal, terms: AgentTerms) -> dict[str, Any] | None:
 
 
 def wake(goal: Goal, now: int, means: Means, thread_id: str | None = None) -> Changes:
-    """What happens when its time has come and it has no task."""
+    """Continue a goal whose time has come and that has no task."""
     if now >= goal.deadline_at and (goal.status != "active" or goal.work == "wrap_up"):
         return time_out_goal(goal, now)
     if goal.status == "waiting_for_session":
@@ -306,7 +306,7 @@ def wake(goal: Goal, now: int, means: Means, thread_id: str | None = None) -> Ch
 
 
 def _go_on(goal: Goal, now: int, means: Means, **fields: Any) -> Changes:
-    """The next step, at once or when it was delayed to, unless the goal's time or its budget is over."""
+    """Begin the next step, at once or later if it was delayed, unless the goal's time or its budget is over."""
     if now >= goal.deadline_at:
         return begin(goal, "wrap_up", now, means, **fields) if goal.step else time_out_goal(goal, now, **fields)
     if over := over_budget(replace(goal, **fields)):
@@ -317,7 +317,7 @@ def _go_on(goal: Goal, now: int, means: Means, **fields: Any) -> Changes:
 
 
 def advance(goal: Goal, ended: Ended, now: int, means: Means) -> Changes:
-    """What the end of one of its tasks means for a goal."""
+    """Continue a goal after the end of one of its tasks."""
     task = ended.task
     if not goal.open:
         return Changes()
@@ -350,7 +350,7 @@ def advance(goal: Goal, ended: Ended, now: int, means: Means) -> Changes:
 
 
 def _count_alike(goal: Goal, ended: Ended) -> dict[str, Any]:
-    """How many steps by now ended with the very same words and without using a tool."""
+    """Count the latest steps that ended with the same words and used no tool."""
     if ended.tools:
         return {"alike": 0, "last_mark": None}
     mark = hashlib.sha256((ended.task.result or "").strip().encode()).hexdigest()[:16]
@@ -378,7 +378,7 @@ class Over(NamedTuple):
 
 
 def over_budget(goal: Goal) -> Over | None:
-    """The first of its budgets that is spent, or None."""
+    """Return the first of its budgets that is spent, or None."""
     for name, most, used, words in (
         ("max-steps", goal.max_steps, goal.step, f"{goal.max_steps} steps"),
         ("max-tokens", goal.max_tokens, goal.tokens, f"{goal.max_tokens} tokens"),
@@ -391,7 +391,7 @@ def over_budget(goal: Goal) -> Over | None:
 
 
 def _retry_later(goal: Goal, task: Task, now: int, spent: dict[str, Any], **fields: Any) -> Changes:
-    """A task that failed is followed by another after a pause that grows, and not for ever."""
+    """Plan another task after one that failed, with a growing pause; pause the goal after too many."""
     errors = goal.errors + 1
     what = "verifications" if goal.work == "verify" else "steps"
     said = cut(task.error or task.outcome or "", TEXT_SHOWN)
@@ -405,7 +405,7 @@ def _retry_later(goal: Goal, task: Task, now: int, spent: dict[str, Any], **fiel
 
 
 def _judge_claim(goal: Goal, task: Task, now: int, means: Means, spent: dict[str, Any]) -> Changes:
-    """Only a clear yes counts."""
+    """Complete the goal if the verification says yes clearly, and go on otherwise."""
     said = (task.result or "").strip()
     if task.status == "done" and (said.splitlines() or [""])[0].strip(" .!*_#`").upper() == "REACHED":
         return complete_goal(goal, now, missing=None, **spent)
@@ -422,7 +422,7 @@ def _judge_claim(goal: Goal, task: Task, now: int, means: Means, spent: dict[str
 
 
 def complete_goal(goal: Goal, now: int, *, actor: str | None = None, **fields: Any) -> Changes:
-    """It is reached. Told once, because it happens once."""
+    """End a goal that is reached."""
     after = replace(goal, **fields)
     payload = GoalCompleted(goal_id=goal.id, evidence=after.evidence, steps=after.step)
     text = f"Goal reached: {cut(goal.objective, OBJECTIVE_SHOWN)}\n{cut(after.evidence or '', TEXT_SHOWN)}"
@@ -431,7 +431,7 @@ def complete_goal(goal: Goal, now: int, *, actor: str | None = None, **fields: A
 
 
 def time_out_goal(goal: Goal, now: int, *, actor: str | None = None, **fields: Any) -> Changes:
-    """Its deadline has passed."""
+    """End a goal whose deadline has passed."""
     after = replace(goal, **fields)
     payload = GoalTimedOut(goal_id=goal.id, steps=after.step)
     text = f"Goal ran out of time: {cut(goal.objective, OBJECTIVE_SHOWN)}\n{cut(after.summary or '', TEXT_SHOWN)}"
@@ -442,7 +442,7 @@ def time_out_goal(goal: Goal, now: int, *, actor: str | None = None, **fields: A
 def pause_goal(
     goal: Goal, now: int, why: str, *, remedy: str = "", actor: str | None = None, **fields: Any
 ) -> Changes:  # fmt: skip
-    """Nothing more happens until it is resumed; the deadline still counts."""
+    """Pause a goal until it is resumed; its deadline still counts."""
     after = replace(goal, **fields)
     lines = [
         f"Goal paused: {cut(goal.objective, OBJECTIVE_SHOWN)}", f"{why}.", cut(after.summary or "", TEXT_SHOWN),

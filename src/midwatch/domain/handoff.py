@@ -79,7 +79,7 @@ class HandoffTask:
         return to_json(self)
 
     def words(self) -> str:
-        """The work as a prompt; what is no text as JSON."""
+        """Return the work as a prompt; what is no text as JSON."""
         said = self.input if isinstance(self.input, str) else ""
         if self.input is not None and not isinstance(self.input, str):
             said = json.dumps(self.input, ensure_ascii=False, indent=2)
@@ -157,22 +157,22 @@ class Handoff:
 
     @property
     def open(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether it has not ended."""
         return self.status in OPEN
 
     @property
     def output(self) -> Any:
-        """What the target answered; None when it did not."""
+        """Return the answer of the target, or None."""
         return (self.answer or {}).get("output")
 
     @property
     def work(self) -> HandoffTask:
-        """What is to be done."""
+        """Return the work."""
         return HandoffTask(**self.request)
 
     @property
     def surroundings(self) -> HandoffContext:
-        """What goes along."""
+        """Return the context."""
         return HandoffContext.from_data(self.context)
 
     def snapshot(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class Handoff:
         return to_json(self)
 
     def brief(self) -> dict[str, Any]:
-        """As lists show it: without messages, and long texts are cut."""
+        """Return it as lists show it: without messages, and long texts are cut."""
         shown = self.snapshot()
         shown["context"] = {**shown["context"], "messages": []}
         for name in ("task", "result", "late"):
@@ -270,7 +270,7 @@ class HandoffStore(Protocol):
 
 
 def tool_name(agent: str, override: str | None = None) -> str:
-    """What a model calls to hand over to `agent`."""
+    """Return the name of the tool that hands over to `agent`."""
     if override and override.strip():
         return override.strip()
     plain = re.sub(r"[^A-Za-z0-9_]", "_", agent.strip().lower())
@@ -278,7 +278,7 @@ def tool_name(agent: str, override: str | None = None) -> str:
 
 
 def tool_description(agent: str, override: str | None = None, about: str = "") -> str:
-    """What a model is told about handing over to `agent`."""
+    """Return the description of the tool that hands over to `agent`."""
     if override and override.strip():
         return override.strip()
     whom = f"the {agent.strip()} agent" if agent.strip() else "another agent"
@@ -286,7 +286,7 @@ def tool_description(agent: str, override: str | None = None, about: str = "") -
 
 
 def transfer_message(agent: str) -> str:
-    """What the source's call is answered with."""
+    """Return the result of the tool call that hands over."""
     return json.dumps({"assistant": agent}, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -294,7 +294,8 @@ def transfer_message(agent: str) -> str:
 
 
 def check_chain(chain: Sequence[Link], to: str, total: int, limits: Limits) -> None:
-    """HandoffLimit when the work has been passed on too often; InvalidInput when it would go to its own source."""
+    """Raise HandoffLimit when the work has been passed on too often; InvalidInput when it would go to its own
+    source."""
     source = chain[-1].agent if chain else None
     if to == source:
         raise InvalidInput(f"agent {to!r} cannot hand over to itself; choose another agent.", field="to")
@@ -310,12 +311,12 @@ def check_chain(chain: Sequence[Link], to: str, total: int, limits: Limits) -> N
 
 
 def latest_handoff(chain: Sequence[Link]) -> str | None:
-    """The handoff that brought the work to where it is now, if one did."""
+    """Return the handoff that brought the work to where it is now, if one did."""
     return next((link.handoff for link in reversed(chain) if link.handoff), None)
 
 
 def agents_to_avoid(chain: Sequence[Link], limits: Limits) -> frozenset[str]:
-    """Agents that are not chosen by themselves."""
+    """Return the agents that are chosen only by name: the source, and those that had the work too often."""
     source = {chain[-1].agent} if chain else set()
     names = [link.agent for link in chain]
     return frozenset(source | {name for name in names if names.count(name) > limits.revisits})
@@ -325,7 +326,7 @@ def agents_to_avoid(chain: Sequence[Link], limits: Limits) -> frozenset[str]:
 
 
 def take_over(task: Task, source: Task) -> Task:
-    """The target's task of a transfer: it goes on where the source was, in its conversation, for the same people."""
+    """Return the target's task of a transfer: it continues in the source's conversation, for the same people."""
     same = {name: getattr(source, name) for name in TAKEN_OVER}
     if has_conversation(source):
         same |= {"session_key": source.session_key, "gate_key": source.gate_key}
@@ -339,7 +340,7 @@ TAKEN_OVER = (
 
 
 def lend_directory(wanted: str | None, source: Task | None) -> str | None:
-    """The directory a target has for itself. What its source has is lent to it, one of its targets at a time: the
+    """Return the directory a target has for itself. That of its source is lent, to one target at a time: the
     source waits for it."""
     held = source.dir_key if source is not None else None
     if source is None or wanted is None or held is None or held.partition(LENT)[0] != wanted:
@@ -348,7 +349,7 @@ def lend_directory(wanted: str | None, source: Task | None) -> str | None:
 
 
 def check(request: HandoffTask, context: HandoffContext, timeout: float, max_retries: int) -> None:
-    """InvalidInput when it makes no sense."""
+    """Raise InvalidInput when it makes no sense."""
     if not isinstance(timeout, int | float) or not 0 < timeout <= YEAR:
         raise InvalidInput("the timeout of a handoff is a number of seconds above 0, a year at most.", field="timeout")
     if not isinstance(max_retries, int) or not 0 <= max_retries <= MAX_RETRIES:
@@ -378,7 +379,7 @@ def check(request: HandoffTask, context: HandoffContext, timeout: float, max_ret
 
 
 def check_texts(said: Mapping[str, Any]) -> None:
-    """InvalidInput when one of them is there and cannot be kept as text."""
+    """Raise InvalidInput when one of them is there and cannot be kept as text."""
     for name, text in said.items():
         if text is not None and not (isinstance(text, str) and is_plain(text)):
             raise InvalidInput(
@@ -387,7 +388,7 @@ def check_texts(said: Mapping[str, Any]) -> None:
 
 
 def request_handoff(handoff: Handoff, now: int) -> Changes:
-    """The record, pending."""
+    """Create the record, pending."""
     told = HandoffRequested(
         handoff_id=handoff.id, from_agent=handoff.from_agent, to_agent=handoff.to_agent, form=handoff.form,
         task_type=handoff.work.type, description=handoff.work.description,
@@ -397,7 +398,7 @@ def request_handoff(handoff: Handoff, now: int) -> Changes:
 
 
 def move_handoff(handoff: Handoff, status: Status, told: Payload, now: int, **fields: Any) -> tuple[Handoff, Changes]:
-    """The handoff after a step, and the step. Refused when it changed meanwhile."""
+    """Return the handoff with another status, and the step. It is refused when it changed meanwhile."""
     fields |= {"status": status, "revision": handoff.revision + 1}
     if status not in OPEN:
         fields |= {"completed_at": now, "owner": None}
@@ -409,13 +410,13 @@ def move_handoff(handoff: Handoff, status: Status, told: Payload, now: int, **fi
 
 
 def accept_handoff(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
-    """The target has taken it."""
+    """Note that the target has taken it."""
     told = HandoffAccepted(handoff_id=handoff.id, to_agent=handoff.to_agent)
     return move_handoff(handoff, "accepted", told, now, accepted_at=now)
 
 
 def refuse_handoff(handoff: Handoff, why: str, now: int, following: str | None = None) -> tuple[Handoff, Changes]:
-    """The target did not take it; `following` is asked next, if there is one."""
+    """Note that the target did not take it; `following` is asked next, if there is one."""
     told = HandoffRejected(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why, following=following)
     refusals = (*handoff.refusals, {"agent": handoff.to_agent, "reason": why})
     if following is None:
@@ -425,7 +426,7 @@ def refuse_handoff(handoff: Handoff, why: str, now: int, following: str | None =
 
 
 def start_handoff(handoff: Handoff, task: Task, now: int) -> tuple[Handoff, Changes]:
-    """Its task is made."""
+    """Submit the task of a handoff."""
     told = HandoffStarted(handoff_id=handoff.id, to_agent=handoff.to_agent, task_id=task.id)
     fields = {"task_id": task.id, "session_key": task.session_key, "context": handoff.context, "owner": None}
     after, step = move_handoff(handoff, "in_progress", told, now, **fields)
@@ -442,20 +443,20 @@ def finish_transfer(transfer: Transfer, source: Task, now: int) -> Changes:
 def fail_handoff(
     handoff: Handoff, why: str, now: int, stage: str = "execute", **fields: Any
 ) -> tuple[Handoff, Changes]:
-    """It could not be done; `stage` says where: choose, enable, accept, hook, filter, execute."""
+    """End a handoff that failed; `stage` says where: choose, enable, accept, hook, filter, execute."""
     told = HandoffFailed(handoff_id=handoff.id, to_agent=handoff.to_agent, error=why, stage=stage)
     answer = {"output": None, "error": why, "duration_ms": (now - handoff.created_at) // 1000}
     return move_handoff(handoff, "failed", told, now, answer=answer, reason=why, **fields)
 
 
 def cancel_handoff(handoff: Handoff, why: str, now: int, **fields: Any) -> tuple[Handoff, Changes]:
-    """Somebody does not want it any more."""
+    """End a handoff that is not wanted any more."""
     told = HandoffCancelled(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why)
     return move_handoff(handoff, "cancelled", told, now, reason=why, **fields)
 
 
 def expire_handoff(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
-    """Its deadline has passed."""
+    """End a handoff whose deadline has passed."""
     why = f"it was not done within its {handoff.timeout:g} s."
     told = HandoffExpired(handoff_id=handoff.id, to_agent=handoff.to_agent, timeout=handoff.timeout)
     answer = {"output": None, "error": why, "duration_ms": (now - handoff.created_at) // 1000}
@@ -463,7 +464,7 @@ def expire_handoff(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
 
 
 def merge_steps(parts: Sequence[Changes]) -> Changes:
-    """Steps of one handoff as one: where the first makes its record, that is made as the last leaves it."""
+    """Merge the steps of one handoff; a record that the first creates is written with its last values."""
     first, *others = parts
     record = first.records[0] if first.records else None
     if not isinstance(record, Handoff):
@@ -475,13 +476,13 @@ def merge_steps(parts: Sequence[Changes]) -> Changes:
 
 
 def forget_name(handoff: Handoff) -> Changes:
-    """What its source called it by is free again."""
+    """Free the name that the source gave it."""
     fields = {"once": None, "revision": handoff.revision + 1}
     return Changes(updates=(Update("handoff", handoff.id, fields, {"revision": handoff.revision}),))
 
 
 def settle(handoff: Handoff, task: Task, now: int, why: str | None = None) -> Changes:
-    """What the end of its task means, or that it is tried again; `why` this try has failed."""
+    """Update a handoff after the end or another try of its task; `why` says why the try failed."""
     if task.id != handoff.task_id:
         return Changes()
     times = {"started_at": iso(task.started_at), "ended_at": iso(now)}
@@ -508,12 +509,12 @@ def settle(handoff: Handoff, task: Task, now: int, why: str | None = None) -> Ch
 
 
 def handoff_event(handoff: Handoff, told: Payload, now: int) -> Event:
-    """An event of the handoff, told of the task that asked for it."""
+    """Return an event of the handoff, as part of the task that requested it."""
     return event(told, now, task_id=handoff.source_task, agent_id=handoff.from_agent or None, actor=handoff.creator)
 
 
 def require_answer(handoff: Handoff) -> Handoff:
-    """It, when it has an answer; the error that says why there is none otherwise."""
+    """Return the handoff if it has an answer; raise the error that says why it has none otherwise."""
     if handoff.status == "completed":
         return handoff
     why = f"handoff {handoff.id} to {handoff.to_agent!r} {handoff.status}: {handoff.reason or 'no reason was given'}"
@@ -523,5 +524,5 @@ def require_answer(handoff: Handoff) -> Handoff:
 
 
 def remaining(handoff: Handoff, now: int) -> float:
-    """Seconds until its deadline."""
+    """Return the seconds until its deadline."""
     return max(0.0, (handoff.deadline_at - now) / SECOND)

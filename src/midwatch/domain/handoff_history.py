@@ -38,7 +38,7 @@ class HandoffContext:
     parent_handoff: str | None = None
 
     def data(self) -> dict[str, Any]:
-        """As JSON keeps it."""
+        """Return it as JSON keeps it."""
         return {
             "conversation_id": self.conversation_id,
             "messages": [dict(message) for message in self.messages],
@@ -48,7 +48,7 @@ class HandoffContext:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any] | None) -> HandoffContext:
-        """As it was kept."""
+        """Read it from a record."""
         known = dict(data or {})
         return cls(**{**known, "messages": tuple(known.get("messages") or ())})
 
@@ -69,16 +69,16 @@ class HandoffInputData:
     context: HandoffContext = field(default_factory=HandoffContext)
 
     def clone(self) -> HandoffInputData:
-        """A copy that shares nothing with this."""
+        """Return a copy that shares nothing with this."""
         return deepcopy(self)
 
     def seen(self) -> Messages:
-        """What the target's model sees, in order."""
+        """Return the messages that the target's model sees, in order."""
         latest = self.pre_handoff + self.new_messages if self.input_messages is None else self.input_messages
         return self.input_history + latest
 
     def change(self, map_: Callable[[Messages], Messages]) -> HandoffInputData:
-        """Every list of messages changed in the same way."""
+        """Return every list of messages changed in the same way."""
         return replace(
             self,
             input_history=map_(self.input_history),
@@ -93,7 +93,7 @@ HistoryMapper = Callable[[Messages], Iterable[Message]]
 
 
 async def filtered(wanted: InputFilter | None, data: HandoffInputData) -> HandoffInputData:
-    """What the filter makes of a copy of `data`; TypeError when it returns something else. The prompts of the source
+    """Apply a filter to a copy of `data`; TypeError when it returns something else. The prompts of the source
     never go along, whatever the filter says."""
     safe = data.change(without_system)
     if wanted is None:
@@ -110,7 +110,7 @@ async def filtered(wanted: InputFilter | None, data: HandoffInputData) -> Handof
 
 
 def without_system(messages: Messages) -> Messages:
-    """Without what told the source how to behave."""
+    """Return the messages without the source's instructions."""
     return tuple(message for message in messages if message.get("role") not in SYSTEM_ROLES)
 
 
@@ -168,13 +168,13 @@ def nested(data: HandoffInputData) -> HandoffInputData:
 
 
 def summary(records: list[str]) -> Message:
-    """One message that holds what was said."""
+    """Return one message that holds the history."""
     lines = [f"{number}. {record}" for number, record in enumerate(records, 1)] or [NOTHING]
     return {"role": "assistant", "content": "\n".join((PREAMBLE, OPENING, *lines, CLOSING))}
 
 
 def _records(message: Message) -> list[str]:
-    """What a message says, a line each; what an earlier summary holds, as it was."""
+    """Return the lines of a message; those of an earlier summary as they are."""
     content = message.get("content")
     if message.get("role") == "assistant" and isinstance(content, str):
         lines = content.split("\n")
@@ -190,6 +190,6 @@ def _line(role: str, content: Any) -> str:
 
 
 def as_text(messages: Messages) -> str:
-    """What was said, for an agent that reads only text; empty when nothing was."""
+    """Return the history for an agent that reads only text; empty when there is none."""
     records = [record for message in messages for record in _records(message)]
     return str(summary(records)["content"]) if records else ""

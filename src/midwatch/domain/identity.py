@@ -60,7 +60,7 @@ class Token:
     root: Hidden[str | None] = None
 
     def holds(self, now: int) -> bool:
-        """Whether it still proves anything."""
+        """Return whether it still proves anything."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def snapshot(self) -> dict[str, Any]:
@@ -127,24 +127,24 @@ class TokenStore(Protocol):
 
 
 def attempt_token(task_id: str, secret: str) -> str:
-    """What the agent of one attempt proves itself by; it names its task and dies with the attempt."""
+    """Create the token of one attempt's agent; it names its task and ends with the attempt."""
     return f"ma_{task_id}.{secret}"
 
 
 def hash_of(secret: str) -> str:
-    """What is stored of a secret."""
+    """Return the stored hash of a secret."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def check_actor(name: str) -> str:
-    """The name of an actor, or InvalidInput."""
+    """Return the name of an actor, or InvalidInput."""
     if not 1 <= len(name) <= LONGEST_ACTOR or not name.isprintable() or name != name.strip():
         raise InvalidInput(f"an actor's name has 1 to {LONGEST_ACTOR} printable characters.", field="actor")
     return name
 
 
 def make(kind: Kind, name: str, who: Actor, now: int, *, by: str, root: str | None = None) -> tuple[Token, str]:
-    """A new token for `who`, and its secret."""
+    """Return a new token for `who`, and its secret."""
     secret, lives = f"mw_{secrets.token_urlsafe(32)}", LIVES_SECONDS[kind]
     made = Token(
         id=new_id("k", now), kind=kind, name=name, actor=who.name, role=who.role, hash=hash_of(secret), created_at=now,
@@ -165,7 +165,7 @@ def revoke(token: Token, now: int, actor: str) -> Changes:
 
 
 def enter(made: Token, link: Token | None) -> Changes:
-    """A browser signs in. The link it came by ends in the same step, so it works once."""
+    """Sign a browser in. The link it came by ends in the same step, so it works once."""
     told = event(SignedIn(**_about(made)), made.created_at, actor=made.actor)
     ends = () if link is None else (_end(link, made.created_at),)
     return Changes(updates=ends, records=(made,), events=(told,))

@@ -43,7 +43,7 @@ class Audience(Protocol):
 
     @property
     def shown_seq(self) -> int:
-        """The last stored event that was shown here."""
+        """Return the last stored event that was shown here."""
 
     @property
     def known_seq(self) -> int:

@@ -55,7 +55,7 @@ class Submission(TypedDict, total=False):
 
 
 def refuse_unknown(wish: Mapping[str, Any], known: frozenset[str]) -> None:
-    """InvalidInput for a wish that does not exist, so that a misspelt one is not lost."""
+    """Raise InvalidInput for a wish that does not exist, so that a misspelt one is not lost."""
     if unknown := sorted(set(wish) - known):
         raise InvalidInput(
             f"{unknown[0]} cannot be set here; what can be: {', '.join(sorted(known))}.", field=unknown[0]
@@ -63,7 +63,7 @@ def refuse_unknown(wish: Mapping[str, Any], known: frozenset[str]) -> None:
 
 
 def is_plain(said: str) -> bool:
-    """Whether it can be written as UTF-8, and kept anywhere."""
+    """Return whether it can be written as UTF-8, and kept anywhere."""
     try:
         return b"\0" not in said.encode()
     except UnicodeEncodeError:
@@ -71,7 +71,7 @@ def is_plain(said: str) -> bool:
 
 
 def body_hash(prompt: str, wish: Submission) -> str:
-    """What two submissions with the same key must share to count as one."""
+    """Return the hash that two submissions with the same key must share to count as one."""
     said = {
         name: float(value) if isinstance(value, int) else value
         for name, value in wish.items()

@@ -28,8 +28,8 @@ SENDS = re.compile(r"\b(?:post|put|patch|upload|uploads|send|sends)\b", re.IGNOR
 
 
 def hint(asked: Question, root: str | None = None) -> Risk | None:
-    """How much harm a yes could do: low, medium or high; the agent's own word where it fears more. None for a plain
-    question of which the agent says nothing."""
+    """Return how much harm a yes could do: low, medium or high; the agent's own word where it fears more. None for a
+    plain question of which the agent says nothing."""
     if asked.kind == "choice":
         return asked.risk
     found: Risk = MILD.get(asked.kind, "medium")

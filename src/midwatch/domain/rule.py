@@ -44,7 +44,7 @@ class Pattern(NamedTuple):
 
     @classmethod
     def from_data(cls, data: Any, effect: Effect) -> Pattern:
-        """As settings and automations write it, or InvalidInput."""
+        """Read it from settings or an automation, or raise InvalidInput."""
         if not isinstance(data, Mapping) or not data or set(data) - {"kind", "command", "path"}:
             raise _wrong('a rule is a table of kind, command and path, such as {command = "git log *"}.')
         made = cls(**data)
@@ -61,11 +61,11 @@ class Pattern(NamedTuple):
         return made
 
     def data(self) -> dict[str, str]:
-        """As JSON shows it, without what is not said."""
+        """Return it as JSON shows it, without empty fields."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
     def words(self) -> str:
-        """In words."""
+        """Return it in words."""
         what = f"`{self.command}`" if self.command else self.kind or "anything"
         if self.command is None and self.path is not None:
             what = f"{self.kind or 'any use'} of {self.path}"
@@ -93,12 +93,12 @@ class Rule:
 
     @property
     def pattern(self) -> Pattern:
-        """What it is about."""
+        """Return its pattern."""
         return Pattern(self.kind, self.command, self.path, self.root)
 
     @property
     def text(self) -> str:
-        """In words."""
+        """Return it in words."""
         return describe_rule(self.effect, self.pattern, self.agent)
 
     def snapshot(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Policy:
 
     @classmethod
     def from_data(cls, data: Any) -> Policy:
-        """As settings and automations write it, or InvalidInput."""
+        """Read it from settings or an automation, or raise InvalidInput."""
         if not isinstance(data, Mapping) or set(data) - {"default", "allow", "deny", "expires"}:
             raise _wrong("approvals are a table of default, allow, deny and expires.")
         default, expires = data.get("default"), data.get("expires")
@@ -142,7 +142,7 @@ class Policy:
         return cls(default, _patterns(data, "allow"), _patterns(data, "deny"), lasts)
 
     def data(self) -> dict[str, Any]:
-        """As JSON keeps it, without what is not said."""
+        """Return it as JSON keeps it, without empty fields."""
         rules = {"allow": [one.data() for one in self.allow], "deny": [one.data() for one in self.deny]}
         said: dict[str, Any] = {"default": self.default, **rules, "expires": self.expires}
         return {name: value for name, value in said.items() if value not in (None, [])}
@@ -173,12 +173,12 @@ Judge = Callable[[Task, Question], Awaitable[Ruling]]
 
 
 async def leave_to_people(task: Task, asked: Question) -> Ruling:
-    """A judge who leaves everything to people."""
+    """Leave every decision to people."""
     return Ruling()
 
 
 def describe_rule(effect: Effect, pattern: Pattern, agent: str) -> str:
-    """A rule in words, as the choice of an answer shows it."""
+    """Return a rule in words, as the choice of an answer shows it."""
     where = f" in {pattern.root}" if pattern.root else ""
     return f"always {effect} {pattern.words()} for {agent}{where}"
 

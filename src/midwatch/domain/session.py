@@ -25,12 +25,12 @@ MAX_ERRORS = 100
 
 
 def visibility_key(key: str) -> str:
-    """The part of a session key before its first token: the chat or user it belongs to."""
+    """Return the part of a session key before its first token: the chat or user it belongs to."""
     return key.partition("|")[0]
 
 
 def thread_scope(key: str) -> str:
-    """The thread a session key speaks of, or "". A work thread is the thread its first message seeded."""
+    """Return the thread a session key speaks of, or "". A work thread is the thread its first message seeded."""
     tokens: dict[str, str] = {}
     for token in key.split("|")[1:]:
         name, _, value = token.partition(":")
@@ -42,12 +42,12 @@ def thread_scope(key: str) -> str:
 
 
 def gate_key(key: str) -> str:
-    """What two sessions must share to be one conversation. Tasks with equal gate keys never run at once."""
+    """Return the key that all sessions of one conversation share. Tasks with equal gate keys never run at once."""
     return visibility_key(key) + thread_scope(key)
 
 
 def check_key(key: str, field: str = "session_key") -> str:
-    """`key` without surrounding blanks, or InvalidInput; also for one that only midwatch itself may give."""
+    """Return `key` without surrounding blanks; raise InvalidInput, also for keys that only midwatch itself gives."""
     key = key.strip()
     if not key or len(key) > MAX_KEY or not key.isprintable() or key in (".", ".."):  # no address can hold dots alone
         raise InvalidInput(
@@ -94,7 +94,7 @@ class View(NamedTuple):
 
     @property
     def status(self) -> Status:
-        """What it does now."""
+        """Return its status now."""
         if self.session.status == "closed":
             return "closed"
         if self.running_task is None:
@@ -128,7 +128,7 @@ class Message:
 
 
 def announce_message(message: Message, **meta: Any) -> Event:
-    """The event that goes with a stored message."""
+    """Return the event of a stored message."""
     update = MessageUpdate(message_id=message.id, role=message.role, message=message.text)
     return event(update, message.time, **{**meta, "session_key": message.session_key, "task_id": message.task_id})
 

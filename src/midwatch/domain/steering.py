@@ -74,13 +74,13 @@ class Sent(NamedTuple):
 
     @property
     def mode(self) -> SendMode:
-        """When it reaches the agent; not as asked for where nothing ran, or where the agent takes none."""
+        """Return when it reaches the agent: `after_turn` where nothing ran, or where the agent takes no messages."""
         if self.steer is None or self.steer.mode == "stop" or self.steer.status == "passed_on":
             return "after_turn"
         return self.steer.mode
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it: the task that will answer, and how the message gets there."""
+        """Return it as JSON shows it: the task that will answer, and how the message gets there."""
         return {**self.task.snapshot(), "mode": self.mode, "steer": self.steer.snapshot() if self.steer else None}
 
 
@@ -107,7 +107,7 @@ class SteerStore(Protocol):
 
 
 def attach_steer(steer: Steer, task: Task, depth: int, now: int) -> Changes:
-    """What is written when a message waits for the running turn of `task`, with `depth` before it."""
+    """Attach a message to the running turn of `task`, with `depth` messages before it."""
     about = in_turn(task, steer.actor)
     came = InterruptReceived(
         reason=steer.mode, content_len=len(steer.text), queue_depth=depth + 1, steer_id=steer.id
@@ -127,7 +127,7 @@ def attach_steer(steer: Steer, task: Task, depth: int, now: int) -> Changes:
 
 
 def requeue_steers(task: Task, queued: Sequence[Steer], now: int, *, closed: bool) -> Changes:
-    """What becomes of the messages a task leaves untaken when it ends: a task each, in the order they were sent. A
+    """Submit each message that a task has not taken when it ends as a task, in the order they were sent. A
     request to stop has been met; a session that is closed takes nothing more."""
     made = Changes()
     for steer in queued:

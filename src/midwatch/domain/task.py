@@ -120,23 +120,23 @@ class Task(NamedTuple):
 
     @property
     def noun(self) -> str:
-        """Its table."""
+        """Return its table."""
         return "task"
 
     @property
     def open(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether it has not ended."""
         return self.status in OPEN
 
     @property
     def tokens_used(self) -> int | None:
-        """Tokens in and out, or None when the agent did not tell."""
+        """Return the tokens in and out, or None when they are not known."""
         known = [v for v in ((self.usage or {}).get(k) for k in ("input_tokens", "output_tokens")) if v is not None]
         return sum(known) if known else None
 
     @property
     def again(self) -> str:
-        """The command that has it done again."""
+        """Return the command that has it done again."""
         return retry_command(self.id, self.budget, self.usage)
 
     @property
@@ -147,21 +147,21 @@ class Task(NamedTuple):
 
     @property
     def actor(self) -> str:
-        """Who the slot it runs in is counted for."""
+        """Return the actor that its slot is counted for."""
         return self.creator or ""
 
     @property
     def rank(self) -> int:
-        """Claim order, lower first: a person's messages, then priority."""
+        """Return the claim order, lower first: a person's messages, then priority."""
         return (-10 * PRIORITY if self.cause == "message" else 0) - self.priority
 
     def waits_until(self, now: int) -> bool:
-        """Whether it waits for its time to come."""
+        """Return whether it waits for its time to come."""
         return self.wait is not None and self.due_at > now
 
     @property
     def status_text(self) -> str:
-        """The status and, while the task is open, what it waits for."""
+        """Return the status and, while the task is open, what it waits for."""
         if self.status == "running" and self.stop_requested:
             return f"running: stopping ({self.stop_requested})"
         if self.open and self.wait:
@@ -215,7 +215,7 @@ WORKTREE_SHOWN = ("id", "path", "branch", "base", "files", "added", "removed", "
 
 
 def show_worktree(note: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """A task's worktree as JSON shows it; what is not known yet is null."""
+    """Return a task's worktree as JSON shows it; what is not known yet is null."""
     if note is None:
         return None
     return {**dict.fromkeys(WORKTREE_SHOWN), "status": "planned", **{n: note[n] for n in WORKTREE_SHOWN if n in note}}
@@ -245,7 +245,7 @@ class Summary(NamedTuple):
 
     @property
     def active(self) -> int:
-        """Pending and running together."""
+        """Return how many are pending or running."""
         return self.pending + self.running
 
 
@@ -381,12 +381,12 @@ def end_notice(task: Task, now: int) -> tuple[Delivery, ...]:
 
 
 def has_conversation(task: Task) -> bool:
-    """Whether the task's session is kept as a conversation; a task's private session is its own record."""
+    """Return whether the task's session is kept as a conversation; a task's private session is its own record."""
     return task.session_key != f"{PRIVATE}{task.retry_of or task.id}"
 
 
 def prompt_message(task: Task, now: int) -> Message:
-    """What its conversation shows of its prompt."""
+    """Return its prompt as a message of its conversation."""
     return Message(
         session_key=task.session_key, role="user", text=task.prompt, time=now, task_id=task.id, id=task.id,
         author=task.creator,
@@ -394,7 +394,7 @@ def prompt_message(task: Task, now: int) -> Message:
 
 
 def end_messages(task: Task, now: int) -> tuple[Message, ...]:
-    """The answer for the task's conversation, and the result for the session it was asked from."""
+    """Return the answer for the task's conversation, and the result for the session it was asked from."""
     how = task.status if task.status == task.outcome else f"{task.status}: {task.outcome}"
     text = task.result if task.status == "done" else f"[{how}] {task.error or ''}".rstrip()
     if text is None or task.outcome == "silent" or task.transferred_to:
@@ -410,7 +410,7 @@ def end_messages(task: Task, now: int) -> tuple[Message, ...]:
 
 
 def touch_session(task: Task, now: int, thread_id: str | None = None) -> Session:
-    """The task's session as its use leaves it."""
+    """Return the task's session with the fields that its use changes."""
     return Session(
         key=task.session_key, agent=task.agent, gate_key=task.gate_key, creator=task.creator, thread_id=thread_id,
         workdir=task.workdir, worktree=str(task.worktree["id"]) if task.worktree else None, created_at=now,
@@ -419,14 +419,14 @@ def touch_session(task: Task, now: int, thread_id: str | None = None) -> Session
 
 
 def announce_status(task: Task, status: str, now: int) -> tuple[Event, ...]:
-    """What its conversation does from now on; nothing to tell of a task's private session."""
+    """Return the event that the status of its conversation changed; none for a task's private session."""
     if not has_conversation(task):
         return ()
     return (event(StatusChange(status=status, agent_type=task.agent), now, **meta(task)),)
 
 
 def report_fault(task: Task, message: str, level: str, now: int) -> tuple[Event, ...]:
-    """What went wrong, for those who watch its conversation."""
+    """Return the event about an error, for those who watch its conversation."""
     return (event(AgentFault(message=message, level=level), now, **meta(task)),) if has_conversation(task) else ()
 
 
@@ -441,7 +441,7 @@ def end(
     actor: str | None = None,
     transferred_to: str | None = None,
 ) -> tuple[Task, Changes]:
-    """The task as it ends, and everything that is written with it. Guarded by what was known of a stop, and of messages
+    """Return the ended task and the step that ends it. It is guarded by what was known of a stop, and of messages
     sent into its turn."""
     ended = task._replace(
         status=STATUS_OF[outcome], outcome=outcome, result=result, error=error, usage=usage or task.usage,
@@ -475,12 +475,12 @@ ENDED_FIELDS = (
 
 
 def guard_ownership(task: Task) -> dict[str, Any]:
-    """The guard of a step that assumes the task is just as it was read."""
+    """Return the guard of a step that assumes the task is just as it was read."""
     return {"status": task.status, "attempt": task.attempt, "stop_requested": task.stop_requested}
 
 
 def meta(task: Task, actor: str | None = None) -> dict[str, Any]:
-    """Envelope fields of an event about `task`."""
+    """Return the envelope fields of an event about `task`."""
     return {
         "task_id": task.id,
         "session_key": task.session_key,
@@ -491,24 +491,26 @@ def meta(task: Task, actor: str | None = None) -> dict[str, Any]:
 
 
 def turn_of(task_id: str, attempt: int) -> str:
-    """What the turn of an attempt is called in events."""
+    """Return the id that events have for the turn of an attempt."""
     return f"{task_id}.{attempt}"
 
 
 def in_turn(task: Task, actor: str | None = None) -> dict[str, Any]:
-    """Envelope fields of an event of the task's running turn."""
+    """Return the envelope fields of an event of the task's running turn."""
     return {**meta(task, actor), "turn_id": turn_of(task.id, task.attempt)}
 
 
 def pause_before(task: Task) -> float:
-    """Seconds to wait before a task that failed is tried again: an automation has more patience than a person."""
+    """Return the seconds to wait before a task that failed is tried again: an automation has more patience than a
+    person."""
     if task.cause == "automation":
         return AUTOMATION_PAUSES[min(task.failures, len(AUTOMATION_PAUSES) - 1)]
     return retry_delay(task.failures + 1)
 
 
 def retry_delay(failures: int, base_seconds: float = 2.0, cap_seconds: float = 300.0) -> float:
-    """Seconds to wait before the next try: doubling, jittered by half either way so that many do not come at once."""
+    """Return the seconds to wait before the next try: doubling, jittered by half either way so that many do not come at
+    once."""
     plain: float = min(cap_seconds, base_seconds * 2.0 ** (failures - 1))
     return plain * random.uniform(0.5, 1.5)  # noqa: S311 - spreading load, not a secret
 

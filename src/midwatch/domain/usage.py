@@ -64,7 +64,7 @@ FIGURES = ("input_tokens", "output_tokens", "cost_usd")
 
 
 def add_up(rows: Iterable[Spent]) -> dict[str, Any]:
-    """The figures of all of them together."""
+    """Return the figures of all of them together."""
     total: dict[str, Any] = dict.fromkeys(COUNTS, 0) | dict.fromkeys(FIGURES)
     micros = 0
     for row in rows:
@@ -82,7 +82,7 @@ def add_up(rows: Iterable[Spent]) -> dict[str, Any]:
 
 
 def group_rows(rows: Iterable[Spent], by: Sequence[By], zone: ZoneInfo) -> list[dict[str, Any]]:
-    """The figures of each part: days in order, else those with most tasks first."""
+    """Return the figures of each part: days in order, else those with most tasks first."""
     parts: dict[tuple[str, ...], list[Spent]] = {}
     for row in rows:
         parts.setdefault(tuple(_name(row, part, zone) for part in by), []).append(row)
@@ -100,7 +100,7 @@ def _name(row: Spent, part: By, zone: ZoneInfo) -> str:
 
 
 def describe_gaps(total: Mapping[str, Any]) -> str:
-    """What the figures leave out, in words; nothing when they are whole."""
+    """Return in words what is missing in the figures; nothing when they are complete."""
     if not total["tasks"]:
         return ""
     said = []

@@ -21,7 +21,7 @@ class TaskState(NamedTuple):
     last: Event | None
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it."""
+        """Return it as JSON shows it."""
         return {"as_of_seq": self.as_of_seq, "task": self.task.snapshot()}
 
 
@@ -38,7 +38,7 @@ class SessionState(NamedTuple):
     """Messages the running turn has not taken."""
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it."""
+        """Return it as JSON shows it."""
         return {
             "as_of_seq": self.as_of_seq,
             "session": self.view.snapshot(),
@@ -58,7 +58,7 @@ class DeskState(NamedTuple):
     running: list[tuple[Task, Event | None]]
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it."""
+        """Return it as JSON shows it."""
         return {
             "as_of_seq": self.as_of_seq,
             "summary": self.summary._asdict(),

@@ -68,11 +68,11 @@ class Worktree:
 
     @property
     def workdir(self) -> str:
-        """Where a turn works."""
+        """Return the directory a turn works in."""
         return str(Path(self.path, self.subdir))
 
     def note_of_task(self) -> dict[str, Any]:
-        """What a task tells of it."""
+        """Return the fields that a task shows of it."""
         return {name: getattr(self, name) for name in WORKTREE_SHOWN}
 
     def snapshot(self) -> dict[str, Any]:
@@ -193,17 +193,17 @@ class WorktreeStore(Protocol):
 
 
 def short_id(worktree_id: str) -> str:
-    """The part of an id that names directory and branch."""
+    """Return the part of an id that names directory and branch."""
     return worktree_id[-12:]
 
 
 def wanted_id(task: Task) -> str | None:
-    """The id of the worktree a task wants, or None."""
+    """Return the id of the worktree a task wants, or None."""
     return None if task.worktree is None else str(task.worktree["id"])
 
 
 def plan_worktree(task: Task, place: Place, home: str, host: str, now: int) -> Worktree:
-    """The worktree of a task, before it is made."""
+    """Return the worktree of a task, before it is made."""
     made = wanted_id(task)
     assert made is not None
     return Worktree(
@@ -221,19 +221,19 @@ def change_worktree(tree: Worktree, now: int, **fields: Any) -> tuple[Worktree, 
 
 
 def note_on_task(tree: Worktree, task: Task) -> Update:
-    """What its latest task tells of it from now on."""
+    """Return the update that copies it to its latest task."""
     return Update("task", task.id, {"worktree": tree.note_of_task()})
 
 
 def occupy_worktree(tree: Worktree, task: Task, now: int, **fields: Any) -> tuple[Worktree, Changes]:
-    """A task works in it from now on."""
+    """Note that a task works in it from now on."""
     after, update = change_worktree(tree, now, task_id=task.id, **fields)
     told = () if after.status == tree.status else (announce_worktree(after, now),)
     return after, Changes(fence=Fence(task.id, task.attempt), updates=(update, note_on_task(after, task)), events=told)
 
 
 def announce_worktree(tree: Worktree, now: int, actor: str | None = None, into: str | None = None) -> Event:
-    """The event of a change of its state."""
+    """Return the event of a change of its state."""
     payload = WorktreeChanged(
         worktree_id=tree.id, status=tree.status, branch=tree.branch, path=tree.path, files=tree.files, into=into
     )

@@ -63,7 +63,7 @@ def event(payload: Payload, now: int, **meta: Any) -> Event:
 
 
 def call_of(found: Event) -> str:
-    """What a start and its end have in common: the id of the model or tool call or, lacking one, the tool's name."""
+    """Return the name that a start and its end share: the id of the call or, without one, the tool's name."""
     told = found.payload
     if found.kind.startswith("llm"):
         return f"llm {told.get('request_id')}"
@@ -71,7 +71,7 @@ def call_of(found: Event) -> str:
 
 
 def end_call(start: Event, why: str, duration: float | None = None) -> Payload:
-    """The end of a model or tool call that was cut off."""
+    """Return the end of a model or tool call that was cut off."""
     told = start.payload
     if start.kind == "llm_request":
         return LlmResponse(  # noqa: F405
@@ -83,7 +83,7 @@ def end_call(start: Event, why: str, duration: float | None = None) -> Payload:
 
 
 def kind_text(name: str) -> str:
-    """A kind as people read it. One that only a newer version knows is told to be such."""
+    """Return the name of a kind for people; one that only a newer version knows is marked."""
     return name if name in KINDS else f"event_kind({name})"
 
 
@@ -94,19 +94,19 @@ class Wanted(NamedTuple):
     beginnings: tuple[str, ...]
 
     def has(self, name: str) -> bool:
-        """Whether this kind is among them."""
+        """Return whether this kind is among them."""
         return name in self.names or name.startswith(self.beginnings)
 
 
 @lru_cache(256)
 def parse_kinds(kinds: tuple[str, ...]) -> Wanted:
-    """What `kinds` of a filter mean: `tool_*` is every kind that begins with `tool_`."""
+    """Parse the kinds of a filter: `tool_*` means every kind that begins with `tool_`."""
     names = frozenset(name for name in kinds if not name.endswith("*"))
     return Wanted(names, tuple(name[:-1] for name in kinds if name.endswith("*")))
 
 
 def kinds_of(name: str) -> list[str]:
-    """The known kinds that a filter's `name` means."""
+    """Return the known kinds that a filter's `name` means."""
     return [known for known in KINDS if parse_kinds((name,)).has(known)]
 
 
@@ -123,11 +123,11 @@ class EventFilter:
 
     @property
     def of_task(self) -> str | None:
-        """The one task it asks for, which the id of a turn begins with."""
+        """Return the one task it asks for, which the id of a turn begins with."""
         return self.task_id or (self.turn_id.partition(".")[0] if self.turn_id else None)
 
     def matches(self, found: Event) -> bool:
-        """Whether `found` is one of them."""
+        """Return whether `found` is one of them."""
         return (
             (not self.kinds or parse_kinds(self.kinds).has(found.kind))
             and self.task_id in (None, found.task_id)

@@ -19,18 +19,18 @@ class Payload:
     names: ClassVar[tuple[str, ...]]
 
     def data(self) -> dict[str, Any]:
-        """The payload as plain data, ready for JSON."""
+        """Return the payload as plain data, ready for JSON."""
         return {name.rstrip("_"): _kept(getattr(self, name)) for name in self.names}
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
-        """The payload that gave this data."""
+        """Return the payload that gave this data."""
         fields = {name.rstrip("_"): name for name in cls.names}
         return cls(**{fields.get(name, name): value for name, value in data.items()})
 
 
 def _kept(value: Any) -> Any:
-    """The value as it is now; what it came from may change before it is written."""
+    """Return the value as it is now; what it came from may change before it is written."""
     return deepcopy(value) if isinstance(value, dict | list) else value
 
 
