@@ -104,8 +104,8 @@ class Question:
     @classmethod
     def plain(cls, text: str, choices: tuple[str, ...]) -> Question:
         """Return a question whose first choice is the yes."""
-        made = (Choice(name, "reject_once" if place else "allow_once") for place, name in enumerate(choices))
-        return cls(text=text, choices=tuple(made))
+        options = (Choice(name, "reject_once" if place else "allow_once") for place, name in enumerate(choices))
+        return cls(text=text, choices=tuple(options))
 
 
 class Answer(NamedTuple):
@@ -436,8 +436,8 @@ def best_first(candidates: Iterable[Candidate], task_type: str, without: frozens
     """Return the agents that could do it: higher priority first, then fewer open handoffs, then who was registered
     earlier."""
     ranked = []
-    for one in candidates:
-        score = one.score(task_type)
-        if score is not None and one.name not in without:
-            ranked.append((-score, one.open, one.place, one.name))
+    for candidate in candidates:
+        score = candidate.score(task_type)
+        if score is not None and candidate.name not in without:
+            ranked.append((-score, candidate.open, candidate.place, candidate.name))
     return [name for *_, name in sorted(ranked)]

@@ -78,21 +78,21 @@ class Alert(NamedTuple):
 
 def check_running(task: Task, last: Event | None, now: int, silent_seconds: float = SILENT_SECONDS) -> list[Alert]:
     """Return the alerts about a running task."""
-    found = []
+    alerts = []
     begun = task.started_at or task.created_at
     worked, name = (now - begun) / SECOND, cut(task.prompt, 80)
     if task.wait is None and task.timeout_seconds and worked >= task.timeout_seconds + GRACE_SECONDS:
         text = (
             f"Stuck: {name}\n{task.id} has run for {duration(worked)}, its timeout is {duration(task.timeout_seconds)}."
         )
-        found.append(_about_task(task, "stuck", text, begun))
+        alerts.append(_about_task(task, "stuck", text, begun))
     heard = last.time if last is not None else begun
     quiet = (now - heard) / SECOND
     if quiet >= silent_seconds:
         waits = "It waits for an answer; see `midwatch approvals`." if task.wait == "approval" else "It asks nothing."
         text = f"Silent: {name}\nNothing was heard of {task.id} for {duration(quiet)}. {waits}"
-        found.append(_about_task(task, "silent", text, heard))
-    return found
+        alerts.append(_about_task(task, "silent", text, heard))
+    return alerts
 
 
 def check_pending(task: Task, now: int, live: bool) -> list[Alert]:
@@ -100,8 +100,8 @@ def check_pending(task: Task, now: int, live: bool) -> list[Alert]:
     late = (now - task.due_at) / SECOND
     if live or late < GRACE_SECONDS or task.waits_until(now):
         return []
-    told = f"No live process has agent {task.agent}; {task.id} has waited for {duration(late)}."
-    text = f"Overdue: {cut(task.prompt, 80)}\n{told}"
+    reason = f"No live process has agent {task.agent}; {task.id} has waited for {duration(late)}."
+    text = f"Overdue: {cut(task.prompt, 80)}\n{reason}"
     return [_about_task(task, "overdue", text, task.due_at)]
 
 

@@ -117,7 +117,7 @@ class ApprovalStore(Protocol):
 
 def ask(
     task: Task,
-    asked: Question,
+    question: Question,
     expires_seconds: float,
     now: int,
     until: int | None = None,
@@ -126,47 +126,49 @@ def ask(
     """Return the question and the step that puts it in the inbox: the task waits, its route is told how to answer. It
     never waits beyond `until`. `always` is the rule that an answer for always would make."""
     expires = now + int(expires_seconds * SECOND)
-    made = replace(_build(task, asked, now, always), expires_at=expires if until is None else min(expires, until))
-    lines = [f"{task.agent} asks: {cut(made.question, QUESTION_SHOWN)}"]
-    if made.command and made.command not in made.question:
-        lines.append(f"Command: {cut(made.command, COMMAND_SHOWN)}")
-    if made.risk == "high":
+    approval = replace(
+        _build(task, question, now, always), expires_at=expires if until is None else min(expires, until)
+    )
+    lines = [f"{task.agent} asks: {cut(approval.question, QUESTION_SHOWN)}"]
+    if approval.command and approval.command not in approval.question:
+        lines.append(f"Command: {cut(approval.command, COMMAND_SHOWN)}")
+    if approval.risk == "high":
         lines.append("Risk: high")
-    lines.append(f"Answer: midwatch approve {made.id} | midwatch deny {made.id}")
-    waits = TaskWaiting(wait="approval", until=iso(made.expires_at), reason=made.id)
-    return made, Changes(
+    lines.append(f"Answer: midwatch approve {approval.id} | midwatch deny {approval.id}")
+    waits = TaskWaiting(wait="approval", until=iso(approval.expires_at), reason=approval.id)
+    return approval, Changes(
         fence=Fence(task.id, task.attempt),
         updates=(Update("task", task.id, {"wait": "approval"}),),
-        records=(made,),
-        deliveries=make_notices(task, f"asked:{made.id}", "\n".join(lines), now),
-        events=(event(_request_payload(made), now, **in_turn(task)), event(waits, now, **in_turn(task))),
+        records=(approval,),
+        deliveries=make_notices(task, f"asked:{approval.id}", "\n".join(lines), now),
+        events=(event(_request_payload(approval), now, **in_turn(task)), event(waits, now, **in_turn(task))),
     )
 
 
 def answer_by_rule(
-    task: Task, asked: Question, decision: Decision, now: int, always: Pattern | None = None
+    task: Task, question: Question, decision: Decision, now: int, always: Pattern | None = None
 ) -> tuple[Approval, Changes] | None:
     """Answer a question by a rule and return the step that records it; no person is asked. None when
     the rules leave it to a person, or the agent offers no answer that says what they say."""
     if decision.verdict == "ask":
         return None
-    choice = choose(asked.choices, decision.verdict == "allow")
+    choice = choose(question.choices, decision.verdict == "allow")
     if choice is None and decision.verdict == "allow":
         return None
     status: Status = "granted" if decision.verdict == "allow" else "denied"
-    return _at_once(task, asked, now, status, choice, decision.rule, decision.by, always)
+    return _at_once(task, question, now, status, choice, decision.rule, decision.by, always)
 
 
 def expire_at_once(
-    task: Task, asked: Question, now: int, why: str, always: Pattern | None = None
+    task: Task, question: Question, now: int, why: str, always: Pattern | None = None
 ) -> tuple[Approval, Changes]:
     """Expire a question for whose answer there is no time."""
-    return _at_once(task, asked, now, "expired", None, why, None, always)
+    return _at_once(task, question, now, "expired", None, why, None, always)
 
 
 def _at_once(
     task: Task,
-    asked: Question,
+    question: Question,
     now: int,
     status: Status,
     choice: Choice | None,
@@ -174,61 +176,61 @@ def _at_once(
     by: str | None,
     always: Pattern | None,
 ) -> tuple[Approval, Changes]:
-    made = replace(
-        _build(task, asked, now, always), status=status, answer=choice.name if choice else None, answered_by=by,
+    approval = replace(
+        _build(task, question, now, always), status=status, answer=choice.name if choice else None, answered_by=by,
         rule=why if by else None, why=None if status == "granted" else why, expires_at=now, resolved_at=now,
     )  # fmt: skip
     about = in_turn(task)
     events = (
-        event(_request_payload(made), now, **about),
-        event(_answer_payload(made), now, **{**about, "actor": None}),
+        event(_request_payload(approval), now, **about),
+        event(_answer_payload(approval), now, **{**about, "actor": None}),
     )
-    return made, Changes(fence=Fence(task.id, task.attempt), records=(made,), events=events)
+    return approval, Changes(fence=Fence(task.id, task.attempt), records=(approval,), events=events)
 
 
 def choose(choices: Sequence[Choice], yes: bool, always: bool = False) -> Choice | None:
     """Return the choice that says yes or no, by its kind and not by its place; where only the other duration is offered
     and `always` is not insisted on, that one."""
-    told = [choice for choice in choices if choice.allows == yes]
-    wanted = [choice for choice in told if choice.kind.endswith("always") == always]
-    return next(iter(wanted if wanted or always else told), None)
+    fitting = [choice for choice in choices if choice.allows == yes]
+    wanted = [choice for choice in fitting if choice.kind.endswith("always") == always]
+    return next(iter(wanted if wanted or always else fitting), None)
 
 
-def answer_of(approval: Approval, asked: Question) -> Answer:
+def answer_of(approval: Approval, question: Question) -> Answer:
     """Return the answer as one of the agent's own choices, also if a person chose one of midwatch's."""
     assert approval.status != "pending"
-    own = {choice.name for choice in asked.choices}
+    own = {choice.name for choice in question.choices}
     if approval.answer is None or approval.answer in own or approval.status == "expired":
         return Answer(approval.status, approval.answer, approval.why)
-    alike = choose(asked.choices, approval.status == "granted")
+    alike = choose(question.choices, approval.status == "granted")
     return Answer(approval.status, alike.name if alike else approval.answer, approval.why)
 
 
-def _build(task: Task, asked: Question, now: int, always: Pattern | None) -> Approval:
+def _build(task: Task, question: Question, now: int, always: Pattern | None) -> Approval:
     """Return the record, with what is too long cut."""
-    pattern = None if asked.command and len(asked.command) > LONGEST else always
-    choices = _offer_choices(asked, pattern, task.agent)
-    if not asked.text.strip() or not 1 <= len(asked.choices) <= MAX_CHOICES:
+    pattern = None if question.command and len(question.command) > LONGEST else always
+    choices = _offer_choices(question, pattern, task.agent)
+    if not question.text.strip() or not 1 <= len(question.choices) <= MAX_CHOICES:
         raise InvalidInput(f"ask a question with 1 to {MAX_CHOICES} choices.", field="question")
-    diff = None if asked.diff is None else asked.diff.encode("utf-8", "replace")
+    diff = None if question.diff is None else question.diff.encode("utf-8", "replace")
     return Approval(
         id=new_id("a", now), task_id=task.id, attempt=task.attempt, session_key=task.session_key, agent=task.agent,
-        creator=task.creator, question=cut(asked.text, LONGEST), kind=asked.kind, tool=asked.tool,
-        command=None if asked.command is None else cut(asked.command, LONGEST), paths=asked.paths[:MOST_PATHS],
+        creator=task.creator, question=cut(question.text, LONGEST), kind=question.kind, tool=question.tool,
+        command=None if question.command is None else cut(question.command, LONGEST), paths=question.paths[:MOST_PATHS],
         diff=None if diff is None else diff[:MOST_DIFF].decode("utf-8", "ignore"),
-        diff_bytes=None if diff is None else len(diff), risk=hint(asked, asked.root or task.workdir), choices=choices,
-        always=pattern.data() if pattern else None, created_at=now,
+        diff_bytes=None if diff is None else len(diff), risk=hint(question, question.root or task.workdir),
+        choices=choices, always=pattern.data() if pattern else None, created_at=now,
     )  # fmt: skip
 
 
-def _offer_choices(asked: Question, pattern: Pattern | None, agent: str) -> tuple[Choice, ...]:
+def _offer_choices(question: Question, pattern: Pattern | None, agent: str) -> tuple[Choice, ...]:
     """Return the agent's choices, each name once. For use of a tool midwatch itself remembers what holds always, where
     people see it and can revoke it: the agent's own offers to do so are left out where it can also be asked again."""
     first: dict[str, Choice] = {}
-    for choice in asked.choices:
+    for choice in question.choices:
         first.setdefault(choice.name, choice)
     choices = tuple(first.values())
-    if asked.kind in ("choice", "switch_mode"):
+    if question.kind in ("choice", "switch_mode"):
         return choices
     once = {choice.allows for choice in choices if choice.kind not in ALWAYS}
     kept = tuple(choice for choice in choices if choice.kind not in ALWAYS or choice.allows not in once)
@@ -237,19 +239,19 @@ def _offer_choices(asked: Question, pattern: Pattern | None, agent: str) -> tupl
     return kept + tuple(Choice(describe_rule(effect, pattern, agent), kind) for kind, effect in ALWAYS.items())
 
 
-def _request_payload(made: Approval) -> ApprovalRequested:
+def _request_payload(approval: Approval) -> ApprovalRequested:
     return ApprovalRequested(
-        approval_id=made.id, question=made.question, choices=tuple(choice._asdict() for choice in made.choices),
-        question_kind=made.kind, tool=made.tool, command=made.command, paths=made.paths, risk=made.risk,
-        diff_bytes=made.diff_bytes, expires_at=iso(made.expires_at),
-        rule=made.rule or (None if made.status == "pending" else made.why),
+        approval_id=approval.id, question=approval.question, question_kind=approval.kind, tool=approval.tool,
+        choices=tuple(choice._asdict() for choice in approval.choices), command=approval.command,
+        paths=approval.paths, risk=approval.risk, diff_bytes=approval.diff_bytes, expires_at=iso(approval.expires_at),
+        rule=approval.rule or (None if approval.status == "pending" else approval.why),
     )  # fmt: skip
 
 
-def _answer_payload(made: Approval) -> ApprovalResolved:
+def _answer_payload(approval: Approval) -> ApprovalResolved:
     return ApprovalResolved(
-        approval_id=made.id, status=made.status, answer=made.answer, why=made.why, answered_by=made.answered_by,
-        rule=made.rule,
+        approval_id=approval.id, status=approval.status, answer=approval.answer, why=approval.why,
+        answered_by=approval.answered_by, rule=approval.rule,
     )  # fmt: skip
 
 

@@ -226,7 +226,7 @@ def normalise(automation: Automation) -> Automation:
 
 def validate(automation: Automation) -> None:
     """Raise InvalidInput, with the field and the remedy, if a value is not valid."""
-    for name, wrong, told in (
+    for name, wrong, message in (
         ("prompt", not automation.prompt, "the prompt is empty; say what the agent should do."),
         ("title", len(automation.title) > MAX_TITLE, f"a title has up to {MAX_TITLE} characters."),
         ("title", not (automation.title or "x").isprintable(), "a title is one line of text."),
@@ -246,7 +246,7 @@ def validate(automation: Automation) -> None:
         ("tags", any(not tag.isprintable() or len(tag) > 50 for tag in automation.tags), "a tag has 1 to 50 letters."),
     ):
         if wrong:
-            raise InvalidInput(told, field=name)
+            raise InvalidInput(message, field=name)
 
 
 def _positive(number: float) -> bool:
@@ -415,7 +415,7 @@ def settle(automation: Automation, ended: Task, now: int, thread_id: str | None 
 
 def _result(automation: Automation, ended: Task) -> dict[str, Any]:
     at = iso(ended.completed_at)
-    said = cut(ended.error or ended.outcome or "", RESULT_SHOWN)
+    error = cut(ended.error or ended.outcome or "", RESULT_SHOWN)
     match ended.outcome:
         case "ok" | "silent" | "transferred":
             return {"consecutive_failures": 0, "last_result": f"ok: {at}"}
@@ -424,8 +424,8 @@ def _result(automation: Automation, ended: Task) -> dict[str, Any]:
         case "cancelled":
             return {"last_result": f"cancelled: {at}"}
         case "lost":
-            return {"last_result": f"lost: {said}"}
-    return {"consecutive_failures": automation.consecutive_failures + 1, "last_result": f"error: {said}"}
+            return {"last_result": f"lost: {error}"}
+    return {"consecutive_failures": automation.consecutive_failures + 1, "last_result": f"error: {error}"}
 
 
 def _next_again(automation: Automation, ended: Task) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Spending(NamedTuple):
 
     def plus(self, other: Spending) -> Spending:
         """Return both together."""
-        return Spending(*(one + two for one, two in zip(self, other, strict=True)))
+        return Spending(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
 class Over(NamedTuple):
@@ -82,37 +82,37 @@ class Budget(NamedTuple):
     seconds: float | None = None
 
     @classmethod
-    def from_data(cls, said: object, field: str = "budget") -> Budget:
+    def from_data(cls, data: object, field: str = "budget") -> Budget:
         """Read the budget of a request, or raise InvalidInput. A duration may be text."""
-        if said is None:
+        if data is None:
             return cls()
-        if not isinstance(said, Mapping):
+        if not isinstance(data, Mapping):
             raise InvalidInput("a budget is an object such as {'tokens': 200000, 'usd': 1.5}.", field=field)
-        if unknown := sorted(str(name) for name in set(said) - set(NAMES)):
+        if unknown := sorted(str(name) for name in set(data) - set(NAMES)):
             raise InvalidInput(f"a budget has no {unknown[0]}; it has {', '.join(NAMES)}.", field=field)
-        limits = {name: _limit(name, value, field) for name, value in said.items() if value is not None}
+        limits = {name: _limit(name, value, field) for name, value in data.items() if value is not None}
         return cls(**limits)
 
     @classmethod
     def parse(cls, text: str) -> Budget:
         """Read `tokens=200000,usd=1.5,steps=30,seconds=10m`."""
-        said: dict[str, Any] = {}
+        limits: dict[str, Any] = {}
         for part in filter(None, (one.strip() for one in text.split(","))):
             name, equals, value = (one.strip() for one in part.partition("="))
-            if not equals or name in said:
+            if not equals or name in limits:
                 raise InvalidInput("write a budget as tokens=200000,usd=1.5,steps=30,seconds=10m.", field="budget")
-            said[name] = value
-        if not said:
+            limits[name] = value
+        if not limits:
             raise InvalidInput("the budget is empty; write it as tokens=200000,usd=1.5.", field="budget")
-        return cls.from_data(said)
+        return cls.from_data(limits)
 
     @classmethod
     def from_record(cls, data: Mapping[str, Any] | None) -> Budget:
         """Read the budget of a record; values that are not valid count as no limit."""
         if not data:
             return cls()
-        found = {name: _figure(data.get(name)) for name in NAMES}
-        return cls(**{name: int(most) if name in WHOLE else most for name, most in found.items() if most > 0})
+        figures = {name: _figure(data.get(name)) for name in NAMES}
+        return cls(**{name: int(most) if name in WHOLE else most for name, most in figures.items() if most > 0})
 
     def data(self) -> dict[str, Any] | None:
         """Return it as JSON; None when nothing is limited."""
@@ -131,7 +131,7 @@ class Budget(NamedTuple):
 
     def override_with(self, other: Budget) -> Budget:
         """Return the other's limits, and this one's where the other has none."""
-        return Budget(*(one if two is None else two for one, two in zip(self, other, strict=True)))
+        return Budget(*(mine if theirs is None else theirs for mine, theirs in zip(self, other, strict=True)))
 
     def within(self, other: Budget) -> Budget:
         """Return the lower limits of both."""
@@ -203,10 +203,10 @@ class Price(NamedTuple):
 
     def cost(self, usage: Mapping[str, Any]) -> float:
         """Return the cost of a usage. Cached tokens are among those of the input."""
-        sent, made = _figure(usage.get("input_tokens")), _figure(usage.get("output_tokens"))
+        sent, received = _figure(usage.get("input_tokens")), _figure(usage.get("output_tokens"))
         cached = min(sent, max(_figure(usage.get(name)) for name in CACHED))
         less = self.input if self.cached is None else self.cached
-        return round(((sent - cached) * self.input + cached * less + made * self.output) / MILLION, 9)
+        return round(((sent - cached) * self.input + cached * less + received * self.output) / MILLION, 9)
 
 
 class Prices:
@@ -251,12 +251,12 @@ class Meter:
         self, usage: Mapping[str, Any] | None, model: str | None = None, finish: str | None = None
     ) -> None:
         """Count the answer of a model, with its usage if it is known."""
-        told = usage or {}
-        self._steps += not (finish in UNANSWERED and not told)
+        figures = usage or {}
+        self._steps += not (finish in UNANSWERED and not figures)
         for name in ("input_tokens", "output_tokens", "cost_usd"):
-            if isinstance(told.get(name), int | float) and math.isfinite(told[name]):
-                self._told[name] = self._told.get(name, 0) + _figure(told[name])
-        if model is not None and told:
+            if isinstance(figures.get(name), int | float) and math.isfinite(figures[name]):
+                self._told[name] = self._told.get(name, 0) + _figure(figures[name])
+        if model is not None and figures:
             self._told["model"] = model
 
     def count_tool(self) -> None:
@@ -283,11 +283,11 @@ class Meter:
             return None
         return max(0.0, self.budget.seconds - self.before.seconds - self.task.seconds)
 
-    def usage(self, told: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    def usage(self, reported: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
         """Return the usage of this attempt: the agent's own figures first, then counted ones. Steps and time are
         kept where there is a budget they count for."""
-        kept: dict[str, Any] = {**self._told, **(told or {})}
-        if "cost_usd" in self._told and "cost_usd" not in (told or {}):
+        kept: dict[str, Any] = {**self._told, **(reported or {})}
+        if "cost_usd" in self._told and "cost_usd" not in (reported or {}):
             kept["cost_usd"] = round(self._told["cost_usd"], 9)
         if self._limited:
             kept |= {"steps": self._steps, "seconds": round(self._worked(), 3)}
@@ -304,13 +304,13 @@ def count_usage(events: Iterable[Event], budget: Mapping[str, Any] | None) -> di
     worked = 0.0
     last: Event | None = None
     meter = Meter(budget, worked=lambda: worked)
-    for one in events:
+    for event in events:
         if last is not None and last.kind != "approval_requested":
-            worked += (one.time - last.time) / SECOND
-        last = one
-        if one.kind == "llm_response":
-            told = one.payload
-            meter.count_answer(told.get("usage"), told.get("model"), told.get("finish_reason"))
-        elif one.kind == "tool_exec_end":
+            worked += (event.time - last.time) / SECOND
+        last = event
+        if event.kind == "llm_response":
+            payload = event.payload
+            meter.count_answer(payload.get("usage"), payload.get("model"), payload.get("finish_reason"))
+        elif event.kind == "tool_exec_end":
             meter.count_tool()
     return meter.usage()

@@ -94,10 +94,10 @@ def start_text(task_id: str, prompt: str, agent: str) -> str:
 def end_text(notice: str, task_id: str, prompt: str, text: str, again: str | None = None) -> str:
     """Return the text of the notice that work ended, with the command for the next step."""
     head = f"{notice.replace('_', ' ').capitalize()}: {cut(prompt, PROMPT_SHOWN)}"
-    said = f"\n{cut(text, TEXT_SHOWN)}" if text else ""
+    body = f"\n{cut(text, TEXT_SHOWN)}" if text else ""
     again = again or f"midwatch retry {task_id}"
     rest = f"All of it: midwatch result {task_id}" if notice == "done" else f"Try again: {again}"
-    return f"{head}{said}\n{rest}"
+    return f"{head}{body}\n{rest}"
 
 
 def backoff(attempts: int) -> float:

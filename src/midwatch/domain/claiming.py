@@ -113,7 +113,9 @@ class Room:
         ago."""
         if sum_held(self._held, agent=agent, actor=actor):
             return True, 0
-        starts = (start for (one, who), start in self._shares.started.items() if who == actor and agent in (None, one))
+        starts = (
+            start for (starter, who), start in self._shares.started.items() if who == actor and agent in (None, starter)
+        )
         return False, max(starts, default=0)
 
 
@@ -121,6 +123,6 @@ def sum_held(held: Mapping[tuple[str, str], int], *, agent: str | None = None, a
     """Count the slots in use by an agent, by an actor, or by both together."""
     return sum(
         count
-        for (one, other), count in held.items()
-        if (agent is None or one == agent) and (actor is None or other == actor)
+        for (holder_agent, holder), count in held.items()
+        if (agent is None or holder_agent == agent) and (actor is None or holder == actor)
     )

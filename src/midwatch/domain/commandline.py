@@ -69,17 +69,17 @@ class CommandPattern(NamedTuple):
         rest = argv[len(self.words) :]
         if argv[: len(self.words)] != self.words or (rest and not self.more):
             return False
-        if self.more == "*" and any(one.startswith("-") for one in rest):
+        if self.more == "*" and any(argument.startswith("-") for argument in rest):
             return False
-        return all(inside(place) for one in rest for place in places(one))
+        return all(inside(place) for argument in rest for place in places(argument))
 
     def may_be_in(self, parts: Sequence[Sequence[str]], argv: tuple[str, ...] | None) -> bool:
         """Return whether some part of a command could be this one, with whatever in front, between and behind; `argv`
         is the command where it can be read for certain."""
         if (argv or ())[: len(self.words)] == self.words:
             return True
-        wanted = [part.casefold() for one in self.words for part in INSIDE.sub(" ", QUOTING.sub("", one)).split()]
-        return bool(wanted) and any(_in_order(wanted, [one.casefold() for one in part]) for part in parts)
+        wanted = [part.casefold() for word in self.words for part in INSIDE.sub(" ", QUOTING.sub("", word)).split()]
+        return bool(wanted) and any(_in_order(wanted, [word.casefold() for word in part]) for part in parts)
 
 
 def _in_order(wanted: list[str], words: list[str]) -> bool:
@@ -87,14 +87,14 @@ def _in_order(wanted: list[str], words: list[str]) -> bool:
     for at, word in enumerate(words):
         if word.rpartition("/")[2] == program:
             following = iter(words[at + 1 :])
-            if all(one in following for one in rest):
+            if all(wanted_word in following for wanted_word in rest):
                 return True
     return False
 
 
 def places(argument: str) -> list[str]:
     """Return the parts of an argument that may be a path: all of it, and the text after a sign or an option."""
-    starts = [0, *(found.end() for found in re.finditer(r"[=:,@+]", argument))]
+    starts = [0, *(sign.end() for sign in re.finditer(r"[=:,@+]", argument))]
     if argument.startswith("-"):
         starts.append(2)
     return [argument[start:] for start in starts if argument[start:]]

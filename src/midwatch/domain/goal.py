@@ -224,7 +224,7 @@ def normalise(goal: Goal) -> Goal:
 
 def validate(goal: Goal) -> None:
     """Raise InvalidInput, with the field and the remedy, if a value is not valid."""
-    for name, wrong, said in (
+    for name, wrong, message in (
         ("objective", not goal.objective, "the objective is empty; say what is to be reached."),
         ("objective", len(goal.objective) > MAX_OBJECTIVE, f"an objective has up to {MAX_OBJECTIVE} characters."),
         ("scope_kind", goal.scope_kind not in ("user", "chat"), "the scope is user or chat."),
@@ -239,7 +239,7 @@ def validate(goal: Goal) -> None:
         ("deadline", goal.deadline_at >= LAST, "a deadline is before the year 9999; choose an earlier one."),
     ):
         if wrong:
-            raise InvalidInput(said, field=name)
+            raise InvalidInput(message, field=name)
 
 
 def prompt_of(goal: Goal, work: Work, now: int, templates: Templates) -> str:
@@ -360,14 +360,14 @@ def _count_alike(goal: Goal, ended: Ended) -> dict[str, Any]:
 def _add_spending(goal: Goal, ended: Ended) -> dict[str, Any]:
     task = ended.task
     worked = ((task.completed_at or 0) - (task.started_at or task.completed_at or 0)) / SECOND
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "tokens": goal.tokens + (task.tokens_used or 0),
         "usd": round(goal.usd + Spending.of(task.usage).usd, 9),
         "seconds": goal.seconds + max(0.0, worked),
     }
     if ended.thread_id and task.session_key == goal.session_key:
-        found["thread_id"] = ended.thread_id
-    return found
+        fields["thread_id"] = ended.thread_id
+    return fields
 
 
 class Over(NamedTuple):
@@ -394,24 +394,24 @@ def _retry_later(goal: Goal, task: Task, now: int, spent: dict[str, Any], **fiel
     """Plan another task after one that failed, with a growing pause; pause the goal after too many."""
     errors = goal.errors + 1
     what = "verifications" if goal.work == "verify" else "steps"
-    said = cut(task.error or task.outcome or "", TEXT_SHOWN)
+    error = cut(task.error or task.outcome or "", TEXT_SHOWN)
     if errors >= MOST_ERRORS:
-        return pause_goal(goal, now, f"{errors} {what} failed one after the other: {said}", errors=errors, **spent)
+        return pause_goal(goal, now, f"{errors} {what} failed one after the other: {error}", errors=errors, **spent)
     pause = AUTOMATION_PAUSES[min(errors, len(AUTOMATION_PAUSES)) - 1]
     due = min(max(now + int(pause * SECOND), goal.next_run_at or 0), goal.deadline_at)
-    why = f"one of its {what} failed: {said}"
+    why = f"one of its {what} failed: {error}"
     new = {"errors": errors, "next_run_at": due, "delay_reason": why, "proposal": None, **spent, **fields}
     return change_record(goal, GoalDelayed(goal_id=goal.id, until=iso(due), reason=why), now, **new)
 
 
 def _judge_claim(goal: Goal, task: Task, now: int, means: Means, spent: dict[str, Any]) -> Changes:
     """Complete the goal if the verification says yes clearly, and go on otherwise."""
-    said = (task.result or "").strip()
-    if task.status == "done" and (said.splitlines() or [""])[0].strip(" .!*_#`").upper() == "REACHED":
+    verdict = (task.result or "").strip()
+    if task.status == "done" and (verdict.splitlines() or [""])[0].strip(" .!*_#`").upper() == "REACHED":
         return complete_goal(goal, now, missing=None, **spent)
     if task.status != "done" and now < goal.deadline_at:  # it says nothing about the claim: it is verified again
         return _retry_later(goal, task, now, spent, proposal="complete")
-    missing = cut(said or task.error or "the verification gave no answer", TEXT_SHOWN)
+    missing = cut(verdict or task.error or "the verification gave no answer", TEXT_SHOWN)
     if goal.alike >= MOST_ALIKE and now < goal.deadline_at:
         why = f"{MOST_ALIKE} steps claimed it was reached with the same words and used no tool; it is not: {missing}"
         return pause_goal(goal, now, why, missing=missing, **spent)

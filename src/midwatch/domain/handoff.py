@@ -80,12 +80,12 @@ class HandoffTask:
 
     def words(self) -> str:
         """Return the work as a prompt; what is no text as JSON."""
-        said = self.input if isinstance(self.input, str) else ""
+        text = self.input if isinstance(self.input, str) else ""
         if self.input is not None and not isinstance(self.input, str):
-            said = json.dumps(self.input, ensure_ascii=False, indent=2)
-        if said.strip() == self.description.strip():
-            said = ""
-        return "\n\n".join(part for part in (self.description.strip(), said) if part.strip())
+            text = json.dumps(self.input, ensure_ascii=False, indent=2)
+        if text.strip() == self.description.strip():
+            text = ""
+        return "\n\n".join(part for part in (self.description.strip(), text) if part.strip())
 
 
 class Link(NamedTuple):
@@ -361,26 +361,26 @@ def check(request: HandoffTask, context: HandoffContext, timeout: float, max_ret
     if not isinstance(request.priority, int) or not -PRIORITY <= request.priority <= PRIORITY:
         raise InvalidInput(f"the priority must be from -{PRIORITY} to {PRIORITY}.", field="task")
     try:
-        said = json.dumps([request.data(), context.data()], ensure_ascii=False, allow_nan=False)
+        text = json.dumps([request.data(), context.data()], ensure_ascii=False, allow_nan=False)
         empty = not request.words().strip()
     except (TypeError, ValueError, RecursionError) as problem:
         raise InvalidInput(f"the work and its context must be JSON: {problem}.", field="task") from None
     if empty:
         raise InvalidInput("a handoff needs a description or an input.", field="task")
-    if len(said) > MAX_INPUT:
+    if len(text) > MAX_INPUT:
         raise InvalidInput(
-            f"a handoff carries up to {MAX_INPUT} characters, this one has {len(said)}; put the rest in a file.",
+            f"a handoff carries up to {MAX_INPUT} characters, this one has {len(text)}; put the rest in a file.",
             field="task",
         )
-    if not is_plain(said) or NUL in said.replace(r"\\", ""):
+    if not is_plain(text) or NUL in text.replace(r"\\", ""):
         raise InvalidInput("the work or its context holds a NUL or half a character; send plain text.", field="task")
     if any(not isinstance(message.get("role"), str) for message in context.messages):
         raise InvalidInput("each message that goes along has a role.", field="context")
 
 
-def check_texts(said: Mapping[str, Any]) -> None:
+def check_texts(texts: Mapping[str, Any]) -> None:
     """Raise InvalidInput when one of them is there and cannot be kept as text."""
-    for name, text in said.items():
+    for name, text in texts.items():
         if text is not None and not (isinstance(text, str) and is_plain(text)):
             raise InvalidInput(
                 f"{name} is not plain text; leave out what is no text, a NUL, half a character.", field=name
@@ -389,15 +389,17 @@ def check_texts(said: Mapping[str, Any]) -> None:
 
 def request_handoff(handoff: Handoff, now: int) -> Changes:
     """Create the record, pending."""
-    told = HandoffRequested(
+    payload = HandoffRequested(
         handoff_id=handoff.id, from_agent=handoff.from_agent, to_agent=handoff.to_agent, form=handoff.form,
         task_type=handoff.work.type, description=handoff.work.description,
         parent_handoff=handoff.surroundings.parent_handoff, depth=len(handoff.chain),
     )  # fmt: skip
-    return Changes(records=(handoff,), events=(handoff_event(handoff, told, now),))
+    return Changes(records=(handoff,), events=(handoff_event(handoff, payload, now),))
 
 
-def move_handoff(handoff: Handoff, status: Status, told: Payload, now: int, **fields: Any) -> tuple[Handoff, Changes]:
+def move_handoff(
+    handoff: Handoff, status: Status, payload: Payload, now: int, **fields: Any
+) -> tuple[Handoff, Changes]:
     """Return the handoff with another status, and the step. It is refused when it changed meanwhile."""
     fields |= {"status": status, "revision": handoff.revision + 1}
     if status not in OPEN:
@@ -405,31 +407,31 @@ def move_handoff(handoff: Handoff, status: Status, told: Payload, now: int, **fi
     guard = {"status": handoff.status, "revision": handoff.revision}
     after = replace(handoff, **fields)
     return after, Changes(
-        updates=(Update("handoff", handoff.id, fields, guard),), events=(handoff_event(after, told, now),)
+        updates=(Update("handoff", handoff.id, fields, guard),), events=(handoff_event(after, payload, now),)
     )
 
 
 def accept_handoff(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
     """Note that the target has taken it."""
-    told = HandoffAccepted(handoff_id=handoff.id, to_agent=handoff.to_agent)
-    return move_handoff(handoff, "accepted", told, now, accepted_at=now)
+    payload = HandoffAccepted(handoff_id=handoff.id, to_agent=handoff.to_agent)
+    return move_handoff(handoff, "accepted", payload, now, accepted_at=now)
 
 
 def refuse_handoff(handoff: Handoff, why: str, now: int, following: str | None = None) -> tuple[Handoff, Changes]:
     """Note that the target did not take it; `following` is asked next, if there is one."""
-    told = HandoffRejected(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why, following=following)
+    payload = HandoffRejected(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why, following=following)
     refusals = (*handoff.refusals, {"agent": handoff.to_agent, "reason": why})
     if following is None:
-        return move_handoff(handoff, "rejected", told, now, refusals=refusals, reason=why)
+        return move_handoff(handoff, "rejected", payload, now, refusals=refusals, reason=why)
     named = {"to_agent": following, "tool_name": tool_name(following), "transfer_message": transfer_message(following)}
-    return move_handoff(handoff, "pending", told, now, refusals=refusals, **named)
+    return move_handoff(handoff, "pending", payload, now, refusals=refusals, **named)
 
 
 def start_handoff(handoff: Handoff, task: Task, now: int) -> tuple[Handoff, Changes]:
     """Submit the task of a handoff."""
-    told = HandoffStarted(handoff_id=handoff.id, to_agent=handoff.to_agent, task_id=task.id)
+    payload = HandoffStarted(handoff_id=handoff.id, to_agent=handoff.to_agent, task_id=task.id)
     fields = {"task_id": task.id, "session_key": task.session_key, "context": handoff.context, "owner": None}
-    after, step = move_handoff(handoff, "in_progress", told, now, **fields)
+    after, step = move_handoff(handoff, "in_progress", payload, now, **fields)
     return after, step.plus(submit_task(task, now))
 
 
@@ -444,23 +446,23 @@ def fail_handoff(
     handoff: Handoff, why: str, now: int, stage: str = "execute", **fields: Any
 ) -> tuple[Handoff, Changes]:
     """End a handoff that failed; `stage` says where: choose, enable, accept, hook, filter, execute."""
-    told = HandoffFailed(handoff_id=handoff.id, to_agent=handoff.to_agent, error=why, stage=stage)
+    payload = HandoffFailed(handoff_id=handoff.id, to_agent=handoff.to_agent, error=why, stage=stage)
     answer = {"output": None, "error": why, "duration_ms": (now - handoff.created_at) // 1000}
-    return move_handoff(handoff, "failed", told, now, answer=answer, reason=why, **fields)
+    return move_handoff(handoff, "failed", payload, now, answer=answer, reason=why, **fields)
 
 
 def cancel_handoff(handoff: Handoff, why: str, now: int, **fields: Any) -> tuple[Handoff, Changes]:
     """End a handoff that is not wanted any more."""
-    told = HandoffCancelled(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why)
-    return move_handoff(handoff, "cancelled", told, now, reason=why, **fields)
+    payload = HandoffCancelled(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why)
+    return move_handoff(handoff, "cancelled", payload, now, reason=why, **fields)
 
 
 def expire_handoff(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
     """End a handoff whose deadline has passed."""
     why = f"it was not done within its {handoff.timeout:g} s."
-    told = HandoffExpired(handoff_id=handoff.id, to_agent=handoff.to_agent, timeout=handoff.timeout)
+    payload = HandoffExpired(handoff_id=handoff.id, to_agent=handoff.to_agent, timeout=handoff.timeout)
     answer = {"output": None, "error": why, "duration_ms": (now - handoff.created_at) // 1000}
-    return move_handoff(handoff, "expired", told, now, answer=answer, reason=why)
+    return move_handoff(handoff, "expired", payload, now, answer=answer, reason=why)
 
 
 def merge_steps(parts: Sequence[Changes]) -> Changes:
@@ -493,10 +495,10 @@ def settle(handoff: Handoff, task: Task, now: int, why: str | None = None) -> Ch
         fields = {"late": late, "tries": tries, "revision": handoff.revision + 1}
         return Changes(updates=(Update("handoff", handoff.id, fields, {"revision": handoff.revision}),))
     if task.open:
-        told = HandoffRetried(
+        payload = HandoffRetried(
             handoff_id=handoff.id, to_agent=handoff.to_agent, attempt=task.failures + 1, until=iso(task.due_at)
         )
-        return move_handoff(handoff, "in_progress", told, now, retry_count=task.failures, tries=tries)[1]
+        return move_handoff(handoff, "in_progress", payload, now, retry_count=task.failures, tries=tries)[1]
     spent = (now - (handoff.accepted_at or handoff.created_at)) // 1000
     if task.status == "done":
         done = HandoffCompleted(handoff_id=handoff.id, to_agent=handoff.to_agent, duration_ms=spent)
@@ -508,9 +510,9 @@ def settle(handoff: Handoff, task: Task, now: int, why: str | None = None) -> Ch
     return fail_handoff(handoff, error, now, retry_count=task.failures, tries=tries)[1]
 
 
-def handoff_event(handoff: Handoff, told: Payload, now: int) -> Event:
+def handoff_event(handoff: Handoff, payload: Payload, now: int) -> Event:
     """Return an event of the handoff, as part of the task that requested it."""
-    return event(told, now, task_id=handoff.source_task, agent_id=handoff.from_agent or None, actor=handoff.creator)
+    return event(payload, now, task_id=handoff.source_task, agent_id=handoff.from_agent or None, actor=handoff.creator)
 
 
 def require_answer(handoff: Handoff) -> Handoff:

@@ -98,15 +98,15 @@ async def filtered(wanted: InputFilter | None, data: HandoffInputData) -> Handof
     safe = data.change(without_system)
     if wanted is None:
         return safe
-    made = wanted(safe.clone())
-    if inspect.isawaitable(made):
-        made = await made
-    if not isinstance(made, HandoffInputData):
-        raise TypeError(f"it returned {type(made).__name__} instead of HandoffInputData")
-    for message in made.seen():
+    result = wanted(safe.clone())
+    if inspect.isawaitable(result):
+        result = await result
+    if not isinstance(result, HandoffInputData):
+        raise TypeError(f"it returned {type(result).__name__} instead of HandoffInputData")
+    for message in result.seen():
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise TypeError("it returned a message that is no object with a role")
-    return made.change(without_system)
+    return result.change(without_system)
 
 
 def without_system(messages: Messages) -> Messages:
@@ -132,7 +132,7 @@ def _without_tools(messages: Messages) -> Messages:
 
 def only_user(data: HandoffInputData) -> HandoffInputData:
     """Filter: only what people said."""
-    return data.change(lambda messages: tuple(one for one in messages if one.get("role") == "user"))
+    return data.change(lambda messages: tuple(message for message in messages if message.get("role") == "user"))
 
 
 def last(count: int) -> InputFilter:
@@ -180,8 +180,8 @@ def _records(message: Message) -> list[str]:
         lines = content.split("\n")
         if lines[:2] == [PREAMBLE, OPENING] and lines[-1] == CLOSING:
             return [RECORD.sub("", line, count=1) for line in lines[2:-1] if line != NOTHING]
-    said = [_line(str(message.get("role")), content)] if content else []
-    return said + [_line("tool_call", call) for call in message.get("tool_calls") or ()]
+    lines_of_content = [_line(str(message.get("role")), content)] if content else []
+    return lines_of_content + [_line("tool_call", call) for call in message.get("tool_calls") or ()]
 
 
 def _line(role: str, content: Any) -> str:

@@ -146,17 +146,17 @@ def check_actor(name: str) -> str:
 def make(kind: Kind, name: str, who: Actor, now: int, *, by: str, root: str | None = None) -> tuple[Token, str]:
     """Return a new token for `who`, and its secret."""
     secret, lives = f"mw_{secrets.token_urlsafe(32)}", LIVES_SECONDS[kind]
-    made = Token(
+    token = Token(
         id=new_id("k", now), kind=kind, name=name, actor=who.name, role=who.role, hash=hash_of(secret), created_at=now,
         created_by=by, expires_at=None if lives is None else now + int(lives * SECOND), root=root,
     )  # fmt: skip
-    return made, secret
+    return token, secret
 
 
 def create(token: Token) -> Changes:
     """Store a new token."""
-    told = TokenCreated(**_about(token), for_actor=token.actor)
-    return Changes(records=(token,), events=(event(told, token.created_at, actor=token.created_by),))
+    payload = TokenCreated(**_about(token), for_actor=token.actor)
+    return Changes(records=(token,), events=(event(payload, token.created_at, actor=token.created_by),))
 
 
 def revoke(token: Token, now: int, actor: str) -> Changes:
@@ -164,11 +164,11 @@ def revoke(token: Token, now: int, actor: str) -> Changes:
     return Changes(updates=(_end(token, now),), events=(event(TokenRevoked(**_about(token)), now, actor=actor),))
 
 
-def enter(made: Token, link: Token | None) -> Changes:
+def enter(browser: Token, link: Token | None) -> Changes:
     """Sign a browser in. The link it came by ends in the same step, so it works once."""
-    told = event(SignedIn(**_about(made)), made.created_at, actor=made.actor)
-    ends = () if link is None else (_end(link, made.created_at),)
-    return Changes(updates=ends, records=(made,), events=(told,))
+    signed_in = event(SignedIn(**_about(browser)), browser.created_at, actor=browser.actor)
+    ends = () if link is None else (_end(link, browser.created_at),)
+    return Changes(updates=ends, records=(browser,), events=(signed_in,))
 
 
 def _end(token: Token, now: int) -> Update:

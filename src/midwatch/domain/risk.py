@@ -27,19 +27,19 @@ PUBLISHES = frozenset({"publish", "deploy", "release"})
 SENDS = re.compile(r"\b(?:post|put|patch|upload|uploads|send|sends)\b", re.IGNORECASE)
 
 
-def hint(asked: Question, root: str | None = None) -> Risk | None:
+def hint(question: Question, root: str | None = None) -> Risk | None:
     """Return how much harm a yes could do: low, medium or high; the agent's own word where it fears more. None for a
     plain question of which the agent says nothing."""
-    if asked.kind == "choice":
-        return asked.risk
-    found: Risk = MILD.get(asked.kind, "medium")
-    if any(_outside(path, root) for path in asked.paths):
-        found = "high"
-    if asked.kind == "execute" or asked.command is not None:
-        found = max(found, _of_command(asked.command), key=ORDER.index)
-    if asked.kind == "fetch" and SENDS.search(f"{asked.tool or ''} {asked.text}"):
-        found = "high"
-    return max(found, asked.risk or "low", key=ORDER.index)
+    if question.kind == "choice":
+        return question.risk
+    risk: Risk = MILD.get(question.kind, "medium")
+    if any(_outside(path, root) for path in question.paths):
+        risk = "high"
+    if question.kind == "execute" or question.command is not None:
+        risk = max(risk, _of_command(question.command), key=ORDER.index)
+    if question.kind == "fetch" and SENDS.search(f"{question.tool or ''} {question.text}"):
+        risk = "high"
+    return max(risk, question.risk or "low", key=ORDER.index)
 
 
 def _outside(path: str, root: str | None) -> bool:
@@ -56,11 +56,11 @@ def _of_command(command: str | None) -> Risk:
     program, rest = argv[0].rpartition("/")[2], argv[1:]
     mighty = (
         program in MIGHTY
-        or (INTERPRETERS.fullmatch(program) and any(INLINE.fullmatch(one) for one in rest))
-        or (program in LOADERS and any(UPLOADS.fullmatch(one) for one in rest))
-        or (program == "git" and FORCIBLE.intersection(rest) and any(FORCED.fullmatch(one) for one in rest))
-        or (program == "find" and any(one.startswith(("-exec", "-ok", "-delete", "-fprint")) for one in rest))
+        or (INTERPRETERS.fullmatch(program) and any(INLINE.fullmatch(argument) for argument in rest))
+        or (program in LOADERS and any(UPLOADS.fullmatch(argument) for argument in rest))
+        or (program == "git" and FORCIBLE.intersection(rest) and any(FORCED.fullmatch(argument) for argument in rest))
+        or (program == "find" and any(argument.startswith(("-exec", "-ok", "-delete", "-fprint")) for argument in rest))
         or PUBLISHES.intersection(rest)
-        or any(one.startswith(("/", "~", "../")) or "/../" in one for one in rest)
+        or any(argument.startswith(("/", "~", "../")) or "/../" in argument for argument in rest)
     )
     return "high" if mighty else "medium"

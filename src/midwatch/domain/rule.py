@@ -47,18 +47,18 @@ class Pattern(NamedTuple):
         """Read it from settings or an automation, or raise InvalidInput."""
         if not isinstance(data, Mapping) or not data or set(data) - {"kind", "command", "path"}:
             raise _wrong('a rule is a table of kind, command and path, such as {command = "git log *"}.')
-        made = cls(**data)
-        if any(value is not None and not (isinstance(value, str) and 0 < len(value) <= LONGEST) for value in made):
+        pattern = cls(**data)
+        if any(value is not None and not (isinstance(value, str) and 0 < len(value) <= LONGEST) for value in pattern):
             raise _wrong(f"kind, command and path are texts of up to {LONGEST} characters.")
-        if made.kind is not None and made.kind not in TOOLS:
-            raise _wrong(f"{made.kind!r} is no kind of tool; the kinds are: {', '.join(TOOLS)}.")
-        if made.command is not None and CommandPattern.parse(made.command) is None:
-            raise _wrong(f"{made.command!r} is not one plain command, with * or ** at its end if more may follow.")
-        if made.path is not None:
-            _check_glob(made.path, effect)
-        if effect == "allow" and made.path is not None and made.kind is None:
-            raise _wrong(f"say for which kind of tool {made.path!r} is allowed.")
-        return made
+        if pattern.kind is not None and pattern.kind not in TOOLS:
+            raise _wrong(f"{pattern.kind!r} is no kind of tool; the kinds are: {', '.join(TOOLS)}.")
+        if pattern.command is not None and CommandPattern.parse(pattern.command) is None:
+            raise _wrong(f"{pattern.command!r} is not one plain command, with * or ** at its end if more may follow.")
+        if pattern.path is not None:
+            _check_glob(pattern.path, effect)
+        if effect == "allow" and pattern.path is not None and pattern.kind is None:
+            raise _wrong(f"say for which kind of tool {pattern.path!r} is allowed.")
+        return pattern
 
     def data(self) -> dict[str, str]:
         """Return it as JSON shows it, without empty fields."""
@@ -143,9 +143,9 @@ class Policy:
 
     def data(self) -> dict[str, Any]:
         """Return it as JSON keeps it, without empty fields."""
-        rules = {"allow": [one.data() for one in self.allow], "deny": [one.data() for one in self.deny]}
-        said: dict[str, Any] = {"default": self.default, **rules, "expires": self.expires}
-        return {name: value for name, value in said.items() if value not in (None, [])}
+        rules = {"allow": [pattern.data() for pattern in self.allow], "deny": [pattern.data() for pattern in self.deny]}
+        fields: dict[str, Any] = {"default": self.default, **rules, "expires": self.expires}
+        return {name: value for name, value in fields.items() if value not in (None, [])}
 
 
 ASK = Policy()
@@ -172,7 +172,7 @@ class Ruling(NamedTuple):
 Judge = Callable[[Task, Question], Awaitable[Ruling]]
 
 
-async def leave_to_people(task: Task, asked: Question) -> Ruling:
+async def leave_to_people(task: Task, question: Question) -> Ruling:
     """Leave every decision to people."""
     return Ruling()
 
@@ -195,10 +195,10 @@ def _check_glob(glob: str, effect: Effect) -> None:
 
 
 def _patterns(data: Mapping[str, Any], effect: Effect) -> tuple[Pattern, ...]:
-    said = data.get(effect) or ()
-    if isinstance(said, str | Mapping) or not isinstance(said, Sequence) or len(said) > MOST_PATTERNS:
+    rules = data.get(effect) or ()
+    if isinstance(rules, str | Mapping) or not isinstance(rules, Sequence) or len(rules) > MOST_PATTERNS:
         raise _wrong(f"{effect} is a list of up to {MOST_PATTERNS} rules.")
-    return tuple(Pattern.from_data(one, effect) for one in said)
+    return tuple(Pattern.from_data(rule, effect) for rule in rules)
 
 
 def _wrong(text: str) -> InvalidInput:

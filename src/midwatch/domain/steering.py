@@ -112,7 +112,7 @@ def attach_steer(steer: Steer, task: Task, depth: int, now: int) -> Changes:
     came = InterruptReceived(
         reason=steer.mode, content_len=len(steer.text), queue_depth=depth + 1, steer_id=steer.id
     )  # fmt: skip
-    told: list[Event] = [event(came, now, **about)]
+    events: list[Event] = [event(came, now, **about)]
     messages: tuple[Message, ...] = ()
     if steer.text:
         shown = Message(
@@ -120,23 +120,23 @@ def attach_steer(steer: Steer, task: Task, depth: int, now: int) -> Changes:
             author=steer.actor,
         )  # fmt: skip
         messages = (prompt_message(task, now), shown)  # a turn that has just begun may not have written its prompt yet
-        told.extend(
+        events.extend(
             (announce_message(messages[0], **{**about, "actor": task.creator}), announce_message(shown, **about))
         )
-    return Changes(records=(steer,), messages=messages, events=tuple(told))
+    return Changes(records=(steer,), messages=messages, events=tuple(events))
 
 
 def requeue_steers(task: Task, queued: Sequence[Steer], now: int, *, closed: bool) -> Changes:
     """Submit each message that a task has not taken when it ends as a task, in the order they were sent. A
     request to stop has been met; a session that is closed takes nothing more."""
-    made = Changes()
+    changes = Changes()
     for steer in queued:
-        kept = not closed and steer.mode != "stop"
-        after = {"status": "passed_on", "became": steer.id} if kept else {"status": "dropped"}
-        made = made.plus(Changes(updates=(Update("steer", steer.id, after, {"status": "queued"}),)))
-        if kept:
-            made = made.plus(submit_task(_as_task(task, steer, now), now))
-    return made
+        requeued = not closed and steer.mode != "stop"
+        after = {"status": "passed_on", "became": steer.id} if requeued else {"status": "dropped"}
+        changes = changes.plus(Changes(updates=(Update("steer", steer.id, after, {"status": "queued"}),)))
+        if requeued:
+            changes = changes.plus(submit_task(_as_task(task, steer, now), now))
+    return changes
 
 
 def _as_task(before: Task, steer: Steer, now: int) -> Task:

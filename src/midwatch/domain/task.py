@@ -367,8 +367,8 @@ def make_notices(task: Task, notice: str, text: str, now: int) -> tuple[Delivery
 
 def start_notice(task: Task, now: int) -> tuple[Delivery, ...]:
     """Tell the route that work has begun."""
-    told = task.route and task.cause != "handoff"  # of what another agent goes on with it knows
-    return make_notices(task, "started", start_text(task.id, task.prompt, task.agent), now) if told else ()
+    wanted = task.route and task.cause != "handoff"  # of what another agent goes on with it knows
+    return make_notices(task, "started", start_text(task.id, task.prompt, task.agent), now) if wanted else ()
 
 
 def end_notice(task: Task, now: int) -> tuple[Delivery, ...]:
@@ -399,14 +399,14 @@ def end_messages(task: Task, now: int) -> tuple[Message, ...]:
     text = task.result if task.status == "done" else f"[{how}] {task.error or ''}".rstrip()
     if text is None or task.outcome == "silent" or task.transferred_to:
         return ()
-    made = []
+    messages = []
     about: dict[str, Any] = {"text": text, "time": now, "task_id": task.id, "author": task.agent}
     if has_conversation(task) and task.attempt:
         answer = f"{task.id}.{task.attempt}"
-        made.append(Message(session_key=task.session_key, role="agent", id=answer, **about))
+        messages.append(Message(session_key=task.session_key, role="agent", id=answer, **about))
     if task.origin_session and task.origin_session != task.session_key:
-        made.append(Message(session_key=task.origin_session, role="result", id=f"{task.id}.result", **about))
-    return tuple(made)
+        messages.append(Message(session_key=task.origin_session, role="result", id=f"{task.id}.result", **about))
+    return tuple(messages)
 
 
 def touch_session(task: Task, now: int, thread_id: str | None = None) -> Session:
@@ -449,7 +449,7 @@ def end(
         token_hash=None,
     )  # fmt: skip
     fields = {name: getattr(ended, name) for name in ENDED_FIELDS}
-    told = TaskFinished(
+    finished = TaskFinished(
         status=ended.status, outcome=outcome, result=result, error=error, usage=ended.usage,
         worktree=show_worktree(ended.worktree), transferred_to=transferred_to,
     )  # fmt: skip
@@ -462,7 +462,7 @@ def end(
         events=(
             *(announce_message(message, **meta(task, actor)) for message in messages),
             *failed,
-            event(told, now, **meta(task, actor)),
+            event(finished, now, **meta(task, actor)),
             *(announce_status(task, "idle", now) if task.status == "running" and not transferred_to else ()),
         ),
     )

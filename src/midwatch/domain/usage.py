@@ -86,10 +86,10 @@ def group_rows(rows: Iterable[Spent], by: Sequence[By], zone: ZoneInfo) -> list[
     parts: dict[tuple[str, ...], list[Spent]] = {}
     for row in rows:
         parts.setdefault(tuple(_name(row, part, zone) for part in by), []).append(row)
-    made = [{**dict(zip(by, key, strict=True)), **add_up(part)} for key, part in parts.items()]
+    groups = [{**dict(zip(by, key, strict=True)), **add_up(part)} for key, part in parts.items()]
     if "day" in by:
-        return sorted(made, key=lambda one: (one["day"], -one["tasks"], *(one[part] for part in by)))
-    return sorted(made, key=lambda one: (-one["tasks"], *(one[part] for part in by)))
+        return sorted(groups, key=lambda one: (one["day"], -one["tasks"], *(one[part] for part in by)))
+    return sorted(groups, key=lambda one: (-one["tasks"], *(one[part] for part in by)))
 
 
 def _name(row: Spent, part: By, zone: ZoneInfo) -> str:
@@ -103,9 +103,9 @@ def describe_gaps(total: Mapping[str, Any]) -> str:
     """Return in words what is missing in the figures; nothing when they are complete."""
     if not total["tasks"]:
         return ""
-    said = []
+    gaps = []
     if total["untold"]:
-        said.append(f"{total['untold']} told nothing")
+        gaps.append(f"{total['untold']} told nothing")
     if total["unpriced"] > total["untold"]:
-        said.append(f"{total['unpriced'] - total['untold']} told no cost")
-    return f"of {total['tasks']} {'task' if total['tasks'] == 1 else 'tasks'} {' and '.join(said)}" if said else ""
+        gaps.append(f"{total['unpriced'] - total['untold']} told no cost")
+    return f"of {total['tasks']} {'task' if total['tasks'] == 1 else 'tasks'} {' and '.join(gaps)}" if gaps else ""

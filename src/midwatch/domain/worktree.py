@@ -204,11 +204,12 @@ def wanted_id(task: Task) -> str | None:
 
 def plan_worktree(task: Task, place: Place, home: str, host: str, now: int) -> Worktree:
     """Return the worktree of a task, before it is made."""
-    made = wanted_id(task)
-    assert made is not None
+    worktree_id = wanted_id(task)
+    assert worktree_id is not None
+    name = short_id(worktree_id)
     return Worktree(
-        id=made, status="making", host=host, repository=place.repository, path=str(Path(home, short_id(made))),
-        branch=BRANCHES + short_id(made), base=place.head, target=place.branch, subdir=place.subdir, task_id=task.id,
+        id=worktree_id, status="making", host=host, repository=place.repository, path=str(Path(home, name)),
+        branch=BRANCHES + name, base=place.head, target=place.branch, subdir=place.subdir, task_id=task.id,
         session_key=task.session_key if has_conversation(task) else None, creator=task.creator, note=place.note,
         created_at=now, updated_at=now,
     )  # fmt: skip
@@ -228,8 +229,10 @@ def note_on_task(tree: Worktree, task: Task) -> Update:
 def occupy_worktree(tree: Worktree, task: Task, now: int, **fields: Any) -> tuple[Worktree, Changes]:
     """Note that a task works in it from now on."""
     after, update = change_worktree(tree, now, task_id=task.id, **fields)
-    told = () if after.status == tree.status else (announce_worktree(after, now),)
-    return after, Changes(fence=Fence(task.id, task.attempt), updates=(update, note_on_task(after, task)), events=told)
+    events = () if after.status == tree.status else (announce_worktree(after, now),)
+    return after, Changes(
+        fence=Fence(task.id, task.attempt), updates=(update, note_on_task(after, task)), events=events
+    )
 
 
 def announce_worktree(tree: Worktree, now: int, actor: str | None = None, into: str | None = None) -> Event:

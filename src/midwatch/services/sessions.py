@@ -79,12 +79,12 @@ class Sessions:
         opened = event(SessionOpened(agent=name, workdir=workdir, title=title or None), now, **about)
         idle = event(StatusChange(status="idle", agent_type=name), now, **about)
         known = await self._store.get_session(key)
-        fits = known is None or (idempotency_key is None and _alike(known, made))
-        created = fits and await self._store.open_session(made, (opened, idle))
+        fits = known is None or (idempotency_key is None and _alike(known, session))
+        created = fits and await self._store.open_session(session, (opened, idle))
         view = await self.get(key)
-        if idempotency_key is not None and _said_of(view.session) != _said_of(made):
+        if idempotency_key is not None and _said_of(view.session) != _said_of(session):
             raise KeyReused(idempotency_key, f"session {key}")
-        if not _alike(view.session, made):
+        if not _alike(view.session, session):
             raise Conflict(
                 f"session {key} exists with agent {view.session.agent} in {view.session.workdir or 'no directory'}; "
                 "use another key."
@@ -105,21 +105,20 @@ class Sessions:
 
     async def recall(self, key: str, earlier: Iterable[tuple[Role, str, int]]) -> None:
         """Begin a conversation with what was said in an earlier one: by whom, what and when."""
-        made = tuple(
+        messages = tuple(
             Message(session_key=key, role=role, text=text, time=time, id=f"{key}.{at}")
             for at, (role, text, time) in enumerate(earlier)
         )
         now = self._clock.now()
-        await self._store.apply(
-            Changes(messages=made, events=tuple(announce_message(one)._replace(time=now) for one in made))
-        )
+        events = tuple(announce_message(message)._replace(time=now) for message in messages)
+        await self._store.apply(Changes(messages=messages, events=events))
 
     async def get(self, key: str) -> View:
         """The session and what goes on in it, or NotFound."""
-        found = await self._store.view_session(key)
-        if found is None:
+        view = await self._store.view_session(key)
+        if view is None:
             raise NotFound("session", key)
-        return found
+        return view
 
     async def messages(self, key: str, after: int = 0, limit: int = 500) -> list[Message]:
         """The conversation so far, in order."""
@@ -226,13 +225,13 @@ class Sessions:
 
     async def _cancel_all(self, key: str, status: Status, actor: str | None) -> None:
         which = TaskFilter(statuses=(status,), session_key=key, limit=PAGE)
-        while found := await self._store.list_tasks(which):
-            for task in found:
+        while tasks := await self._store.list_tasks(which):
+            for task in tasks:
                 with suppress(AlreadyFinished):
                     await self._tasks.cancel(task.id, actor=actor)
             if status == "running":
                 return  # there is one at most, and it ends in its own time
-            which = replace(which, before=found[-1].id)
+            which = replace(which, before=tasks[-1].id)
 
     async def list(self, limit: int = 50, before: str | None = None) -> list[View]:
         """The most recently used sessions first."""
@@ -241,8 +240,8 @@ class Sessions:
 
 def repeatable_key(actor: str | None, idempotency_key: str) -> str:
     """The session key of a request that may be sent again: the same actor's same request means the same session."""
-    said = f"{actor or ''}\0{idempotency_key}"  # neither holds a NUL, so no two pairs are alike
-    return f"chat:k_{sha256(said.encode()).hexdigest()[:32]}"
+    pair = f"{actor or ''}\0{idempotency_key}"  # neither holds a NUL, so no two pairs are alike
+    return f"chat:k_{sha256(pair.encode()).hexdigest()[:32]}"
 
 
 def _said_of(session: Session) -> tuple[object, ...]:
@@ -250,6 +249,7 @@ def _said_of(session: Session) -> tuple[object, ...]:
     return (session.creator, session.agent, session.workdir, session.worktree is None, session.title)
 
 
-def _alike(one: Session, other: Session) -> bool:
+def _alike(session: Session, other: Session) -> bool:
     """Whether they are with the same agent in the same directory, or both in a worktree from there."""
-    return (one.agent, one.workdir, one.worktree is None) == (other.agent, other.workdir, other.worktree is None)
+    alike = (session.agent, session.workdir) == (other.agent, other.workdir)
+    return alike and (session.worktree is None) == (other.worktree is None)

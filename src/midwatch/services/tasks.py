@@ -170,13 +170,13 @@ class Tasks:
         which = which or TaskFilter()
         if not 1 <= which.limit <= 500:
             raise InvalidInput("limit is 1 to 500.", field="limit")
-        found = await self._store.list_tasks(which)
-        waiting = {task.agent for task in found if task.status == "pending"}
+        tasks = await self._store.list_tasks(which)
+        waiting = {task.agent for task in tasks if task.status == "pending"}
         missing = waiting - await self._agents.live() if waiting else set()
         now = self._clock.now()
         return [
             t._replace(wait="agent") if t.status == "pending" and t.agent in missing and not t.waits_until(now) else t
-            for t in found
+            for t in tasks
         ]
 
     async def result(self, task_id: str) -> str:
@@ -282,10 +282,10 @@ class Tasks:
         return (await self._terms(agent)).steerable
 
     async def _get(self, task_id: str) -> Task:
-        found = await self._store.get_task(task_id)
-        if found is None:
+        task = await self._store.get_task(task_id)
+        if task is None:
             raise NotFound("task", task_id)
-        return found
+        return task
 
     async def _last(self, task_id: str) -> Task:
         """The task, or the one that goes on with its work."""
@@ -312,9 +312,9 @@ def stop_task(task: Task, now: int, actor: str | None = None) -> tuple[Task, Cha
         return end(task, now, outcome="cancelled", actor=actor)
     if task.stop_requested == "cancel":
         return task, Changes()
-    told = event(InterruptReceived(reason="cancel"), now, **meta(task, actor))
+    interrupt = event(InterruptReceived(reason="cancel"), now, **meta(task, actor))
     stop = Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task))
-    return task._replace(stop_requested="cancel"), Changes(updates=(stop,), events=(told,))
+    return task._replace(stop_requested="cancel"), Changes(updates=(stop,), events=(interrupt,))
 
 
 def _most_open(task: Task, limits: Limits | None) -> tuple[int | None, int | None]:
@@ -339,7 +339,7 @@ def _relation(relative: Task, task: Task) -> str:
 def raise_budget(old: Task, said: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The budget of a task that goes on with `old`; Conflict when nothing would be left of it."""
     limits, spent = (
-        Budget.from_record(old.budget).override_with(Budget.from_data(said)),
+        Budget.from_record(old.budget).override_with(Budget.from_data(raised)),
         spent_of(old.budget, old.usage),
     )
     most = limits.data()

@@ -62,23 +62,23 @@ def event(payload: Payload, now: int, **meta: Any) -> Event:
     return Event(payload.kind, now, payload.data(), new_id("e", now), **meta)
 
 
-def call_of(found: Event) -> str:
+def call_of(call: Event) -> str:
     """Return the name that a start and its end share: the id of the call or, without one, the tool's name."""
-    told = found.payload
-    if found.kind.startswith("llm"):
-        return f"llm {told.get('request_id')}"
-    return f"tool {told.get('tool_call_id') or told.get('tool')}"
+    payload = call.payload
+    if call.kind.startswith("llm"):
+        return f"llm {payload.get('request_id')}"
+    return f"tool {payload.get('tool_call_id') or payload.get('tool')}"
 
 
 def end_call(start: Event, why: str, duration: float | None = None) -> Payload:
     """Return the end of a model or tool call that was cut off."""
-    told = start.payload
+    payload = start.payload
     if start.kind == "llm_request":
         return LlmResponse(  # noqa: F405
-            model=told.get("model"), finish_reason="cut_off", latency=duration, request_id=told.get("request_id")
+            model=payload.get("model"), finish_reason="cut_off", latency=duration, request_id=payload.get("request_id")
         )
     return ToolExecEnd(  # noqa: F405
-        tool=told["tool"], tool_call_id=told.get("tool_call_id"), duration=duration, is_error=True, result=why
+        tool=payload["tool"], tool_call_id=payload.get("tool_call_id"), duration=duration, is_error=True, result=why
     )
 
 
