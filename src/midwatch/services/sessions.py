@@ -114,14 +114,14 @@ class Sessions:
         await self._store.apply(Changes(messages=messages, events=events))
 
     async def get(self, key: str) -> View:
-        """The session and what goes on in it, or NotFound."""
+        """Return the session and what goes on in it, or raise NotFound."""
         view = await self._store.view_session(key)
         if view is None:
             raise NotFound("session", key)
         return view
 
     async def messages(self, key: str, after: int = 0, limit: int = 500) -> list[Message]:
-        """The conversation so far, in order."""
+        """Return the messages so far, in order."""
         return await self._store.read_messages(key, after, limit)
 
     async def send(
@@ -234,22 +234,22 @@ class Sessions:
             which = replace(which, before=tasks[-1].id)
 
     async def list(self, limit: int = 50, before: str | None = None) -> list[View]:
-        """The most recently used sessions first."""
+        """Return sessions, the most recently used first."""
         return await self._store.list_sessions(limit, before)
 
 
 def repeatable_key(actor: str | None, idempotency_key: str) -> str:
-    """The session key of a request that may be sent again: the same actor's same request means the same session."""
+    """Return the session key of a request that may be sent again: the same actor and request mean the same session."""
     pair = f"{actor or ''}\0{idempotency_key}"  # neither holds a NUL, so no two pairs are alike
     return f"chat:k_{sha256(pair.encode()).hexdigest()[:32]}"
 
 
 def _said_of(session: Session) -> tuple[object, ...]:
-    """What was said when it was opened, and who said it."""
+    """Return the fields that were given when it was opened."""
     return (session.creator, session.agent, session.workdir, session.worktree is None, session.title)
 
 
 def _alike(session: Session, other: Session) -> bool:
-    """Whether they are with the same agent in the same directory, or both in a worktree from there."""
+    """Return whether both have the same agent and directory, and both or none have a worktree."""
     alike = (session.agent, session.workdir) == (other.agent, other.workdir)
     return alike and (session.worktree is None) == (other.worktree is None)

@@ -109,7 +109,7 @@ class Tasks:
         )  # fmt: skip
         return await self._store.send_steer(steer, None)
 
-    async def _made(self, prompt: str, actor: str | None, wish: Submission) -> Task:
+    async def _build(self, prompt: str, actor: str | None, wish: Submission) -> Task:
         check(prompt, wish, self._limits.max_prompt)
         name = wish.get("agent") or self._agents.default
         terms = await self._terms(name)
@@ -138,7 +138,7 @@ class Tasks:
     async def _worktree(
         self, wish: Submission, session: str | None, terms: AgentTerms, now: int
     ) -> dict[str, Any] | None:
-        """The worktree the task is to work in: its conversation's, one of its own if it wishes so, or none."""
+        """Return the worktree of the task: its conversation's, its own if it asks for one, or none."""
         wanted = bool(wish.get("worktree"))
         known = await self._store.get_session(session) if session else None
         if known is not None and known.worktree is None and wanted:
@@ -150,7 +150,7 @@ class Tasks:
         return {"id": new_id("w", now)} if wanted else None
 
     async def get(self, task_id: str) -> Task:
-        """The task, with what it waits for worked out, or NotFound."""
+        """Return the task, with the reason why it waits, or raise NotFound."""
         task = await self._get(task_id)
         if task.status != "pending" or task.waits_until(self._clock.now()):
             return task
@@ -166,7 +166,7 @@ class Tasks:
     """Another name for `get`."""
 
     async def list(self, which: TaskFilter | None = None) -> list[Task]:
-        """Tasks that match, newest first, at most 500 at a time."""
+        """Return tasks that match, newest first, at most 500 at a time."""
         which = which or TaskFilter()
         if not 1 <= which.limit <= 500:
             raise InvalidInput("limit is 1 to 500.", field="limit")
@@ -180,7 +180,7 @@ class Tasks:
         ]
 
     async def result(self, task_id: str) -> str:
-        """The whole text of a task that is done."""
+        """Return the whole text of a task that is done."""
         task = await self._last(task_id)
         if task.status == "done":
             return task.result or ""
@@ -261,24 +261,24 @@ class Tasks:
         ]
 
     async def summary(self) -> Summary:
-        """Counts by status."""
+        """Return the counts by status."""
         return await self._store.count_tasks()
 
     async def active_count(self) -> int:
-        """How many are pending or running."""
+        """Return how many are pending or running."""
         return (await self._store.count_tasks()).active
 
     async def _insert(self, task: Task, limits: Limits | None) -> Task:
         return (await self._store.submit(task, *_most_open(task, limits))).task
 
     async def known_agent(self, agent: str | None) -> str:
-        """The agent of that name, or the default one; UnknownAgent when nobody offers it."""
+        """Return the agent of that name, or the default one; UnknownAgent when no process has it."""
         name = agent or self._agents.default
         await self._terms(name)
         return name
 
     async def steerable(self, agent: str) -> bool:
-        """Whether its turns take what people send into them."""
+        """Return whether its turns take messages while they run."""
         return (await self._terms(agent)).steerable
 
     async def _get(self, task_id: str) -> Task:
@@ -288,7 +288,7 @@ class Tasks:
         return task
 
     async def _last(self, task_id: str) -> Task:
-        """The task, or the one that goes on with its work."""
+        """Return the task, or the one that continues its work."""
         task = await self._get(task_id)
         while task.transferred_to is not None:
             task = await self._get(task.transferred_to)
@@ -307,7 +307,7 @@ class Tasks:
 
 
 def stop_task(task: Task, now: int, actor: str | None = None) -> tuple[Task, Changes]:
-    """What stops an open task: a pending one ends, of a running one the worker is asked to end it."""
+    """Stop an open task: a pending one ends now, a running one is ended by its worker."""
     if task.status == "pending":
         return end(task, now, outcome="cancelled", actor=actor)
     if task.stop_requested == "cancel":
