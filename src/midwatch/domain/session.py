@@ -43,7 +43,7 @@ def thread_scope(key: str) -> str:
 
 def gate_key(key: str) -> str:
     """Return the key that all sessions of one conversation share. Tasks with equal gate keys never run at once."""
-    return visibility_key(key) + thread_scope(key)
+    return visibility_key(key) + thread_scope(key) if "|" in key else key
 
 
 def check_key(key: str, field: str = "session_key") -> str:

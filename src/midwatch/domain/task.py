@@ -344,11 +344,11 @@ def new_task(
     """
     task_id = task_id or new_id("t", now)
     session = session_key or f"{PRIVATE}{task_id}"
-    return Task(
-        id=task_id, status="pending", prompt=prompt, agent=agent, session_key=session, gate_key=gate_key(session),
-        created_at=now, due_at=now + delay, wait="delay" if delay else None, root_id=root_id or task_id,
-        trace=trace or incoming.get(), **fields,
-    )  # fmt: skip
+    fields["root_id"] = root_id or task_id
+    fields["trace"] = trace or incoming.get()
+    if delay:
+        fields["wait"] = "delay"
+    return Task(task_id, "pending", prompt, agent, session, gate_key(session), now, now + delay, **fields)
 
 
 def submit_task(task: Task, now: int, actor: str | None = None) -> Changes:
