@@ -19,8 +19,7 @@ from midwatch.domain.changes import Fence
 from midwatch.domain.event import Event, ScreenUpdate, event
 from midwatch.domain.instance import LiveStore
 from midwatch.domain.session import Session
-from midwatch.domain.task import OUTSIDE, Task
-from midwatch.domain.task import has_conversation
+from midwatch.domain.task import OUTSIDE, Task, has_conversation
 from midwatch.running.outcome import open_conversation
 from midwatch.running.turn import LiveTurn
 

@@ -417,9 +417,9 @@ class LiveTurn:
     async def _count(self, payload: Payload, begins: bool) -> None:
         """Add up what a call used. End the turn if a call begins although the budget is spent."""
         if isinstance(payload, LlmResponse):
-            self._run.meter.answered(payload.usage, payload.model, payload.finish_reason)
+            self._run.meter.count_answer(payload.usage, payload.model, payload.finish_reason)
         elif isinstance(payload, ToolExecEnd):
-            self._run.meter.used_tool()
+            self._run.meter.count_tool()
         spent_before = self._run.over is not None
         await self._host.budgets.refresh()
         if self._find_over() and begins and (spent_before or isinstance(payload, LlmRequest | ToolExecStart)):

@@ -71,7 +71,7 @@ class Sessions:
             raise InvalidInput(f"a title is up to {MAX_TITLE} printable characters.", field="title")
         if worktree:
             check_repository(workdir)
-        made = Session(
+        session = Session(
             key=key, agent=name, gate_key=gate_key(key), title=title, creator=creator, workdir=workdir,
             worktree=new_id("w", now) if worktree else None, created_at=now, updated_at=now,
         )  # fmt: skip

@@ -82,12 +82,12 @@ class Tasks:
         """Accept a prompt for an agent; `Submission` lists what else can be said. When this returns the task is
         durable and will run. The same `idempotency_key` with the same wishes returns the first task."""
         wish = await self.authorization.restrict_task(actor, wish)
-        return await self._insert(await self._made(prompt, actor_name(actor), wish), self._limits)
+        return await self._insert(await self._build(prompt, actor_name(actor), wish), self._limits)
 
     async def steer(self, prompt: str, mode: Mode, *, actor: AnyActor = None, **wish: Unpack[Submission]) -> Sent:
         """Send a prompt into the turn that runs in `session_key`, or accept it as a task when none does, or when the
         agent takes nothing while it works."""
-        task = await self._made(prompt, actor_name(actor), wish)
+        task = await self._build(prompt, actor_name(actor), wish)
         if not await self.steerable(task.agent):
             return Sent(await self._insert(task, self._limits))
         steer = Steer(
@@ -336,12 +336,10 @@ def _relation(relative: Task, task: Task) -> str:
     return "child" if relative.parent_id == task.id else "other"
 
 
-def raise_budget(old: Task, said: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The budget of a task that goes on with `old`; Conflict when nothing would be left of it."""
-    limits, spent = (
-        Budget.from_record(old.budget).override_with(Budget.from_data(raised)),
-        spent_of(old.budget, old.usage),
-    )
+def raise_budget(old: Task, raised: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the budget of a task that goes on with `old`; Conflict when nothing would be left of it."""
+    limits = Budget.from_record(old.budget).override_with(Budget.from_data(raised))
+    spent = spent_of(old.budget, old.usage)
     most = limits.data()
     if most is None:
         return None
