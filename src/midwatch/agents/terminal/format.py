@@ -158,14 +158,6 @@ def format_agent_message(agent_type: str, message: str, user_input: str) -> str:
     return "Welcome to Amp" if agent_type == "amp" and not found else found
 
 
-def is_ready(agent_type: str, screen: str) -> bool:
-    """Whether the screen shows the input box, so that a first prompt can be sent."""
-    if agent_type not in TYPES:
-        return True
-    shown = _trim(screen)
-    return len(_remove_box(agent_type, shown)) != len(shown)
-
-
 # -- report calls ------------------------------------------------------------------------------------------------
 
 
@@ -221,16 +213,3 @@ def _cut(lines: list[str], ranges: list[tuple[int, int, bool]]) -> tuple[str, li
             calls.append("\n".join(kept[start:end]))
         del kept[start:end]
     return "\n".join(kept), calls
-
-
-# -- what is new on a screen -------------------------------------------------------------------------------------
-
-
-def screen_diff(old: str, new: str, agent_type: str) -> str:
-    """The lines of `new` from the first one that `old` does not have, without blank lines at both ends."""
-    known = set(old.split("\n"))
-    lines = new.split("\n")
-    looked_at = lines[3:] if agent_type == "opencode" else lines
-    first = next((at for at, line in enumerate(looked_at) if line not in known), len(looked_at))
-    fresh = lines[first:]
-    return _trim("\n".join(fresh)) if any(line.strip(WHITE) for line in fresh) else "\n".join(fresh)

@@ -108,11 +108,6 @@ class Screen:
         return self._number("total_rows", "size_t")
 
     @property
-    def full(self) -> bool:
-        """Whether lines may have been lost at the top."""
-        return self._number("scrollback_rows", "size_t") >= MOST_LINES
-
-    @property
     def size(self) -> tuple[int, int]:
         """Columns and rows."""
         return self._number("cols"), self._number("rows")
@@ -128,19 +123,9 @@ class Screen:
         return self.height - self.size[1] + self.cursor[1]
 
     @property
-    def alternate(self) -> bool:
-        """Whether the program uses the screen that keeps no history."""
-        return self._number("active_screen", "GhosttyTerminalScreen") != 0
-
-    @property
     def takes_paste(self) -> bool:
         """Whether the program wants pasted text marked."""
         return bool(self._terminal.mode(2004))
-
-    @property
-    def wants_application_keys(self) -> bool:
-        """Whether arrow keys are to be sent in their application form."""
-        return bool(self._terminal.mode(1))
 
     # -- inside --------------------------------------------------------------------------------------------------
 
