@@ -24,7 +24,8 @@ import midwatch.testing
 from midwatch.agents.command import CommandAgent
 from midwatch.agents.demo import DemoAgent
 from midwatch.agents.function import FunctionAgent
-from midwatch.agents.profiles import PROFILES, TERMS
+from midwatch.agents.known import KNOWN
+from midwatch.agents.profiles import TERMS
 from midwatch.agents.registry import KINDS as AGENT_KINDS
 from midwatch.agents.terminal.kind import TerminalAgent
 from midwatch.api.app import create_app
@@ -524,7 +525,7 @@ def test_commands_kinds_and_programs_are_documented() -> None:
     for kind in CHANNEL_KINDS:
         assert f"### {kind}" in read("channels.md"), kind
     readme = (ROOT / "README.md").read_text()
-    assert [known.name for known in PROFILES if f"`{known.name}`" not in readme] == []
+    assert [name for name in KNOWN if f"`{name}`" not in readme] == []
 
 
 async def routes(home: Path) -> set[str]:

@@ -15,19 +15,20 @@ from typing import Any, get_args
 import pytest
 
 from midwatch.agents.acp import conversation as talking
-from midwatch.agents.acp.faults import NotSignedIn, fault
+from midwatch.agents.acp.faults import fault
 from midwatch.agents.acp.files import Files, Refused
 from midwatch.agents.acp.kind import AcpAgent
 from midwatch.agents.acp.link import LONGEST_LINE, Link
 from midwatch.agents.acp.options import ProfileName
 from midwatch.agents.acp.outcome import blocks
-from midwatch.agents.acp.profiles import NAMES, PROFILES
+from midwatch.agents.acp.profiles import PROFILES
 from midwatch.agents.acp.questions import Option, chosen, command_of, options, question
 from midwatch.agents.acp.settings import call, offer
 from midwatch.agents.acp.terminals import OUTPUT_LIMIT, Tail, Terminals
 from midwatch.agents.acp.updates import Tool, Transcript
 from midwatch.agents.patch import patch
 from midwatch.agents.registry import build
+from midwatch.agents.streams.faults import NotSignedIn
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import AgentError, BadConfig, TransientError, UsageLimit
 from midwatch.domain.agent import Answer, Choice, TurnResult, lasts
@@ -697,12 +698,11 @@ async def test_a_turn_that_stopped_early_is_not_well(talk: Talk, reason: str, wo
 
 
 def test_profiles_are_known_everywhere() -> None:
-    assert get_args(ProfileName) == tuple(NAMES)
+    assert get_args(ProfileName) == tuple(PROFILES)
     page = (Path(__file__).parents[2] / "docs/agents.md").read_text()
-    for known in PROFILES:
+    for name, known in PROFILES.items():
         mode = f"`{known.mode}`" if known.mode else "as configured"
-        install = f"`{known.install}`" if known.install.startswith("npm") else known.install
-        assert f"| `{known.name}` | `{' '.join(known.argv)}` | {install} | {mode} |" in page
+        assert f"| `{name}` | `{' '.join(known.argv)}` | `{known.install}` | {mode} |" in page
 
 
 def test_options_of_the_kind() -> None:
@@ -721,7 +721,7 @@ def test_options_of_the_kind() -> None:
     servers = [{"name": "a", "command": "b", "env": {"K": "v"}}, {"name": "c", "url": "http://d"}]
     agent = build("y", "acp", {"profile": "codex", "mcp_servers": servers})
     assert isinstance(agent, AcpAgent)
-    assert agent.mcp_servers == [
+    assert [server.wire() for server in agent.options.mcp_servers] == [
         {"name": "a", "command": "b", "args": [], "env": [{"name": "K", "value": "v"}]},
         {"type": "http", "name": "c", "url": "http://d", "headers": []},
     ]
@@ -873,14 +873,14 @@ def test_patches(old: str | None, new: str, counts: tuple[int, int]) -> None:
 
 def test_an_error_is_told_by_its_most_telling_text() -> None:
     nested = {"error": json.dumps({"error": {"message": "the real reason"}})}
-    assert "the real reason" in str(fault("x", -32603, "Internal error", nested, 0, login="sign in"))
-    assert str(fault("x", -32603, "", None, 0, login="sign in")) == "x failed: it did not say why"
+    assert "the real reason" in str(fault("x", -32603, "Internal error", nested, 0, sign_in="sign in"))
+    assert str(fault("x", -32603, "", None, 0, sign_in="sign in")) == "x failed: it did not say why"
 
 
 async def test_closing_without_a_process_is_harmless(tmp_path: Path) -> None:
-    link = Link(
-        fake(tmp_path).program(None), talking.AcpConversation(fake(tmp_path), RecordingTurn().session()), lambda: None
-    )
+    agent = fake(tmp_path)
+    host = talking.AcpConversation(agent, agent.profile, RecordingTurn().session())
+    link = Link(agent.program(agent.command_line(), None), host, lambda: None)
     assert not link.alive
     await link.tell("session/cancel", {})
     await link.close()

@@ -251,7 +251,10 @@ async def test_a_thread_in_the_first_command_line_is_a_new_id() -> None:
         ({"argv": ["cat"], "thread_pattern": "("}, "agents.x.thread_pattern: not a regular expression"),
         ({"argv": ["cat"], "thread_pattern": "x"}, "agents.x.thread_pattern: write a regular expression with one"),
         ({"argv": ["cat"], "ok_codes": []}, "agents.x.ok_codes:"),
-        ({"argv": ["cat"], "agrv": 1}, "agents.x.agrv: there is no such option; options of this kind: argv, "),
+        (
+            {"argv": ["cat"], "agrv": 1},
+            "agents.x.agrv: there is no such option; options of this kind: env, ",
+        ),
     ],
 )
 def test_wrong_options_are_named_on_one_line(options: dict[str, Any], where: str) -> None:

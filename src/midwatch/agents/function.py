@@ -23,7 +23,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from midwatch.agents import function_child
-from midwatch.agents.base import BaseAgent, KindOptions, failure, last_lines
+from midwatch.agents.base import BaseAgent, ProgramOptions, convert_error, last_lines
 from midwatch.agents.function_child import FACTS, TurnProxy, is_async, text_of, wants_turn
 from midwatch.base.errors import AgentError, BadConfig, LeaseLost, TransientError
 from midwatch.domain.agent import AgentTerms, Choice, Conversation, Interrupt, Question, Turn, TurnResult, Usage
@@ -51,15 +51,13 @@ def _dotted(target: str) -> str:
     return target
 
 
-class FunctionOptions(KindOptions):
+class FunctionOptions(ProgramOptions):
     """Options of kind `function`."""
 
     target: Annotated[str, AfterValidator(_dotted)] = Field(description="The function: package.module:name.")
     path: Annotated[tuple[str, ...], BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)] = Field(
         (), description="Directories to import it from, before the others."
     )
-    env: dict[str, str] = Field(default_factory=dict, description="Added to the environment.")
-    workdir: str | None = Field(None, description="Working directory of tasks that name none.")
 
 
 class FunctionAgent(BaseAgent):
@@ -125,11 +123,9 @@ class FunctionAgent(BaseAgent):
 
     def program(self, workdir: str | None) -> Program:
         """The child that runs the function."""
-        place = Path(workdir or self.workdir or os.getcwd()).expanduser().absolute()  # noqa: PTH109
         argv = (sys.executable, "-P", function_child.__file__)
-        reads = (*self.import_path(), sys.prefix, sys.base_prefix)
-        inside = self.kept_in(argv[0], str(place), self._env, *reads)
-        return Program(agent=self.name, argv=argv, workdir=str(place), sandbox=inside, env=self._env)
+        readable = (*self.import_path(), sys.prefix, sys.base_prefix)
+        return self.build_program(argv, workdir or self.workdir, self._env, readable=readable)
 
     def import_path(self) -> list[str]:
         """Where the child looks for modules: as we do, the configured directories first."""
@@ -165,7 +161,7 @@ class OnLoop:
         except GeneratorExit:
             raise
         except BaseException as problem:
-            raise failure(problem) from problem
+            raise convert_error(problem) from problem
         finally:
             self._task = None
             while self._cancels:  # they were meant for the function, not for whoever runs the turn
@@ -260,7 +256,7 @@ class _ThreadRun:
         if result is not None:
             self.settled.set_result(result)
         elif problem is not None:
-            self.settled.set_exception(failure(problem))
+            self.settled.set_exception(convert_error(problem))
 
     # These run on the thread.
 
@@ -419,7 +415,7 @@ class _Serving:
             self._over.set()
             return
         except Exception as problem:
-            reply["problem"] = str(failure(problem))
+            reply["problem"] = str(convert_error(problem))
         reply["deadline"] = self._turn.deadline
         if self.child is not None:
             self.child.write(json.dumps(reply).encode() + b"\n")

@@ -74,21 +74,21 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Write a known agent program to midwatch.toml, so that it can be changed there."""
-    from midwatch.agents.profiles import profile
+    from midwatch.agents.profiles import build_section, explain_way, find_program, list_ways
     from midwatch.desk.config import add_agent
 
     if elsewhere() is not None:
         raise InvalidInput("agents are added on the machine that runs them; unset MIDWATCH_URL.", field="name")
-    known = profile(program or name)
-    ways = known.ways()
+    known = find_program(program or name)
+    ways = list_ways(known)
     if way is not None and way not in ways:
         raise InvalidInput(f"{known.name} can be driven by {', '.join(ways)} here, not by {way}.", field="way")
-    section = known.section(way or ways[0])
+    section = build_section(known, way or ways[0])
     file = add_agent(home_path(), name, section)
     if as_json:
         emit({"file": str(file), "name": name, **section})
         return
-    say(f"Added [agents.{name}] with kind {section['kind']} to {file}: {known.why(section['kind'])}.")
-    if shutil.which(known.binary) is None:
+    say(f"Added [agents.{name}] with kind {section['kind']} to {file}: {explain_way(known, section['kind'])}.")
+    if shutil.which(known.name) is None:
         say(f"It is not installed yet: {known.install}")
     say(f"A server that runs uses it from its next start. Try it with `midwatch agents --test {name}`.")

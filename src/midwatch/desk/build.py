@@ -56,7 +56,7 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
     """The demo, agent programs found on this machine, the configured agents, and those registered in code."""
     built: dict[str, Agent] = {"demo": build_agent("demo", "demo", {})}
     if settings.detect_agents:
-        built.update({found.profile.name: found.agent() for found in detect()})
+        built.update({found.program.name: found.agent() for found in detect()})
     for name, wanted in settings.agents.items():
         built[name] = build_agent(
             name,

@@ -32,6 +32,7 @@ __all__ = [
     "Pipe",
     "ProcessConversation",
     "Program",
+    "describe_exit",
     "end_group",
     "end_strays",
     "identify",
@@ -40,6 +41,8 @@ __all__ = [
 ]
 
 GATE = 'read -r _ || exit 125; exec "$@"'
+TOGETHER = ("/bin/sh", "-c", 'exec "$@" 2>&1', "sh")
+"""Prefix for `Program.enter`: both outputs of the program go to one pipe, in the order in which they are written."""
 SIGNALS: Mapping[Interrupt, signal.Signals] = {
     "stop": signal.SIGINT,
     "terminate": signal.SIGTERM,
@@ -398,6 +401,21 @@ class ProcessConversation:
             yield child
         finally:
             await child.end()
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as SIGKILL."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def describe_exit(code: int | None) -> str:
+    """Return how a program ended, such as "failed with exit code 1" or "was ended by SIGKILL"."""
+    if code is not None and code < 0:
+        return f"was ended by {signal_name(-code)}"
+    return f"failed with exit code {code}" if code else f"ended with exit code {code}"
 
 
 async def within(seconds: float, event: asyncio.Event) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from midwatch.agents.acp import questions, settings
 from midwatch.agents.acp.desk import Desk
@@ -15,7 +15,7 @@ from midwatch.agents.acp.options import AcpOptions
 from midwatch.agents.acp.outcome import Ledger, blocks, outcome
 from midwatch.agents.acp.profiles import Profile
 from midwatch.agents.acp.updates import Transcript
-from midwatch.agents.base import message_id, prompt_of
+from midwatch.agents.base import ProgramAgent, build_prompt, message_id
 from midwatch.base.clock import SECOND
 from midwatch.base.durations import duration
 from midwatch.base.errors import AgentError, MidwatchError
@@ -33,27 +33,6 @@ CANCELLED = {"outcome": {"outcome": "cancelled"}}
 T = TypeVar("T")
 
 
-class Opener(Protocol):
-    """The agent that opened a conversation, as far as the conversation needs it."""
-
-    name: str
-    options: AcpOptions
-    profile: Profile
-
-    @property
-    def mcp_servers(self) -> list[dict[str, Any]]:
-        """As the protocol has them."""
-        ...
-
-    def problem(self, program: Program) -> str | None:
-        """Why it cannot be started here, or None."""
-        ...
-
-    def program(self, workdir: str | None) -> Program:
-        """What a conversation starts."""
-        ...
-
-
 class Stopped(Exception):
     """Somebody stopped the turn before the agent had its prompt."""
 
@@ -61,8 +40,9 @@ class Stopped(Exception):
 class AcpConversation:
     """One session with one agent."""
 
-    def __init__(self, agent: Opener, session: Session) -> None:
+    def __init__(self, agent: ProgramAgent[AcpOptions], profile: Profile, session: Session) -> None:
         self._agent = agent
+        self._profile = profile
         self._session = session
         self._thread = session.thread_id
         self._link: Link | None = None
@@ -72,7 +52,7 @@ class AcpConversation:
         """The agent's id of the session that is open in its process."""
         self._turn: Turn | None = None
         self._transcript: Transcript | None = None
-        self._ledger = Ledger(running_total=agent.profile.running_total)
+        self._ledger = Ledger(running_total=profile.running_total)
         self._taking_up: str | None = None
         self._asides: set[str] = set()
         self._stopped, self._over = asyncio.Event(), asyncio.Event()
@@ -137,13 +117,13 @@ class AcpConversation:
     # -- an agent that is ready for a prompt ---------------------------------------------------------------------
 
     async def _ready(self, turn: Turn) -> Link:
-        program = self._agent.program(turn.workdir or self._session.workdir)
+        program = self._agent.program(self._agent.command_line(), turn.workdir or self._session.workdir)
         link = self._link
         if link is not None and (not self.alive or link.program.workdir != program.workdir):
             await self._drop()
             link = None
         if link is None:
-            link = await self._start(turn)
+            link = await self._start(turn, program)
         else:
             await turn.own_group(link.pgid)
         wanted = turn.thread_id or self._thread
@@ -153,15 +133,14 @@ class AcpConversation:
             await turn.keep_thread(self._id)
         return link
 
-    async def _start(self, turn: Turn) -> Link:
-        program = self._agent.program(turn.workdir or self._session.workdir)
-        if why := self._agent.problem(program):
-            raise AgentError(why)
+    async def _start(self, turn: Turn, program: Program) -> Link:
+        if problem := self._agent.find_problem(program):
+            raise AgentError(problem)
         link = self._link = Link(program, self, self._heard)
         await link.open(turn)
         self._desk = Desk(program)
         client = {"name": "midwatch", "title": "midwatch", "version": __version__}
-        files = not self._agent.profile.own_files and program.sandbox is None
+        files = not self._profile.own_files and program.sandbox is None
         can = {"fs": {"readTextFile": files, "writeTextFile": files}, "terminal": True}
         wish = {"protocolVersion": VERSION, "clientCapabilities": can, "clientInfo": client}
         told = await self._begin(link.ask("initialize", wish), link)
@@ -169,7 +148,7 @@ class AcpConversation:
             await self._drop()
             raise AgentError(
                 f"{self._agent.name} speaks version {told.get('protocolVersion')} of the protocol and midwatch speaks "
-                f"{VERSION}; install a version of the agent that speaks it: {self._agent.profile.install}."
+                f"{VERSION}; install a version of the agent that speaks it: {self._profile.install}."
             )
         offered = told.get("agentCapabilities")
         self._can = offered if isinstance(offered, dict) else {}
@@ -177,9 +156,10 @@ class AcpConversation:
 
     async def _open_session(self, turn: Turn, link: Link, wanted: str | None) -> None:
         """Take up the session `wanted`, or begin one."""
-        wish = {"cwd": link.program.workdir, "mcpServers": self._agent.mcp_servers}
+        servers = [server.wire() for server in self._agent.options.mcp_servers]
+        wish = {"cwd": link.program.workdir, "mcpServers": servers}
         told: Mapping[str, Any] | None = None
-        self._id, self._ledger = None, Ledger(running_total=self._agent.profile.running_total)
+        self._id, self._ledger = None, Ledger(running_total=self._profile.running_total)
         if wanted is not None:
             told = await self._take_up(turn, link, {**wish, "sessionId": wanted})
             self._ledger.loaded = told is not None
@@ -219,7 +199,7 @@ class AcpConversation:
 
     async def _settle(self, link: Link, session: str, told: Mapping[str, Any]) -> None:
         """Choose mode and model, where they are offered."""
-        options, profile = self._agent.options, self._agent.profile
+        options, profile = self._agent.options, self._profile
         model = None if profile.model_argument else options.model
         wishes: tuple[tuple[settings.Setting, str | None, bool], ...] = (
             ("mode", options.mode or profile.mode, options.mode is not None),
@@ -267,17 +247,17 @@ class AcpConversation:
             await self._drop()
             found = self._fault(problem)
             if type(found) is AgentError:
-                found = AgentError(f"{found}; to set it up, {self._agent.profile.login}.")
+                found = AgentError(f"{found}; to set it up, {self._profile.program.sign_in}.")
             raise found from problem
 
     async def _early_end(self, link: Link) -> AgentError:
         found = await link.obituary("before it could work")
         await self._drop()
-        judged = fault(self._agent.name, 0, str(found), None, self._now(), login=self._agent.profile.login)
+        judged = fault(self._agent.name, 0, str(found), None, self._now(), sign_in=self._profile.program.sign_in)
         if type(judged) is not AgentError:
             return judged
-        profile = self._agent.profile
-        return AgentError(f"{found}; see that it is new ({profile.install}) and set up ({profile.login}).")
+        profile = self._profile
+        return AgentError(f"{found}; see that it is new ({profile.install}) and set up ({profile.program.sign_in}).")
 
     async def _unless_stopped(self, asked: Awaitable[T]) -> T:
         """The answer, or Stopped: somebody stopped the turn, or it is over."""
@@ -298,8 +278,8 @@ class AcpConversation:
     async def _prompt(self, turn: Turn, link: Link, *, known: bool) -> TurnResult:
         from acp import RequestError
 
-        wish = {"sessionId": self._id, "prompt": blocks(prompt_of(turn, known=known), link.program.workdir)}
-        transcript = self._transcript = Transcript(message_id(turn), self._agent.profile.asides, self._asides)
+        wish = {"sessionId": self._id, "prompt": blocks(build_prompt(turn, known=known), link.program.workdir)}
+        transcript = self._transcript = Transcript(message_id(turn), self._profile.asides, self._asides)
         self._ledger.begin()
         if self._stopped.is_set():
             raise Stopped
@@ -320,7 +300,7 @@ class AcpConversation:
             text = f"{self._agent.name} wrote {lines} lines that are no messages: {link.lines.first_noise}"
             await self._tell([AgentFault(message=text, level="warning")])
         agent, stopped = self._agent, self._stopped.is_set()
-        ending = outcome(agent.name, agent.profile, told, transcript, stopped=stopped, now=self._now())
+        ending = outcome(agent.name, self._profile, told, transcript, stopped=stopped, now=self._now())
         await self._tell(ending.events)
         return TurnResult(
             text=ending.text, outcome=ending.outcome, error=ending.error, thread_id=self._id,
@@ -450,8 +430,8 @@ class AcpConversation:
         self._heard_at = time.monotonic()
 
     def _fault(self, problem: Any) -> AgentError:
-        profile = self._agent.profile
-        return fault(self._agent.name, problem.code, str(problem), problem.data, self._now(), login=profile.login)
+        sign_in = self._profile.program.sign_in
+        return fault(self._agent.name, problem.code, str(problem), problem.data, self._now(), sign_in=sign_in)
 
     def _now(self) -> int:
         return int(time.time() * SECOND)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from midwatch.agents.base import last_lines
-from midwatch.agents.streams.faults import judge
+from midwatch.agents.streams.faults import judge, make_error
 from midwatch.base.clock import SECOND
-from midwatch.base.errors import AgentError, TransientError, UsageLimit
+from midwatch.base.errors import AgentError
 
 AUTH_REQUIRED = -32000
 EMPTY_WORDS = frozenset({"", "error", "internal error", "server error"})
@@ -23,23 +24,13 @@ LAST_LINES = 4
 STACK = re.compile(r"\s*(\d+: |at \S|Location:|Backtrace|stack backtrace|~~|\^+$|Node\.js v)", re.IGNORECASE)
 
 
-class NotSignedIn(AgentError):
-    """The agent's provider does not know who asks."""
-
-
-def fault(agent: str, code: int, message: str, data: Any, now: int, *, login: str) -> AgentError:
-    """The error a turn ends with when the agent answered with one. `login` says how to sign in."""
+def fault(agent: str, code: int, message: str, data: Any, now: int, *, sign_in: str) -> AgentError:
+    """The error a turn ends with when the agent answered with one. `sign_in` says how to sign in."""
     said = told(message, data)
     hints = " ".join(str(value) for name, value in _walk(data) if _plain(name) in HINTS)
     status = code if 400 <= code < 600 else 401 if code == AUTH_REQUIRED else None
     found = judge(f"{said} {hints}", now=now, status=status, resets_at=_resets(data))
-    if found.kind == "limit":
-        return UsageLimit(f"{agent}: {said}", resets_at=found.resets_at)
-    if found.kind == "auth":
-        return NotSignedIn(f"{agent} is not signed in ({said}); {login}.")
-    if found.kind == "passing":
-        return TransientError(f"{agent}: {said}")
-    return AgentError(f"{agent} failed: {said}")
+    return make_error(replace(found, text=said), agent, sign_in)
 
 
 def told(message: str, data: Any) -> str:

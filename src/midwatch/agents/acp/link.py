@@ -17,7 +17,7 @@ from midwatch.agents.acp.faults import last_words
 from midwatch.agents.streams.lines import Lines
 from midwatch.base.errors import AgentError
 from midwatch.domain.agent import Turn
-from midwatch.programs.process import DRAIN, Child, Output, Program, within
+from midwatch.programs.process import DRAIN, Child, Output, Program, describe_exit, within
 
 if TYPE_CHECKING:
     from acp.connection import Connection
@@ -26,7 +26,6 @@ LONGEST_LINE = 64_000_000
 ERROR_LIMIT = 100_000
 MOST_REQUESTS = 64
 """Requests of an agent that are being answered at the same time."""
-FOREVER = 10.0**9
 LARGEST_ID = 2**63
 UPDATE = "session/update"
 
@@ -47,23 +46,10 @@ class Gone(Exception):
     """Nobody is at the other end any more."""
 
 
-class Messages(Lines):
-    """The agent's messages."""
-
-    @property
-    def more(self) -> bool:
-        """Whether another one has come already."""
-        return bool(self._waiting)
-
-    async def message(self) -> dict[str, Any] | None:
-        """The next one, whenever it comes; None at the end."""
-        return await self.next(FOREVER)
-
-
 class Wire:
     """Moves messages for the library's connection, and keeps what it could not bear away from it."""
 
-    def __init__(self, child: Child, lines: Messages, host: Host) -> None:
+    def __init__(self, child: Child, lines: Lines, host: Host) -> None:
         self.room = asyncio.Semaphore(MOST_REQUESTS)
         self.failure: Exception | None = None
         """What went wrong with an update; nothing is read after it."""
@@ -78,7 +64,7 @@ class Wire:
 
     async def receive(self) -> dict[str, Any] | None:
         """The next message that is no update; None at the end."""
-        while (message := await self._lines.message()) is not None:
+        while (message := await self._lines.next()) is not None:
             method = message.get("method")
             params = message.get("params")
             if method == UPDATE:
@@ -108,10 +94,9 @@ class Link:
 
     def __init__(self, program: Program, host: Host, heard: Callable[[], None]) -> None:
         self.program = program
-        self.lines = Messages(self._heard, LONGEST_LINE)
+        self.lines = Lines(heard, LONGEST_LINE, strict=True)
         self.errors = Output(ERROR_LIMIT)
         self.over = asyncio.Event()
-        self._tell = heard
         self._host = host
         self._child: Child | None = None
         self._connection: Connection | None = None
@@ -180,15 +165,9 @@ class Link:
         if self.lines.too_long:
             return AgentError(f"{name} sent a message of more than {LONGEST_LINE} bytes and was ended; retry the task.")
         code = self._child.returncode if self._child else None
-        how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
         said = last_words(self.errors.text()) or self.lines.first_noise
         why = f"it broke: {failure!r}" if failure is not None else said
-        return AgentError(f"{name} {how} {when}" + (f": {why}" if why else ""))
-
-    def _heard(self) -> None:
-        self._tell()
-        if self.lines.too_long:
-            self.lines.finish()
+        return AgentError(f"{name} {describe_exit(code)} {when}" + (f": {why}" if why else ""))
 
     async def _watch(self) -> None:
         """Hear of the end even when somebody else holds the pipe, and of a pipe that is closed while it lives."""

@@ -136,7 +136,7 @@ def outcome(
         return Ending(outcome="error", error=f"{agent} stopped early: {EARLY[reason]}.", events=spoken)
     sure = any(one.fullmatch(text) for one in profile.faults)
     if sure or any(one.fullmatch(text) for one in profile.doubtful):
-        problem = fault(agent, 0, text, None, now, login=profile.login)
+        problem = fault(agent, 0, text, None, now, sign_in=profile.program.sign_in)
         if sure or type(problem) is not AgentError:
             raise problem
     if wishes and not transcript.spoke_last:

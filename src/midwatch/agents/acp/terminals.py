@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import signal
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from midwatch.agents.acp.files import Files, Refused
 from midwatch.base.errors import AgentError
 from midwatch.domain.agent import Turn
-from midwatch.programs.process import DRAIN, Child, Pipe, Program, within
+from midwatch.programs.process import DRAIN, TOGETHER, Child, Pipe, Program, signal_name, within
 
 OUTPUT_LIMIT = 1_000_000
 """Bytes that are kept of one command, whatever more its agent wishes: many may write at the same time."""
@@ -20,7 +19,7 @@ MOST_TERMINALS = 50
 
 
 class Tail(Pipe):
-    """Keeps the end of what a command writes; both of its pipes may write here."""
+    """Keeps the end of what a command writes."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -43,24 +42,12 @@ class Tail(Pipe):
         return kept[torn:].decode("utf-8", "replace")
 
 
-class Also(Pipe):
-    """A second pipe into a tail."""
-
-    def __init__(self, tail: Tail) -> None:
-        super().__init__()
-        self._tail = tail
-
-    def data_received(self, data: bytes) -> None:
-        self._tail.data_received(data)
-
-
 class Terminal:
     """One command."""
 
-    def __init__(self, child: Child, tail: Tail, also: Also) -> None:
+    def __init__(self, child: Child, tail: Tail) -> None:
         self.child = child
         self.tail = tail
-        self._also = also
 
     def status(self) -> dict[str, Any] | None:
         """Its exit code or the signal that ended it; None while it runs."""
@@ -69,16 +56,12 @@ class Terminal:
         code = self.child.returncode
         if code is None or code >= 0:
             return {"exitCode": code or 0, "signal": None}
-        return {"exitCode": None, "signal": signal.Signals(-code).name if -code in _SIGNALS else str(-code)}
+        return {"exitCode": None, "signal": signal_name(-code)}
 
     async def wait(self) -> None:
         """Return when it has ended and what it wrote is here."""
         await self.child.exited.wait()
-        for pipe in (self.tail, self._also):
-            await within(DRAIN, pipe.closed)
-
-
-_SIGNALS = frozenset(int(number) for number in signal.Signals)
+        await within(DRAIN, self.tail.closed)
 
 
 class Terminals:
@@ -99,20 +82,19 @@ class Terminals:
         # Some agents send a whole line: that is for a shell.
         argv = ("/bin/sh", "-c", command) if not args and re.search(r"\s", command) else (command, *args)
         env = {one["name"]: one["value"] for one in told.get("env") or ()}
-        program = replace(self._program, argv=argv, workdir=cwd, env={**self._program.env, **env})
+        program = replace(self._program, argv=argv, workdir=cwd, env={**self._program.env, **env}, enter=TOGETHER)
         if program.problem():
             raise Refused(f"there is no program {argv[0]!r}, or no directory {cwd}")
         limit = told.get("outputByteLimit")
         tail = Tail(OUTPUT_LIMIT if limit is None else limit)
-        also = Also(tail)
         try:
-            child = await Child.spawn(program, turn, tail, also, helper=True)
+            child = await Child.spawn(program, turn, tail, Pipe(), helper=True)
         except (AgentError, ValueError) as problem:  # a NUL character, or a name no variable can have
             raise Refused(str(problem)) from problem
         child.admit_helper()
         self._count += 1
         name = f"term-{self._count}"
-        self._open[name] = Terminal(child, tail, also)
+        self._open[name] = Terminal(child, tail)
         return name
 
     def get(self, name: str) -> Terminal:

@@ -13,10 +13,10 @@ from typing import Annotated
 from pydantic import Field
 
 from midwatch.agents.acp.files import Files, Refused
-from midwatch.agents.base import BaseAgent
+from midwatch.agents.base import BaseAgent, absolute_path
 from midwatch.agents.llm.tools import Tool, ToolError, ToolOutput, allowed, in_thread, make
 from midwatch.domain.agent import Question, Turn
-from midwatch.programs.process import Child, Output, Pipe, Program, end_strays, within
+from midwatch.programs.process import TOGETHER, Child, Output, Pipe, Program, end_strays, within
 
 MOST_LINES = 2000
 LONGEST_PAGE = 60_000
@@ -27,13 +27,6 @@ MOST_LOOKED_AT = 200_000
 OUTPUT_LIMIT = 60_000
 """Bytes of a command's output that a model is told; of more, head and tail."""
 SHELL = ("/bin/sh", "-c")
-TOGETHER = (*SHELL, 'exec "$@" 2>&1', "sh")
-"""Both outputs in one, in the order in which they were written."""
-
-
-def place_of(turn: Turn, root: str | None = None) -> str:
-    """The directory a turn works in."""
-    return str(Path(root or turn.workdir or os.getcwd()).expanduser().absolute())  # noqa: PTH109
 
 
 # -- files -------------------------------------------------------------------------------------------------------
@@ -49,7 +42,7 @@ def file_tools(root: str | None) -> list[Tool]:
         limit: Annotated[int, Field(ge=1, le=MOST_LINES, description="How many lines at most.")] = MOST_LINES,
     ) -> str:
         """Read lines of a text file below the root directory."""
-        files = Files(place_of(turn, root))
+        files = Files(absolute_path(root or turn.workdir))
         return await in_thread(lambda: _read(files, path, offset, limit))
 
     async def list_files(
@@ -58,7 +51,7 @@ def file_tools(root: str | None) -> list[Tool]:
         path: Annotated[str, Field(description="The directory to look in, from the root on.")] = ".",
     ) -> str:
         """List files below the root directory. ** stands for any number of directories. .git is left out."""
-        files = Files(place_of(turn, root))
+        files = Files(absolute_path(root or turn.workdir))
         return await in_thread(lambda: _listed(files, pattern, path))
 
     return [make(read_file, safe=True, kind="read"), make(list_files, safe=True, kind="search")]
@@ -167,7 +160,7 @@ class Commands:
             argv = (*SHELL, command) if isinstance(command, str) else tuple(command)
             if "\0" in line or not line.strip():
                 raise ToolError("a command has a program, and no NUL character.")
-            place = place_of(turn)
+            place = absolute_path(turn.workdir)
             asked = Question(text=f"Run {line}", kind="execute", tool="run_command", command=line, root=place)
             allowed(await turn.ask(asked))
             longest = min(timeout or self._longest, self._longest)
@@ -187,8 +180,7 @@ class Commands:
                 await end_strays(turn.task_id, turn.attempt)
 
     def _program(self, argv: tuple[str, ...], place: str) -> Program:
-        inside = self._agent.kept_in(argv[0], place, {})
-        program = Program(agent=self._agent.name, argv=argv, workdir=place, sandbox=inside, enter=TOGETHER)
+        program = self._agent.build_program(argv, place, enter=TOGETHER)
         if not Path(place).is_dir():
             raise ToolError(f"the working directory {place} does not exist.")
         if why := program.problem():

@@ -23,7 +23,7 @@ from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.llm.output import OUTPUT_TOOL, Output
 from midwatch.agents.llm.tools import Tool, Toolbox, Toolkit, ToolOutput, running_call
 from midwatch.agents.streams.reading import locations_of, title_of
-from midwatch.agents.streams.step_events import ARGUMENT_LIMIT, RESULT_LIMIT, TEXT_LIMIT, shortened
+from midwatch.agents.streams.step_events import ARGUMENT_LIMIT, RESULT_LIMIT, TEXT_LIMIT, shorten
 from midwatch.base.errors import AgentError
 from midwatch.base.text import cut
 from midwatch.domain.agent import Turn, TurnResult, Usage
@@ -322,7 +322,7 @@ class Loop:
         found = self._box.tools.get(call.name)
         arguments = arguments_of(call)
         told = ToolExecStart(
-            tool=cut(call.name, 200), arguments=shortened(arguments), tool_call_id=call.part.tool_call_id,
+            tool=cut(call.name, 200), arguments=shorten(arguments), tool_call_id=call.part.tool_call_id,
             title=title_of(call.name, arguments), tool_kind=found.kind if found else "other",
             locations=locations_of(arguments),
         )  # fmt: skip

@@ -18,13 +18,12 @@ from urllib.parse import urlsplit
 import httpx2
 
 from midwatch.agents.base import BaseAgent, last_lines
-from midwatch.agents.llm.builtin import place_of
 from midwatch.agents.llm.mcp_server import McpServer
 from midwatch.agents.llm.tools import NAME, Tool, ToolError, ToolOutput, allowed
 from midwatch.agents.streams.lines import Lines
 from midwatch.base.errors import AgentError, BadConfig, MidwatchError, TransientError
 from midwatch.domain.agent import Question, Turn
-from midwatch.programs.process import Child, Output, Program
+from midwatch.programs.process import Child, Output
 
 if TYPE_CHECKING:
     from mcp.client.client import Client
@@ -39,7 +38,6 @@ ERROR_LIMIT = 100_000
 FAREWELL = 2.0
 """Seconds a server has to take its leave."""
 CANCELLED = 1.0
-FOREVER = 10.0**9
 HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -213,13 +211,10 @@ class Running:
     async def _over_pipes(self) -> AsyncIterator[Any]:
         from anyio import create_memory_object_stream as stream
 
-        place = place_of(self._turn)
-        argv = self._server.command
-        inside = self._agent.kept_in(argv[0], place, self._server.env)
-        program = Program(agent=self._agent.name, argv=argv, workdir=place, sandbox=inside, env=self._server.env)
+        program = self._agent.build_program(self._server.command, self._turn.workdir, self._server.env)
         if why := program.problem():
             raise AgentError(f"{self._where}: {why.partition(';')[0]}; install it or change {self._where}.command.")
-        lines = _Lines(lambda: None, LONGEST_MESSAGE)
+        lines = Lines(lambda: None, LONGEST_MESSAGE, strict=True, noise_limit=MOST_NOISE)
         child = self._child = await Child.spawn(program, self._turn, lines, self._errors, helper=True)
         pumps: list[asyncio.Task[None]] = []
         told, heard = stream[Any](0)
@@ -242,30 +237,13 @@ class Running:
         return f" Its last words: {said}" if said else ""
 
 
-class _Lines(Lines):
-    """Messages of a server. After one that is too long nothing is heard, as somebody would wait for it in vain, and
-    after much that is none, as all of it would have to be looked at."""
-
-    def _add(self, piece: bytes) -> None:
-        super()._add(piece)
-        if self.too_long:
-            self.finish()
-
-    def _object(self, line: bytes) -> dict[str, Any] | None:
-        found = super()._object(line)
-        if self.noise > MOST_NOISE:
-            self.finish()
-            self._waiting.clear()
-        return found
-
-
 async def _hear(lines: Lines, told: Any) -> None:
     """Hand its messages on; at their end, those who wait for an answer are told."""
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
     with told:
-        while (message := await lines.next(FOREVER)) is not None:
+        while (message := await lines.next()) is not None:
             try:
                 parsed = SessionMessage(jsonrpc_message_adapter.validate_python(message, by_name=False))
             except ValueError:

@@ -8,7 +8,6 @@ from typing import Any
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
 from midwatch.agents.streams.reading import (
-    change_by,
     part,
     parts,
     patch_of,
@@ -30,7 +29,6 @@ class ClaudeStream(Parser):
         self._resets_at: int | None = None
         self._answering: dict[str, Any] = {}
         self._tasks: dict[str, dict[str, Any]] = {}
-        self._used: dict[str, tuple[str, Any]] = {}
 
     def read(self, line: Line) -> Iterator[steps.Step]:
         if (thread := words(line.get("session_id"))) and thread != self._thread:
@@ -104,8 +102,7 @@ class ClaudeStream(Parser):
                     yield steps.Thought(thought)
                 case "tool_use":
                     name, given = words(block.get("name")), block.get("input")
-                    self._used[words(block.get("id"))] = (name, given)
-                    yield steps.ToolStart(id=words(block.get("id")), name=name, arguments=given)
+                    yield self.start_tool(words(block.get("id")), name, given)
                     if name in ("TodoWrite", "todo_write"):
                         yield steps.Plan(plan_of(part(block, "input").get("todos")))
 
@@ -113,14 +110,9 @@ class ClaudeStream(Parser):
         for block in parts(part(line, "message").get("content")):
             if block.get("type") != "tool_result":
                 continue
-            name, given = self._used.pop(words(block.get("tool_use_id")), ("", None))
-            failed, told = block.get("is_error") is True, line.get("tool_use_result")
-            yield steps.ToolEnd(
-                id=words(block.get("tool_use_id")),
-                result=text_of(block.get("content")),
-                is_error=failed,
-                diffs=() if failed else (_patches(told) or change_by(given)),
-            )
+            id, failed = words(block.get("tool_use_id")), block.get("is_error") is True
+            (name, given), told = self.find_tool(id), line.get("tool_use_result")
+            yield from self.end_tool(id, text_of(block.get("content")), failed=failed, diffs=_patches(told))
             if name.startswith("Task") and not failed and self._planned(name, part(given), part(told)):
                 yield steps.Plan(plan_of(list(self._tasks.values())))
 
@@ -192,17 +184,13 @@ def _patches(told: Any) -> tuple[Mapping[str, Any], ...]:
 START = ("-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages", "{options}")
 PROFILE = Profile(
     name="claude",
-    title="Claude Code",
-    binary="claude",
     start=START,
     resume=(*START, "--resume", "{thread}"),
     parser=ClaudeStream,
-    sign_in="run `claude` once and sign in with /login, or set ANTHROPIC_API_KEY",
     known_version="2.1.325",
     permissions={
         "read": ("--permission-mode", "plan"),
         "edit": ("--permission-mode", "acceptEdits"),
         "all": ("--permission-mode", "bypassPermissions"),
     },
-    root_env={"IS_SANDBOX": "1"},
 )

@@ -96,12 +96,9 @@ def _described(item: Line, kind: str) -> tuple[str, Any, tuple[str, ...]]:
 HEAD = ("--json", "--skip-git-repo-check", "{options}")
 PROFILE = Profile(
     name="codex",
-    title="Codex CLI",
-    binary="codex",
     start=("exec", *HEAD, "-"),
     resume=("exec", "resume", *HEAD, "{thread}", "-"),
     parser=CodexStream,
-    sign_in="run `codex login`, or set the API key its configuration names",
     known_version="0.166.0",
     permissions={  # `exec resume` has no --sandbox
         "read": ("-c", 'sandbox_mode="read-only"'),

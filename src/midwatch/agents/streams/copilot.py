@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
 from midwatch.agents.streams.reading import (
-    change_by,
     locations_of,
     part,
     parts,
@@ -21,10 +19,6 @@ from midwatch.agents.streams.reading import (
 
 class CopilotStream(Parser):
     """Events of a session, and a result that names it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._used: dict[str, tuple[str, Any]] = {}
 
     def read(self, line: Line) -> Iterator[steps.Step]:
         data = part(line, "data")
@@ -67,30 +61,24 @@ class CopilotStream(Parser):
         number = words(data.get("toolCallId"))
         if phase == "start":
             name, given = words(data.get("toolName")), data.get("arguments")
-            self._used[number] = (name, given)
-            yield steps.ToolStart(id=number, name=name, arguments=given, title=title_of(name, given))
+            yield self.start_tool(number, name, given, title_of(name, given))
         elif phase == "complete":
-            name, given = self._used.pop(number, ("a tool", None))
+            _, given = self.find_tool(number)
             failed, error, result = data.get("success") is not True, part(data, "error"), part(data, "result")
             said = words(result.get("content")) or words(error.get("message"))
-            edited = [words(one.get("path")) for one in parts(data.get("fileEdits"))]
+            edited = [words(edit.get("path")) for edit in parts(data.get("fileEdits"))] or locations_of(given)
             patch = words(result.get("detailedContent"))
-            told = "@@" in patch and (edited or locations_of(given))
-            changes = (patch_of((edited or locations_of(given))[0], patch.lstrip()),) if told else change_by(given)
-            yield steps.ToolEnd(id=number, result=said, is_error=failed, diffs=() if failed else changes)
-            if failed and error.get("code") in ("denied", "rejected"):
-                yield steps.Denied(name)
+            diffs = (patch_of(edited[0], patch.lstrip()),) if "@@" in patch and edited else ()
+            denied = failed and error.get("code") in ("denied", "rejected")
+            yield from self.end_tool(number, said, failed=failed, diffs=diffs, denied=denied)
 
 
 START = ("--output-format", "json", "--no-ask-user", "{options}", "--session-id={thread}")
 PROFILE = Profile(
     name="copilot",
-    title="GitHub Copilot CLI",
-    binary="copilot",
     start=START,
     resume=START,  # the same id takes up the conversation, or begins it
     parser=CopilotStream,
-    sign_in="run `copilot` once and sign in with /login, or set COPILOT_GITHUB_TOKEN",
     known_version="1.0.102",
     permissions={"edit": ("--allow-tool=write",), "all": ("--allow-all",)},
     names_thread=True,

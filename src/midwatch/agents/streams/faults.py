@@ -10,6 +10,7 @@ from typing import Literal
 from zoneinfo import ZoneInfo
 
 from midwatch.base.clock import SECOND
+from midwatch.base.errors import AgentError, TransientError, UsageLimit
 
 FaultKind = Literal["limit", "auth", "passing", "thread", "options", "other"]
 
@@ -21,6 +22,10 @@ class Fault:
     kind: FaultKind
     text: str
     resets_at: int | None = None
+
+
+class NotSignedIn(AgentError):
+    """The provider of an agent refuses its key, or nobody has signed in."""
 
 
 PATTERNS: Mapping[FaultKind, tuple[str, ...]] = {
@@ -70,6 +75,18 @@ def _by_status(status: int | None) -> FaultKind | None:
 
 def _by_words(text: str) -> FaultKind:
     return next((kind for kind, words in WORDS.items() if words.search(text)), "other")
+
+
+def make_error(fault: Fault, agent: str, sign_in: str) -> AgentError:
+    """Return the error that a turn ends with. `sign_in` says how to sign in."""
+    match fault.kind:
+        case "limit":
+            return UsageLimit(f"{agent}: {fault.text}", resets_at=fault.resets_at)
+        case "passing":
+            return TransientError(f"{agent}: {fault.text}")
+        case "auth":
+            return NotSignedIn(f"{agent} is not signed in or its key was refused ({fault.text}); {sign_in}.")
+    return AgentError(f"{agent} failed: {fault.text}")
 
 
 UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
-from midwatch.agents.streams.reading import change_by, part, plan_of, whole_number, words
+from midwatch.agents.streams.reading import part, plan_of, whole_number, words
 
 REFUSALS = ("policy_violation", "permission_denied")
 
@@ -17,7 +16,6 @@ class GeminiStream(Parser):
 
     def __init__(self) -> None:
         super().__init__()
-        self._used: dict[str, tuple[str, Any]] = {}
         self._thread = ""
 
     def read(self, line: Line) -> Iterator[steps.Step]:
@@ -33,8 +31,7 @@ class GeminiStream(Parser):
                 yield steps.TextPiece(text) if line.get("delta") else steps.Text(text)
             case "tool_use":
                 name, number = words(line.get("tool_name")), words(line.get("tool_id"))
-                self._used[number] = (name, line.get("parameters"))
-                yield steps.ToolStart(id=number, name=name, arguments=line.get("parameters"))
+                yield self.start_tool(number, name, line.get("parameters"))
                 if name == "write_todos":
                     yield steps.Plan(plan_of(part(line, "parameters").get("todos")))
             case "tool_result":
@@ -46,12 +43,10 @@ class GeminiStream(Parser):
 
     def _returned(self, line: Line) -> Iterator[steps.Step]:
         number, error = words(line.get("tool_id")), part(line, "error")
-        name, given = self._used.pop(number, ("a tool", None))
         said = words(line.get("output")) or words(error.get("message"))
         failed = line.get("status") != "success"
-        yield steps.ToolEnd(id=number, result=said, is_error=failed, diffs=() if failed else change_by(given))
-        if failed and (error.get("type") in REFUSALS or "denied by policy" in said):
-            yield steps.Denied(name)
+        denied = failed and (error.get("type") in REFUSALS or "denied by policy" in said)
+        yield from self.end_tool(number, said, failed=failed, denied=denied)
 
     def _result(self, line: Line) -> Iterator[steps.Step]:
         figures = part(line, "stats")
@@ -70,12 +65,9 @@ START = ("--output-format", "stream-json", "{options}")
 TRUST = {"GEMINI_CLI_TRUST_WORKSPACE": "true"}
 PROFILE = Profile(
     name="gemini",
-    title="Gemini CLI",
-    binary="gemini",
     start=START,
     resume=(*START, "--resume", "{thread}"),
     parser=GeminiStream,
-    sign_in="run `gemini` once and sign in with /auth, or set GEMINI_API_KEY",
     known_version="0.61.0",
     permissions={
         "read": ("--approval-mode", "plan"),

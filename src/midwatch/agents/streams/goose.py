@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
-from midwatch.agents.streams.reading import change_by, part, parts, text_of, whole_number, words
+from midwatch.agents.streams.reading import part, parts, text_of, whole_number, words
 
 TROUBLE = "Ran into this error:"
 
@@ -20,7 +19,6 @@ class GooseStream(Parser):
         self._message: str | None = None
         self._model: str | None = None
         self._failed = False
-        self._used: dict[str, Any] = {}
 
     def read(self, line: Line) -> Iterator[steps.Step]:
         match line.get("type"):
@@ -64,28 +62,22 @@ class GooseStream(Parser):
                 yield steps.Note(words(block.get("msg")))
             case "toolRequest":
                 call = part(block, "toolCall", "value")
-                self._used[words(block.get("id"))] = call.get("arguments")
                 name = words(call.get("name")) or "a tool"
-                yield steps.ToolStart(id=words(block.get("id")), name=name, arguments=call.get("arguments"))
+                yield self.start_tool(words(block.get("id")), name, call.get("arguments"))
             case "toolResponse":
                 told = part(block, "toolResult")
                 value = part(told, "value")
                 failed = told.get("status") != "success" or value.get("isError") is True
                 said = text_of(value.get("content")) or words(told.get("error"))
-                given = self._used.pop(words(block.get("id")), None)
-                changes = () if failed else change_by(given)
-                yield steps.ToolEnd(id=words(block.get("id")), result=said, is_error=failed, diffs=changes)
+                yield from self.end_tool(words(block.get("id")), said, failed=failed)
 
 
 START = ("run", "--quiet", "--output-format", "stream-json", "{options}", "--instructions", "-", "--name", "{thread}")
 PROFILE = Profile(
     name="goose",
-    title="Goose",
-    binary="goose",
     start=START,
     resume=(*START, "--resume"),
     parser=GooseStream,
-    sign_in="run `goose configure`, or set GOOSE_PROVIDER and the key of that provider",
     known_version="1.52.0",
     permissions={"read": (), "all": ()},
     permission_env={"read": {"GOOSE_MODE": "chat"}, "all": {"GOOSE_MODE": "auto"}},

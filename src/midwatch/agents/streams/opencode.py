@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
-from midwatch.agents.streams.reading import change_by, part, patch_of, plan_of, total, whole_number, words
+from midwatch.agents.streams.reading import part, patch_of, plan_of, total, whole_number, words
 
 LOGGED_ERROR = re.compile(r'level=ERROR .*message="stream error".* error\.error="(?P<why>[^"]*)"')
 
@@ -53,17 +53,16 @@ class OpencodeStream(Parser):
         name, number, state = words(told.get("tool")), words(told.get("callID")), part(told, "state")
         given, failed = state.get("input"), state.get("status") == "error"
         title = words(state.get("title"))
-        yield steps.ToolStart(id=number, name=name, arguments=given, title=f"{name}: {title}" if title else None)
+        yield self.start_tool(number, name, given, f"{name}: {title}" if title else None)
         if name == "todowrite":
             yield steps.Plan(plan_of(part(given).get("todos")))
         diff, path = words(part(state, "metadata").get("diff")), words(part(given).get("filePath"))
-        changes = (patch_of(path, diff),) if diff else change_by(given)
+        diffs = (patch_of(path, diff),) if diff else ()
         said = words(state.get("error")) if failed else words(state.get("output"))
         begun, ended = (whole_number(part(state, "time").get(edge)) for edge in ("start", "end"))
         seconds = None if begun is None or ended is None else max(0, ended - begun) / 1000
-        yield steps.ToolEnd(id=number, result=said, is_error=failed, diffs=() if failed else changes, seconds=seconds)
-        if failed and "permission" in said.lower():
-            yield steps.Denied(name)
+        denied = failed and "permission" in said.lower()
+        yield from self.end_tool(number, said, failed=failed, diffs=diffs, denied=denied, seconds=seconds)
 
     def _step(self, told: Line) -> Iterator[steps.Step]:
         self._last_reason = words(told.get("reason")) or None
@@ -80,12 +79,9 @@ class OpencodeStream(Parser):
 START = ("run", "--format", "json", "--thinking", "--print-logs", "--log-level", "ERROR", "{options}")
 PROFILE = Profile(
     name="opencode",
-    title="opencode",
-    binary="opencode",
     start=START,
     resume=(*START, "--session", "{thread}"),
     parser=OpencodeStream,
-    sign_in="run `opencode auth login`",
     known_version="1.18.33",
     permissions={"read": ("--agent", "plan"), "all": ("--auto",)},
 )

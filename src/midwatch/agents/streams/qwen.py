@@ -45,12 +45,9 @@ def _trouble(step: steps.Step) -> bool:
 START = ("--output-format", "stream-json", "--include-partial-messages", "{options}")
 PROFILE = Profile(
     name="qwen",
-    title="Qwen Code",
-    binary="qwen",
     start=START,
     resume=(*START, "--resume", "{thread}"),
     parser=QwenStream,
-    sign_in="run `qwen` once and sign in with /auth, or set OPENAI_API_KEY and OPENAI_BASE_URL",
     known_version="0.24.4",
     permissions={
         "read": ("--approval-mode", "plan"),

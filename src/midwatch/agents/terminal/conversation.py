@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
-from midwatch.agents.base import last_lines, message_id, prompt_of
+from midwatch.agents.base import ProgramAgent, build_prompt, last_lines, message_id
 from midwatch.agents.terminal.dialog import Dialog, dialog
 from midwatch.agents.terminal.extract import reply
 from midwatch.agents.terminal.live import Live
@@ -22,7 +22,7 @@ from midwatch.base.errors import AgentError, Conflict
 from midwatch.domain.agent import Interrupt, Screenshot, Turn, TurnResult
 from midwatch.domain.event import AgentExited, MessageDelta
 from midwatch.domain.session import Session
-from midwatch.programs.process import Program, within
+from midwatch.programs.process import describe_exit, within
 from midwatch.programs.reaper import members
 
 START_SECONDS = 120.0
@@ -40,22 +40,15 @@ TOLD_SHARE = 10
 """Reading a long reply takes time: at most one part in so many is spent on it."""
 
 
-class Opener(Protocol):
-    """The agent that opened a conversation, as far as the conversation needs it."""
-
-    exits: dict[str, AgentExited]
-    profile: Profile
-
-    def program(self, argv: tuple[str, ...], workdir: str | None) -> Program:
-        """What a session starts."""
-        ...
-
-
 class TerminalConversation:
     """One session with a program in a terminal."""
 
-    def __init__(self, agent: Opener, session: Session) -> None:
+    def __init__(
+        self, agent: ProgramAgent[Any], profile: Profile, exits: dict[str, AgentExited], session: Session
+    ) -> None:
         self._agent = agent
+        self._profile = profile
+        self._exits = exits
         self._session = session
         self._thread = session.thread_id
         self._live: Live | None = None
@@ -87,7 +80,7 @@ class TerminalConversation:
 
     async def start(self, turn: Turn) -> None:
         """Have the program running."""
-        if left := self._agent.exits.pop(self._session.key, None):
+        if left := self._exits.pop(self._session.key, None):
             await turn.emit(left)
         if self._live is None or not self._live.running:
             await self._open(turn)
@@ -154,7 +147,7 @@ class TerminalConversation:
         return self._live
 
     async def _open(self, turn: Turn) -> None:
-        agent, profile = self._agent, self._agent.profile
+        profile = self._profile
         self._forget()
         thread = turn.thread_id or self._thread
         if thread is None and turn.resumed and profile.resume_argv:
@@ -167,7 +160,7 @@ class TerminalConversation:
         live = Live(profile, (profile.columns, profile.rows))
         live.listener = self._listener
         try:
-            await live.start(agent.program(filled, turn.workdir or self._session.workdir), turn)
+            await live.start(self._agent.program(filled, turn.workdir or self._session.workdir), turn)
         except BaseException:
             await live.end()
             live.free()
@@ -185,7 +178,7 @@ class TerminalConversation:
         nobody can type to it any more, not only when what it left behind is gone, too."""
         code = await live.left()
         if self._turn is None and not self._closed:
-            self._agent.exits[self._session.key] = AgentExited(code=code, screen=live.screen.text())
+            self._exits[self._session.key] = AgentExited(code=code, screen=live.screen.text())
         await live.ended()
         if self._turn is None and not self._closed and self._live is live and self._listener is not None:
             self._listener(live.screen.text())  # whoever watches looks again, and finds it ended
@@ -195,14 +188,13 @@ class TerminalConversation:
         code = await live.ended()
         shown = live.screen.text()
         await turn.emit(AgentExited(code=code, screen=shown))
-        how = f"was ended by signal {-code}" if code is not None and code < 0 else f"exited with code {code}"
         said = last_lines(live.screen.read())
-        return AgentError(f"{Path(self._agent.profile.argv[0]).name} {how}" + (f": {said}" if said else ""))
+        return AgentError(f"{Path(self._profile.argv[0]).name} {describe_exit(code)}" + (f": {said}" if said else ""))
 
     # -- one turn ------------------------------------------------------------------------------------------------
 
     async def _work(self, turn: Turn, live: Live) -> TurnResult:
-        prompt = clean(prompt_of(turn, known=self._thread is not None))
+        prompt = clean(build_prompt(turn, known=self._thread is not None))
         live.record(True)
         first = 0 if live.profile.echo else live.screen.cursor_row
 
