@@ -9,36 +9,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from midwatch.base.errors import AgentError, BadConfig, MidwatchError, TransientError
+from midwatch.base.errors import AgentError, MidwatchError, TransientError
 from midwatch.domain.agent import AgentCapability, AgentTerms, Turn
 from midwatch.programs.process import Program
 from midwatch.programs.sandbox import Sandbox
+from midwatch.wire.fields import Options
 
 NO_ENV: Mapping[str, str] = {}
 
 
-class KindOptions(BaseModel):
-    """Base class of a kind's options. An unknown option is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class KindOptions(Options):
+    """Base class of a kind's options."""
 
     @classmethod
     def read(cls, agent: str, options: Mapping[str, Any]) -> Self:
-        """Check the options of an agent, or raise BadConfig that names the first wrong option.
-
-        The error does not show the value, because the value may be a secret.
-        """
-        try:
-            return cls.model_validate(dict(options))
-        except ValidationError as problem:
-            first = problem.errors(include_url=False, include_input=False, include_context=False)[0]
-            setting = ".".join(("agents", agent, *map(str, first["loc"])))
-            if first["type"] == "extra_forbidden":
-                known = ", ".join(cls.model_fields) or "none"
-                raise BadConfig(f"{setting}: there is no such option; options of this kind: {known}.") from None
-            raise BadConfig(f"{setting}: {first['msg'].removeprefix('Value error, ')}.") from None
+        """Check the options of `[agents.NAME]`, or raise BadConfig that names the first wrong option."""
+        return cls.read_section(f"agents.{agent}", options)
 
 
 class ProgramOptions(KindOptions):
@@ -90,16 +78,16 @@ class BaseAgent:
         return Program(agent=self.name, argv=argv, workdir=directory, sandbox=sandbox, env=env, enter=enter)
 
 
-Options = TypeVar("Options", bound=ProgramOptions)
+Chosen = TypeVar("Chosen", bound=ProgramOptions)
 
 
-class ProgramAgent(BaseAgent, Generic[Options]):
+class ProgramAgent(BaseAgent, Generic[Chosen]):
     """Base class of the kinds that start one configured program."""
 
     starts_programs = True
     options_class: ClassVar[type[ProgramOptions]]
 
-    def __init__(self, name: str, options: Options, *, terms: AgentTerms | None = None, description: str = "") -> None:
+    def __init__(self, name: str, options: Chosen, *, terms: AgentTerms | None = None, description: str = "") -> None:
         super().__init__(name, terms=terms, description=description)
         self.options = options
 

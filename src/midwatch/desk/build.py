@@ -62,7 +62,7 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
             name,
             wanted.kind,
             wanted.options(),
-            timeout=wanted.timeout,
+            timeout_seconds=wanted.timeout,
             on_crash=wanted.on_crash,
             max_attempts=wanted.max_attempts,
             slots=wanted.slots,

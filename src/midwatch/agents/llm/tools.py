@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar, overload
+from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -137,49 +137,38 @@ class Toolkit:
 # -- functions as tools ------------------------------------------------------------------------------------------
 
 
+class ToolSettings(TypedDict, total=False):
+    """How a function becomes a tool."""
+
+    name: str | None
+    description: str | None
+    safe: bool
+    """Whether the tool may be run again when it is not known whether it ran."""
+    kind: QuestionKind
+    ask: bool
+    """Whether each call needs a yes, from the rules of the agent or from a person."""
+
+
 @overload
 def tool(function: Callable[..., Any], /) -> Tool: ...
 @overload
+def tool(function: None = None, /, **settings: Unpack[ToolSettings]) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
-    function: None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    safe: bool = False,
-    kind: QuestionKind = "other",
-    ask: bool = False,
-) -> Callable[[Callable[..., Any]], Tool]: ...
-def tool(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    safe: bool = False,
-    kind: QuestionKind = "other",
-    ask: bool = False,
+    function: Callable[..., Any] | None = None, /, **settings: Unpack[ToolSettings]
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """A tool made of a function: `@tool`, or `@tool(safe=True)`. Its docstring is what the model reads, its annotations
-    are what the model's arguments are checked by. A parameter annotated `Turn` gets the turn. A plain function runs
-    on a thread of its own, an async one on midwatch's event loop. With `ask`, each call needs a yes, of the agent's
-    rules or of a person."""
+    """Make a tool of a function: `@tool`, or `@tool(safe=True)`.
+
+    The model reads the docstring of the function, and its arguments are checked by the annotations. A parameter
+    annotated `Turn` gets the turn. A plain function runs on a thread of its own, an async one on midwatch's event loop.
+    """
     if function is None:
-        return lambda one: make(one, name=name, description=description, safe=safe, kind=kind, ask=ask)
+        return lambda decorated: make(decorated, **settings)
     return make(function)
 
 
-def make(
-    function: Callable[..., Any],
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    safe: bool = False,
-    kind: QuestionKind = "other",
-    ask: bool = False,
-) -> Tool:
-    """What `tool` does, as a plain call; BadConfig when no tool can be made of the function."""
-    called = str(name or getattr(function, "__name__", type(function).__name__))
+def make(function: Callable[..., Any], **settings: Unpack[ToolSettings]) -> Tool:
+    """Make a tool of a function, or raise BadConfig if that is not possible."""
+    called = str(settings.get("name") or getattr(function, "__name__", type(function).__name__))
     if not NAME.fullmatch(called):
         raise BadConfig(f"a tool's name is letters, digits, - and _, at most 64 of them; {called[:100]!r} is not.")
     signature, turn_name = _signature(function, called)
@@ -189,21 +178,23 @@ def make(
     except PydanticUserError as problem:
         first = str(problem).partition("\n")[0]
         raise BadConfig(f"tool {called!r}: its arguments cannot be written as JSON ({first}); annotate them.") from None
+    kind = settings.get("kind", "other")
 
     async def call(arguments: dict[str, Any], turn: Turn) -> Any:
         try:
             checked = adapter.validate_python(ArgsKwargs((), arguments))
         except ValidationError as problem:
             raise ToolError(_wrong(problem)) from None
-        if ask:
-            told = _short(json.dumps(arguments, ensure_ascii=False), LONGEST_PROBLEM)
-            allowed(await turn.ask(Question(text=f"Use {called} with {told}", kind=kind, tool=called)))
+        if settings.get("ask"):
+            shown = _short(json.dumps(arguments, ensure_ascii=False), LONGEST_PROBLEM)
+            allowed(await turn.ask(Question(text=f"Use {called} with {shown}", kind=kind, tool=called)))
         if is_async(function):
             return await function(**checked, **({turn_name: turn} if turn_name else {}))
         extra = {turn_name: _from_thread(turn)} if turn_name else {}
         return await in_thread(lambda: function(**checked, **extra))
 
-    text = str(description or inspect.getdoc(function) or called)
+    text = str(settings.get("description") or inspect.getdoc(function) or called)
+    safe = settings.get("safe", False)
     return Tool(name=called, description=text, schema=schema, call=call, safe=safe, kind=kind)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -88,8 +88,13 @@ class Profile(KindOptions):
         return not (self.busy or self.busy_title or self.paste_tells or self.explicit)
 
 
+def _full_screen(**fields: Any) -> Profile:
+    """Return the profile of a program that Escape interrupts and that two Control-C end."""
+    return Profile(**{"clear": CONTROL_C, "interrupt": ESCAPE, "quit": CONTROL_C + CONTROL_C, **fields})
+
+
 PROFILES: Mapping[str, Profile] = {
-    "claude": Profile(
+    "claude": _full_screen(
         argv=("claude", "--settings", '{"tui":"default"}', "--session-id", "{thread}"),
         resume_argv=("claude", "--settings", '{"tui":"default"}', "--resume", "{thread}"),
         thread="uuid",
@@ -99,8 +104,6 @@ PROFILES: Mapping[str, Profile] = {
         busy_title=BRAILLE,
         idle_title=r"^✳",
         explicit=True,
-        clear=CONTROL_C,
-        interrupt=ESCAPE,
         quit=CONTROL_D + CONTROL_D,
         echo=r"❯ ",
         pasted=r"\[Pasted text",
@@ -109,7 +112,7 @@ PROFILES: Mapping[str, Profile] = {
         marker=r"^[●⏺] ",
         report_calls="claude",
     ),
-    "codex": Profile(
+    "codex": _full_screen(
         argv=("codex", *CODEX_OPTIONS),
         resume_argv=("codex", "resume", *CODEX_OPTIONS, "{thread}"),
         thread=r"rollout-.*-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.jsonl",
@@ -119,9 +122,6 @@ PROFILES: Mapping[str, Profile] = {
         busy_title=BRAILLE,
         asking_title=r"Action Required",
         explicit=True,
-        clear=CONTROL_C,
-        interrupt=ESCAPE,
-        quit=CONTROL_C + CONTROL_C,
         echo=r"› ",
         pasted=r"\[Pasted Content",
         box=r"^›",
@@ -129,7 +129,7 @@ PROFILES: Mapping[str, Profile] = {
         marker=r"^• ",
         report_calls="codex",
     ),
-    "gemini": Profile(
+    "gemini": _full_screen(
         argv=("gemini", "--session-id", "{thread}"),
         resume_argv=("gemini", "--resume", "{thread}"),
         thread="uuid",
@@ -141,16 +141,13 @@ PROFILES: Mapping[str, Profile] = {
         asking_title=r"^✋",
         explicit=True,
         enter_delay=0.1,
-        clear=CONTROL_C,
-        interrupt=ESCAPE,
-        quit=CONTROL_C + CONTROL_C,
         echo=r"[ │]*> ",
         pasted=r"\[Pasted Text",
         box=r"^▄{10,}\n *[>*!] ",
         noise=r"^( *[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|[▀▄─]{10,}|.*\? for shortcuts.*| *(Shift\+Tab|Press Ctrl\+O|YOLO) .*)$",
         marker=r"^✦ ",
     ),
-    "qwen": Profile(
+    "qwen": _full_screen(
         argv=("qwen", "--session-id", "{thread}"),
         resume_argv=("qwen", "--resume", "{thread}"),
         thread="uuid",
@@ -158,9 +155,6 @@ PROFILES: Mapping[str, Profile] = {
         busy=r"esc to cancel",
         asking=r"(Allow execution of|Apply this change|● 1\. )",
         enter_delay=0.1,
-        clear=CONTROL_C,
-        interrupt=ESCAPE,
-        quit=CONTROL_C + CONTROL_C,
         echo=r" *> ",
         pasted=r"\[Pasted ",
         edge=r" +[█│]$",
@@ -168,15 +162,13 @@ PROFILES: Mapping[str, Profile] = {
         noise=r"^( *[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏◐◓◑◒] .*|[▀▄─]{10,})$",
         marker=r"^ *[✦◆] ",
     ),
-    "opencode": Profile(
+    "opencode": _full_screen(
         argv=("opencode",),
         resume_argv=("opencode", "--session", "{thread}"),
         ready=r"(Ask anything|▣ |ctrl\+p commands)",
         busy=r"esc (again to )?interrupt",
         asking=r"△ Permission required",
-        clear=CONTROL_C,
         interrupt=ESCAPE + ESCAPE,
-        quit=CONTROL_C + CONTROL_C,
         answers={"Allow once": "\r", "Allow always": RIGHT + "\r", "Reject": RIGHT + RIGHT + "\r"},
         echo=r" *┃ +",
         pasted=r"\[Pasted ",
@@ -209,7 +201,7 @@ PROFILES: Mapping[str, Profile] = {
         box=r"^ *[━╌]{10,}[^\n]*\n> |^> ",
         noise=r"^ *([◐◓◑◒⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|─{10,}.*|[━╌]{10,}.*|⏱ .*|✓ extensions ready)$",
     ),
-    "copilot": Profile(
+    "copilot": _full_screen(
         argv=("copilot", "--session-id", "{thread}"),
         resume_argv=("copilot", "--resume", "{thread}"),
         thread="uuid",
@@ -217,9 +209,6 @@ PROFILES: Mapping[str, Profile] = {
         busy=r"(?i)esc (to )?(cancel|interrupt|stop)",
         asking=r"(?i)(enter to (select|confirm)|confirm with)",
         settle=0.4,
-        interrupt=ESCAPE,
-        clear=CONTROL_C,
-        quit=CONTROL_C + CONTROL_C,
         echo=r" *[❯>┃] +",
         pasted=r"\[Paste",
         box=r"^╻▄{10,}",
