@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from midwatch.agents.patch import patch
-from midwatch.agents.streams.reading import locations_of, tool_kind
+from midwatch.agents.streams.reading import find_paths, guess_kind
 from midwatch.domain.event import (
     AgentFault,
     LlmResponse,
@@ -278,10 +278,10 @@ class Transcript:
         if (kind := told.get("kind")) in KINDS and kind != "other":
             tool.kind = str(kind)
         elif tool.kind == "other" and tool.name:
-            tool.kind = tool_kind(tool.name)
+            tool.kind = guess_kind(tool.name)
         if told.get("rawInput"):
             tool.arguments = small(told["rawInput"])
-        tool.locations = paths(told.get("locations")) or tool.locations or locations_of(tool.arguments)
+        tool.locations = paths(told.get("locations")) or tool.locations or find_paths(tool.arguments)
         said: list[str] = []
         for item in told.get("content") or () if isinstance(told.get("content"), list) else ():
             self._content(tool, _mapping(item), said)

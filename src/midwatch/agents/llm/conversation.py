@@ -22,7 +22,7 @@ from midwatch.agents.llm.model import Caller, Connection, Fault, Live
 from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.llm.output import OUTPUT_TOOL, Output
 from midwatch.agents.llm.tools import Tool, Toolbox, Toolkit, ToolOutput, running_call
-from midwatch.agents.streams.reading import locations_of, title_of
+from midwatch.agents.streams.reading import find_paths, make_title
 from midwatch.agents.streams.step_events import ARGUMENT_LIMIT, RESULT_LIMIT, TEXT_LIMIT, shorten
 from midwatch.base.errors import AgentError
 from midwatch.base.text import cut
@@ -323,8 +323,8 @@ class Loop:
         arguments = arguments_of(call)
         told = ToolExecStart(
             tool=cut(call.name, 200), arguments=shorten(arguments), tool_call_id=call.part.tool_call_id,
-            title=title_of(call.name, arguments), tool_kind=found.kind if found else "other",
-            locations=locations_of(arguments),
+            title=make_title(call.name, arguments), tool_kind=found.kind if found else "other",
+            locations=find_paths(arguments),
         )  # fmt: skip
         await self._turn.emit(told)
         if found is not None and not found.safe and not self._talk.started(call):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from midwatch.agents.known import KNOWN, KnownProgram
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.faults import Fault, judge
-from midwatch.agents.streams.reading import change_by
+from midwatch.agents.streams.reading import read_change
 from midwatch.base.clock import SystemClock
 
 Line = Mapping[str, Any]
@@ -62,7 +62,7 @@ class Parser:
         """Yield the steps for a tool call that has ended. Without `diffs` they are taken from its arguments."""
         name, arguments = self.find_tool(id)
         self._tools.pop(id, None)
-        changes = () if failed else diffs or change_by(arguments)
+        changes = () if failed else diffs or read_change(arguments)
         yield steps.ToolEnd(id=id, result=result, is_error=failed, diffs=changes, seconds=seconds)
         if denied:
             yield steps.Denied(name)

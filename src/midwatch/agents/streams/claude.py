@@ -8,14 +8,14 @@ from typing import Any
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
 from midwatch.agents.streams.reading import (
-    part,
-    parts,
-    patch_of,
-    plan_of,
-    text_of,
-    total,
-    whole_number,
-    words,
+    add_counts,
+    get_count,
+    get_dict,
+    get_dicts,
+    get_text,
+    join_text,
+    read_patch,
+    read_plan,
 )
 from midwatch.base.clock import SECOND
 
@@ -31,124 +31,124 @@ class ClaudeStream(Parser):
         self._tasks: dict[str, dict[str, Any]] = {}
 
     def read(self, line: Line) -> Iterator[steps.Step]:
-        if (thread := words(line.get("session_id"))) and thread != self._thread:
+        if (thread := get_text(line, "session_id")) and thread != self._thread:
             self._thread = thread
             yield steps.Thread(thread)
         match line.get("type"):
             case "system":
                 yield from self._system(line)
             case "stream_event" if not line.get("parent_tool_use_id"):
-                yield from self._piece(part(line, "event"))
+                yield from self._piece(get_dict(line, "event"))
             case "assistant" if not self._synthetic(line):
                 yield from self._assistant(line)
             case "user":
                 yield from self._user(line)
             case "rate_limit_event":
-                told = part(line, "rate_limit_info")
-                if told.get("status") == "rejected" and (when := whole_number(told.get("resetsAt"))) is not None:
+                told = get_dict(line, "rate_limit_info")
+                if told.get("status") == "rejected" and (when := get_count(told, "resetsAt")) is not None:
                     self._resets_at = when * SECOND
             case "result":
                 yield from self._result(line)
 
     def _system(self, line: Line) -> Iterator[steps.Step]:
         match line.get("subtype"):
-            case "init" if model := words(line.get("model")):
+            case "init" if model := get_text(line, "model"):
                 yield steps.Model(model)
             case "permission_denied":
                 yield from _denied(line)
             case "api_retry":
-                status, why = whole_number(line.get("error_status")), words(line.get("error"))
+                status, why = get_count(line, "error_status"), get_text(line, "error")
                 known = why if why != "unknown" else ""
                 cause = f" ({known or status})" if known or status else ""
                 said = f"claude tries again{cause}, attempt {line.get('attempt')} of {line.get('max_retries')}"
-                pause = whole_number(line.get("retry_delay_ms"))
+                pause = get_count(line, "retry_delay_ms")
                 fault = self.fault(why, status=status, resets_at=self._resets_at)
                 yield steps.Retry(message=said, fault=fault, seconds=None if pause is None else pause / 1000)
 
     def _piece(self, event: Line) -> Iterator[steps.Step]:
         match event.get("type"):
             case "message_start":
-                message = part(event, "message")
-                self._answering = {"model": message.get("model"), **part(message, "usage")}
+                message = get_dict(event, "message")
+                self._answering = {"model": message.get("model"), **get_dict(message, "usage")}
             case "content_block_delta":
-                delta = part(event, "delta")
-                if text := words(delta.get("text")):
+                delta = get_dict(event, "delta")
+                if text := get_text(delta, "text"):
                     yield steps.TextPiece(text)
-                if thought := words(delta.get("thinking")):
+                if thought := get_text(delta, "thinking"):
                     yield steps.ThoughtPiece(thought)
             case "message_delta":
-                self._answering |= part(event, "usage")
-                self._answering["reason"] = part(event, "delta").get("stop_reason")
+                self._answering |= get_dict(event, "usage")
+                self._answering["reason"] = get_dict(event, "delta").get("stop_reason")
             case "message_stop" if self._answering:
                 seen = self._answering
                 yield steps.Reply(
-                    model=words(seen.get("model")) or None,
+                    model=get_text(seen, "model") or None,
                     input_tokens=_input(seen),
-                    output_tokens=whole_number(seen.get("output_tokens")),
-                    finish_reason=words(seen.get("reason")) or None,
+                    output_tokens=get_count(seen, "output_tokens"),
+                    finish_reason=get_text(seen, "reason") or None,
                 )
 
     def _synthetic(self, line: Line) -> bool:
         """Whether the program wrote the message itself, to tell of an error; the result tells it, too."""
-        return bool(line.get("is_api_error_message")) or part(line, "message").get("model") == "<synthetic>"
+        return bool(line.get("is_api_error_message")) or get_dict(line, "message").get("model") == "<synthetic>"
 
     def _assistant(self, line: Line) -> Iterator[steps.Step]:
         inner = line.get("parent_tool_use_id")
-        for block in parts(part(line, "message").get("content")):
+        for block in get_dicts(line, "message", "content"):
             match block.get("type"):
-                case "text" if not inner and (text := words(block.get("text"))):
+                case "text" if not inner and (text := get_text(block, "text")):
                     yield steps.Text(text)
-                case "thinking" if not inner and (thought := words(block.get("thinking"))):
+                case "thinking" if not inner and (thought := get_text(block, "thinking")):
                     yield steps.Thought(thought)
                 case "tool_use":
-                    name, given = words(block.get("name")), block.get("input")
-                    yield self.start_tool(words(block.get("id")), name, given)
+                    name, given = get_text(block, "name"), block.get("input")
+                    yield self.start_tool(get_text(block, "id"), name, given)
                     if name in ("TodoWrite", "todo_write"):
-                        yield steps.Plan(plan_of(part(block, "input").get("todos")))
+                        yield steps.Plan(read_plan(get_dict(block, "input").get("todos")))
 
     def _user(self, line: Line) -> Iterator[steps.Step]:
-        for block in parts(part(line, "message").get("content")):
+        for block in get_dicts(line, "message", "content"):
             if block.get("type") != "tool_result":
                 continue
-            id, failed = words(block.get("tool_use_id")), block.get("is_error") is True
+            id, failed = get_text(block, "tool_use_id"), block.get("is_error") is True
             (name, given), told = self.find_tool(id), line.get("tool_use_result")
-            yield from self.end_tool(id, text_of(block.get("content")), failed=failed, diffs=_patches(told))
-            if name.startswith("Task") and not failed and self._planned(name, part(given), part(told)):
-                yield steps.Plan(plan_of(list(self._tasks.values())))
+            yield from self.end_tool(id, join_text(block.get("content")), failed=failed, diffs=_patches(told))
+            if name.startswith("Task") and not failed and self._planned(name, get_dict(given), get_dict(told)):
+                yield steps.Plan(read_plan(list(self._tasks.values())))
 
     def _planned(self, name: str, given: Line, told: Line) -> bool:
         """Whether a tool that keeps a list of things to do has changed it."""
         if name == "TaskCreate":
-            number = words(part(told, "task").get("id")) or str(len(self._tasks) + 1)
-            self._tasks[number] = {"content": words(given.get("subject")), "status": "pending"}
-        elif name == "TaskUpdate" and (known := self._tasks.get(words(given.get("taskId")))):
+            number = get_text(told, "task", "id") or str(len(self._tasks) + 1)
+            self._tasks[number] = {"content": get_text(given, "subject"), "status": "pending"}
+        elif name == "TaskUpdate" and (known := self._tasks.get(get_text(given, "taskId"))):
             known["status"] = given.get("status") or known["status"]
             if known["status"] == "deleted":
-                del self._tasks[words(given.get("taskId"))]
+                del self._tasks[get_text(given, "taskId")]
         else:
             return False
         return True
 
     def _result(self, line: Line) -> Iterator[steps.Step]:
-        usage = part(line, "usage")
+        usage = get_dict(line, "usage")
         yield steps.Spent(
-            input_tokens=_input(usage), output_tokens=whole_number(usage.get("output_tokens")), cost_usd=_cost(line)
+            input_tokens=_input(usage), output_tokens=get_count(usage, "output_tokens"), cost_usd=_cost(line)
         )
-        for one in parts(line.get("permission_denials")):
+        for one in get_dicts(line, "permission_denials"):
             yield from _denied(one)
         if not line.get("is_error"):
-            yield steps.Done(words(line.get("result")))
+            yield steps.Done(get_text(line, "result"))
             return
         listed = [one for one in line.get("errors") or () if isinstance(one, str)]
-        said = words(line.get("result")) or words(part(line, "error").get("message")) or "; ".join(listed)
-        status = whole_number(line.get("api_error_status"))
+        said = get_text(line, "result") or get_text(line, "error", "message") or "; ".join(listed)
+        status = get_count(line, "api_error_status")
         text = said or f"it ended with {line.get('subtype') or 'an error'}"
         yield steps.Failed(self.fault(text, status=status, resets_at=self._resets_at))
 
 
 def _denied(told: Line) -> Iterator[steps.Step]:
     """A tool that was denied, unless it asks a person, and none is there."""
-    name = words(told.get("tool_name")) or "a tool"
+    name = get_text(told, "tool_name") or "a tool"
     if name not in ("AskUserQuestion", "ExitPlanMode"):
         yield steps.Denied(name)
 
@@ -156,7 +156,7 @@ def _denied(told: Line) -> Iterator[steps.Step]:
 def _input(usage: Line) -> int | None:
     """All that was sent, whether the provider had it cached or not."""
     cached = (usage.get("cache_creation_input_tokens"), usage.get("cache_read_input_tokens"))
-    return total(usage.get("input_tokens"), *cached)
+    return add_counts(usage.get("input_tokens"), *cached)
 
 
 def _cost(line: Line) -> float | None:
@@ -170,15 +170,15 @@ def _cost(line: Line) -> float | None:
 
 def _patches(told: Any) -> tuple[Mapping[str, Any], ...]:
     """Of the structured result of a tool that changed a file."""
-    hunks = list(parts(part(told).get("structuredPatch")))
-    path = words(part(told).get("filePath"))
+    hunks = list(get_dicts(told, "structuredPatch"))
+    path = get_text(told, "filePath")
     if not hunks or not path:
         return ()
     made = [f"--- a/{path.lstrip('/')}", f"+++ b/{path.lstrip('/')}"]
     for hunk in hunks:
         old, new = (f"{hunk.get(f'{side}Start')},{hunk.get(f'{side}Lines')}" for side in ("old", "new"))
         made += [f"@@ -{old} +{new} @@", *(row for row in hunk.get("lines") or () if isinstance(row, str))]
-    return (patch_of(path, "\n".join(made) + "\n"),)
+    return (read_patch(path, "\n".join(made) + "\n"),)
 
 
 START = ("-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages", "{options}")

@@ -6,38 +6,30 @@ from collections.abc import Iterator
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
-from midwatch.agents.streams.reading import (
-    locations_of,
-    part,
-    parts,
-    patch_of,
-    title_of,
-    whole_number,
-    words,
-)
+from midwatch.agents.streams.reading import find_paths, get_count, get_dict, get_dicts, get_text, make_title, read_patch
 
 
 class CopilotStream(Parser):
     """Events of a session, and a result that names it."""
 
     def read(self, line: Line) -> Iterator[steps.Step]:
-        data = part(line, "data")
-        kind = words(line.get("type"))
+        data = get_dict(line, "data")
+        kind = get_text(line, "type")
         if kind.startswith("assistant.") and not data.get("parentToolCallId"):
             yield from self._assistant(kind.removeprefix("assistant."), data)
         elif kind.startswith("tool.execution_"):
             yield from self._tool(kind.removeprefix("tool.execution_"), data)
-        elif kind == "session.tools_updated" and (model := words(data.get("model"))):
+        elif kind == "session.tools_updated" and (model := get_text(data, "model")):
             yield steps.Model(model)
         elif kind == "model.call_failure":
-            status, why = whole_number(data.get("statusCode")), words(data.get("errorMessage"))
+            status, why = get_count(data, "statusCode"), get_text(data, "errorMessage")
             fault = self.fault(why, status=status)
             yield steps.Retry(message=f"a call of the model failed ({status or why})", fault=fault)
         elif kind == "session.error":
-            said = words(data.get("message")) or "its turn failed"
-            yield steps.Failed(self.fault(said, status=whole_number(data.get("statusCode"))))
+            said = get_text(data, "message") or "its turn failed"
+            yield steps.Failed(self.fault(said, status=get_count(data, "statusCode")))
         elif kind == "result":
-            if thread := words(line.get("sessionId")):
+            if thread := get_text(line, "sessionId"):
                 yield steps.Thread(thread)
             if line.get("exitCode") == 0:
                 yield steps.Done()
@@ -45,30 +37,34 @@ class CopilotStream(Parser):
     def _assistant(self, kind: str, data: Line) -> Iterator[steps.Step]:
         match kind:
             case "message_delta":
-                yield steps.TextPiece(words(data.get("deltaContent")))
-            case "message" if text := words(data.get("content")):
+                yield steps.TextPiece(get_text(data, "deltaContent"))
+            case "message" if text := get_text(data, "content"):
                 yield steps.Text(text)
             case "reasoning_delta":
-                yield steps.ThoughtPiece(words(data.get("deltaContent")))
-            case "reasoning" if text := words(data.get("content")):
+                yield steps.ThoughtPiece(get_text(data, "deltaContent"))
+            case "reasoning" if text := get_text(data, "content"):
                 yield steps.Thought(text)
             case "usage":
-                sent, made = whole_number(data.get("inputTokens")), whole_number(data.get("outputTokens"))
-                yield steps.Reply(model=words(data.get("model")) or None, input_tokens=sent, output_tokens=made)
+                sent, made = get_count(data, "inputTokens"), get_count(data, "outputTokens")
+                yield steps.Reply(model=get_text(data, "model") or None, input_tokens=sent, output_tokens=made)
                 yield steps.Spent(input_tokens=sent, output_tokens=made)
 
     def _tool(self, phase: str, data: Line) -> Iterator[steps.Step]:
-        number = words(data.get("toolCallId"))
+        number = get_text(data, "toolCallId")
         if phase == "start":
-            name, given = words(data.get("toolName")), data.get("arguments")
-            yield self.start_tool(number, name, given, title_of(name, given))
+            name, given = get_text(data, "toolName"), data.get("arguments")
+            yield self.start_tool(number, name, given, make_title(name, given))
         elif phase == "complete":
             _, given = self.find_tool(number)
-            failed, error, result = data.get("success") is not True, part(data, "error"), part(data, "result")
-            said = words(result.get("content")) or words(error.get("message"))
-            edited = [words(edit.get("path")) for edit in parts(data.get("fileEdits"))] or locations_of(given)
-            patch = words(result.get("detailedContent"))
-            diffs = (patch_of(edited[0], patch.lstrip()),) if "@@" in patch and edited else ()
+            failed, error, result = (
+                data.get("success") is not True,
+                get_dict(data, "error"),
+                get_dict(data, "result"),
+            )
+            said = get_text(result, "content") or get_text(error, "message")
+            edited = [get_text(edit, "path") for edit in get_dicts(data, "fileEdits")] or find_paths(given)
+            patch = get_text(result, "detailedContent")
+            diffs = (read_patch(edited[0], patch.lstrip()),) if "@@" in patch and edited else ()
             denied = failed and error.get("code") in ("denied", "rejected")
             yield from self.end_tool(number, said, failed=failed, diffs=diffs, denied=denied)
 

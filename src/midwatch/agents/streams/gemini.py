@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
-from midwatch.agents.streams.reading import part, plan_of, whole_number, words
+from midwatch.agents.streams.reading import get_count, get_dict, get_text, read_plan
 
 REFUSALS = ("policy_violation", "permission_denied")
 
@@ -24,40 +24,40 @@ class GeminiStream(Parser):
             self._thread = ""
         match line.get("type"):
             case "init":
-                self._thread = words(line.get("session_id"))
-                yield steps.Model(words(line.get("model")))
+                self._thread = get_text(line, "session_id")
+                yield steps.Model(get_text(line, "model"))
             case "message" if line.get("role") == "assistant":
-                text = words(line.get("content"))
+                text = get_text(line, "content")
                 yield steps.TextPiece(text) if line.get("delta") else steps.Text(text)
             case "tool_use":
-                name, number = words(line.get("tool_name")), words(line.get("tool_id"))
+                name, number = get_text(line, "tool_name"), get_text(line, "tool_id")
                 yield self.start_tool(number, name, line.get("parameters"))
                 if name == "write_todos":
-                    yield steps.Plan(plan_of(part(line, "parameters").get("todos")))
+                    yield steps.Plan(read_plan(get_dict(line, "parameters").get("todos")))
             case "tool_result":
                 yield from self._returned(line)
             case "error":
-                yield steps.Note(words(line.get("message")))
+                yield steps.Note(get_text(line, "message"))
             case "result":
                 yield from self._result(line)
 
     def _returned(self, line: Line) -> Iterator[steps.Step]:
-        number, error = words(line.get("tool_id")), part(line, "error")
-        said = words(line.get("output")) or words(error.get("message"))
+        number, error = get_text(line, "tool_id"), get_dict(line, "error")
+        said = get_text(line, "output") or get_text(error, "message")
         failed = line.get("status") != "success"
         denied = failed and (error.get("type") in REFUSALS or "denied by policy" in said)
         yield from self.end_tool(number, said, failed=failed, denied=denied)
 
     def _result(self, line: Line) -> Iterator[steps.Step]:
-        figures = part(line, "stats")
+        figures = get_dict(line, "stats")
         yield steps.Spent(
-            input_tokens=whole_number(figures.get("input_tokens")),
-            output_tokens=whole_number(figures.get("output_tokens")),
+            input_tokens=get_count(figures, "input_tokens"),
+            output_tokens=get_count(figures, "output_tokens"),
         )
         if line.get("status") == "success":
             yield steps.Done()
         else:
-            said = words(part(line, "error").get("message")) or "its turn failed"
+            said = get_text(line, "error", "message") or "its turn failed"
             yield steps.Failed(self.fault(said))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
-from midwatch.agents.streams.reading import part, parts, text_of, whole_number, words
+from midwatch.agents.streams.reading import get_count, get_dict, get_dicts, get_text, join_text
 
 TROUBLE = "Ran into this error:"
 
@@ -23,11 +23,11 @@ class GooseStream(Parser):
     def read(self, line: Line) -> Iterator[steps.Step]:
         match line.get("type"):
             case "message":
-                yield from self._message_line(part(line, "message"))
+                yield from self._message_line(get_dict(line, "message"))
             case "error" if not self._failed:
-                yield self._failure(words(line.get("error")) or "its turn failed")
+                yield self._failure(get_text(line, "error") or "its turn failed")
             case "complete":
-                sent, made = whole_number(line.get("input_tokens")), whole_number(line.get("output_tokens"))
+                sent, made = get_count(line, "input_tokens"), get_count(line, "output_tokens")
                 yield steps.Spent(input_tokens=sent or None, output_tokens=made or None, of_thread=True)
                 if not self._failed:
                     yield steps.Done()
@@ -37,39 +37,39 @@ class GooseStream(Parser):
         return steps.Failed(self.fault(said))
 
     def _message_line(self, message: Line) -> Iterator[steps.Step]:
-        inference = part(message, "metadata", "inference")
-        if (model := words(inference.get("requestedModel"))) and model != self._model:
+        inference = get_dict(message, "metadata", "inference")
+        if (model := get_text(inference, "requestedModel")) and model != self._model:
             self._model = model
             yield steps.Model(model)
         if message.get("id") != self._message:
-            self._message = words(message.get("id"))
+            self._message = get_text(message, "id")
             yield steps.TextEnd()
-        for block in parts(message.get("content")):
+        for block in get_dicts(message, "content"):
             yield from self._block(block, by_model=bool(inference))
 
     def _block(self, block: Line, *, by_model: bool) -> Iterator[steps.Step]:
         match block.get("type"):
-            case "text" if text := words(block.get("text")):
+            case "text" if text := get_text(block, "text"):
                 if text.startswith(TROUBLE) and not by_model:
                     yield self._failure(text)
                 else:
                     yield steps.TextPiece(text)
-            case "thinking" if thought := words(block.get("thinking")):
+            case "thinking" if thought := get_text(block, "thinking"):
                 yield steps.ThoughtPiece(thought)
             case "error":
-                yield self._failure(words(block.get("message")))
+                yield self._failure(get_text(block, "message"))
             case "systemNotification":
-                yield steps.Note(words(block.get("msg")))
+                yield steps.Note(get_text(block, "msg"))
             case "toolRequest":
-                call = part(block, "toolCall", "value")
-                name = words(call.get("name")) or "a tool"
-                yield self.start_tool(words(block.get("id")), name, call.get("arguments"))
+                call = get_dict(block, "toolCall", "value")
+                name = get_text(call, "name") or "a tool"
+                yield self.start_tool(get_text(block, "id"), name, call.get("arguments"))
             case "toolResponse":
-                told = part(block, "toolResult")
-                value = part(told, "value")
+                told = get_dict(block, "toolResult")
+                value = get_dict(told, "value")
                 failed = told.get("status") != "success" or value.get("isError") is True
-                said = text_of(value.get("content")) or words(told.get("error"))
-                yield from self.end_tool(words(block.get("id")), said, failed=failed)
+                said = join_text(value.get("content")) or get_text(told, "error")
+                yield from self.end_tool(get_text(block, "id"), said, failed=failed)
 
 
 START = ("run", "--quiet", "--output-format", "stream-json", "{options}", "--instructions", "-", "--name", "{thread}")

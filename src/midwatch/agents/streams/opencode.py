@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
-from midwatch.agents.streams.reading import part, patch_of, plan_of, total, whole_number, words
+from midwatch.agents.streams.reading import add_counts, get_count, get_dict, get_text, read_patch, read_plan
 
 LOGGED_ERROR = re.compile(r'level=ERROR .*message="stream error".* error\.error="(?P<why>[^"]*)"')
 
@@ -21,23 +21,23 @@ class OpencodeStream(Parser):
         self._last_reason: str | None = None
 
     def read(self, line: Line) -> Iterator[steps.Step]:
-        if (thread := words(line.get("sessionID"))) and thread != self._thread:
+        if (thread := get_text(line, "sessionID")) and thread != self._thread:
             self._thread = thread
             yield steps.Thread(thread)
-        told = part(line, "part")
+        told = get_dict(line, "part")
         match line.get("type"):
             case "text":
-                yield steps.Text(words(told.get("text")))
+                yield steps.Text(get_text(told, "text"))
             case "reasoning":
-                yield steps.Thought(words(told.get("text")))
+                yield steps.Thought(get_text(told, "text"))
             case "tool_use":
                 yield from self._tool(told)
             case "step_finish":
                 yield from self._step(told)
             case "error":
-                data = part(line, "error", "data")
-                said = words(data.get("message")) or words(part(line, "error").get("name")) or "its turn failed"
-                yield steps.Failed(self.fault(said, status=whole_number(data.get("statusCode"))))
+                data = get_dict(line, "error", "data")
+                said = get_text(data, "message") or get_text(line, "error", "name") or "its turn failed"
+                yield steps.Failed(self.fault(said, status=get_count(data, "statusCode")))
 
     def aside(self, line: str) -> Iterator[steps.Step]:
         """It tells of tries that failed in its log only."""
@@ -50,26 +50,26 @@ class OpencodeStream(Parser):
             yield steps.Done()
 
     def _tool(self, told: Line) -> Iterator[steps.Step]:
-        name, number, state = words(told.get("tool")), words(told.get("callID")), part(told, "state")
+        name, number, state = get_text(told, "tool"), get_text(told, "callID"), get_dict(told, "state")
         given, failed = state.get("input"), state.get("status") == "error"
-        title = words(state.get("title"))
+        title = get_text(state, "title")
         yield self.start_tool(number, name, given, f"{name}: {title}" if title else None)
         if name == "todowrite":
-            yield steps.Plan(plan_of(part(given).get("todos")))
-        diff, path = words(part(state, "metadata").get("diff")), words(part(given).get("filePath"))
-        diffs = (patch_of(path, diff),) if diff else ()
-        said = words(state.get("error")) if failed else words(state.get("output"))
-        begun, ended = (whole_number(part(state, "time").get(edge)) for edge in ("start", "end"))
+            yield steps.Plan(read_plan(get_dict(given).get("todos")))
+        diff, path = get_text(state, "metadata", "diff"), get_text(given, "filePath")
+        diffs = (read_patch(path, diff),) if diff else ()
+        said = get_text(state, "error") if failed else get_text(state, "output")
+        begun, ended = (get_count(get_dict(state, "time").get(edge)) for edge in ("start", "end"))
         seconds = None if begun is None or ended is None else max(0, ended - begun) / 1000
         denied = failed and "permission" in said.lower()
         yield from self.end_tool(number, said, failed=failed, diffs=diffs, denied=denied, seconds=seconds)
 
     def _step(self, told: Line) -> Iterator[steps.Step]:
-        self._last_reason = words(told.get("reason")) or None
-        tokens, cost = part(told, "tokens"), told.get("cost")
-        cached = part(tokens, "cache")
-        sent = total(tokens.get("input"), cached.get("read"), cached.get("write"))
-        made = total(tokens.get("output"), tokens.get("reasoning"))
+        self._last_reason = get_text(told, "reason") or None
+        tokens, cost = get_dict(told, "tokens"), told.get("cost")
+        cached = get_dict(tokens, "cache")
+        sent = add_counts(tokens.get("input"), cached.get("read"), cached.get("write"))
+        made = add_counts(tokens.get("output"), tokens.get("reasoning"))
         yield steps.Reply(input_tokens=sent, output_tokens=made, finish_reason=self._last_reason)
         yield steps.Spent(
             input_tokens=sent, output_tokens=made, cost_usd=float(cost) if isinstance(cost, int | float) else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Profile
 from midwatch.agents.streams.claude import ClaudeStream
-from midwatch.agents.streams.reading import part, whole_number, words
+from midwatch.agents.streams.reading import get_count, get_dict, get_text
 
 TROUBLE = "[API Error:"
 
@@ -21,20 +21,20 @@ class QwenStream(ClaudeStream):
                 yield steps.Spent(input_tokens=step.input_tokens, output_tokens=step.output_tokens, of_thread=True)
             elif not isinstance(step, steps.Reply) and not _trouble(step):
                 yield step
-        message = part(line, "message")
-        usage = part(message, "usage")
+        message = get_dict(line, "message")
+        usage = get_dict(message, "usage")
         if line.get("type") == "assistant" and usage.get("total_tokens"):
             yield steps.Reply(
-                model=words(message.get("model")) or None,
-                input_tokens=whole_number(usage.get("input_tokens")),
-                output_tokens=whole_number(usage.get("output_tokens")),
-                finish_reason=words(message.get("stop_reason")) or None,
+                model=get_text(message, "model") or None,
+                input_tokens=get_count(usage, "input_tokens"),
+                output_tokens=get_count(usage, "output_tokens"),
+                finish_reason=get_text(message, "stop_reason") or None,
             )
 
     def _synthetic(self, line: Line) -> bool:
-        said = part(line, "message").get("content")
+        said = get_dict(line, "message").get("content")
         first = said[0] if isinstance(said, list) and said else None
-        return words(part(first).get("text")).startswith(TROUBLE)
+        return get_text(first, "text").startswith(TROUBLE)
 
 
 def _trouble(step: steps.Step) -> bool:

@@ -10,7 +10,7 @@ from midwatch.agents.base import message_id
 from midwatch.agents.live_text import LiveText
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.faults import Fault
-from midwatch.agents.streams.reading import locations_of, title_of, tool_kind
+from midwatch.agents.streams.reading import find_paths, guess_kind, make_title
 from midwatch.base.text import cut
 from midwatch.domain.agent import Turn
 from midwatch.domain.event import (
@@ -199,9 +199,9 @@ class StepEvents:
             tool=step.name,
             arguments=shorten(step.arguments),
             tool_call_id=step.id,
-            title=step.title or title_of(step.name, step.arguments),
-            tool_kind=tool_kind(step.name),
-            locations=step.locations or locations_of(step.arguments),
+            title=step.title or make_title(step.name, step.arguments),
+            tool_kind=guess_kind(step.name),
+            locations=step.locations or find_paths(step.arguments),
         )
         await self._turn.emit(event)
 
