@@ -754,10 +754,10 @@ def test_a_command_told_before_counts_where_its_question_has_only_a_title() -> N
     transcript = Transcript("m")
     transcript.update({"sessionUpdate": "tool_call", **told}, more=False)
     call_ = {"toolCallId": "1", "title": "git log"}
-    assert command_of(transcript.asked(call_)[0], call_) == "git log; rm -rf ."
+    assert command_of(transcript.ask_for(call_)[0], call_) == "git log; rm -rf ."
     many = {"command": ["git", *["x"] * 98, "; rm"]}
     transcript.update({"sessionUpdate": "tool_call_update", "toolCallId": "1", "rawInput": many}, more=False)
-    assert command_of(transcript.asked(call_)[0], call_) is None, "its end is not known any more"
+    assert command_of(transcript.ask_for(call_)[0], call_) is None, "its end is not known any more"
 
 
 def test_a_name_that_was_used_before_is_another_call() -> None:
@@ -765,7 +765,7 @@ def test_a_name_that_was_used_before_is_another_call() -> None:
     for status in ("pending", "completed"):
         first = {"toolCallId": "1", "kind": "edit", "locations": [{"path": "/p/src/a"}], "status": status}
         transcript.update({"sessionUpdate": "tool_call", **first}, more=False)
-    tool, _ = transcript.asked({"toolCallId": "1", "kind": "delete", "locations": [{"path": "/etc/x"}]})
+    tool, _ = transcript.ask_for({"toolCallId": "1", "kind": "delete", "locations": [{"path": "/etc/x"}]})
     assert (tool.kind, tool.locations) == ("delete", ("/etc/x",))
 
 
@@ -838,7 +838,7 @@ def test_messages_with_names_are_kept_apart() -> None:
 
 def test_a_tool_without_a_kind_is_known_by_its_name() -> None:
     heard = Transcript("t.1")
-    tool, _ = heard.asked(
+    tool, _ = heard.ask_for(
         {"toolCallId": "1", "kind": "other", "rawInput": {"path": "/a/b"}, "_meta": {"toolName": "write"}}
     )
     assert (tool.kind, tool.locations) == ("edit", ("/a/b",))

@@ -388,7 +388,7 @@ class AcpConversation:
             if transcript is None or not self._prompting or self._stopped.is_set() or self._desk is None:
                 return CANCELLED
             async with self._telling:
-                tool, made = await asyncio.to_thread(transcript.asked, call)
+                tool, made = await asyncio.to_thread(transcript.ask_for, call)
                 await self._emit(made)
             offered = questions.options(params.get("options"))
             if any(one.kind in questions.ALLOWS for one in offered):

@@ -12,7 +12,8 @@ from typing import Any
 from midwatch.agents.acp.faults import fault
 from midwatch.agents.acp.profiles import Profile
 from midwatch.agents.acp.questions import inside
-from midwatch.agents.acp.updates import Transcript, tokens
+from midwatch.agents.acp.updates import Transcript, read_tokens
+from midwatch.agents.streams.reading import get_dict, get_dicts, get_text
 from midwatch.base.errors import AgentError
 from midwatch.domain.agent import Usage
 from midwatch.domain.event import LlmResponse, MessageUpdate, Payload
@@ -60,27 +61,21 @@ class Ledger:
 
     def note(self, told: Mapping[str, Any]) -> None:
         """Take in an update, whenever it comes."""
-        meta = told.get("_meta")
-        if isinstance(meta, dict) and isinstance(meta.get("_claude/model"), str):
-            self.model = meta["_claude/model"]
-        cost = told.get("cost")
-        if told.get("sessionUpdate") == "usage_update" and isinstance(cost, dict):
-            amount = cost.get("amount")
-            if isinstance(amount, int | float) and cost.get("currency", "USD") == "USD":
-                self._cost, self._cost_told = float(amount), True
+        self.model = get_text(told, "_meta", "_claude/model") or self.model
+        cost = get_dict(told, "cost")
+        amount = cost.get("amount") if told.get("sessionUpdate") == "usage_update" else None
+        if isinstance(amount, int | float) and cost.get("currency", "USD") == "USD":
+            self._cost, self._cost_told = float(amount), True
 
     def finish(self, told: Mapping[str, Any], transcript: Transcript) -> list[Payload]:
         """The turn's answer has come: what it took, as an event, if it was not told before."""
-        meta = told.get("_meta")
-        quota = meta.get("quota") if isinstance(meta, dict) else None
-        quota = quota if isinstance(quota, dict) else {}
-        models = quota.get("model_usage")
-        if isinstance(models, list) and models and isinstance(models[0], dict):
-            self.model = models[0].get("model") or self.model
+        quota = get_dict(told, "_meta", "quota")
+        for usage in get_dicts(quota, "model_usage")[:1]:
+            self.model = usage.get("model") or self.model
         if transcript.usage:
             self._used = dict(transcript.usage)
             return []
-        self._used = tokens(_mapping(told.get("usage"))) or tokens(_mapping(quota.get("token_count")))
+        self._used = read_tokens(get_dict(told, "usage")) or read_tokens(get_dict(quota, "token_count"))
         if self._running_total:
             totals, self._totals = self._totals, dict(self._used)
             self._used = {name: count - totals.get(name, 0) for name, count in self._used.items()}
@@ -90,10 +85,8 @@ class Ledger:
             self._used = {}  # some tell that of an earlier turn then
         if not self._used:
             return []
-        reason = told.get("stopReason")
-        return [
-            LlmResponse(model=self.model, usage=self._used, finish_reason=reason if isinstance(reason, str) else None)
-        ]
+        reason = get_text(told, "stopReason") or None
+        return [LlmResponse(model=self.model, usage=self._used, finish_reason=reason)]
 
     def usage(self) -> Usage:
         """What the turn consumed."""
@@ -142,7 +135,3 @@ def outcome(
     if wishes and not transcript.spoke_last:
         return Ending(outcome="error", error=f"denied: {wishes}; {agent} then stopped without an answer.", events=[])
     return Ending(text=text, events=[])
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
