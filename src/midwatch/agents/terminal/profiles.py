@@ -1,7 +1,7 @@
-"""Profiles: what is known of each terminal agent, as data. A configured agent takes one and changes what differs.
+"""Profiles: what is known of each terminal agent, as data.
 
-A sign is a regular expression that is searched in the last rows of the screen, line by line (`^` and `$` are ends of
-lines). Keys are the characters a terminal sends for them.
+A configured agent uses one and changes some fields. A sign is a regular expression that is searched in the last rows of
+the screen, line by line (`^` and `$` are ends of lines). Keys are the characters that a terminal sends for them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ESCAPE, CONTROL_C, CONTROL_D, CONTROL_U = "\x1b", "\x03", "\x04", "\x15"
 RIGHT = "\x1b[C"
 BRAILLE = "^[\u2801-\u28ff]"
 CODEX_OPTIONS = ("--no-alt-screen", "--no-daemon", "-c", "tui.terminal_resize_reflow_max_rows=0")
-"""Without the last it may paint a long answer anew, and then only its last 1000 rows."""
+"""Without the last option it may paint a long answer again, and then only its last 1000 rows."""
 NUMBERED = r"^\W{0,6}(\d)[.)] +(\S.*?)[ │|]*$"
 
 
@@ -79,12 +79,12 @@ class Profile(KindOptions):
     report_calls: Literal["", "claude", "codex"] = Field("", description="Whose calls to a task reporter are left out.")
 
     def find(self, sign: str, text: str) -> re.Match[str] | None:
-        """The first place of a sign."""
+        """Return the first match of a sign, or None."""
         return re.search(sign, text, re.MULTILINE) if sign else None
 
     @property
     def silent(self) -> bool:
-        """Whether nothing tells that it works."""
+        """Whether nothing shows that the program works."""
         return not (self.busy or self.busy_title or self.paste_tells or self.explicit)
 
 
@@ -251,4 +251,4 @@ PROFILES: Mapping[str, Profile] = {
     ),
     "custom": Profile(quiet=2.0, settle=0.05),
 }
-"""What is known, by name."""
+"""The known profiles by name."""
