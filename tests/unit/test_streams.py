@@ -16,7 +16,7 @@ from midwatch.agents.streams.base import Parser
 from midwatch.agents.streams.claude import ClaudeStream
 from midwatch.agents.streams.codex import CodexStream
 from midwatch.agents.streams.copilot import CopilotStream
-from midwatch.agents.streams.faults import judge, reset_time
+from midwatch.agents.streams.faults import find_reset_time, judge
 from midwatch.agents.streams.gemini import GeminiStream
 from midwatch.agents.streams.goose import GooseStream
 from midwatch.agents.streams.lines import LINE_LIMIT, Lines
@@ -318,13 +318,13 @@ def at(*when: int) -> int:
     ],
 )
 def test_when_a_limit_ends(text: str, resets: int | None) -> None:
-    assert reset_time(text, NOW) == resets
+    assert find_reset_time(text, NOW) == resets
 
 
 def test_a_time_without_a_zone_is_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     here = datetime.fromtimestamp(NOW / SECOND).astimezone()
     told = f"try again at {here.replace(hour=23, minute=59):%I:%M %p}."
-    found = reset_time(told, NOW)
+    found = find_reset_time(told, NOW)
     assert found is not None and found == (int(here.replace(hour=23, minute=59, second=0).timestamp()) + 60) * SECOND
 
 

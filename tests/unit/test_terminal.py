@@ -186,7 +186,7 @@ async def test_what_a_line_program_cannot_take_is_refused_and_nothing_is_left_be
             await say(talk, "two\nlines")
         with pytest.raises(AgentError, match="4000 bytes"):
             await say(talk, "x" * 5000)
-        with pytest.raises(AgentError, match="nothing that can be typed"):
+        with pytest.raises(AgentError, match="no characters that can be typed"):
             await say(talk, "\x00\x01")
         assert (await say(talk, "fine")).text == "you said fine"
 
@@ -427,7 +427,7 @@ class Patient(RecordingTurn):
 async def test_nothing_is_typed_into_a_screen_that_is_not_known() -> None:
     menu = "print('Update now? Enter installs it'); print('installed', input())"
     async with talking(agent(menu, ready="^never seen$", quiet=0.5)) as talk:
-        with pytest.raises(AgentError, match="not known; answer it at its terminal: Update now"):
+        with pytest.raises(AgentError, match="unknown screen; answer it at its terminal: Update now"):
             await say(talk, "hello")
         assert "installed" not in talk.screenshot().text and "hello" not in talk.screenshot().text
 

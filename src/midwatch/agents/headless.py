@@ -17,7 +17,7 @@ from pydantic import Field
 from midwatch.agents.base import ProgramAgent, ProgramOptions, build_prompt, last_lines
 from midwatch.agents.streams import PROFILES, steps
 from midwatch.agents.streams.base import Parser, Permissions, Profile
-from midwatch.agents.streams.faults import Fault, judge, make_error, reset_time
+from midwatch.agents.streams.faults import Fault, find_reset_time, judge, make_error
 from midwatch.agents.streams.lines import Lines
 from midwatch.agents.streams.step_events import StepEvents
 from midwatch.base.clock import SECOND, SystemClock
@@ -292,7 +292,7 @@ class HeadlessConversation(ProcessConversation):
         if events.fault is None and not events.done and run.code != 0 and not run.silent:
             events.fault = self._find_reason(run)
         if events.fault is not None and events.fault.kind == "limit" and events.fault.resets_at is None:
-            later = reset_time(run.plain_errors(), SystemClock().now())
+            later = find_reset_time(run.plain_errors(), SystemClock().now())
             events.fault = replace(events.fault, resets_at=later)
 
     def _find_reason(self, run: _Run) -> Fault:

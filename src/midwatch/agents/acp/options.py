@@ -14,7 +14,7 @@ ProfileName = Literal["claude", "codex", "gemini", "opencode", "goose", "qwen", 
 
 
 class McpServer(BaseModel):
-    """A server of tools the agent is to use."""
+    """An MCP server that the agent is to use."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -33,7 +33,7 @@ class McpServer(BaseModel):
         return self
 
     def wire(self) -> dict[str, Any]:
-        """As the protocol has it."""
+        """Return the server as the protocol describes it."""
         if self.url is not None:
             return {"type": self.type, "name": self.name, "url": self.url, "headers": _pairs(self.headers)}
         return {"name": self.name, "command": self.command, "args": list(self.args), "env": _pairs(self.env)}

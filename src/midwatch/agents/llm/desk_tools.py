@@ -1,4 +1,4 @@
-"""Built-in tools: work at the desk itself. They speak to the server as the running attempt, with its own token."""
+"""Built-in tools that use the desk itself. They call the server as the running attempt, with its own token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AGENT = Annotated[str | None, Field(description="Who does it; the desk's default
 
 
 def desk_tools() -> list[Tool]:
-    """Hand in and schedule tasks, look at them, tell how the goal stands."""
+    """Return the tools that submit, schedule and read tasks, and report on the goal."""
     return [
         make(submit_task), make(schedule_task), make(list_tasks, safe=True, kind="search"),
         make(get_task, safe=True, kind="search"), make(goal_complete, safe=True), make(goal_delay, safe=True),
@@ -107,21 +107,21 @@ def _shown(task: dict[str, Any], cut: int | None) -> dict[str, Any]:
 async def _call(
     turn: Turn, method: str, path: str, body: dict[str, Any] | None = None, query: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What the server answers; ToolError with its own words when it refuses."""
+    """Call the server and return its answer. Raise ToolError with the server's message if it refuses."""
     url, token = turn.env.get("MIDWATCH_URL"), turn.env.get("MIDWATCH_TOKEN")
     if not url or not token:
-        raise ToolError("no server serves this task, so the desk cannot be reached; `midwatch up` is one.")
-    said = None if body is None else {name: value for name, value in body.items() if value is not None}
-    asked = {name: value for name, value in (query or {}).items() if value is not None}
+        raise ToolError("no server runs for this task, so the desk cannot be reached; start one with `midwatch up`.")
+    fields = None if body is None else {name: value for name, value in body.items() if value is not None}
+    params = {name: value for name, value in (query or {}).items() if value is not None}
     try:
         async with httpx2.AsyncClient(trust_env=False, timeout=CALL_SECONDS) as http:
             reply = await http.request(
-                method, f"{url}/api/v1/{path}", json=said, params=asked, headers={"authorization": f"Bearer {token}"}
+                method, f"{url}/api/v1/{path}", json=fields, params=params, headers={"authorization": f"Bearer {token}"}
             )
-        told = reply.json()
+        answer = reply.json()
     except (httpx2.HTTPError, ValueError) as problem:
         raise ToolError(f"the desk does not answer ({type(problem).__name__}); try again later.") from None
-    if reply.is_error or not isinstance(told, dict):
-        detail = told.get("detail") if isinstance(told, dict) else None
+    if reply.is_error or not isinstance(answer, dict):
+        detail = answer.get("detail") if isinstance(answer, dict) else None
         raise ToolError(str(detail or f"the desk answers with status {reply.status_code}"))
-    return told
+    return answer

@@ -1,4 +1,4 @@
-"""Results of a form: what `output` asks for, how a model is told, and whether an answer has it."""
+"""Results with a given form: how a model learns the form, and whether an answer has it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Output:
             raise BadConfig(f"agents.{agent}.output: write the schema of an object; put other values into one.")
 
     def check(self, text: str) -> tuple[str | None, str | None]:
-        """The result as JSON, or what is wrong with it."""
+        """Return the result as JSON, or what is wrong with it."""
         found = FENCED.search(text)
         try:
             value = json.loads(found[1] if found else text)

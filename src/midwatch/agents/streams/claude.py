@@ -21,7 +21,7 @@ from midwatch.base.clock import SECOND
 
 
 class ClaudeStream(Parser):
-    """Messages of the model and of the tools as the provider's interface has them, and a result at the end."""
+    """Messages of the model and of the tools in the form of the provider's API, and a result at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class ClaudeStream(Parser):
                 )
 
     def _synthetic(self, line: Line) -> bool:
-        """Whether the program wrote the message itself, to tell of an error; the result tells it, too."""
+        """Whether the program wrote the message itself to report an error. The result reports it, too."""
         return bool(line.get("is_api_error_message")) or get_dict(line, "message").get("model") == "<synthetic>"
 
     def _assistant(self, line: Line) -> Iterator[steps.Step]:
@@ -113,11 +113,11 @@ class ClaudeStream(Parser):
             id, failed = get_text(block, "tool_use_id"), block.get("is_error") is True
             (name, given), told = self.find_tool(id), line.get("tool_use_result")
             yield from self.end_tool(id, join_text(block.get("content")), failed=failed, diffs=_patches(told))
-            if name.startswith("Task") and not failed and self._planned(name, get_dict(given), get_dict(told)):
+            if name.startswith("Task") and not failed and self._update_plan(name, get_dict(given), get_dict(told)):
                 yield steps.Plan(read_plan(list(self._tasks.values())))
 
-    def _planned(self, name: str, given: Line, told: Line) -> bool:
-        """Whether a tool that keeps a list of things to do has changed it."""
+    def _update_plan(self, name: str, given: Line, told: Line) -> bool:
+        """Update the list of things to do after a tool call, and return whether it changed."""
         if name == "TaskCreate":
             number = get_text(told, "task", "id") or str(len(self._tasks) + 1)
             self._tasks[number] = {"content": get_text(given, "subject"), "status": "pending"}
@@ -134,51 +134,51 @@ class ClaudeStream(Parser):
         yield steps.Spent(
             input_tokens=_input(usage), output_tokens=get_count(usage, "output_tokens"), cost_usd=_cost(line)
         )
-        for one in get_dicts(line, "permission_denials"):
-            yield from _denied(one)
+        for denial in get_dicts(line, "permission_denials"):
+            yield from _denied(denial)
         if not line.get("is_error"):
             yield steps.Done(get_text(line, "result"))
             return
-        listed = [one for one in line.get("errors") or () if isinstance(one, str)]
-        said = get_text(line, "result") or get_text(line, "error", "message") or "; ".join(listed)
+        errors = [denial for denial in line.get("errors") or () if isinstance(denial, str)]
+        message = get_text(line, "result") or get_text(line, "error", "message") or "; ".join(errors)
         status = get_count(line, "api_error_status")
-        text = said or f"it ended with {line.get('subtype') or 'an error'}"
+        text = message or f"it ended with {line.get('subtype') or 'an error'}"
         yield steps.Failed(self.fault(text, status=status, resets_at=self._resets_at))
 
 
-def _denied(told: Line) -> Iterator[steps.Step]:
-    """A tool that was denied, unless it asks a person, and none is there."""
-    name = get_text(told, "tool_name") or "a tool"
+def _denied(denial: Line) -> Iterator[steps.Step]:
+    """Yield the step for a denied tool, unless the tool only asks a person."""
+    name = get_text(denial, "tool_name") or "a tool"
     if name not in ("AskUserQuestion", "ExitPlanMode"):
         yield steps.Denied(name)
 
 
 def _input(usage: Line) -> int | None:
-    """All that was sent, whether the provider had it cached or not."""
+    """Return all input tokens, whether the provider had them cached or not."""
     cached = (usage.get("cache_creation_input_tokens"), usage.get("cache_read_input_tokens"))
     return add_counts(usage.get("input_tokens"), *cached)
 
 
 def _cost(line: Line) -> float | None:
-    """Of this turn: the plain total counts earlier turns of the conversation, too."""
+    """Return the cost of this turn. The plain total includes earlier turns of the conversation."""
     models = line.get("model_usage_since_last_result")
     if isinstance(models, Mapping) and models:
-        costs = [one.get("costUSD") for one in models.values() if isinstance(one, Mapping)]
+        costs = [usage.get("costUSD") for usage in models.values() if isinstance(usage, Mapping)]
         return float(sum(cost for cost in costs if isinstance(cost, int | float)))
     return None
 
 
-def _patches(told: Any) -> tuple[Mapping[str, Any], ...]:
-    """Of the structured result of a tool that changed a file."""
-    hunks = list(get_dicts(told, "structuredPatch"))
-    path = get_text(told, "filePath")
+def _patches(result: Any) -> tuple[Mapping[str, Any], ...]:
+    """Return the patch in the structured result of a tool that changed a file."""
+    hunks = list(get_dicts(result, "structuredPatch"))
+    path = get_text(result, "filePath")
     if not hunks or not path:
         return ()
-    made = [f"--- a/{path.lstrip('/')}", f"+++ b/{path.lstrip('/')}"]
+    lines = [f"--- a/{path.lstrip('/')}", f"+++ b/{path.lstrip('/')}"]
     for hunk in hunks:
         old, new = (f"{hunk.get(f'{side}Start')},{hunk.get(f'{side}Lines')}" for side in ("old", "new"))
-        made += [f"@@ -{old} +{new} @@", *(row for row in hunk.get("lines") or () if isinstance(row, str))]
-    return (read_patch(path, "\n".join(made) + "\n"),)
+        lines += [f"@@ -{old} +{new} @@", *(row for row in hunk.get("lines") or () if isinstance(row, str))]
+    return (read_patch(path, "\n".join(lines) + "\n"),)
 
 
 START = ("-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages", "{options}")

@@ -24,7 +24,7 @@ TOOLS = ("command_execution", "file_change", "mcp_tool_call", "web_search", "col
 
 
 class CodexStream(Parser):
-    """Items that begin, change and are completed, and how the turn went."""
+    """Items that begin, change and end, and the result of the turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class CodexStream(Parser):
                 yield steps.Done()
 
     def aside(self, line: str) -> Iterator[steps.Step]:
-        """It tells of some refusals in its log only."""
+        """Read refusals, some of which are only in its log."""
         if found := LOGGED_REFUSAL.search(line):
             yield steps.Denied("file_change" if "patch" in found[0] else "shell")
 
@@ -72,7 +72,7 @@ class CodexStream(Parser):
 
     def _tool(self, item: Line, kind: str, phase: str) -> Iterator[steps.Step]:
         number = get_text(item, "id")
-        name, given, places = _described(item, kind)
+        name, given, places = _describe_tool(item, kind)
         if number not in self._open:
             self._open.add(number)
             yield steps.ToolStart(id=number, name=name, arguments=given, locations=places)
@@ -89,8 +89,8 @@ class CodexStream(Parser):
             yield steps.Denied(name)
 
 
-def _described(item: Line, kind: str) -> tuple[str, Any, tuple[str, ...]]:
-    """Name, arguments and files of a tool."""
+def _describe_tool(item: Line, kind: str) -> tuple[str, Any, tuple[str, ...]]:
+    """Return name, arguments and files of a tool call."""
     if kind == "command_execution":
         return "shell", {"command": unwrap_command(get_text(item, "command"))}, ()
     if kind == "file_change":

@@ -10,7 +10,7 @@ from midwatch.agents.streams.reading import find_paths, get_count, get_dict, get
 
 
 class CopilotStream(Parser):
-    """Events of a session, and a result that names it."""
+    """Events of a session, and a result that names the session."""
 
     def read(self, line: Line) -> Iterator[steps.Step]:
         data = get_dict(line, "data")

@@ -1,4 +1,4 @@
-"""What an agent's error means: wait for the provider, sign in, try again, or fail. By its status or words."""
+"""Judges an agent's error by its status or its words: wait for the provider, sign in, try again, or fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FaultKind = Literal["limit", "auth", "passing", "thread", "options", "other"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One error. `resets_at` is in microseconds, and known of a limit only."""
+    """One error. `resets_at` is in microseconds and known only for a limit."""
 
     kind: FaultKind
     text: str
@@ -53,16 +53,16 @@ PATTERNS: Mapping[FaultKind, tuple[str, ...]] = {
         "timeout", "fetch failed", "stream disconnected", "error sending request", "socket hang up",
     ),
 }  # fmt: skip
-"""Words that tell what an error means. Looked for in this order, only in what a program says went wrong."""
+"""Words that show what an error means. They are searched in this order, and only in error messages of a program."""
 WORDS = {kind: re.compile("|".join(patterns), re.I) for kind, patterns in PATTERNS.items()}
 
 
 def judge(text: str, *, now: int, status: int | None = None, resets_at: int | None = None) -> Fault:
-    """What an error means; `status` is the provider's HTTP status where it is known."""
+    """Return what an error means. `status` is the HTTP status of the provider, if it is known."""
     kind = _by_status(status) or _by_words(text)
     if kind != "limit":
         return Fault(kind, text)
-    return Fault(kind, text, resets_at if resets_at is not None else reset_time(text, now))
+    return Fault(kind, text, resets_at if resets_at is not None else find_reset_time(text, now))
 
 
 def _by_status(status: int | None) -> FaultKind | None:
@@ -102,12 +102,12 @@ CLOCK = re.compile(
 )
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 CLOCK_ROUNDING = timedelta(minutes=1)
-"""A time told in minutes may mean any moment of that minute."""
+"""A time given in minutes may mean any moment of that minute."""
 JUST_PAST = timedelta(minutes=10)
 
 
-def reset_time(text: str, now: int) -> int | None:
-    """When a text says that a limit ends, in microseconds; None if it does not say it."""
+def find_reset_time(text: str, now: int) -> int | None:
+    """Return when a limit ends according to a text, in microseconds; None if the text does not say."""
     if found := EPOCH.search(text):
         return int(found[1]) * SECOND
     if found := ISO.search(text):
@@ -140,7 +140,7 @@ def _clock_time(found: re.Match[str], now: datetime) -> int | None:
 
 
 def _zone(name: str | None) -> tzinfo | None:
-    """None is the zone of this machine, which is what programs mean that name none."""
+    """Return the time zone. None is that of this machine, which programs mean when they name none."""
     if not name:
         return None
     try:

@@ -12,7 +12,7 @@ REFUSALS = ("policy_violation", "permission_denied")
 
 
 class GeminiStream(Parser):
-    """Pieces of text, tools, and a result with figures."""
+    """Pieces of text, tool calls, and a result with the usage."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,13 +35,13 @@ class GeminiStream(Parser):
                 if name == "write_todos":
                     yield steps.Plan(read_plan(get_dict(line, "parameters").get("todos")))
             case "tool_result":
-                yield from self._returned(line)
+                yield from self._end_of_tool(line)
             case "error":
                 yield steps.Note(get_text(line, "message"))
             case "result":
                 yield from self._result(line)
 
-    def _returned(self, line: Line) -> Iterator[steps.Step]:
+    def _end_of_tool(self, line: Line) -> Iterator[steps.Step]:
         number, error = get_text(line, "tool_id"), get_dict(line, "error")
         said = get_text(line, "output") or get_text(error, "message")
         failed = line.get("status") != "success"

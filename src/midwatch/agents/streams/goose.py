@@ -8,11 +8,11 @@ from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
 from midwatch.agents.streams.reading import get_count, get_dict, get_dicts, get_text, join_text
 
-TROUBLE = "Ran into this error:"
+ERROR_PREFIX = "Ran into this error:"
 
 
 class GooseStream(Parser):
-    """Messages in pieces; those of one answer have one id."""
+    """Messages in pieces; the pieces of one answer have one id."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class GooseStream(Parser):
     def _block(self, block: Line, *, by_model: bool) -> Iterator[steps.Step]:
         match block.get("type"):
             case "text" if text := get_text(block, "text"):
-                if text.startswith(TROUBLE) and not by_model:
+                if text.startswith(ERROR_PREFIX) and not by_model:
                     yield self._failure(text)
                 else:
                     yield steps.TextPiece(text)

@@ -13,7 +13,7 @@ LOGGED_ERROR = re.compile(r'level=ERROR .*message="stream error".* error\.error=
 
 
 class OpencodeStream(Parser):
-    """Parts of messages as they become whole. There is no result: the last step tells whether it was the end."""
+    """Complete parts of messages. There is no result: the last step shows whether it was the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class OpencodeStream(Parser):
                 yield steps.Failed(self.fault(said, status=get_count(data, "statusCode")))
 
     def aside(self, line: str) -> Iterator[steps.Step]:
-        """It tells of tries that failed in its log only."""
+        """Read failed attempts, which are only in its log."""
         if found := LOGGED_ERROR.search(line):
             why = found["why"]
             yield steps.Retry(message=f"opencode tries again: {why}", fault=self.fault(why))

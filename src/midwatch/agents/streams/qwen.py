@@ -1,4 +1,4 @@
-"""Qwen Code: its stream is much like that of Claude Code."""
+"""Qwen Code: its output is much like that of Claude Code."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from midwatch.agents.streams.base import Line, Profile
 from midwatch.agents.streams.claude import ClaudeStream
 from midwatch.agents.streams.reading import get_count, get_dict, get_text
 
-TROUBLE = "[API Error:"
+ERROR_PREFIX = "[API Error:"
 
 
 class QwenStream(ClaudeStream):
-    """A message tells what it consumed; the result counts the whole conversation."""
+    """A message reports its own usage; the result counts the whole conversation."""
 
     def read(self, line: Line) -> Iterator[steps.Step]:
         for step in super().read(line):
             if isinstance(step, steps.Spent):
                 yield steps.Spent(input_tokens=step.input_tokens, output_tokens=step.output_tokens, of_thread=True)
-            elif not isinstance(step, steps.Reply) and not _trouble(step):
+            elif not isinstance(step, steps.Reply) and not _is_error(step):
                 yield step
         message = get_dict(line, "message")
         usage = get_dict(message, "usage")
@@ -34,12 +34,12 @@ class QwenStream(ClaudeStream):
     def _synthetic(self, line: Line) -> bool:
         said = get_dict(line, "message").get("content")
         first = said[0] if isinstance(said, list) and said else None
-        return get_text(first, "text").startswith(TROUBLE)
+        return get_text(first, "text").startswith(ERROR_PREFIX)
 
 
-def _trouble(step: steps.Step) -> bool:
-    """Whether a text is an error; the result tells it, too."""
-    return isinstance(step, steps.TextPiece) and step.text.startswith(TROUBLE)
+def _is_error(step: steps.Step) -> bool:
+    """Whether a text is an error. The result reports it, too."""
+    return isinstance(step, steps.TextPiece) and step.text.startswith(ERROR_PREFIX)
 
 
 START = ("--output-format", "stream-json", "--include-partial-messages", "{options}")
