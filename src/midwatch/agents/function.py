@@ -470,7 +470,7 @@ def _result(value: Any) -> TurnResult:
 def _check(result: TurnResult) -> TurnResult:
     if result.outcome not in OUTCOMES:
         raise AgentError(
-            f"outcome {result.outcome!r} is not one that a function may return; use one of {', '.join(OUTCOMES)}"
+            f"outcome {result.outcome!r} is not one a function may return; use one of {', '.join(OUTCOMES)}"
         )
     if result.outcome == "transferred" and result.transfer is None:
         raise AgentError("nobody has taken the work over; return what `turn.transfer` gives")

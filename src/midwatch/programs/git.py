@@ -114,7 +114,7 @@ class GitProgram:
         async with self._all_files(tree, env) as seen:
             output = await self._text(tree.path, *PLAIN_DIFF, "--shortstat", tree.base, "--", env=seen, seconds=LONG)
         counts = [re.search(rf"(\d+) {word}", output) for word in ("file", "insertion", "deletion")]
-        files, added, removed = (int(found[1]) if found else 0 for found in counts)
+        files, added, removed = (int(match[1]) if match else 0 for match in counts)
         return Stat(files, added, removed, bool(dirty))
 
     async def diff(self, tree: Worktree, limit: int) -> Diff:
@@ -355,8 +355,8 @@ def _check_own(place: str) -> None:
 
 def environment() -> dict[str, str]:
     """Return midwatch's environment without variables that point git elsewhere or make it ask a question."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or KEPT.match(name)}
-    return {**kept, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": ":", "GIT_MERGE_AUTOEDIT": "no"}
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or KEPT.match(name)}
+    return {**own, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": ":", "GIT_MERGE_AUTOEDIT": "no"}
 
 
 async def _feed(pipe: asyncio.StreamWriter | None, data: bytes) -> None:
@@ -369,15 +369,15 @@ async def _feed(pipe: asyncio.StreamWriter | None, data: bytes) -> None:
 
 async def _read(stream: asyncio.StreamReader, limit: int, pid: int | None = None) -> tuple[bytes, bool]:
     """Read up to `limit` bytes and return whether there was more. In that case the process `pid` is killed."""
-    kept, cut = bytearray(), False
+    data, cut = bytearray(), False
     while piece := await stream.read(65536):
-        room = limit - len(kept)
-        kept += piece[:room]
+        room = limit - len(data)
+        data += piece[:room]
         if len(piece) > room and not cut:
             cut = True
             if pid is not None:
                 _kill(pid)
-    return bytes(kept), cut
+    return bytes(data), cut
 
 
 def _kill(pid: int) -> None:

@@ -82,7 +82,7 @@ class Sandbox:
         home = _home()
         hidden = (home, *map(Path, EMPTY))
         needed = (*_program(program, search), *(Path(path).resolve() for path in more))
-        read = (str(path) for path in needed if any(path.is_relative_to(one) for one in hidden))
+        read = (str(path) for path in needed if any(path.is_relative_to(place) for place in hidden))
         state = (str(home / name) for name in _state(program))
         return replace(self, read=(*self.read, *read), write=(*self.write, *state), root=root)
 
@@ -107,10 +107,10 @@ class Sandbox:
         bwrap = (_bwrap() or "bwrap", *APART, *mounts, "--chdir", place, "--", *HEARING, *assignments, *argv)
         return ("/bin/sh", "-c", DEAF, "midwatch-sandbox", *bwrap), outer
 
-    def environment(self, given: Mapping[str, str]) -> dict[str, str]:
+    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return the environment without midwatch's own settings, which may hold a password."""
-        kept = {name: value for name, value in given.items() if not name.startswith(OURS) and name != "XDG_RUNTIME_DIR"}
-        return kept if self.prefix else {**kept, "TMPDIR": "/tmp"}  # noqa: S108 - the sandbox's own
+        own = {name: value for name, value in env.items() if not name.startswith(OURS) and name != "XDG_RUNTIME_DIR"}
+        return own if self.prefix else {**own, "TMPDIR": "/tmp"}  # noqa: S108 - the sandbox's own
 
     def problem(self, workdir: str) -> str | None:
         """Return why nothing can be started in it, or None."""
@@ -158,7 +158,7 @@ def repository_of(place: Path) -> Repository | None:
     An agent may have written the `.git` file of a worktree, so it counts only if the repository names the same
     worktree.
     """
-    top = next((one for one in (place, *place.parents) if os.path.lexists(one / ".git")), None)
+    top = next((folder for folder in (place, *place.parents) if os.path.lexists(folder / ".git")), None)
     if top is None:
         return None
     link = top / ".git"
@@ -201,12 +201,12 @@ def _state(program: str) -> tuple[str, ...]:
 def _program(program: str, search: str) -> Iterator[Path]:
     """Yield where a program is, and what belongs to it: the whole prefix of its `bin`, such as that of a version
     manager."""
-    path_found = shutil.which(program, path=search)
-    if path_found is None:
+    found_at = shutil.which(program, path=search)
+    if found_at is None:
         return
-    for path in (Path(path_found).absolute(), Path(path_found).resolve()):
+    for path in (Path(found_at).absolute(), Path(found_at).resolve()):
         yield path.parent
-        prefix = next((one.parent for one in path.parents if one.name in ("bin", "node_modules")), None)
+        prefix = next((parent.parent for parent in path.parents if parent.name in ("bin", "node_modules")), None)
         if prefix is not None and prefix.name != ".local" and prefix != _home():
             yield prefix
 

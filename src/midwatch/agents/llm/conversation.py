@@ -35,19 +35,8 @@ from midwatch.agents.streams.reading import find_paths, make_title
 from midwatch.agents.streams.step_events import ARGUMENT_LIMIT, RESULT_LIMIT, TEXT_LIMIT, shorten
 from midwatch.base.errors import AgentError
 from midwatch.base.text import cut
+from midwatch.domain import event as events
 from midwatch.domain.agent import Turn, TurnResult, Usage
-from midwatch.domain.event import (
-    ContextTrimmed,
-    LlmRequest,
-    LlmResponse,
-    LoopError,
-    MessageUpdate,
-    SteeringInjected,
-    ThoughtUpdate,
-    ToolExecEnd,
-    ToolExecSkipped,
-    ToolExecStart,
-)
 from midwatch.domain.handoff import Transfer
 from midwatch.domain.session import Session
 from midwatch.domain.steering import Mode, Steer
@@ -113,7 +102,7 @@ class LlmConversation(OnLoop):
         talk = await asyncio.to_thread(Transcript, earlier, await turn.load_steps())
         if left:
             kept = sum(map(len, earlier))
-            await turn.emit(ContextTrimmed(reason="budget", dropped_messages=left, remaining_messages=kept))
+            await turn.emit(events.ContextTrimmed(reason="budget", dropped_messages=left, remaining_messages=kept))
         async with model, self._agent.kit(turn) as box:
             return await Loop(self._agent, model, turn, box, talk).run()
 
@@ -204,7 +193,7 @@ class Loop:
             await self._emit_trimmed("budget", trimmed)
         self._calls += 1
         request_id = f"{turn.task_id}.{turn.attempt}.{self._calls}"
-        event = LlmRequest(
+        event = events.LlmRequest(
             model=options.model, messages_count=len(self._window.view(self._talk)),
             tools_count=0 if self._talk.closing else len(self._definitions), max_tokens=options.max_tokens,
             temperature=options.temperature, request_id=request_id,
@@ -221,7 +210,7 @@ class Loop:
                 return response
             reason = "interrupted"
         except Exception as problem:
-            await turn.emit(LoopError(stage="llm", message=str(problem)))
+            await turn.emit(events.LoopError(stage="llm", message=str(problem)))
             await self._emit_no_answer(reason, request_id, live, began)
             raise
         finally:
@@ -273,9 +262,9 @@ class Loop:
         thought = "\n\n".join(part.content for part in response.parts if part.part_kind == "thinking" and part.content)
         if thought:
             name = f"{message_id(self._turn)}.t{self._messages}"
-            await self._turn.emit(ThoughtUpdate(thought_id=name, text=thought[:TEXT_LIMIT]))
+            await self._turn.emit(events.ThoughtUpdate(thought_id=name, text=thought[:TEXT_LIMIT]))
         self._window.note_tokens(response.usage.input_tokens)
-        event = LlmResponse(
+        event = events.LlmResponse(
             model=self._options.model, content_len=len(response.text or ""), tool_calls=len(response.tool_calls),
             has_reasoning=bool(thought), usage=figures(response.usage), finish_reason=response.finish_reason,
             latency=round(latency, 6), request_id=request_id,
@@ -286,21 +275,23 @@ class Loop:
         """Report a model call that ended without an answer."""
         usage = figures(live.usage) if live.usage is not None else {}
         self._lost = _sum(self._lost, usage)
-        event = LlmResponse(
+        event = events.LlmResponse(
             model=self._options.model, finish_reason=reason, latency=round(time.monotonic() - began, 6),
             request_id=request_id, usage=usage or None,
         )  # fmt: skip
         await self._turn.emit(event)
 
     async def _emit_trimmed(self, reason: str, trimmed: Trimmed) -> None:
-        event = ContextTrimmed(reason=reason, dropped_messages=trimmed.dropped, remaining_messages=trimmed.remaining)
+        event = events.ContextTrimmed(
+            reason=reason, dropped_messages=trimmed.dropped, remaining_messages=trimmed.remaining
+        )
         await self._turn.emit(event)
 
     async def _emit_message(self, text: str) -> None:
         """Emit a message before the turn is over."""
         name = f"{message_id(self._turn)}.{self._messages}"
         self._messages += 1
-        await self._turn.emit(MessageUpdate(message_id=name, role="agent", message=text[:TEXT_LIMIT]))
+        await self._turn.emit(events.MessageUpdate(message_id=name, role="agent", message=text[:TEXT_LIMIT]))
 
     # -- tools ---------------------------------------------------------------------------------------------------
 
@@ -310,7 +301,7 @@ class Loop:
             return
         if reason := await self.before_tool(call):
             tool_id = call.part.tool_call_id
-            await self._turn.emit(ToolExecSkipped(tool=call.name, reason=reason, tool_call_id=tool_id))
+            await self._turn.emit(events.ToolExecSkipped(tool=call.name, reason=reason, tool_call_id=tool_id))
             await self._keep(make_result_step(call, reason, "interrupted"))
             return
         began = time.monotonic()
@@ -336,7 +327,7 @@ class Loop:
         """Run the tool. Unless it is safe to run it again, first note that it may have run."""
         tool = self._box.tools.get(call.name)
         arguments = arguments_of(call)
-        event = ToolExecStart(
+        event = events.ToolExecStart(
             tool=cut(call.name, 200), arguments=shorten(arguments), tool_call_id=call.part.tool_call_id,
             title=make_title(call.name, arguments), tool_kind=tool.kind if tool else "other",
             locations=find_paths(arguments),
@@ -352,7 +343,7 @@ class Loop:
 
     async def after_tool(self, call: Call, output: ToolOutput, duration: float) -> None:
         """Emit and keep the result of the tool."""
-        event = ToolExecEnd(
+        event = events.ToolExecEnd(
             tool=cut(call.name, 200), tool_call_id=call.part.tool_call_id, duration=round(duration, 6),
             for_llm_len=len(output.text), for_user_len=None if output.for_user is None else len(output.for_user),
             is_error=output.is_error, async_=output.went_on, result=cut(output.text, RESULT_LIMIT), diffs=output.diffs,
@@ -379,7 +370,7 @@ class Loop:
             if self._passing.ready is None:
                 raise AgentError(f"the work could not be passed on: {output.text}")
         for left in list(self._talk.open_calls()):
-            event = ToolExecSkipped(tool=left.name, reason=ANOTHER, tool_call_id=left.part.tool_call_id)
+            event = events.ToolExecSkipped(tool=left.name, reason=ANOTHER, tool_call_id=left.part.tool_call_id)
             await self._turn.emit(event)
             await self._keep(make_result_step(left, ANOTHER, "interrupted"))
         return self._passing.ready
@@ -398,7 +389,7 @@ class Loop:
 
     async def _refuse(self, problem: str) -> None:
         """Report a result with a wrong form. The model may try again a limited number of times."""
-        await self._turn.emit(LoopError(stage="output", message=cut(problem, 1000)))
+        await self._turn.emit(events.LoopError(stage="output", message=cut(problem, 1000)))
         if self._talk.refused >= self._options.retries:
             raise AgentError(f"the model's result does not have the form that output asks for: {cut(problem, 500)}")
 
@@ -416,7 +407,7 @@ class Loop:
         return True
 
     async def _emit_injected(self, messages: tuple[Steer, ...]) -> None:
-        event = SteeringInjected(
+        event = events.SteeringInjected(
             count=len(messages), total_content_len=sum(len(steer.text) for steer in messages),
             steer_ids=tuple(steer.id for steer in messages),
         )  # fmt: skip

@@ -84,7 +84,7 @@ class Way:
     form: Output | None
     transfers: bool
 
-    def given(self, arguments: dict[str, Any]) -> Any:
+    def check_arguments(self, arguments: dict[str, Any]) -> Any:
         """Return the arguments of the model, checked."""
         if self.form is None:
             return arguments
@@ -93,7 +93,7 @@ class Way:
             raise ToolError((problem or "").replace("The result", "The argument object"))
         return json.loads(text)
 
-    def wish(self) -> Any:
+    def handoff_options(self) -> Any:
         """Return the options of the handoff."""
         to = self.to
         names = ("timeout", "max_retries", "nest_history", "input_filter", "on_handoff")
@@ -147,14 +147,14 @@ class HandoffTools:
 
 def _make_delegation(way: Way) -> Callable[[dict[str, Any], Turn], Any]:
     async def call(arguments: dict[str, Any], turn: Turn) -> Any:
-        given = way.given(arguments)
+        checked = way.check_arguments(arguments)
         if way.form is not None:
-            work = HandoffTask(input=given)
-        elif set(given) != {"task"} or not isinstance(given["task"], str) or not given["task"].strip():
+            work = HandoffTask(input=checked)
+        elif set(checked) != {"task"} or not isinstance(checked["task"], str) or not checked["task"].strip():
             raise ToolError("write what is to be done as the one argument `task`, a text.")
         else:
-            work = HandoffTask(description=given["task"])
-        return (await turn.delegate(way.to.agent, work, **way.wish())).output
+            work = HandoffTask(description=checked["task"])
+        return (await turn.delegate(way.to.agent, work, **way.handoff_options())).output
 
     return call
 
@@ -163,13 +163,13 @@ def _make_transfer(way: Way, shared: Passing) -> Callable[[dict[str, Any], Turn]
     async def call(arguments: dict[str, Any], turn: Turn) -> ToolOutput:
         if shared.ready is not None:
             raise ToolError(ANOTHER)
-        given = way.given(arguments)
+        checked = way.check_arguments(arguments)
         if way.form is None:
-            if set(given) - {"message"} or not isinstance(given.get("message", ""), str):
+            if set(checked) - {"message"} or not isinstance(checked.get("message", ""), str):
                 raise ToolError("it takes no argument but `message`, a text.")
-            given = given.get("message")
-        work = HandoffTask(description=turn.prompt, input=given)
-        shared.ready = await turn.transfer(way.to.agent, work, **_history(shared), **way.wish())
+            checked = checked.get("message")
+        work = HandoffTask(description=turn.prompt, input=checked)
+        shared.ready = await turn.transfer(way.to.agent, work, **_history(shared), **way.handoff_options())
         return ToolOutput(transfer_message(shared.ready.handoff.to_agent))
 
     return call
@@ -182,6 +182,6 @@ def _history(shared: Passing) -> dict[str, Any]:
     if talk is None:
         return {}
     earlier = [message for turn in talk.turns[:-1] for message in handoff_messages.to_messages(turn, talk.transfers)]
-    own = handoff_messages.to_messages([*talk.turns[-1], *talk.last()], talk.transfers)
-    said = handoff_messages.newest(earlier)
-    return {"context": HandoffContext(messages=said), "pre_handoff": handoff_messages.newest(own[1:])}
+    own_messages = handoff_messages.to_messages([*talk.turns[-1], *talk.last()], talk.transfers)
+    messages = handoff_messages.newest(earlier)
+    return {"context": HandoffContext(messages=messages), "pre_handoff": handoff_messages.newest(own_messages[1:])}

@@ -207,15 +207,15 @@ def newest(steps: Iterable[Json], most: float) -> tuple[list[list[Json]], int]:
     turns: dict[str, list[Json]] = {}
     for step in steps:
         turns.setdefault(step["turn"], []).append(step)
-    kept: list[list[Json]] = []
+    newest_turns: list[list[Json]] = []
     length = left = 0
     for turn in reversed(turns.values()):
         length += len(json.dumps(turn)) if not left else 0
-        if left or turn[0]["kind"] != "prompt" or (kept and length > most):
+        if left or turn[0]["kind"] != "prompt" or (newest_turns and length > most):
             left += len(turn)
         else:
-            kept.append(turn)
-    return kept[::-1], left
+            newest_turns.append(turn)
+    return newest_turns[::-1], left
 
 
 # -- steps as data -----------------------------------------------------------------------------------------------
@@ -256,8 +256,8 @@ def parts_of(data: Json) -> list[Any]:
 def _data(message: ModelMessage) -> Json:
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
-    made: list[Json] = ModelMessagesTypeAdapter.dump_python([message], mode="json")
-    return made[0]
+    messages: list[Json] = ModelMessagesTypeAdapter.dump_python([message], mode="json")
+    return messages[0]
 
 
 def _read(data: Json) -> Any:

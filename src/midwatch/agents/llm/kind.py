@@ -50,8 +50,8 @@ class LlmAgent(BaseAgent):
         `tools` are functions, tools made with `tool`, or names as in the configuration; `more` are further options of
         the kind.
         """
-        given = tuple(tools)
-        names = tuple(one for one in given if isinstance(one, str))
+        all_tools = tuple(tools)
+        names = tuple(tool for tool in all_tools if isinstance(tool, str))
         super().__init__(name, terms=terms or self.terms_for({"tools": names}), description=description)
         self.terms = self.terms._replace(steerable=True)
         self.options = options or LlmOptions.read(name, {"model": model, "tools": names, **more})
@@ -62,7 +62,7 @@ class LlmAgent(BaseAgent):
         self.hands_to = {
             to.agent: option for option in ("handoffs", "delegates") for to in getattr(self.options, option)
         }
-        self.kit = toolkit(self, self.options, [one for one in given if not isinstance(one, str)])
+        self.kit = toolkit(self, self.options, [tool for tool in all_tools if not isinstance(tool, str)])
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:
@@ -99,8 +99,8 @@ class LlmAgent(BaseAgent):
     def settings(self) -> ModelSettings:
         """Return the settings as pydantic-ai reads them."""
         wanted = {"temperature": self.options.temperature, "max_tokens": self.options.max_tokens}
-        made: ModelSettings = {key: value for key, value in wanted.items() if value is not None}  # type: ignore[assignment]
-        return made
+        settings: ModelSettings = {key: value for key, value in wanted.items() if value is not None}  # type: ignore[assignment]
+        return settings
 
     def definitions(self, tools: Iterable[Tool]) -> Sequence[ToolDefinition]:
         """Return the tools as the model sees them."""

@@ -60,17 +60,17 @@ class Servers:
             ) from None
         running = [Running(self._agent, name, server, turn) for name, server in self._servers.items()]
         try:
-            for found in await asyncio.gather(*(one.start() for one in running), return_exceptions=True):
-                if isinstance(found, BaseException):
-                    raise found
+            for outcome in await asyncio.gather(*(server.start() for server in running), return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome
             yield self._name_tools(running, taken)
         finally:
-            await asyncio.gather(*(one.stop() for one in running))
+            await asyncio.gather(*(server.stop() for server in running))
 
     def _name_tools(self, running: Sequence[Running], taken: frozenset[str]) -> list[Tool]:
         """Return the tools by their own names, with the server's name in front if the name is in use."""
-        names = [one for server in running for one in server.tools]
-        used, made = set(taken), []
+        names = [name for server in running for name in server.tools]
+        used, tools = set(taken), []
         for server in running:
             for own in server.tools:
                 plain = _valid(own)
@@ -78,13 +78,13 @@ class Servers:
                 if name in used:
                     raise AgentError(f"agents.{self._agent.name}.mcp.{server.name}: it has two tools {own[:100]!r}.")
                 used.add(name)
-                made.append(server.tool(own, name))
-        return made
+                tools.append(server.tool(own, name))
+        return tools
 
 
 def _valid(name: str) -> str:
-    made = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
-    return made if NAME.fullmatch(made) else "tool"
+    valid = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
+    return valid if NAME.fullmatch(valid) else "tool"
 
 
 class Running:
@@ -138,8 +138,8 @@ class Running:
 
         async def call(arguments: dict[str, Any], turn: Turn) -> ToolOutput:
             if asks:
-                told = json.dumps(arguments, ensure_ascii=False)[:2000]
-                text = f"Use {own} of {self.name} with {told}"
+                shown = json.dumps(arguments, ensure_ascii=False)[:2000]
+                text = f"Use {own} of {self.name} with {shown}"
                 check_allowed(await turn.ask(Question(text=text, kind="other", tool=f"{self.name}.{own}")))
             return await self._call(own, arguments)
 
@@ -183,11 +183,11 @@ class Running:
         cursor = None
         for _ in range(MOST_PAGES):
             page = await client.list_tools(cursor=cursor)
-            for one in page.tools:
-                if one.name in self._known or len(self._known) >= MOST_TOOLS:
-                    raise AgentError(f"{self._where}: it has two tools {one.name[:100]!r}, or more than {MOST_TOOLS}.")
-                self._known[one.name] = one
-                self.tools.append(one.name)
+            for tool in page.tools:
+                if tool.name in self._known or len(self._known) >= MOST_TOOLS:
+                    raise AgentError(f"{self._where}: it has two tools {tool.name[:100]!r}, or more than {MOST_TOOLS}.")
+                self._known[tool.name] = tool
+                self.tools.append(tool.name)
             cursor = page.next_cursor
             if not cursor:
                 return
@@ -217,38 +217,38 @@ class Running:
         lines = Lines(lambda: None, LONGEST_MESSAGE, strict=True, noise_limit=MOST_NOISE)
         child = self._child = await Child.spawn(program, self._turn, lines, self._errors, helper=True)
         pumps: list[asyncio.Task[None]] = []
-        told, heard = stream[Any](0)
-        written, sent = stream[Any](0)
+        incoming, received = stream[Any](0)
+        outgoing, to_send = stream[Any](0)
         try:
             await child.admit(self._turn, more=True)
-            pumps = [asyncio.create_task(_receive(lines, told)), asyncio.create_task(_send(child, sent))]
-            yield heard, written
+            pumps = [asyncio.create_task(_receive(lines, incoming)), asyncio.create_task(_send(child, to_send))]
+            yield received, outgoing
         finally:
-            for one in pumps:
-                one.cancel()
+            for pump in pumps:
+                pump.cancel()
             child.end_input()
             await asyncio.shield(asyncio.ensure_future(_end(child)))
             await asyncio.gather(*pumps, return_exceptions=True)
-            for end in (told, heard, written, sent):
+            for end in (incoming, received, outgoing, to_send):
                 end.close()
 
     def _last_output(self) -> str:
-        said = last_lines(self._errors.text(), 5, 1000)
-        return f" Its last output: {said}" if said else ""
+        lines = last_lines(self._errors.text(), 5, 1000)
+        return f" Its last output: {lines}" if lines else ""
 
 
-async def _receive(lines: Lines, told: Any) -> None:
+async def _receive(lines: Lines, incoming: Any) -> None:
     """Pass on the server's messages. At the end, those who wait for an answer get an error."""
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
-    with told:
+    with incoming:
         while (message := await lines.next()) is not None:
             try:
                 parsed = SessionMessage(jsonrpc_message_adapter.validate_python(message, by_name=False))
             except ValueError:
                 continue  # it is none of the protocol
-            await told.send(parsed)
+            await incoming.send(parsed)
 
 
 async def _send(child: Child, sent: Any) -> None:

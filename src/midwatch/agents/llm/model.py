@@ -83,10 +83,10 @@ class Connection:
         """Return why it cannot be used here, as far as that is known without loading anything."""
         if find_spec("pydantic_ai") is None:
             return EXTRA
-        wanted, found = self._key_variables(), self._keys()
-        if not found and wanted and (self._key or not self._base_url):
+        wanted, keys = self._key_variables(), self._keys()
+        if not keys and wanted and (self._key or not self._base_url):
             return f"there is no key: set {' or '.join(wanted)} in the environment of midwatch"
-        for name, key in found.items():
+        for name, key in keys.items():
             if not VISIBLE.fullmatch(key):  # clients refuse to send it, and some tell it while they do
                 return f"the key in {name} has a space, a line break or a letter that keys do not have: set it again"
         return None
@@ -129,18 +129,18 @@ class Connection:
         except ImportError as problem:
             raise AgentError(f"agent {self._agent!r}: {problem}") from problem
         except (UserError, ValueError, TypeError) as problem:
-            told = cut(str(problem).partition(" To try Pydantic AI")[0], ERROR_SHOWN)
-            raise AgentError(f"agents.{self._agent}.model: {told}") from problem
+            reason = cut(str(problem).partition(" To try Pydantic AI")[0], ERROR_SHOWN)
+            raise AgentError(f"agents.{self._agent}.model: {reason}") from problem
 
     def _provider(self, name: str) -> Provider[Any]:
         from pydantic_ai.providers import infer_provider, infer_provider_class
 
-        given = {"base_url": self._base_url} if self._base_url else {}
+        arguments = {"base_url": self._base_url} if self._base_url else {}
         if self._key:
-            given["api_key"] = os.environ[self._key]
+            arguments["api_key"] = os.environ[self._key]
         elif self._base_url and name in KEYS and not any(os.environ.get(key) for key in KEYS[name]):
-            given["api_key"] = "none"  # servers of one's own often want none, clients always do
-        return infer_provider_class(name)(**given) if given else infer_provider(name)
+            arguments["api_key"] = "none"  # servers of one's own often want none, clients always do
+        return infer_provider_class(name)(**arguments) if arguments else infer_provider(name)
 
 
 class Live:
@@ -268,10 +268,10 @@ class Caller:
         settings: Any = {**self._settings, **more, "max_retries": 0}
         try:
             async with asyncio.timeout(self._silence) as watch:
-                asked = model_request_stream(
+                stream = model_request_stream(
                     self._model, messages, model_settings=settings, model_request_parameters=params
                 )
-                async with live.showing(), asked as answer:
+                async with live.showing(), stream as answer:
                     try:
                         async for event in answer:
                             watch.reschedule(asyncio.get_running_loop().time() + self._silence)
@@ -332,8 +332,8 @@ def _clean(response: ModelResponse) -> ModelResponse:
     for part in response.parts:
         for name in (field.name for field in fields(part)):
             text = getattr(part, name)
-            if isinstance(text, str) and (kept := join_halves(text)) != text:
-                part = replace(part, **{name: kept})
+            if isinstance(text, str) and (clean_text := join_halves(text)) != text:
+                part = replace(part, **{name: clean_text})
         if part.part_kind == "tool-call":
             named = OTHER_THAN_NAMES.sub("_", part.tool_name)[:LONGEST_NAME] or "_"
             part = part if named == part.tool_name else replace(part, tool_name=named)

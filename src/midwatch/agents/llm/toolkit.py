@@ -94,7 +94,7 @@ class Named:
         """Import the functions. Raise AgentError if that fails."""
         if self._found is None:
             self._found = await asyncio.to_thread(lambda: [self._load(name) for name in self._names])
-        names = [one.name for one in self._found]
+        names = [tool.name for tool in self._found]
         for name in names:
             if name in taken or names.count(name) > 1:
                 raise AgentError(f"agents.{self._agent}.tools: there are two tools {name!r}; rename one with @tool.")
@@ -103,8 +103,8 @@ class Named:
     def _load(self, name: str) -> Tool:
         module, _, attribute = name.partition(":")
         try:
-            found = getattr(import_module(module), attribute)
-            return found if isinstance(found, Tool) else make(found)
+            function = getattr(import_module(module), attribute)
+            return function if isinstance(function, Tool) else make(function)
         except BadConfig as problem:
             raise AgentError(f"agents.{self._agent}.tools: {problem}") from problem
         except Exception as problem:  # a module is anybody's code

@@ -92,7 +92,7 @@ class Toolbox:
     """The tools of one turn."""
 
     def __init__(self, tools: Iterable[Tool]) -> None:
-        self.tools: Mapping[str, Tool] = {one.name: one for one in tools}
+        self.tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
 
     async def run(self, name: str, arguments: str | Mapping[str, Any] | None, turn: Turn) -> ToolOutput:
         """Run a tool. Raises nothing but CancelledError."""
@@ -119,7 +119,7 @@ class Toolkit:
 
     def __init__(self, agent: str, tools: Iterable[Tool] = (), sources: Iterable[Source] = ()) -> None:
         self.tools, self.sources = tuple(tools), tuple(sources)
-        names = [one.name for one in self.tools]
+        names = [tool.name for tool in self.tools]
         for name in names:
             if names.count(name) > 1:
                 raise BadConfig(f"agents.{agent}.tools: there are two tools {name!r}; give one another name.")
@@ -127,11 +127,11 @@ class Toolkit:
     @asynccontextmanager
     async def __call__(self, turn: Turn) -> AsyncIterator[Toolbox]:
         async with AsyncExitStack() as stack:
-            found = list(self.tools)
+            tools = list(self.tools)
             for source in self.sources:
-                taken = frozenset(one.name for one in found)
-                found.extend(await stack.enter_async_context(source.open(turn, taken)))
-            yield Toolbox(found)
+                taken = frozenset(tool.name for tool in tools)
+                tools.extend(await stack.enter_async_context(source.open(turn, taken)))
+            yield Toolbox(tools)
 
 
 # -- functions as tools ------------------------------------------------------------------------------------------
@@ -203,24 +203,25 @@ def _signature(function: Callable[..., Any], called: str) -> tuple[inspect.Signa
     wrapped = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     try:
         hints = typing.get_type_hints(wrapped, include_extras=True)
-        given = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except Exception as problem:  # annotations are anybody's code
         raise BadConfig(f"tool {called!r}: its parameters cannot be read ({problem}); annotate them.") from None
-    if any(one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL) for one in given):
+    if any(parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL) for parameter in parameters):
         raise BadConfig(f"tool {called!r}: a model names its arguments; leave out * and / in the parameters.")
-    turns = [one.name for one in given if hints.get(one.name) in (Turn, Turn | None)]
-    filled = [one.replace(annotation=hints.get(one.name, Any)) for one in given if one.name not in turns[:1]]
+    turns = [parameter.name for parameter in parameters if hints.get(parameter.name) in (Turn, Turn | None)]
+    by_model = [parameter for parameter in parameters if parameter.name not in turns[:1]]
+    filled = [parameter.replace(annotation=hints.get(parameter.name, Any)) for parameter in by_model]
     return inspect.Signature(filled), turns[0] if turns else None
 
 
 def _arguments(signature: inspect.Signature) -> Callable[..., Any]:
     """Return a function with these parameters that returns its arguments. pydantic reads it as a schema."""
 
-    def arguments(**given: Any) -> dict[str, Any]:
-        return given
+    def arguments(**values: Any) -> dict[str, Any]:
+        return values
 
     arguments.__signature__ = signature  # type: ignore[attr-defined]
-    arguments.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
+    arguments.__annotations__ = {parameter.name: parameter.annotation for parameter in signature.parameters.values()}
     return arguments
 
 
@@ -230,7 +231,7 @@ def _from_thread(turn: Turn) -> TurnProxy:
     facts = {name: getattr(turn, name) for name in FACTS}
     return TurnProxy(
         facts,
-        lambda name, *given: asyncio.run_coroutine_threadsafe(call_turn(turn, name, given), loop),
+        lambda name, *arguments: asyncio.run_coroutine_threadsafe(call_turn(turn, name, arguments), loop),
         lambda future: future.result(),
     )
 

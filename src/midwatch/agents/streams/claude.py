@@ -44,8 +44,8 @@ class ClaudeStream(Parser):
             case "user":
                 yield from self._user(line)
             case "rate_limit_event":
-                told = get_dict(line, "rate_limit_info")
-                if told.get("status") == "rejected" and (when := get_count(told, "resetsAt")) is not None:
+                limits = get_dict(line, "rate_limit_info")
+                if limits.get("status") == "rejected" and (when := get_count(limits, "resetsAt")) is not None:
                     self._resets_at = when * SECOND
             case "result":
                 yield from self._result(line)
@@ -57,13 +57,13 @@ class ClaudeStream(Parser):
             case "permission_denied":
                 yield from _denied(line)
             case "api_retry":
-                status, why = get_count(line, "error_status"), get_text(line, "error")
-                known = why if why != "unknown" else ""
+                status, reason = get_count(line, "error_status"), get_text(line, "error")
+                known = reason if reason != "unknown" else ""
                 cause = f" ({known or status})" if known or status else ""
-                said = f"claude tries again{cause}, attempt {line.get('attempt')} of {line.get('max_retries')}"
+                message = f"claude tries again{cause}, attempt {line.get('attempt')} of {line.get('max_retries')}"
                 pause = get_count(line, "retry_delay_ms")
-                fault = self.fault(why, status=status, resets_at=self._resets_at)
-                yield steps.Retry(message=said, fault=fault, seconds=None if pause is None else pause / 1000)
+                fault = self.fault(reason, status=status, resets_at=self._resets_at)
+                yield steps.Retry(message=message, fault=fault, seconds=None if pause is None else pause / 1000)
 
     def _piece(self, event: Line) -> Iterator[steps.Step]:
         match event.get("type"):
@@ -101,8 +101,8 @@ class ClaudeStream(Parser):
                 case "thinking" if not inner and (thought := get_text(block, "thinking")):
                     yield steps.Thought(thought)
                 case "tool_use":
-                    name, given = get_text(block, "name"), block.get("input")
-                    yield self.start_tool(get_text(block, "id"), name, given)
+                    name, arguments = get_text(block, "name"), block.get("input")
+                    yield self.start_tool(get_text(block, "id"), name, arguments)
                     if name in ("TodoWrite", "todo_write"):
                         yield steps.Plan(read_plan(get_dict(block, "input").get("todos")))
 
@@ -111,20 +111,20 @@ class ClaudeStream(Parser):
             if block.get("type") != "tool_result":
                 continue
             id, failed = get_text(block, "tool_use_id"), block.get("is_error") is True
-            (name, given), told = self.find_tool(id), line.get("tool_use_result")
-            yield from self.end_tool(id, join_text(block.get("content")), failed=failed, diffs=_patches(told))
-            if name.startswith("Task") and not failed and self._update_plan(name, get_dict(given), get_dict(told)):
+            (name, arguments), result = self.find_tool(id), line.get("tool_use_result")
+            yield from self.end_tool(id, join_text(block.get("content")), failed=failed, diffs=_patches(result))
+            if not failed and self._update_plan(name, get_dict(arguments), get_dict(result)):
                 yield steps.Plan(read_plan(list(self._tasks.values())))
 
-    def _update_plan(self, name: str, given: Line, told: Line) -> bool:
+    def _update_plan(self, name: str, arguments: Line, result: Line) -> bool:
         """Update the list of things to do after a tool call, and return whether it changed."""
         if name == "TaskCreate":
-            number = get_text(told, "task", "id") or str(len(self._tasks) + 1)
-            self._tasks[number] = {"content": get_text(given, "subject"), "status": "pending"}
-        elif name == "TaskUpdate" and (known := self._tasks.get(get_text(given, "taskId"))):
-            known["status"] = given.get("status") or known["status"]
+            number = get_text(result, "task", "id") or str(len(self._tasks) + 1)
+            self._tasks[number] = {"content": get_text(arguments, "subject"), "status": "pending"}
+        elif name == "TaskUpdate" and (known := self._tasks.get(get_text(arguments, "taskId"))):
+            known["status"] = arguments.get("status") or known["status"]
             if known["status"] == "deleted":
-                del self._tasks[get_text(given, "taskId")]
+                del self._tasks[get_text(arguments, "taskId")]
         else:
             return False
         return True

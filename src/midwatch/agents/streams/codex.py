@@ -37,12 +37,12 @@ class CodexStream(Parser):
             case "item.started" | "item.updated" | "item.completed" as kind:
                 yield from self._item(get_dict(line, "item"), kind.removeprefix("item."))
             case "error":
-                said = get_text(line, "message")
-                if said.startswith("Reconnecting"):
-                    yield steps.Retry(message=f"codex tries again: {said}", fault=self.fault(said))
+                message = get_text(line, "message")
+                if message.startswith("Reconnecting"):
+                    yield steps.Retry(message=f"codex tries again: {message}", fault=self.fault(message))
             case "turn.failed":
-                said = get_text(line, "error", "message") or "its turn failed"
-                yield steps.Failed(self.fault(said))
+                message = get_text(line, "error", "message") or "its turn failed"
+                yield steps.Failed(self.fault(message))
             case "turn.completed":
                 usage = get_dict(line, "usage")
                 yield steps.Spent(
@@ -54,8 +54,8 @@ class CodexStream(Parser):
 
     def aside(self, line: str) -> Iterator[steps.Step]:
         """Read refusals, some of which are only in its log."""
-        if found := LOGGED_REFUSAL.search(line):
-            yield steps.Denied("file_change" if "patch" in found[0] else "shell")
+        if match := LOGGED_REFUSAL.search(line):
+            yield steps.Denied("file_change" if "patch" in match[0] else "shell")
 
     def _item(self, item: Line, phase: str) -> Iterator[steps.Step]:
         kind = get_text(item, "type")
@@ -72,10 +72,10 @@ class CodexStream(Parser):
 
     def _tool(self, item: Line, kind: str, phase: str) -> Iterator[steps.Step]:
         number = get_text(item, "id")
-        name, given, places = _describe_tool(item, kind)
+        name, arguments, paths = _describe_tool(item, kind)
         if number not in self._open:
             self._open.add(number)
-            yield steps.ToolStart(id=number, name=name, arguments=given, locations=places)
+            yield steps.ToolStart(id=number, name=name, arguments=arguments, locations=paths)
         if phase != "completed":
             return
         self._open.discard(number)
@@ -98,7 +98,7 @@ def _describe_tool(item: Line, kind: str) -> tuple[str, Any, tuple[str, ...]]:
         return (
             "file_change",
             {"changes": changes},
-            tuple(get_text(one, "path") for one in changes if one.get("path")),
+            tuple(get_text(change, "path") for change in changes if change.get("path")),
         )
     if kind == "mcp_tool_call":
         return f"{get_text(item, 'server')}.{get_text(item, 'tool')}", item.get("arguments"), ()

@@ -22,12 +22,12 @@ class CopilotStream(Parser):
         elif kind == "session.tools_updated" and (model := get_text(data, "model")):
             yield steps.Model(model)
         elif kind == "model.call_failure":
-            status, why = get_count(data, "statusCode"), get_text(data, "errorMessage")
-            fault = self.fault(why, status=status)
-            yield steps.Retry(message=f"a call of the model failed ({status or why})", fault=fault)
+            status, reason = get_count(data, "statusCode"), get_text(data, "errorMessage")
+            fault = self.fault(reason, status=status)
+            yield steps.Retry(message=f"a call of the model failed ({status or reason})", fault=fault)
         elif kind == "session.error":
-            said = get_text(data, "message") or "its turn failed"
-            yield steps.Failed(self.fault(said, status=get_count(data, "statusCode")))
+            message = get_text(data, "message") or "its turn failed"
+            yield steps.Failed(self.fault(message, status=get_count(data, "statusCode")))
         elif kind == "result":
             if thread := get_text(line, "sessionId"):
                 yield steps.Thread(thread)
@@ -45,28 +45,28 @@ class CopilotStream(Parser):
             case "reasoning" if text := get_text(data, "content"):
                 yield steps.Thought(text)
             case "usage":
-                sent, made = get_count(data, "inputTokens"), get_count(data, "outputTokens")
-                yield steps.Reply(model=get_text(data, "model") or None, input_tokens=sent, output_tokens=made)
-                yield steps.Spent(input_tokens=sent, output_tokens=made)
+                input, output = get_count(data, "inputTokens"), get_count(data, "outputTokens")
+                yield steps.Reply(model=get_text(data, "model") or None, input_tokens=input, output_tokens=output)
+                yield steps.Spent(input_tokens=input, output_tokens=output)
 
     def _tool(self, phase: str, data: Line) -> Iterator[steps.Step]:
         number = get_text(data, "toolCallId")
         if phase == "start":
-            name, given = get_text(data, "toolName"), data.get("arguments")
-            yield self.start_tool(number, name, given, make_title(name, given))
+            name, arguments = get_text(data, "toolName"), data.get("arguments")
+            yield self.start_tool(number, name, arguments, make_title(name, arguments))
         elif phase == "complete":
-            _, given = self.find_tool(number)
+            _, arguments = self.find_tool(number)
             failed, error, result = (
                 data.get("success") is not True,
                 get_dict(data, "error"),
                 get_dict(data, "result"),
             )
-            said = get_text(result, "content") or get_text(error, "message")
-            edited = [get_text(edit, "path") for edit in get_dicts(data, "fileEdits")] or find_paths(given)
+            text = get_text(result, "content") or get_text(error, "message")
+            edited = [get_text(edit, "path") for edit in get_dicts(data, "fileEdits")] or find_paths(arguments)
             patch = get_text(result, "detailedContent")
             diffs = (read_patch(edited[0], patch.lstrip()),) if "@@" in patch and edited else ()
             denied = failed and error.get("code") in ("denied", "rejected")
-            yield from self.end_tool(number, said, failed=failed, diffs=diffs, denied=denied)
+            yield from self.end_tool(number, text, failed=failed, diffs=diffs, denied=denied)
 
 
 START = ("--output-format", "json", "--no-ask-user", "{options}", "--session-id={thread}")

@@ -108,29 +108,29 @@ JUST_PAST = timedelta(minutes=10)
 
 def find_reset_time(text: str, now: int) -> int | None:
     """Return when a limit ends according to a text, in microseconds; None if the text does not say."""
-    if found := EPOCH.search(text):
-        return int(found[1]) * SECOND
-    if found := ISO.search(text):
-        return _microseconds(datetime.fromisoformat(found[0].replace("Z", "+00:00")))
-    if found := CLOCK.search(text):
-        return _clock_time(found, datetime.fromtimestamp(now / SECOND, UTC))
-    if found := SPAN.search(text):
-        length = sum(float(number) * UNITS[unit.lower()] for number, unit in AMOUNT.findall(found[1]))
+    if match := EPOCH.search(text):
+        return int(match[1]) * SECOND
+    if match := ISO.search(text):
+        return _microseconds(datetime.fromisoformat(match[0].replace("Z", "+00:00")))
+    if match := CLOCK.search(text):
+        return _clock_time(match, datetime.fromtimestamp(now / SECOND, UTC))
+    if match := SPAN.search(text):
+        length = sum(float(number) * UNITS[unit.lower()] for number, unit in AMOUNT.findall(match[1]))
         return now + int(length * SECOND)
     return None
 
 
-def _clock_time(found: re.Match[str], now: datetime) -> int | None:
-    here = now.astimezone(_zone(found["zone"]))
-    if not 1 <= int(found["hour"]) <= 12:
+def _clock_time(match: re.Match[str], now: datetime) -> int | None:
+    here = now.astimezone(_zone(match["zone"]))
+    if not 1 <= int(match["hour"]) <= 12:
         return None
-    hour = int(found["hour"]) % 12 + (12 if found["half"].lower() == "pm" else 0)
+    hour = int(match["hour"]) % 12 + (12 if match["half"].lower() == "pm" else 0)
     try:
-        when = here.replace(hour=hour, minute=int(found["minute"] or 0), second=0, microsecond=0)
-        if found["month"]:
-            month = MONTHS.index(found["month"].lower()) + 1
-            when = when.replace(year=int(found["year"] or here.year), month=month, day=int(found["day"]))
-            if not found["year"] and when < here - timedelta(days=180):
+        when = here.replace(hour=hour, minute=int(match["minute"] or 0), second=0, microsecond=0)
+        if match["month"]:
+            month = MONTHS.index(match["month"].lower()) + 1
+            when = when.replace(year=int(match["year"] or here.year), month=month, day=int(match["day"]))
+            if not match["year"] and when < here - timedelta(days=180):
                 when = when.replace(year=when.year + 1)
         elif when < here - JUST_PAST:
             when += timedelta(days=1)

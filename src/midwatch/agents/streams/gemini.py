@@ -43,10 +43,10 @@ class GeminiStream(Parser):
 
     def _end_of_tool(self, line: Line) -> Iterator[steps.Step]:
         number, error = get_text(line, "tool_id"), get_dict(line, "error")
-        said = get_text(line, "output") or get_text(error, "message")
+        text = get_text(line, "output") or get_text(error, "message")
         failed = line.get("status") != "success"
-        denied = failed and (error.get("type") in REFUSALS or "denied by policy" in said)
-        yield from self.end_tool(number, said, failed=failed, denied=denied)
+        denied = failed and (error.get("type") in REFUSALS or "denied by policy" in text)
+        yield from self.end_tool(number, text, failed=failed, denied=denied)
 
     def _result(self, line: Line) -> Iterator[steps.Step]:
         figures = get_dict(line, "stats")
@@ -57,8 +57,8 @@ class GeminiStream(Parser):
         if line.get("status") == "success":
             yield steps.Done()
         else:
-            said = get_text(line, "error", "message") or "its turn failed"
-            yield steps.Failed(self.fault(said))
+            message = get_text(line, "error", "message") or "its turn failed"
+            yield steps.Failed(self.fault(message))
 
 
 START = ("--output-format", "stream-json", "{options}")

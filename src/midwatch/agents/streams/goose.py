@@ -27,14 +27,14 @@ class GooseStream(Parser):
             case "error" if not self._failed:
                 yield self._failure(get_text(line, "error") or "its turn failed")
             case "complete":
-                sent, made = get_count(line, "input_tokens"), get_count(line, "output_tokens")
-                yield steps.Spent(input_tokens=sent or None, output_tokens=made or None, of_thread=True)
+                input, output = get_count(line, "input_tokens"), get_count(line, "output_tokens")
+                yield steps.Spent(input_tokens=input or None, output_tokens=output or None, of_thread=True)
                 if not self._failed:
                     yield steps.Done()
 
-    def _failure(self, said: str) -> steps.Failed:
+    def _failure(self, message: str) -> steps.Failed:
         self._failed = True
-        return steps.Failed(self.fault(said))
+        return steps.Failed(self.fault(message))
 
     def _message_line(self, message: Line) -> Iterator[steps.Step]:
         inference = get_dict(message, "metadata", "inference")
@@ -65,11 +65,11 @@ class GooseStream(Parser):
                 name = get_text(call, "name") or "a tool"
                 yield self.start_tool(get_text(block, "id"), name, call.get("arguments"))
             case "toolResponse":
-                told = get_dict(block, "toolResult")
-                value = get_dict(told, "value")
-                failed = told.get("status") != "success" or value.get("isError") is True
-                said = join_text(value.get("content")) or get_text(told, "error")
-                yield from self.end_tool(get_text(block, "id"), said, failed=failed)
+                result = get_dict(block, "toolResult")
+                value = get_dict(result, "value")
+                failed = result.get("status") != "success" or value.get("isError") is True
+                text_result = join_text(value.get("content")) or get_text(result, "error")
+                yield from self.end_tool(get_text(block, "id"), text_result, failed=failed)
 
 
 START = ("run", "--quiet", "--output-format", "stream-json", "{options}", "--instructions", "-", "--name", "{thread}")

@@ -24,55 +24,55 @@ class OpencodeStream(Parser):
         if (thread := get_text(line, "sessionID")) and thread != self._thread:
             self._thread = thread
             yield steps.Thread(thread)
-        told = get_dict(line, "part")
+        part = get_dict(line, "part")
         match line.get("type"):
             case "text":
-                yield steps.Text(get_text(told, "text"))
+                yield steps.Text(get_text(part, "text"))
             case "reasoning":
-                yield steps.Thought(get_text(told, "text"))
+                yield steps.Thought(get_text(part, "text"))
             case "tool_use":
-                yield from self._tool(told)
+                yield from self._tool(part)
             case "step_finish":
-                yield from self._step(told)
+                yield from self._step(part)
             case "error":
                 data = get_dict(line, "error", "data")
-                said = get_text(data, "message") or get_text(line, "error", "name") or "its turn failed"
-                yield steps.Failed(self.fault(said, status=get_count(data, "statusCode")))
+                message = get_text(data, "message") or get_text(line, "error", "name") or "its turn failed"
+                yield steps.Failed(self.fault(message, status=get_count(data, "statusCode")))
 
     def aside(self, line: str) -> Iterator[steps.Step]:
         """Read failed attempts, which are only in its log."""
-        if found := LOGGED_ERROR.search(line):
-            why = found["why"]
-            yield steps.Retry(message=f"opencode tries again: {why}", fault=self.fault(why))
+        if match := LOGGED_ERROR.search(line):
+            reason = match["why"]
+            yield steps.Retry(message=f"opencode tries again: {reason}", fault=self.fault(reason))
 
     def end(self) -> Iterator[steps.Step]:
         if self._last_reason not in (None, "tool-calls"):
             yield steps.Done()
 
-    def _tool(self, told: Line) -> Iterator[steps.Step]:
-        name, number, state = get_text(told, "tool"), get_text(told, "callID"), get_dict(told, "state")
-        given, failed = state.get("input"), state.get("status") == "error"
+    def _tool(self, part: Line) -> Iterator[steps.Step]:
+        name, number, state = get_text(part, "tool"), get_text(part, "callID"), get_dict(part, "state")
+        arguments, failed = state.get("input"), state.get("status") == "error"
         title = get_text(state, "title")
-        yield self.start_tool(number, name, given, f"{name}: {title}" if title else None)
+        yield self.start_tool(number, name, arguments, f"{name}: {title}" if title else None)
         if name == "todowrite":
-            yield steps.Plan(read_plan(get_dict(given).get("todos")))
-        diff, path = get_text(state, "metadata", "diff"), get_text(given, "filePath")
+            yield steps.Plan(read_plan(get_dict(arguments).get("todos")))
+        diff, path = get_text(state, "metadata", "diff"), get_text(arguments, "filePath")
         diffs = (read_patch(path, diff),) if diff else ()
-        said = get_text(state, "error") if failed else get_text(state, "output")
+        result = get_text(state, "error") if failed else get_text(state, "output")
         begun, ended = (get_count(get_dict(state, "time").get(edge)) for edge in ("start", "end"))
         seconds = None if begun is None or ended is None else max(0, ended - begun) / 1000
-        denied = failed and "permission" in said.lower()
-        yield from self.end_tool(number, said, failed=failed, diffs=diffs, denied=denied, seconds=seconds)
+        denied = failed and "permission" in result.lower()
+        yield from self.end_tool(number, result, failed=failed, diffs=diffs, denied=denied, seconds=seconds)
 
-    def _step(self, told: Line) -> Iterator[steps.Step]:
-        self._last_reason = get_text(told, "reason") or None
-        tokens, cost = get_dict(told, "tokens"), told.get("cost")
+    def _step(self, part: Line) -> Iterator[steps.Step]:
+        self._last_reason = get_text(part, "reason") or None
+        tokens, cost = get_dict(part, "tokens"), part.get("cost")
         cached = get_dict(tokens, "cache")
-        sent = add_counts(tokens.get("input"), cached.get("read"), cached.get("write"))
-        made = add_counts(tokens.get("output"), tokens.get("reasoning"))
-        yield steps.Reply(input_tokens=sent, output_tokens=made, finish_reason=self._last_reason)
+        input = add_counts(tokens.get("input"), cached.get("read"), cached.get("write"))
+        output = add_counts(tokens.get("output"), tokens.get("reasoning"))
+        yield steps.Reply(input_tokens=input, output_tokens=output, finish_reason=self._last_reason)
         yield steps.Spent(
-            input_tokens=sent, output_tokens=made, cost_usd=float(cost) if isinstance(cost, int | float) else None
+            input_tokens=input, output_tokens=output, cost_usd=float(cost) if isinstance(cost, int | float) else None
         )
 
 

@@ -12,16 +12,8 @@ from midwatch.agents.streams import steps
 from midwatch.agents.streams.faults import Fault
 from midwatch.agents.streams.reading import find_paths, guess_kind, make_title
 from midwatch.base.text import cut
+from midwatch.domain import event as events
 from midwatch.domain.agent import Turn
-from midwatch.domain.event import (
-    LlmResponse,
-    LoopError,
-    MessageUpdate,
-    PlanUpdate,
-    ThoughtUpdate,
-    ToolExecEnd,
-    ToolExecStart,
-)
 
 PAUSE = 0.05
 """Seconds between two live pieces of text."""
@@ -79,7 +71,7 @@ class StepEvents:
             case steps.ToolEnd():
                 await self._end_tool(step)
             case steps.Plan() if step.entries:
-                await self._turn.emit(PlanUpdate(entries=step.entries))
+                await self._turn.emit(events.PlanUpdate(entries=step.entries))
             case steps.Reply():
                 await self._add_reply(step)
             case steps.Retry():
@@ -98,7 +90,7 @@ class StepEvents:
 
     async def complain(self, stage: str, message: str) -> None:
         """Report an error that does not end the turn."""
-        await self._turn.emit(LoopError(stage=stage, message=cut(message, NOTE_LIMIT)))
+        await self._turn.emit(events.LoopError(stage=stage, message=cut(message, NOTE_LIMIT)))
 
     def due(self) -> float | None:
         """Return the seconds until new text must be shown; None without new text."""
@@ -164,7 +156,7 @@ class StepEvents:
         """Emit a text that was not the last one as a message."""
         if self._ready is not None:
             (id, text), self._ready = self._ready, None
-            await self._turn.emit(MessageUpdate(message_id=id, role="agent", message=text))
+            await self._turn.emit(events.MessageUpdate(message_id=id, role="agent", message=text))
 
     async def _add_thought(self, step: steps.ThoughtPiece | steps.Thought) -> None:
         if not step.text:
@@ -182,7 +174,7 @@ class StepEvents:
         if self._thought is not None:
             thought, self._thought = self._thought, None
             text = thought.whole() if whole is None else whole
-            await self._turn.emit(ThoughtUpdate(thought_id=thought.id, text=text))
+            await self._turn.emit(events.ThoughtUpdate(thought_id=thought.id, text=text))
 
     async def _show_if_due(self) -> None:
         if self.due() == 0.0:
@@ -195,7 +187,7 @@ class StepEvents:
         await self._end_text()
         await self._emit_message()
         self._tools[step.id] = (step.name, time.monotonic())
-        event = ToolExecStart(
+        event = events.ToolExecStart(
             tool=step.name,
             arguments=shorten(step.arguments),
             tool_call_id=step.id,
@@ -210,7 +202,7 @@ class StepEvents:
             return
         name, began = self._tools.pop(step.id)
         duration = time.monotonic() - began if step.seconds is None else step.seconds
-        event = ToolExecEnd(
+        event = events.ToolExecEnd(
             tool=name,
             tool_call_id=step.id,
             duration=round(duration, 6),
@@ -227,7 +219,8 @@ class StepEvents:
         figures = {"input_tokens": step.input_tokens, "output_tokens": step.output_tokens}
         known = {name: value for name, value in figures.items() if value is not None}
         self.answered.append(steps.Spent(input_tokens=step.input_tokens, output_tokens=step.output_tokens))
-        await self._turn.emit(LlmResponse(model=self.model, usage=known or None, finish_reason=step.finish_reason))
+        reply = events.LlmResponse(model=self.model, usage=known or None, finish_reason=step.finish_reason)
+        await self._turn.emit(reply)
 
 
 def shorten(value: Any, depth: int = 0) -> Any:

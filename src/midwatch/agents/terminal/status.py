@@ -93,8 +93,8 @@ class Watch:
     def prompt_line(self) -> str:
         """The line of the cursor, if the program waits for input there."""
         line = self._screen.line_to_cursor()
-        told = self._paste_tells and self._screen.takes_paste
-        return line if told or self._profile.find(self._profile.prompt, line) or line == self._prompt else ""
+        at_prompt = self._paste_tells and self._screen.takes_paste
+        return line if at_prompt or self._profile.find(self._profile.prompt, line) or line == self._prompt else ""
 
     # -- what is so ----------------------------------------------------------------------------------------------
 
@@ -169,9 +169,9 @@ class Watch:
         return self._screen.cursor_row, self._screen.line_to_cursor()
 
 
-def _state(told: str) -> str:
+def _state(text: str) -> str:
     """Return the state in the text of OSC 7501, such as `state=blocked:kind=permission`; empty if it is cleared."""
-    for part in told.split(":"):
+    for part in text.split(":"):
         name, _, value = part.partition("=")
         if name == "state":
             return "" if value == "clear" else value
