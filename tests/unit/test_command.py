@@ -268,7 +268,8 @@ def test_wrong_options_are_named_on_one_line(options: dict[str, Any], where: str
 def test_terms_come_from_the_kind_and_the_configuration() -> None:
     assert command().terms[:5] == (1800.0, "fail", 3, 4, False)
     made = build(
-        "x", "command", {"argv": ["cat"]}, timeout_seconds=5.0, on_crash="rerun", max_attempts=7, slots=2, description="words"
+        "x", "command", {"argv": ["cat"]}, timeout_seconds=5.0, on_crash="rerun", max_attempts=7, slots=2,
+        description="words",
     )  # fmt: skip
     assert made.terms[:6] == (5.0, "rerun", 7, 2, False, str(Path.cwd()))
     assert (made.name, made.kind, made.description) == ("x", "command", "words")

@@ -26,15 +26,8 @@ from midwatch.base.errors import AgentError, BadConfig, TransientError, UsageLim
 from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms, Turn, TurnResult, Usage
 from midwatch.domain.session import Session
-from midwatch.programs.process import (
-    Child,
-    Output,
-    ProcessConversation,
-    Program,
-    describe_exit,
-    end_strays,
-    within,
-)
+from midwatch.programs.process import Child, Output, ProcessConversation, Program, describe_exit, within
+from midwatch.programs.reaper import end_strays
 from midwatch.wire.fields import Seconds
 
 IDLE_SECONDS = 1800.0

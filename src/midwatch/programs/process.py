@@ -23,22 +23,8 @@ from pathlib import Path
 from midwatch.base.errors import AgentError, TransientError
 from midwatch.domain.agent import Interrupt, Turn, TurnResult
 from midwatch.programs.guard import guard
-from midwatch.programs.reaper import BORN, PATIENCE, end_group, end_members, end_strays, identify, reap, signal_group
+from midwatch.programs.reaper import BORN, PATIENCE, end_members, end_strays, signal_group
 from midwatch.programs.sandbox import Sandbox
-
-__all__ = [
-    "Child",
-    "Output",
-    "Pipe",
-    "ProcessConversation",
-    "Program",
-    "describe_exit",
-    "end_group",
-    "end_strays",
-    "identify",
-    "reap",
-    "within",
-]
 
 GATE = 'read -r _ || exit 125; exec "$@"'
 TOGETHER = ("/bin/sh", "-c", 'exec "$@" 2>&1', "sh")

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from midwatch.agents.acp.conversation import AcpConversation
 from midwatch.agents.acp.options import AcpOptions
-from midwatch.agents.acp.profiles import PROFILES, UNKNOWN_AGENT
+from midwatch.agents.acp.profiles import PROFILES, UNKNOWN_AGENT, Profile
 from midwatch.agents.base import ProgramAgent
 from midwatch.base.errors import BadConfig
 from midwatch.domain.agent import AgentTerms
@@ -22,11 +22,10 @@ class AcpAgent(ProgramAgent[AcpOptions]):
     options_class = AcpOptions
     terms = AgentTerms(timeout_seconds=8 * 3600.0, on_crash="resume", slots=4)
 
-    def __init__(
-        self, name: str, options: AcpOptions, *, terms: AgentTerms | None = None, description: str = ""
-    ) -> None:
-        super().__init__(name, options, terms=terms, description=description)
-        self.profile = PROFILES[options.profile] if options.profile else UNKNOWN_AGENT
+    @property
+    def profile(self) -> Profile:
+        """How to use the agent over the protocol."""
+        return PROFILES[self.options.profile] if self.options.profile else UNKNOWN_AGENT
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:

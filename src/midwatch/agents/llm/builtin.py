@@ -16,7 +16,8 @@ from midwatch.agents.acp.files import Files, Refused
 from midwatch.agents.base import BaseAgent, absolute_path
 from midwatch.agents.llm.tools import Tool, ToolError, ToolOutput, check_allowed, in_thread, make
 from midwatch.domain.agent import Question, Turn
-from midwatch.programs.process import TOGETHER, Child, Output, Pipe, Program, end_strays, within
+from midwatch.programs.process import TOGETHER, Child, Output, Pipe, Program, within
+from midwatch.programs.reaper import end_strays
 
 MOST_LINES = 2000
 LONGEST_PAGE = 60_000

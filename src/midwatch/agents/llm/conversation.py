@@ -16,17 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from midwatch.agents.base import message_id
 from midwatch.agents.function import OnLoop
+from midwatch.agents.llm import history
 from midwatch.agents.llm.handoff_tools import ANOTHER, TransferTool
-from midwatch.agents.llm.history import (
-    Call,
-    Transcript,
-    Trimmed,
-    Window,
-    make_answer_step,
-    make_result_step,
-    make_text_step,
-    newest,
-)
+from midwatch.agents.llm.history import Call, Transcript, Trimmed, Window, newest
 from midwatch.agents.llm.model import Caller, Connection, Fault, Live
 from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.llm.output import OUTPUT_TOOL, Output
@@ -144,7 +136,9 @@ class Loop:
         """Run until there is an answer, or the budget is spent."""
         turn, talk = self._turn, self._talk
         if not talk.begun or (talk.complete and talk.task_id != turn.task_id):  # a retry of what was done is done anew
-            await self._keep(make_text_step(turn.prompt.replace("\0", ""), "prompt", **await self._read_handoff()))
+            await self._keep(
+                history.make_text_step(turn.prompt.replace("\0", ""), "prompt", **await self._read_handoff())
+            )
         while True:
             if ready := await self._find_transfer():
                 return replace(self._build_result(), outcome="transferred", transfer=ready)
@@ -181,7 +175,7 @@ class Loop:
         else:
             await self._inject("interrupt", *(("after_tool",) if talk.any_returned else ()))
             if talk.requests >= options.max_steps:
-                await self._keep(make_text_step(ENOUGH.format(options.max_steps), closing=True))
+                await self._keep(history.make_text_step(ENOUGH.format(options.max_steps), closing=True))
 
     async def model(self) -> ModelResponse | None:
         """Ask the model; None if a person interrupted it.
@@ -226,7 +220,7 @@ class Loop:
         if text and response.tool_calls:
             await self._emit_message(text)
         took = [steer.id for steer in self._turn.steers("stop")] if not response.tool_calls else []
-        await self._keep(make_answer_step(response, self._turn.task_id), took)
+        await self._keep(history.make_answer_step(response, self._turn.task_id), took)
 
     async def _ask(self, live: Live, request_id: str) -> ModelResponse:
         """Call the model. If it says that the request is too long, leave out more."""
@@ -302,7 +296,7 @@ class Loop:
         if reason := await self.before_tool(call):
             tool_id = call.part.tool_call_id
             await self._turn.emit(events.ToolExecSkipped(tool=call.name, reason=reason, tool_call_id=tool_id))
-            await self._keep(make_result_step(call, reason, "interrupted"))
+            await self._keep(history.make_result_step(call, reason, "interrupted"))
             return
         began = time.monotonic()
         output = await self.tool(call)
@@ -351,7 +345,7 @@ class Loop:
         await self._turn.emit(event)
         if output.for_user:
             await self._emit_message(output.for_user)
-        await self._keep(make_result_step(call, output.text, "failed" if output.is_error else "success"))
+        await self._keep(history.make_result_step(call, output.text, "failed" if output.is_error else "success"))
 
     # -- other agents --------------------------------------------------------------------------------------------
 
@@ -372,7 +366,7 @@ class Loop:
         for left in list(self._talk.open_calls()):
             event = events.ToolExecSkipped(tool=left.name, reason=ANOTHER, tool_call_id=left.part.tool_call_id)
             await self._turn.emit(event)
-            await self._keep(make_result_step(left, ANOTHER, "interrupted"))
+            await self._keep(history.make_result_step(left, ANOTHER, "interrupted"))
         return self._passing.ready
 
     # -- results of a form ---------------------------------------------------------------------------------------
@@ -382,10 +376,10 @@ class Loop:
         assert self._output is not None
         text, problem = self._output.check(call.part.args_as_json_str())
         if problem is None:
-            await self._keep(make_result_step(call, TAKEN, final=text))
+            await self._keep(history.make_result_step(call, TAKEN, final=text))
             return
         await self._refuse(problem)
-        await self._keep(make_result_step(call, problem, "failed", refused=True))
+        await self._keep(history.make_result_step(call, problem, "failed", refused=True))
 
     async def _refuse(self, problem: str) -> None:
         """Report a result with a wrong form. The model may try again a limited number of times."""
@@ -402,7 +396,7 @@ class Loop:
             return False
         stop = any(steer.mode == "stop" for steer in messages)
         texts = [steer.text for steer in messages if steer.text.strip()] + ([CLOSE] if stop else [])
-        await self._keep(make_text_step("\n\n".join(texts), closing=stop), [steer.id for steer in messages])
+        await self._keep(history.make_text_step("\n\n".join(texts), closing=stop), [steer.id for steer in messages])
         await self._emit_injected(messages)
         return True
 
@@ -420,7 +414,7 @@ class Loop:
             text, problem = self._output.check(talk.text)
             if problem is not None:
                 await self._refuse(problem)
-                await self._keep(make_text_step(problem, refused=True))
+                await self._keep(history.make_text_step(problem, refused=True))
                 return True
             talk.final = text
         if talk.closing or not self._turn.steers("interrupt", "after_tool"):
