@@ -21,7 +21,7 @@ from midwatch.agents.command import CommandOptions
 from midwatch.agents.demo import DemoAgent, DemoOptions
 from midwatch.agents.function import FunctionAgent, FunctionOptions
 from midwatch.agents.headless import HeadlessOptions
-from midwatch.agents.profiles import PROFILES
+from midwatch.agents.known import KNOWN
 from midwatch.agents.registry import KINDS, build
 from midwatch.agents.streams import PROFILES as STREAMS
 from midwatch.base.errors import AgentError, MidwatchError
@@ -228,10 +228,10 @@ def test_every_option_and_known_program_is_documented() -> None:
         for name, option in options.model_fields.items():
             assert f"| `{name}` |" in page
             assert option.description
-    for known in PROFILES:
+    for known in KNOWN.values():
         assert re.search(rf"^\| `{known.name}` \| .* \| `{re.escape(' '.join(known.argv))}` \|$", page, re.M)
     for program in STREAMS.values():
-        called = (program.binary, *(part for part in program.start if part != "{options}"))
+        called = (program.name, *(part for part in program.start if part != "{options}"))
         assert f"| `{program.name}` | `{' '.join(called)}` |" in page
     for kind in KINDS:
         assert f"## `{kind}`: " in page

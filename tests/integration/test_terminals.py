@@ -116,7 +116,7 @@ async def test_a_program_that_left_is_told_and_started_again(tmp_path: Path) -> 
     async with desk(tmp_path) as here:
         await here.sessions.create(key=KEY)
         task = await here.tasks.wait((await here.sessions.send(KEY, "leave")).id)
-        assert task.status == "failed" and "exited with code 3" in (task.error or "")
+        assert task.status == "failed" and "failed with exit code 3" in (task.error or "")
         assert await said(here, "hello") == "you said hello"
         exits = await here.store.read_events(0, EventFilter(kinds=("agent_exited",)))
         assert [(e.payload["code"], e.session_key) for e in exits] == [(3, KEY)]

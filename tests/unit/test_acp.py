@@ -15,19 +15,20 @@ from typing import Any, get_args
 import pytest
 
 from midwatch.agents.acp import conversation as talking
-from midwatch.agents.acp.faults import NotSignedIn, fault
+from midwatch.agents.acp.faults import convert_fault
 from midwatch.agents.acp.files import Files, Refused
 from midwatch.agents.acp.kind import AcpAgent
 from midwatch.agents.acp.link import LONGEST_LINE, Link
 from midwatch.agents.acp.options import ProfileName
-from midwatch.agents.acp.outcome import blocks
-from midwatch.agents.acp.profiles import NAMES, PROFILES
-from midwatch.agents.acp.questions import Option, chosen, command_of, options, question
-from midwatch.agents.acp.settings import call, offer
+from midwatch.agents.acp.outcome import make_blocks
+from midwatch.agents.acp.profiles import PROFILES
+from midwatch.agents.acp.questions import Option, choose_option, find_command, make_question, read_options
+from midwatch.agents.acp.settings import make_call, read_offer
 from midwatch.agents.acp.terminals import OUTPUT_LIMIT, Tail, Terminals
 from midwatch.agents.acp.updates import Tool, Transcript
 from midwatch.agents.patch import patch
 from midwatch.agents.registry import build
+from midwatch.agents.streams.faults import NotSignedIn
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import AgentError, BadConfig, TransientError, UsageLimit
 from midwatch.domain.agent import Answer, Choice, TurnResult, lasts
@@ -171,7 +172,7 @@ async def test_files_that_are_named_go_along(talk: Talk, tmp_path: Path) -> None
     found, _ = await turned(talk, prompt)
     linked = [block for block in json.loads(found.text) if block["type"] == "resource_link"]
     assert [block["uri"] for block in linked] == [f"file://{tmp_path}/notes.md"]
-    assert blocks("a\0b", "/") == [{"type": "text", "text": "ab"}]
+    assert make_blocks("a\0b", "/") == [{"type": "text", "text": "ab"}]
 
 
 async def test_mode_and_model(talk: Talk) -> None:
@@ -697,12 +698,11 @@ async def test_a_turn_that_stopped_early_is_not_well(talk: Talk, reason: str, wo
 
 
 def test_profiles_are_known_everywhere() -> None:
-    assert get_args(ProfileName) == tuple(NAMES)
+    assert get_args(ProfileName) == tuple(PROFILES)
     page = (Path(__file__).parents[2] / "docs/agents.md").read_text()
-    for known in PROFILES:
+    for name, known in PROFILES.items():
         mode = f"`{known.mode}`" if known.mode else "as configured"
-        install = f"`{known.install}`" if known.install.startswith("npm") else known.install
-        assert f"| `{known.name}` | `{' '.join(known.argv)}` | {install} | {mode} |" in page
+        assert f"| `{name}` | `{' '.join(known.argv)}` | `{known.install}` | {mode} |" in page
 
 
 def test_options_of_the_kind() -> None:
@@ -721,7 +721,7 @@ def test_options_of_the_kind() -> None:
     servers = [{"name": "a", "command": "b", "env": {"K": "v"}}, {"name": "c", "url": "http://d"}]
     agent = build("y", "acp", {"profile": "codex", "mcp_servers": servers})
     assert isinstance(agent, AcpAgent)
-    assert agent.mcp_servers == [
+    assert [server.wire() for server in agent.options.mcp_servers] == [
         {"name": "a", "command": "b", "args": [], "env": [{"name": "K", "value": "v"}]},
         {"type": "http", "name": "c", "url": "http://d", "headers": []},
     ]
@@ -745,8 +745,8 @@ def test_options_of_the_kind() -> None:
     ],
 )
 def test_the_command_of_a_question(call_: dict[str, Any], command: str | None) -> None:
-    assert command_of(Tool("1", kind="execute"), call_) == command
-    assert command_of(Tool("1", kind="edit"), {"title": "git log"}) is None
+    assert find_command(Tool("1", kind="execute"), call_) == command
+    assert find_command(Tool("1", kind="edit"), {"title": "git log"}) is None
 
 
 def test_a_command_told_before_counts_where_its_question_has_only_a_title() -> None:
@@ -754,10 +754,10 @@ def test_a_command_told_before_counts_where_its_question_has_only_a_title() -> N
     transcript = Transcript("m")
     transcript.update({"sessionUpdate": "tool_call", **told}, more=False)
     call_ = {"toolCallId": "1", "title": "git log"}
-    assert command_of(transcript.asked(call_)[0], call_) == "git log; rm -rf ."
+    assert find_command(transcript.ask_for(call_)[0], call_) == "git log; rm -rf ."
     many = {"command": ["git", *["x"] * 98, "; rm"]}
     transcript.update({"sessionUpdate": "tool_call_update", "toolCallId": "1", "rawInput": many}, more=False)
-    assert command_of(transcript.asked(call_)[0], call_) is None, "its end is not known any more"
+    assert find_command(transcript.ask_for(call_)[0], call_) is None, "its end is not known any more"
 
 
 def test_a_name_that_was_used_before_is_another_call() -> None:
@@ -765,7 +765,7 @@ def test_a_name_that_was_used_before_is_another_call() -> None:
     for status in ("pending", "completed"):
         first = {"toolCallId": "1", "kind": "edit", "locations": [{"path": "/p/src/a"}], "status": status}
         transcript.update({"sessionUpdate": "tool_call", **first}, more=False)
-    tool, _ = transcript.asked({"toolCallId": "1", "kind": "delete", "locations": [{"path": "/etc/x"}]})
+    tool, _ = transcript.ask_for({"toolCallId": "1", "kind": "delete", "locations": [{"path": "/etc/x"}]})
     assert (tool.kind, tool.locations) == ("delete", ("/etc/x",))
 
 
@@ -782,7 +782,7 @@ def test_a_name_that_was_used_before_is_another_call() -> None:
 def test_a_command_elsewhere_is_another_command(tmp_path: Path, more: dict[str, Any], command: str) -> None:
     root = str(tmp_path)
     raw = {"command": "npm test", **{key: root if value == "{root}" else value for key, value in more.items()}}
-    asked = question(Tool("1", kind="execute"), {"rawInput": raw}, (Option("1", "Go", "allow_once"),), root)
+    asked = make_question(Tool("1", kind="execute"), {"rawInput": raw}, (Option("1", "Go", "allow_once"),), root)
     assert asked.command == command
     allowed = decide(asked, root, [("config", Policy.from_data({"allow": [{"command": "npm test"}]}))])
     assert allowed.verdict == ("allow" if command == "npm test" else "ask")
@@ -792,39 +792,40 @@ def test_a_file_that_is_named_in_two_ways_is_one_file(tmp_path: Path) -> None:
     root = str(tmp_path)
     diffs = {"a": patch("a", None, "old"), f"{root}/a": patch(f"{root}/a", None, "new"), "b/a": patch("b/a", None, "b")}
     tool = Tool("1", kind="edit", title="Write a", locations=(f"{root}/a", "./a"), diffs=diffs)
-    asked = question(tool, {}, (Option("1", "Go", "allow_once"),), root)
+    asked = make_question(tool, {}, (Option("1", "Go", "allow_once"),), root)
     assert asked.paths == (f"{root}/a", f"{root}/b/a")
     assert [line for line in str(asked.diff).splitlines() if line.startswith("+") and line[1] != "+"] == ["+new", "+b"]
 
 
 def test_a_question_and_its_risk(tmp_path: Path) -> None:
-    offered = options([{"optionId": "1", "name": "Go", "kind": "allow_always"}, {"optionId": 7}, "odd", {"kind": "x"}])
+    go = {"optionId": "1", "name": "Go", "kind": "allow_always"}
+    offered = read_options([go, {"optionId": 7}, "odd", {"kind": "x"}])
     assert offered == (Option("1", "Go", "allow_always"),)
     root = str(tmp_path)
-    asked = question(Tool("1", kind="edit", title="Edit a", locations=(f"{root}/a",)), {}, offered, root)
+    asked = make_question(Tool("1", kind="edit", title="Edit a", locations=(f"{root}/a",)), {}, offered, root)
     assert asked.choices == (Choice("Go", "allow_always"), Choice("no", "reject_once"))
     assert (asked.text, asked.risk, asked.root) == ("Change a?", "medium", root)
-    assert question(Tool("1", kind="edit", locations=("/etc/x",)), {}, offered, root).risk == "high"
-    assert question(Tool("1", kind="read", locations=("/etc/x",)), {}, offered, root).risk == "medium"
-    assert question(Tool("1", kind="read"), {}, offered, root).risk == "low"
-    assert chosen(Answer("granted", "Go"), offered) == offered[0]
-    assert chosen(Answer("denied"), offered) is None
+    assert make_question(Tool("1", kind="edit", locations=("/etc/x",)), {}, offered, root).risk == "high"
+    assert make_question(Tool("1", kind="read", locations=("/etc/x",)), {}, offered, root).risk == "medium"
+    assert make_question(Tool("1", kind="read"), {}, offered, root).risk == "low"
+    assert choose_option(Answer("granted", "Go"), offered) == offered[0]
+    assert choose_option(Answer("denied"), offered) is None
 
 
 def test_settings_as_modes_models_or_options() -> None:
     told = {"models": {"currentModelId": "a", "availableModels": [{"modelId": "a"}, {"modelId": "b", "name": "Big"}]}}
-    found = offer("model", told)
+    found = read_offer("model", told)
     assert found is not None
-    assert call("model", found, "s", "a") is None
-    assert call("model", found, "s", "big") == ("session/set_model", {"sessionId": "s", "modelId": "b"})
+    assert make_call("model", found, "s", "a") is None
+    assert make_call("model", found, "s", "big") == ("session/set_model", {"sessionId": "s", "modelId": "b"})
     group = {"group": "g", "options": [{"value": "http://x#plan", "name": "Plan it"}]}
-    found = offer("mode", {"configOptions": [{"id": "m", "category": "mode", "options": [group]}]})
+    found = read_offer("mode", {"configOptions": [{"id": "m", "category": "mode", "options": [group]}]})
     assert found is not None
-    wish = call("mode", found, "s", "plan")
+    wish = make_call("mode", found, "s", "plan")
     assert wish == ("session/set_config_option", {"sessionId": "s", "configId": "m", "value": "http://x#plan"})
     with pytest.raises(KeyError):
-        call("mode", found, "s", "other")
-    assert offer("mode", {"modes": 7, "configOptions": [7]}) is None
+        make_call("mode", found, "s", "other")
+    assert read_offer("mode", {"modes": 7, "configOptions": [7]}) is None
 
 
 def test_messages_with_names_are_kept_apart() -> None:
@@ -838,7 +839,7 @@ def test_messages_with_names_are_kept_apart() -> None:
 
 def test_a_tool_without_a_kind_is_known_by_its_name() -> None:
     heard = Transcript("t.1")
-    tool, _ = heard.asked(
+    tool, _ = heard.ask_for(
         {"toolCallId": "1", "kind": "other", "rawInput": {"path": "/a/b"}, "_meta": {"toolName": "write"}}
     )
     assert (tool.kind, tool.locations) == ("edit", ("/a/b",))
@@ -873,14 +874,14 @@ def test_patches(old: str | None, new: str, counts: tuple[int, int]) -> None:
 
 def test_an_error_is_told_by_its_most_telling_text() -> None:
     nested = {"error": json.dumps({"error": {"message": "the real reason"}})}
-    assert "the real reason" in str(fault("x", -32603, "Internal error", nested, 0, login="sign in"))
-    assert str(fault("x", -32603, "", None, 0, login="sign in")) == "x failed: it did not say why"
+    assert "the real reason" in str(convert_fault("x", -32603, "Internal error", nested, 0, sign_in="sign in"))
+    assert str(convert_fault("x", -32603, "", None, 0, sign_in="sign in")) == "x failed: it did not say why"
 
 
 async def test_closing_without_a_process_is_harmless(tmp_path: Path) -> None:
-    link = Link(
-        fake(tmp_path).program(None), talking.AcpConversation(fake(tmp_path), RecordingTurn().session()), lambda: None
-    )
+    agent = fake(tmp_path)
+    host = talking.AcpConversation(agent, agent.profile, RecordingTurn().session())
+    link = Link(agent.program(agent.command_line(), None), host, lambda: None)
     assert not link.alive
     await link.tell("session/cancel", {})
     await link.close()

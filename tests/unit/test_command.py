@@ -1,54 +1,291 @@
-"""How a function becomes a command: its options, its reply and its exit status."""
+"""Kind `command`: templates, results, failures, threads."""
 
-import inspect
-import json
+from __future__ import annotations
+
+import asyncio
+import sys
+import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from midwatch.cli.command import Reply, command
-from midwatch.cli.connection import Desk
-from midwatch.cli.options import AgentName, AsJson, TaskId
+from midwatch.agents.command import CommandAgent, fill
+from midwatch.agents.registry import build
+from midwatch.base.errors import AgentError, BadConfig, LeaseLost, TransientError
+from midwatch.domain.agent import TurnResult
+from midwatch.domain.event import MessageDelta, Payload
+from midwatch.programs.reaper import members
+from midwatch.testing import RecordingTurn
 
+pytestmark = pytest.mark.usefixtures("no_process_is_left")
 
-def shared(agent: AgentName = None, count: int = 1) -> None: ...
-
-
-async def connected(desk: Desk, task_id: TaskId) -> Reply:
-    return Reply({}, "")
-
-
-async def streaming(as_json: AsJson = False, **options: Any) -> int:
-    return 0
+SHELL = ["sh", "-c", "{prompt}"]
 
 
-def test_the_desk_is_no_option_and_json_is_one() -> None:
-    assert list(inspect.signature(command()(connected)).parameters) == ["task_id", "as_json"]
+def command(argv: list[str] | None = None, **options: Any) -> CommandAgent:
+    made = build("x", "command", {"argv": argv or SHELL, **options})
+    assert isinstance(made, CommandAgent)
+    return made
 
 
-def test_shared_options_stand_where_the_function_takes_them() -> None:
-    assert list(inspect.signature(command(options=shared)(streaming)).parameters) == ["agent", "count", "as_json"]
+async def run(agent: CommandAgent, turn: RecordingTurn | str) -> TurnResult:
+    turn = RecordingTurn(turn) if isinstance(turn, str) else turn
+    talk = await agent.open(turn.session("x"))
+    try:
+        return await talk.turn(turn)
+    finally:
+        await talk.close()
 
 
-def test_a_reply_is_text_or_json_and_its_notice_is_no_part_of_it(capsys) -> None:
-    @command()
-    async def greet() -> Reply:
-        return Reply({"hello": "world"}, lambda: "hello world", "nobody listens")
-
-    greet()
-    assert capsys.readouterr() == ("hello world\n", "nobody listens\n")
-    greet(as_json=True)  # type: ignore[call-arg]  # typer adds it
-    out, err = capsys.readouterr()
-    assert (json.loads(out), err) == ({"hello": "world"}, "nobody listens\n")
+# -- the command line --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reply", [3, Reply({}, "", status=3)])
-def test_a_status_other_than_zero_is_the_exit_status(reply: Reply | int) -> None:
-    @command()
-    async def fail() -> Reply | int:
-        return reply
+def test_places_are_filled_in_one_pass() -> None:
+    assert fill(("a", "x{prompt}y", "{thread}"), "{thread}", "T") == ("a", "x{thread}y", "T")
 
-    with pytest.raises(typer.Exit) as end:
-        fail()
-    assert end.value.exit_code == 3
+
+def test_a_prompt_cannot_become_an_option() -> None:
+    assert fill(("p", "{prompt}"), "--help", "") == ("p", " --help")
+    assert fill(("p", "--", "{prompt}"), "--help", "") == ("p", "--", "--help")
+    assert fill(("p", "--text={prompt}"), "--help", "") == ("p", "--text=--help")
+
+
+async def test_the_prompt_as_an_argument() -> None:
+    assert (await run(command(["printf", "%s|", "{prompt}", "{prompt}!"]), "a b\nc")).text == "a b\nc|a b\nc!|"
+
+
+async def test_the_prompt_on_standard_input_when_it_has_no_place() -> None:
+    assert (await run(command(["cat"]), "hello\n  \n")).text == "hello"
+
+
+async def test_with_the_prompt_in_its_place_standard_input_is_empty() -> None:
+    assert (await run(command(), "cat; echo end")).text == "end"
+
+
+async def test_a_prompt_no_command_line_can_hold() -> None:
+    assert (await run(command(["cat"]), "x" * 500_000)).text == "x" * 500_000
+    with pytest.raises(AgentError, match=r"too long for a command line; leave \{prompt\} out of agents\.x\.argv"):
+        await run(command(["echo", "{prompt}"]), "x" * 500_000)
+
+
+async def test_characters_a_command_line_cannot_hold_do_no_harm() -> None:
+    assert (await run(command(["printf", "%s", "{prompt}"]), "a\0b\ud800é")).text == "ab?é"
+
+
+async def test_env_and_working_directory(tmp_path: Path) -> None:
+    agent = command(env={"MW_WORD": "agent"}, workdir=str(tmp_path))
+    assert (await run(agent, "echo $MW_WORD $MIDWATCH_TASK; pwd")).text.splitlines()[1] == str(tmp_path)
+    elsewhere = tmp_path / "other"
+    elsewhere.mkdir()
+    turn = RecordingTurn("pwd; echo $MW_WORD $MIDWATCH_TASK", workdir=str(elsewhere), attempt=4)
+    assert (await run(agent, turn)).text.split() == [str(elsewhere), "agent", f"{turn.task_id}/4"]
+
+
+# -- the end -----------------------------------------------------------------------------------------------------
+
+
+async def test_an_exit_code_that_means_failure_tells_what_was_said() -> None:
+    with pytest.raises(AgentError, match=r"^sh failed with exit code 3: no such luck$") as failed:
+        await run(command(), "echo answer; echo no such luck >&2; exit 3")
+    assert not isinstance(failed.value, TransientError)
+    with pytest.raises(AgentError, match=r"exit code 4: only this$"):
+        await run(command(), "echo only this; exit 4")
+    with pytest.raises(AgentError, match=r"^sh failed with exit code 5$"):
+        await run(command(), "exit 5")
+
+
+async def test_long_errors_are_cut_to_their_end() -> None:
+    with pytest.raises(AgentError) as failed:
+        await run(command(), "seq 100000 >&2; exit 1")
+    assert len(str(failed.value)) < 2100
+    assert str(failed.value).endswith("99999\n100000")
+
+
+async def test_exit_code_75_may_pass() -> None:
+    with pytest.raises(TransientError, match="exit code 75"):
+        await run(command(), "exit 75")
+    assert (await run(command(ok_codes=[0, 75]), "exit 75")).text == ""
+
+
+async def test_other_codes_can_mean_success() -> None:
+    assert (await run(command(ok_codes=[0, 1]), "echo fine; exit 1")).text == "fine"
+    with pytest.raises(AgentError, match="exit code 0"):
+        await run(command(ok_codes=[1]), "exit 0")
+
+
+async def test_a_signal_is_named() -> None:
+    with pytest.raises(AgentError, match=r"^sh was ended by SIGKILL$"):
+        await run(command(), "kill -9 $$")
+
+
+async def test_a_missing_program() -> None:
+    agent = command(["no-such-program"])
+    with pytest.raises(AgentError, match=r"program 'no-such-program' is not installed .* agents\.x\.argv"):
+        await run(agent, "hello")
+    assert "not installed" in agent.describe()["problem"]
+    assert command(["cat", "a b"]).describe() == {"command": "cat 'a b'"}
+
+
+async def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(AgentError, match="does not exist; create it"):
+        await run(command(), RecordingTurn("pwd", workdir=str(tmp_path / "gone")))
+
+
+async def test_output_beyond_its_limit() -> None:
+    turn = RecordingTurn("head -c 50000000 /dev/zero | tr '\\0' x")
+    found = await run(command(output_limit=100_000), turn)
+    assert "… 49900000 bytes left out …" in found.text
+    assert len(found.text) < 100_100
+    assert turn.text() == "x" * 100_000
+
+
+async def test_a_hanging_program_ends_when_interrupted() -> None:
+    talk = await (agent := command()).open(RecordingTurn().session("x"))
+    turn = RecordingTurn("trap '' INT TERM; echo ready; while :; do sleep 0.05; done")
+    working = asyncio.create_task(talk.turn(turn))
+    await turn.until(lambda t: "ready" in t.text())
+    await talk.interrupt("stop")
+    await talk.interrupt("terminate")
+    await talk.interrupt("kill")
+    with pytest.raises(AgentError, match="ended by SIGKILL"):
+        await working
+    await talk.close()
+    assert members(turn.groups[0]) == set()
+    assert agent.terms.on_crash == "fail"
+
+
+# -- live --------------------------------------------------------------------------------------------------------
+
+
+async def test_output_is_shown_while_it_is_written(tmp_path: Path) -> None:
+    turn = RecordingTurn("printf 'première '; while ! test -e go; do sleep 0.01; done; echo fin", workdir=str(tmp_path))
+    talk = await command().open(turn.session("x"))
+    working = asyncio.create_task(talk.turn(turn))
+    await turn.until(lambda t: t.text() == "première ")
+    (tmp_path / "go").touch()
+    assert (await working).text == "première fin"
+    await talk.close()
+    pieces = [seen for seen in turn.events if isinstance(seen, MessageDelta)]
+    assert pieces == turn.events
+    assert [piece.offset for piece in pieces] == [0, len("première ")]
+    assert turn.text() == "première fin\n"
+
+
+async def test_a_refused_event_ends_the_program() -> None:
+    class Lost(RecordingTurn):
+        async def emit(self, payload: Payload) -> None:
+            raise LeaseLost(self.task_id, self.attempt)
+
+    turn = Lost("echo hello; sleep 600")
+    with pytest.raises(LeaseLost):
+        await run(command(), turn)
+    assert members(turn.groups[0]) == set()
+
+
+# -- threads -----------------------------------------------------------------------------------------------------
+
+REMEMBERING: dict[str, Any] = {
+    "argv": ["sh", "-c", "echo 'session id: s-1' >&2; echo new {prompt}"],
+    "resume_argv": ["sh", "-c", "echo again {thread} {prompt}"],
+    "thread_pattern": r"^session id: (\S+)$",
+}
+
+
+async def test_the_thread_is_found_and_taken_up() -> None:
+    agent = command(**REMEMBERING)
+    turn = RecordingTurn("one")
+    talk = await agent.open(turn.session("x"))
+    first = await talk.turn(turn)
+    assert (first.text, first.thread_id) == ("new one", "s-1")
+    second = await talk.turn(RecordingTurn("two"))
+    assert (second.text, second.thread_id) == ("again s-1 two", "s-1")
+    await talk.close()
+    assert (await run(agent, RecordingTurn("three", thread_id="s-9"))).text == "again s-9 three"
+
+
+async def test_the_thread_is_saved_before_the_program_ends_and_a_cut_off_turn_goes_on(tmp_path: Path) -> None:
+    argv = ["sh", "-c", "printf 'thread=abc'; sleep 0.05; echo def; while ! test -e go; do sleep 0.01; done"]
+    agent = command(argv, resume_argv=["echo", "resumed {thread}"], thread_pattern="thread=(.*)")
+    assert agent.terms.on_crash == "resume"
+    turn = RecordingTurn("work", workdir=str(tmp_path))
+    talk = await agent.open(turn.session("x"))
+    working = asyncio.create_task(talk.turn(turn))
+    await turn.until(lambda t: t.progress is not None)
+    assert turn.progress == {"thread_id": "abcdef"}, "half an id is not an id"
+    working.cancel()
+    await asyncio.wait({working})
+    await talk.close()
+    again = RecordingTurn("work", progress=turn.progress, resumed=True, attempt=2)
+    assert (await run(agent, again)).text == "resumed abcdef"
+
+
+async def test_a_cut_off_turn_whose_thread_is_unknown_is_not_repeated() -> None:
+    turn = RecordingTurn("work", resumed=True)
+    with pytest.raises(AgentError, match="cut off before its thread id was known"):
+        await run(command(**REMEMBERING), turn)
+    assert turn.groups == []
+
+
+async def test_a_thread_in_the_first_command_line_is_a_new_id() -> None:
+    agent = command(["echo", "--id", "{thread}"], resume_argv=["echo", "--resume", "{thread}"])
+    turn = RecordingTurn("work")
+    found = await run(agent, turn)
+    assert found.thread_id is not None and uuid.UUID(found.thread_id)
+    assert found.text == f"--id {found.thread_id}"
+    assert turn.progress == {"thread_id": found.thread_id}
+
+
+# -- options -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({}, "agents.x.argv:"),
+        ({"argv": []}, "agents.x.argv:"),
+        ({"argv": "cat"}, "agents.x.argv:"),
+        ({"argv": [1]}, "agents.x.argv.0:"),
+        ({"argv": ["cat"], "env": {"A": ["secret"]}}, "agents.x.env.A:"),
+        ({"argv": ["cat"], "output_limit": 5}, "agents.x.output_limit:"),
+        ({"argv": ["cat"], "thread_pattern": "("}, "agents.x.thread_pattern: not a regular expression"),
+        ({"argv": ["cat"], "thread_pattern": "x"}, "agents.x.thread_pattern: write a regular expression with one"),
+        ({"argv": ["cat"], "ok_codes": []}, "agents.x.ok_codes:"),
+        (
+            {"argv": ["cat"], "agrv": 1},
+            "agents.x.agrv: there is no such option; options of this kind: env, ",
+        ),
+    ],
+)
+def test_wrong_options_are_named_on_one_line(options: dict[str, Any], where: str) -> None:
+    with pytest.raises(BadConfig) as wrong:
+        build("x", "command", options)
+    assert str(wrong.value).startswith(where)
+    assert "\n" not in str(wrong.value)
+    assert "secret" not in str(wrong.value)
+
+
+def test_terms_come_from_the_kind_and_the_configuration() -> None:
+    assert command().terms[:5] == (1800.0, "fail", 3, 4, False)
+    made = build(
+        "x", "command", {"argv": ["cat"]}, timeout_seconds=5.0, on_crash="rerun", max_attempts=7, slots=2,
+        description="words",
+    )  # fmt: skip
+    assert made.terms[:6] == (5.0, "rerun", 7, 2, False, str(Path.cwd()))
+    assert (made.name, made.kind, made.description) == ("x", "command", "words")
+
+
+def test_resume_needs_a_way_to_resume() -> None:
+    with pytest.raises(BadConfig, match=r"agents\.x\.on_crash: resume needs agents\.x\.resume_argv"):
+        build("x", "command", {"argv": ["cat"]}, on_crash="resume")
+
+
+def test_kinds_are_names_or_dotted_paths() -> None:
+    assert build("x", "midwatch.agents.command:CommandAgent", {"argv": [sys.executable]}).kind == "command"
+    with pytest.raises(BadConfig, match=r"agents\.x\.kind: there is no kind 'nope'; use acp, command, demo, function"):
+        build("x", "nope", {})
+    for path in ("no.such.module:Thing", "midwatch.agents.command:Nope", ":x"):
+        with pytest.raises(BadConfig, match=r"agents\.x\.kind: .* cannot be loaded"):
+            build("x", path, {})
+    with pytest.raises(BadConfig, match=r"agents\.x: .* failed with AttributeError; check its options"):
+        build("x", "midwatch.domain.event:Event", {})

@@ -15,6 +15,7 @@ from midwatch.agents import base
 from midwatch.agents.headless import PATIENCE, HeadlessAgent, Patience, installed_version
 from midwatch.agents.registry import build
 from midwatch.agents.streams import PROFILES, step_events
+from midwatch.agents.streams.faults import NotSignedIn
 from midwatch.base.clock import SECOND, SystemClock
 from midwatch.base.errors import AgentError, BadConfig, TransientError, UsageLimit
 from midwatch.domain.agent import TurnResult
@@ -217,8 +218,8 @@ async def test_a_limit_parks(name: str, code: int) -> None:
 async def test_a_refused_key_says_how_to_sign_in(name: str, code: int) -> None:
     with pytest.raises(AgentError) as raised:
         await run(player(name, "auth", code), RecordingTurn())
-    assert type(raised.value) is AgentError
-    assert PROFILES[name].sign_in in str(raised.value) and "\n" not in str(raised.value)
+    assert isinstance(raised.value, NotSignedIn)
+    assert PROFILES[name].program.sign_in in str(raised.value) and "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(("name", "code"), [("claude", 1), ("codex", 1), ("goose", 0)])
@@ -234,7 +235,7 @@ async def test_a_stream_without_a_result() -> None:
     with pytest.raises(AgentError, match="codex ended without a result"):
         await run(agent("codex", "cut", recording("codex", "work"), "4"), turn)
     (end,) = seen(turn, "tool_exec_end")
-    assert end.is_error and end.result == step_events.UNTOLD, "what was open is closed"
+    assert end.is_error and end.result == step_events.NO_RESULT, "what was open is closed"
 
 
 async def test_what_was_written_before_the_end_is_kept() -> None:
@@ -388,7 +389,7 @@ def test_terms_of_coding_agents() -> None:
 def test_permissions_and_model_are_arguments_and_environment() -> None:
     made = build("gemini", "headless", {"permissions": "all", "model": "pro", "env": {"A": "b"}, "args": ["-d"]})
     assert isinstance(made, HeadlessAgent)
-    program = made.program(made.arguments("th", resumed=True), None)
+    program = made.program(made.command_line("th", resumed=True), None)
     assert program.argv[3:] == ("--model", "pro", "--approval-mode", "yolo", "-d", "--resume", "th")
     assert program.env == {"GEMINI_CLI_TRUST_WORKSPACE": "true", "A": "b"}
 
@@ -397,7 +398,7 @@ def test_claude_as_root_is_told_that_it_may() -> None:
     for wish, env in (({"permissions": "all"}, {"IS_SANDBOX": "1"} if os.geteuid() == 0 else {}), ({}, {})):
         made = build("claude", "headless", wish)
         assert isinstance(made, HeadlessAgent)
-        assert made.program((), None).env == env
+        assert made.program(made.command_line(), None).env == env
 
 
 def test_the_version_is_read_of_its_package(tmp_path: Path) -> None:
@@ -412,4 +413,4 @@ def test_the_version_is_read_of_its_package(tmp_path: Path) -> None:
     assert made.describe()["version"] == "3.2.1"
     assert isinstance(made, HeadlessAgent)
     (package / "package.json").write_text("[broken")
-    assert installed_version(made.program((), None)) is None
+    assert installed_version(made.program(made.command_line(), None)) is None

@@ -186,9 +186,9 @@ def test_a_missing_working_directory_is_told(tmp_path: Path) -> None:
 
 
 def test_what_may_pass_is_told_apart() -> None:
-    refused = shell("true")._refused
-    assert isinstance(refused(OSError(11, "Resource temporarily unavailable")), TransientError)
-    assert not isinstance(refused(OSError(13, "Permission denied")), TransientError)
+    convert = shell("true")._convert_error
+    assert isinstance(convert(OSError(11, "Resource temporarily unavailable")), TransientError)
+    assert not isinstance(convert(OSError(13, "Permission denied")), TransientError)
 
 
 # -- output ------------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from midwatch.agents.profiles import PROFILES, Profile, advice, detect, profile
+from midwatch.agents.known import KNOWN, KnownProgram
+from midwatch.agents.profiles import advice, detect, find_program
 from midwatch.base.errors import BadConfig
 from midwatch.programs.guard import guard
 from midwatch.testing import RecordingTurn
@@ -21,16 +22,16 @@ def install(folder: Path, *names: str) -> None:
 
 
 def test_the_known_programs() -> None:
-    assert [known.name for known in PROFILES] == [
+    assert list(KNOWN) == [
         "claude", "codex", "gemini", "opencode", "aider", "goose", "qwen", "copilot",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("known", PROFILES, ids=lambda known: known.name)
-def test_every_program_has_its_words(known: Profile) -> None:
-    assert known.argv[0] == known.binary
+@pytest.mark.parametrize("known", KNOWN.values(), ids=lambda known: known.name)
+def test_every_program_has_its_words(known: KnownProgram) -> None:
+    assert known.argv[0] == known.name
     assert known.argv.count("{prompt}") == 1
-    assert known.description and known.install
+    assert known.title and known.install and known.sign_in
 
 
 def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ def test_the_best_way_is_that_of_what_is_installed(
     install(tmp_path, *installed)
     (found,) = detect(str(tmp_path))
     agent = found.agent()
-    assert (found.profile.name, found.ways, found.way, agent.kind) == (name, ways, ways[0], ways[0])
+    assert (found.program.name, found.ways, found.way, agent.kind) == (name, ways, ways[0], ways[0])
     assert agent.terms.timeout_seconds == 8 * 3600
     assert agent.terms.exclusive
     assert agent.terms.on_crash == ("resume" if found.way in ("acp", "headless") else "fail")
@@ -87,4 +88,4 @@ def test_advice_is_for_what_is_known() -> None:
     assert told is not None and "npm install -g @openai/codex" in told
     assert advice("nobody") is None
     with pytest.raises(BadConfig, match="known ones: claude"):
-        profile("nobody")
+        find_program("nobody")

@@ -16,12 +16,12 @@ from midwatch.agents.streams.base import Parser
 from midwatch.agents.streams.claude import ClaudeStream
 from midwatch.agents.streams.codex import CodexStream
 from midwatch.agents.streams.copilot import CopilotStream
-from midwatch.agents.streams.faults import judge, reset_time
+from midwatch.agents.streams.faults import find_reset_time, judge
 from midwatch.agents.streams.gemini import GeminiStream
 from midwatch.agents.streams.goose import GooseStream
 from midwatch.agents.streams.lines import LINE_LIMIT, Lines
 from midwatch.agents.streams.opencode import OpencodeStream
-from midwatch.agents.streams.reading import change_by, plan_of, shown_command, title_of, tool_kind
+from midwatch.agents.streams.reading import guess_kind, make_title, read_change, read_plan, unwrap_command
 from midwatch.base.clock import SECOND
 
 RECORDINGS = Path(__file__).parents[1] / "recordings/headless"
@@ -79,8 +79,8 @@ def test_work_with_tools(name: str) -> None:
     starts, ends = of(steps.ToolStart, told), of(steps.ToolEnd, told)
     assert [one.id for one in starts] == [one.id for one in ends]
     assert not any(one.is_error for one in ends)
-    assert [tool_kind(one.name) for one in starts] == ["execute", "execute" if name == "codex" else "edit"]
-    assert "echo one" in title_of(starts[0].name, starts[0].arguments)
+    assert [guess_kind(one.name) for one in starts] == ["execute", "execute" if name == "codex" else "edit"]
+    assert "echo one" in make_title(starts[0].name, starts[0].arguments)
     assert "one" in ends[0].result
     assert written(told).rstrip().endswith("all done")
     if name != "codex":  # it has no tool for writing
@@ -207,7 +207,7 @@ def test_plans() -> None:
     assert entries(steps_of(OpencodeStream(), used)) == plan
     wished = {"type": "tool_use", "tool_name": "write_todos", "tool_id": "1", "parameters": {"todos": todos}}
     assert entries(steps_of(GeminiStream(), wished)) == plan
-    assert plan_of("none") == plan_of([1, {"status": "pending"}]) == ()
+    assert read_plan("none") == read_plan([1, {"status": "pending"}]) == ()
 
 
 def test_a_plan_that_claude_keeps_task_by_task() -> None:
@@ -318,13 +318,13 @@ def at(*when: int) -> int:
     ],
 )
 def test_when_a_limit_ends(text: str, resets: int | None) -> None:
-    assert reset_time(text, NOW) == resets
+    assert find_reset_time(text, NOW) == resets
 
 
 def test_a_time_without_a_zone_is_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     here = datetime.fromtimestamp(NOW / SECOND).astimezone()
     told = f"try again at {here.replace(hour=23, minute=59):%I:%M %p}."
-    found = reset_time(told, NOW)
+    found = find_reset_time(told, NOW)
     assert found is not None and found == (int(here.replace(hour=23, minute=59, second=0).timestamp()) + 60) * SECOND
 
 
@@ -358,15 +358,15 @@ def test_what_an_error_means(text: str, status: int | None, kind: str) -> None:
 
 
 def test_commands_are_shown_without_their_shell() -> None:
-    assert shown_command("/bin/bash -lc 'echo one; echo two'") == "echo one; echo two"
-    assert shown_command("git log") == "git log"
-    assert shown_command("echo 'torn") == "echo 'torn"
+    assert unwrap_command("/bin/bash -lc 'echo one; echo two'") == "echo one; echo two"
+    assert unwrap_command("git log") == "git log"
+    assert unwrap_command("echo 'torn") == "echo 'torn"
 
 
 def test_titles_are_one_line() -> None:
-    assert title_of("Bash", {"command": "make\nmake test"}) == "Bash: make"
-    assert title_of("Bash", None) == "Bash"
-    assert len(title_of("Bash", {"command": "x" * 500})) == 120
+    assert make_title("Bash", {"command": "make\nmake test"}) == "Bash: make"
+    assert make_title("Bash", None) == "Bash"
+    assert len(make_title("Bash", {"command": "x" * 500})) == 120
 
 
 @pytest.mark.parametrize(
@@ -377,13 +377,13 @@ def test_titles_are_one_line() -> None:
     ],
 )  # fmt: skip
 def test_kinds_of_tools(name: str, kind: str) -> None:
-    assert tool_kind(name) == kind
+    assert guess_kind(name) == kind
 
 
 def test_what_arguments_change() -> None:
-    (change,) = change_by({"file_path": "/p/x", "old_string": "a\n", "new_string": "b\n"})
+    (change,) = read_change({"file_path": "/p/x", "old_string": "a\n", "new_string": "b\n"})
     assert (change["added"], change["removed"]) == (1, 1)
-    assert change_by({"command": "x"}) == change_by(None) == change_by({"path": "/p/x"}) == ()
+    assert read_change({"command": "x"}) == read_change(None) == read_change({"path": "/p/x"}) == ()
 
 
 # -- lines -------------------------------------------------------------------------------------------------------

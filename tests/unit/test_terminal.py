@@ -186,7 +186,7 @@ async def test_what_a_line_program_cannot_take_is_refused_and_nothing_is_left_be
             await say(talk, "two\nlines")
         with pytest.raises(AgentError, match="4000 bytes"):
             await say(talk, "x" * 5000)
-        with pytest.raises(AgentError, match="nothing that can be typed"):
+        with pytest.raises(AgentError, match="no characters that can be typed"):
             await say(talk, "\x00\x01")
         assert (await say(talk, "fine")).text == "you said fine"
 
@@ -252,7 +252,7 @@ async def test_a_missing_program_is_told() -> None:
 async def test_a_program_that_exits_at_once_is_told_with_its_screen_and_code() -> None:
     async with talking(agent("print('no licence'); raise SystemExit(3)")) as talk:
         turn = RecordingTurn("hello")
-        with pytest.raises(AgentError, match="exited with code 3: no licence"):
+        with pytest.raises(AgentError, match="failed with exit code 3: no licence"):
             await talk.turn(turn)
         (told,) = [e for e in turn.events if isinstance(e, AgentExited)]
         assert (told.code, told.screen) == (3, "no licence")
@@ -262,7 +262,7 @@ async def test_a_program_that_exits_at_once_is_told_with_its_screen_and_code() -
 
 async def test_a_program_that_exits_in_a_turn_is_started_again_for_the_next() -> None:
     async with talking(agent()) as talk:
-        with pytest.raises(AgentError, match="exited with code 7"):
+        with pytest.raises(AgentError, match="failed with exit code 7"):
             await say(talk, "!print('bye'); sys.exit(7)")
         assert not talk.alive
         assert (await say(talk, "again")).text == "you said again"
@@ -351,7 +351,7 @@ async def test_a_program_that_ignores_signals_is_ended() -> None:
             await talk.interrupt("terminate")
             assert not working.done()
             await talk.interrupt("kill")
-            with pytest.raises(AgentError, match="ended by signal 9"):
+            with pytest.raises(AgentError, match="ended by SIGKILL"):
                 await working
 
 
@@ -427,7 +427,7 @@ class Patient(RecordingTurn):
 async def test_nothing_is_typed_into_a_screen_that_is_not_known() -> None:
     menu = "print('Update now? Enter installs it'); print('installed', input())"
     async with talking(agent(menu, ready="^never seen$", quiet=0.5)) as talk:
-        with pytest.raises(AgentError, match="not known; answer it at its terminal: Update now"):
+        with pytest.raises(AgentError, match="unknown screen; answer it at its terminal: Update now"):
             await say(talk, "hello")
         assert "installed" not in talk.screenshot().text and "hello" not in talk.screenshot().text
 

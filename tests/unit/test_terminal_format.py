@@ -12,9 +12,7 @@ from midwatch.agents.terminal.format import (
     agent_type,
     format_agent_message,
     format_tool_calls,
-    is_ready,
     remove_user_input,
-    screen_diff,
 )
 
 RULE = "─" * 20
@@ -59,12 +57,6 @@ def test_recorded_messages_are_found(path: Path) -> None:
     assert bare(text) == bare(read(path.with_name("expected.txt")))
     told = path.with_name("expected_tool_calls.txt")
     assert bare("\n---\n".join(calls)) == (bare(read(told)) if told.exists() else "")
-
-
-@pytest.mark.parametrize("path", cases("initialization/*/*/*.txt"), ids=lambda p: f"{name(p)}-{p.stem}")
-def test_recorded_screens_tell_who_is_ready(path: Path) -> None:
-    screen = read(path)
-    assert is_ready(path.parts[-3], screen) is (path.parts[-2] == "ready")
 
 
 @pytest.mark.parametrize("path", cases("remove-user-input/*/msg.txt"), ids=name)
@@ -133,21 +125,6 @@ def test_the_input_box_is_removed(kind: str, screen: str, message: str) -> None:
     assert format_agent_message(kind, screen, "") == message
 
 
-@pytest.mark.parametrize(
-    ("kind", "screen", "ready"),
-    [
-        ("claude", f"hello\n{RULE}\n❯ \n{RULE}", True),
-        ("claude", "starting\n", False),
-        ("codex", "hello\n› ask\n\n hints\n\n\n", True),
-        ("codex", "starting\n\n", False),
-        ("a program nobody knows", "anything", True),
-        ("custom", "$ ", False),
-    ],
-)
-def test_ready_is_who_shows_an_input_box(kind: str, screen: str, ready: bool) -> None:
-    assert is_ready(kind, screen) is ready
-
-
 def test_the_separators_of_ascii_are_not_blank() -> None:
     assert format_agent_message("custom", "\x1c\nreply\n\x1f", "") == "\x1c\nreply\n\x1f"
 
@@ -181,24 +158,6 @@ def test_report_calls_of_codex_are_taken_out() -> None:
 def test_other_agents_have_no_report_calls() -> None:
     text = CLAUDE_CALL.format("one")
     assert format_tool_calls("goose", text) == (text, [])
-
-
-# -- differences --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "kind", "fresh"),
-    [
-        ("a\nb", "a\nb\nc\nd", "custom", "c\nd"),
-        ("a\nb", "a\nb", "custom", ""),
-        ("a", "a\n\n  \nc  \n\n", "custom", "c  "),
-        ("ok\nx", "ok\nnew\nok", "custom", "new\nok"),
-        ("", "  \n", "custom", "  \n"),
-        ("a\nb\nc\nd", "a\nb\nc\nd\nE", "opencode", "b\nc\nd\nE"),
-    ],
-)
-def test_what_is_new_begins_with_the_first_unknown_line(old: str, new: str, kind: str, fresh: str) -> None:
-    assert screen_diff(old, new, kind) == fresh
 
 
 OTHERS = {"q": "amazonq", "cursor-agent": "cursor", "/usr/bin/claude": "custom", "bash": "custom"}

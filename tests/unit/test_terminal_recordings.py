@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from midwatch.agents.terminal.dialog import dialog
-from midwatch.agents.terminal.extract import reply
+from midwatch.agents.terminal.dialog import read_dialog
+from midwatch.agents.terminal.extract import extract_reply
 from midwatch.agents.terminal.profiles import PROFILES
 from midwatch.agents.terminal.screen import Screen
 from midwatch.agents.terminal.status import Watch
@@ -72,7 +72,7 @@ def test_replies_are_read_whole_when_the_agent_is_idle_and_not_before(replay: Re
             reading = replay.watch.read(now + replay.profile.settle)
             assert (reading.state, reading.certain) == ("idle", True), item["prompt"]
             assert reading.evidence == item["evidence"]
-            assert reply(replay.screen.read(replay.first), item["prompt"], replay.profile) == item["reply"]
+            assert extract_reply(replay.screen.read(replay.first), item["prompt"], replay.profile) == item["reply"]
             working, replies = False, replies + 1
         elif "before" in item and working:
             assert replay.watch.read(now).state != "idle", f"idle at {now - BEGIN:.2f} s, in mid-turn"
@@ -97,7 +97,7 @@ def test_questions_are_recognised_with_their_choices(replay: Replay) -> None:
     for item, now in replay.steps():
         if "asked" in item:
             assert replay.watch.read(now).state == "asking"
-            found = dialog(replay.profile, replay.watch.shown)
+            found = read_dialog(replay.profile, replay.watch.shown)
             assert [option.choice.name for option in found.options] == item["asked"]
             kinds = {option.choice.kind.partition("_")[0] for option in found.options}
             assert kinds == {"allow", "reject"}, item["asked"]
@@ -128,4 +128,4 @@ def test_the_echo_of_a_prompt_whose_middle_is_hidden_is_removed_whole() -> None:
     shown = prompt.split("\n")
     echo = [f"❯ {shown[0]}", *shown[1:5], "──── (30 lines hidden) ────", *shown[35:]]
     text = "\n".join(["above", *echo, "", "● The reply.", "", "─" * 20, "❯ ", "─" * 20])
-    assert reply(text, prompt, PROFILES["claude"]) == "The reply."
+    assert extract_reply(text, prompt, PROFILES["claude"]) == "The reply."

@@ -1,46 +1,47 @@
-"""What the kinds of agents share: reading options, the plain parts of the port, and how a failure is told."""
+"""Base classes of the agent kinds: their options, their terms, and the programs they start."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import traceback
-from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field
 
-from midwatch.base.errors import AgentError, BadConfig, MidwatchError, TransientError
+from midwatch.base.errors import AgentError, MidwatchError, TransientError
 from midwatch.domain.agent import AgentCapability, AgentTerms, Turn
+from midwatch.programs.process import Program
 from midwatch.programs.sandbox import Sandbox
+from midwatch.wire.fields import Options
 
-M = TypeVar("M", bound="KindOptions")
+NO_ENV: Mapping[str, str] = {}
 
 
-class KindOptions(BaseModel):
-    """Base of a kind's options. A misspelt one is refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class KindOptions(Options):
+    """Base class of a kind's options."""
 
     @classmethod
-    def read(cls: type[M], agent: str, options: Mapping[str, Any]) -> M:
-        """The checked options, or BadConfig naming the first wrong one. Values are not shown: they may be secret."""
-        try:
-            return cls.model_validate(dict(options))
-        except ValidationError as problem:
-            first = problem.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = ".".join(("agents", agent, *map(str, first["loc"])))
-            if first["type"] == "extra_forbidden":
-                known = ", ".join(cls.model_fields) or "none"
-                raise BadConfig(f"{where}: there is no such option; options of this kind: {known}.") from None
-            raise BadConfig(f"{where}: {first['msg'].removeprefix('Value error, ')}.") from None
+    def read(cls, agent: str, options: Mapping[str, Any]) -> Self:
+        """Check the options of `[agents.NAME]`, or raise BadConfig that names the first wrong option."""
+        return cls.read_section(f"agents.{agent}", options)
+
+
+class ProgramOptions(KindOptions):
+    """Options of the kinds that start a configured program."""
+
+    env: dict[str, str] = Field(default_factory=dict, description="Added to the environment.")
+    workdir: str | None = Field(None, description="Working directory of tasks that name none.")
 
 
 class BaseAgent:
-    """Name, terms and description of an agent."""
+    """Base class of all agents: name, terms and description."""
 
     kind: ClassVar[str]
     starts_programs: ClassVar[bool] = False
-    """Whether its work is done by programs, which are started in `sandbox`."""
+    """Whether the agent starts programs. They run inside `sandbox`."""
     terms = AgentTerms()
     sandbox: Sandbox | None = None
 
@@ -50,22 +51,85 @@ class BaseAgent:
         self.description = description
         self.capabilities: tuple[AgentCapability, ...] = ()
         self.why: str | None = None
-        """Why it is driven the way it is, if midwatch chose that."""
-
-    def kept_in(self, program: str, place: str, env: Mapping[str, str], *more: str) -> Sandbox | None:
-        """The sandbox for a program that works in `place`, if the agent has one; `more` is what it reads."""
-        if self.sandbox is None:
-            return None
-        return self.sandbox.hosting(program, {**os.environ, **env}.get("PATH", os.defpath), place, *more)
+        """Why midwatch uses this kind for the program, if midwatch chose the kind."""
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:
-        """The terms of an agent with these options, where the configuration does not say."""
+        """Return the default terms of an agent with these options."""
         return cls.terms
+
+    def build_program(
+        self,
+        argv: tuple[str, ...],
+        workdir: str | None,
+        env: Mapping[str, str] = NO_ENV,
+        *,
+        readable: Sequence[str] = (),
+        enter: tuple[str, ...] = (),
+    ) -> Program:
+        """Return the program to start, inside the agent's sandbox if it has one.
+
+        In the sandbox the program can also read the directories in `readable`.
+        """
+        directory, sandbox = absolute_path(workdir), self.sandbox
+        if sandbox is not None:
+            search_path = {**os.environ, **env}.get("PATH", os.defpath)
+            sandbox = sandbox.hosting(argv[0], search_path, directory, *readable)
+        return Program(agent=self.name, argv=argv, workdir=directory, sandbox=sandbox, env=env, enter=enter)
+
+
+Chosen = TypeVar("Chosen", bound=ProgramOptions)
+
+
+class ProgramAgent(BaseAgent, Generic[Chosen]):
+    """Base class of the kinds that start one configured program."""
+
+    starts_programs = True
+    options_class: ClassVar[type[ProgramOptions]]
+
+    def __init__(self, name: str, options: Chosen, *, terms: AgentTerms | None = None, description: str = "") -> None:
+        super().__init__(name, terms=terms, description=description)
+        self.options = options
+
+    @classmethod
+    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:
+        """Return the agent that `[agents.NAME]` describes."""
+        checked: Any = cls.options_class.read(name, options)
+        return cls(name, checked, terms=terms, description=description)
+
+    def command_line(self) -> tuple[str, ...]:
+        """Return the program and its arguments for a new conversation."""
+        raise NotImplementedError
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the variables that the program needs. The configured ones replace them."""
+        return NO_ENV
+
+    def program(self, argv: tuple[str, ...], workdir: str | None) -> Program:
+        """Return the program to start with this command line."""
+        env = {**self.environment(), **self.options.env}
+        return self.build_program(argv, workdir or self.options.workdir, env)
+
+    def find_problem(self, program: Program) -> str | None:
+        """Return why the program cannot be started here, or None."""
+        return program.problem()
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the command line, and why it cannot be started here."""
+        program = self.program(self.command_line(), None)
+        description = {"command": shlex.join(program.argv)}
+        if problem := self.find_problem(program):
+            description["problem"] = problem
+        return description
+
+
+def absolute_path(path: str | None) -> str:
+    """Return the absolute path of a directory; without one, that of the current directory."""
+    return str(Path(path or os.getcwd()).expanduser().absolute())  # noqa: PTH109
 
 
 def message_id(turn: Turn) -> str:
-    """Names the answer of a turn while it is being written."""
+    """Return the id of the message that is the answer of a turn."""
     return f"{turn.task_id}.{turn.attempt}"
 
 
@@ -75,13 +139,16 @@ GO_ON = (
 )
 
 
-def prompt_of(turn: Turn, *, known: bool) -> str:
-    """What to say to an agent; to one that was cut off and knows the conversation (`known`), that it should go on."""
+def build_prompt(turn: Turn, *, known: bool) -> str:
+    """Return the prompt of a turn.
+
+    After an interruption, an agent that still knows the conversation is also told to go on.
+    """
     return (GO_ON if turn.resumed and known else "") + turn.prompt.replace("\0", "")
 
 
-def failure(problem: BaseException) -> MidwatchError:
-    """The error a task fails with when an agent's own code raised `problem`."""
+def convert_error(problem: BaseException) -> MidwatchError:
+    """Return the error that a task fails with after the code of an agent raised `problem`."""
     if isinstance(problem, MidwatchError):
         return problem
     last_line = traceback.format_exception_only(problem)[-1].strip()
@@ -89,6 +156,6 @@ def failure(problem: BaseException) -> MidwatchError:
 
 
 def last_lines(text: str, lines: int = 20, length: int = 2000) -> str:
-    """The end of what a program printed, short enough for an error message."""
+    """Return the end of a program's output, short enough for an error message."""
     kept = "\n".join(text.strip().splitlines()[-lines:])
     return kept if len(kept) <= length else "…" + kept[-length:]

@@ -1,7 +1,7 @@
-"""Kind `demo`: a built-in agent that needs nothing and thinks nothing. It shows what an agent can do here.
+"""Kind `demo`: a built-in agent that needs nothing and uses no model.
 
-Words in the prompt make it do more: `demo:ask`, `demo:fail`, `demo:transient`, `demo:crash`, `demo:hang`,
-`demo:silent`, `demo:sleep=SECONDS`.
+It shows what an agent can do here. Words in the prompt make it do more: `demo:ask`, `demo:fail`, `demo:transient`,
+`demo:crash`, `demo:hang`, `demo:silent`, `demo:sleep=SECONDS`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from midwatch.domain.session import Session
 
 DIRECTIVE = re.compile(r"(?<!\S)demo:(ask|fail|transient|crash|hang|silent|sleep=(\d{1,6}(?:\.\d+)?))(?!\S)")
 STREAMING = 1.0
-"""Seconds the reply takes."""
+"""Seconds that the reply takes."""
 PROMPT_SHOWN = 200
 
 
@@ -46,21 +46,21 @@ class DemoAgent(BaseAgent):
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> DemoAgent:
-        """From `[agents.NAME]`."""
+        """Return the agent that `[agents.NAME]` describes."""
         DemoOptions.read(name, options)
         return cls(name, terms=terms, description=description or "built in; shows how midwatch works, not intelligent")
 
     async def open(self, session: Session) -> OnLoop:
-        """Nothing to open."""
+        """Open a conversation."""
         return OnLoop(partial(perform, streaming=self._streaming))
 
     def describe(self) -> Mapping[str, Any]:
-        """It is built in."""
+        """Say that the agent is built in."""
         return {"target": "built in"}
 
 
 async def perform(prompt: str, turn: Turn, streaming: float = STREAMING) -> TurnResult:
-    """One turn of the demo."""
+    """Run one turn of the demo."""
     wanted = {word.partition("=")[0]: number for word, number in DIRECTIVE.findall(prompt)}
     if "fail" in wanted:
         raise AgentError("the demo was told to fail; take demo:fail out of the prompt")

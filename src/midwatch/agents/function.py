@@ -1,7 +1,8 @@
 """Kind `function`: Python code as an agent, in a child process, on a thread, or on the event loop.
 
-A configured dotted path runs in a child process, which can be killed. A function object handed to `FunctionAgent` runs
-on a thread with its own event loop, so that it cannot hold up others; `on_loop` runs an async one on midwatch's loop.
+A configured dotted path runs in a child process, which can be killed. A function object given to `FunctionAgent` runs
+on a thread with its own event loop, so that it cannot block others. With `on_loop` an async function runs on midwatch's
+loop.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from midwatch.agents import function_child
-from midwatch.agents.base import BaseAgent, KindOptions, failure, last_lines
+from midwatch.agents.base import BaseAgent, ProgramOptions, convert_error, last_lines
 from midwatch.agents.function_child import FACTS, TurnProxy, is_async, text_of, wants_turn
 from midwatch.base.errors import AgentError, BadConfig, LeaseLost, TransientError
 from midwatch.domain.agent import AgentTerms, Choice, Conversation, Interrupt, Question, Turn, TurnResult, Usage
@@ -37,9 +38,9 @@ Function = Callable[..., Any]
 LONGEST_LINE = 32_000_000
 PRINTED_KEPT = 100_000
 LAST_WORDS = 1.0
-"""Seconds a child may take to exit after it has told its result."""
+"""Seconds that a child may take to exit after it has sent its result."""
 WAITS = ("ask", "receive", "delegate")
-"""What a turn may wait for without end; an interrupt ends the wait."""
+"""Calls of a turn that may wait without end. An interrupt ends the wait."""
 OFFERED = ("load_progress", "save_progress", "receive", "handoff", "delegate", "transfer")
 OUTCOMES = ("ok", "silent", "error", "budget", "transferred")
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:|\.)[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -51,15 +52,13 @@ def _dotted(target: str) -> str:
     return target
 
 
-class FunctionOptions(KindOptions):
+class FunctionOptions(ProgramOptions):
     """Options of kind `function`."""
 
     target: Annotated[str, AfterValidator(_dotted)] = Field(description="The function: package.module:name.")
     path: Annotated[tuple[str, ...], BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)] = Field(
         (), description="Directories to import it from, before the others."
     )
-    env: dict[str, str] = Field(default_factory=dict, description="Added to the environment.")
-    workdir: str | None = Field(None, description="Working directory of tasks that name none.")
 
 
 class FunctionAgent(BaseAgent):
@@ -89,26 +88,26 @@ class FunctionAgent(BaseAgent):
         self.target = target
         self.workdir = workdir
         self._on_loop = on_loop
-        self._call = None if isinstance(target, str) else taking_turn(target)
+        self._call = None if isinstance(target, str) else accept_turn(target)
         self._path = tuple(str(Path(place).expanduser().absolute()) for place in path)
         self._env = dict(env or {})
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> FunctionAgent:
-        """From `[agents.NAME]`."""
+        """Return the agent that `[agents.NAME]` describes."""
         read = FunctionOptions.read(name, options)
         return cls(
             name, read.target, path=read.path, env=read.env, workdir=read.workdir, terms=terms, description=description
         )
 
     async def open(self, session: Session) -> Conversation:
-        """Nothing is started before the first turn."""
+        """Open a conversation. Nothing is started before the first turn."""
         if isinstance(self.target, str):
             return InChild(self, self.target, session)
         return OnLoop(self._call or self.target) if self._on_loop else OnThread(self.target, self.name)
 
     def describe(self) -> Mapping[str, Any]:
-        """The function, and whether its package can be found."""
+        """Return the function, and whether its package can be found."""
         if not isinstance(self.target, str):
             where = "on the event loop" if self._on_loop else "on a thread"
             name = getattr(self.target, "__qualname__", type(self.target).__qualname__)
@@ -124,28 +123,26 @@ class FunctionAgent(BaseAgent):
         }
 
     def program(self, workdir: str | None) -> Program:
-        """The child that runs the function."""
-        place = Path(workdir or self.workdir or os.getcwd()).expanduser().absolute()  # noqa: PTH109
+        """Return the child that runs the function."""
         argv = (sys.executable, "-P", function_child.__file__)
-        reads = (*self.import_path(), sys.prefix, sys.base_prefix)
-        inside = self.kept_in(argv[0], str(place), self._env, *reads)
-        return Program(agent=self.name, argv=argv, workdir=str(place), sandbox=inside, env=self._env)
+        readable = (*self.import_path(), sys.prefix, sys.base_prefix)
+        return self.build_program(argv, workdir or self.workdir, self._env, readable=readable)
 
     def import_path(self) -> list[str]:
-        """Where the child looks for modules: as we do, the configured directories first."""
+        """Return where the child looks for modules: the configured directories, then those of this process."""
         return [*self._path, *(os.path.abspath(place) for place in sys.path)]  # noqa: PTH100 - "" is here
 
 
 # -- on the event loop -------------------------------------------------------------------------------------------
 
 
-def taking_turn(function: Function) -> Function:
-    """`function` as one that takes (prompt, turn)."""
+def accept_turn(function: Function) -> Function:
+    """Return `function` as a function of (prompt, turn)."""
     return function if wants_turn(function) else lambda prompt, _: function(prompt)
 
 
 class OnLoop:
-    """Calls an async function of (prompt, turn) in the task that runs the turn; an interrupt cancels it."""
+    """Calls an async function of (prompt, turn) in the task that runs the turn. An interrupt cancels it."""
 
     def __init__(self, function: Function) -> None:
         self._call = function
@@ -165,7 +162,7 @@ class OnLoop:
         except GeneratorExit:
             raise
         except BaseException as problem:
-            raise failure(problem) from problem
+            raise convert_error(problem) from problem
         finally:
             self._task = None
             while self._cancels:  # they were meant for the function, not for whoever runs the turn
@@ -179,7 +176,7 @@ class OnLoop:
             self._task.cancel()
 
     async def close(self) -> None:
-        """Nothing is left to end."""
+        """Do nothing, because nothing is left to end."""
 
 
 # -- on a thread -------------------------------------------------------------------------------------------------
@@ -203,7 +200,7 @@ class OnThread:
             run.leave()
 
     async def interrupt(self, mode: Interrupt) -> None:
-        """Ask the function to stop; at `kill`, stop waiting for it."""
+        """Ask the function to stop. After `kill`, stop waiting for it."""
         if self._run is not None:
             self._run.stop()
             if mode == "kill":
@@ -235,7 +232,7 @@ class _ThreadRun:
     # These run on our loop.
 
     def stop(self) -> None:
-        """Cancel an async function; tell a plain one, and end what it waits for."""
+        """Cancel an async function. Tell a plain one to stop, and end what it waits for."""
         self._proxy.stopping = True
         for future in tuple(self._waiting):
             future.cancel()
@@ -243,12 +240,12 @@ class _ThreadRun:
             self._cancel()
 
     def leave(self) -> None:
-        """The turn has ended, with or without the thread."""
+        """End the turn, even if the thread still runs."""
         self._over = True
         self.stop()
 
     def give_up(self) -> None:
-        """The thread did not end; the turn does."""
+        """End the turn although the thread has not ended."""
         if not self.settled.done():
             error = "the function did not stop; its thread goes on until it returns"
             self.settled.set_result(TurnResult(outcome="error", error=error, stuck=True))
@@ -260,27 +257,27 @@ class _ThreadRun:
         if result is not None:
             self.settled.set_result(result)
         elif problem is not None:
-            self.settled.set_exception(failure(problem))
+            self.settled.set_exception(convert_error(problem))
 
     # These run on the thread.
 
     def main(self) -> None:
-        """Call the function and tell our loop how it ended."""
+        """Call the function and report its end to midwatch's loop."""
         try:
-            told: tuple[TurnResult | None, BaseException | None] = (_result(self._value()), None)
+            end: tuple[TurnResult | None, BaseException | None] = (_result(self._value()), None)
         except (asyncio.CancelledError, CancelledError):
-            told = None, AgentError("it was interrupted")
+            end = None, AgentError("it was interrupted")
         except BaseException as problem:
-            told = None, problem
+            end = None, problem
         with suppress(RuntimeError):  # our loop is closed: nobody waits any more
-            self.loop.call_soon_threadsafe(self._finish, *told)
+            self.loop.call_soon_threadsafe(self._finish, *end)
 
     def _value(self) -> Any:
         turn = self._proxy
         arguments = (turn.prompt, turn) if wants_turn(self._function) else (turn.prompt,)
-        return asyncio.run(self._awaited(arguments)) if self._async else self._function(*arguments)
+        return asyncio.run(self._await_function(arguments)) if self._async else self._function(*arguments)
 
-    async def _awaited(self, arguments: tuple[Any, ...]) -> Any:
+    async def _await_function(self, arguments: tuple[Any, ...]) -> Any:
         task = asyncio.current_task()
         assert task is not None
         loop = asyncio.get_running_loop()
@@ -297,7 +294,8 @@ class _ThreadRun:
     def _call(self, name: str, *arguments: Any) -> Future[Any]:
         if self._over or (self._proxy.stopping and name in WAITS):
             raise AgentError("this turn has ended" if self._over else "this turn is being stopped")
-        future = asyncio.run_coroutine_threadsafe(self._kept(asked_of(self._turn, name, arguments)), self.loop)
+        call = self._keep_deadline(call_turn(self._turn, name, arguments))
+        future = asyncio.run_coroutine_threadsafe(call, self.loop)
         if name in WAITS:
             self._waiting.add(future)
             future.add_done_callback(self._waiting.discard)
@@ -305,7 +303,7 @@ class _ThreadRun:
                 future.cancel()
         return future
 
-    async def _kept(self, call: Coroutine[Any, Any, Any]) -> Any:
+    async def _keep_deadline(self, call: Coroutine[Any, Any, Any]) -> Any:
         value = await call
         self._proxy.deadline = self._turn.deadline
         return value
@@ -315,7 +313,7 @@ class _ThreadRun:
 
 
 class _Lines(Pipe):
-    """Gives each line the child writes to `hear`."""
+    """Passes each line of the child to `hear`."""
 
     def __init__(self, hear: Callable[[bytes], None]) -> None:
         super().__init__()
@@ -346,8 +344,8 @@ class InChild(ProcessConversation):
         self._session = session
 
     async def work(self, turn: Turn) -> TurnResult:
-        """Start the child, serve what it asks for, wait for its end."""
-        serving = _Serving(turn)
+        """Start the child, answer its calls and wait for its end."""
+        serving = _CallServer(turn)
         lines, printed = _Lines(serving.hear), Output(PRINTED_KEPT)
         facts = {name: getattr(turn, name) for name in FACTS} | {"env": dict(turn.env)}
         order = {"target": self._target, "path": self._agent.import_path(), "facts": facts}
@@ -364,11 +362,11 @@ class InChild(ProcessConversation):
         if serving.end is None:
             why = "its result is too long" if lines.too_long else last_lines(printed.text(), 3) or "it said nothing"
             raise AgentError(f"the function's process ended with code {child.returncode} before it returned: {why}")
-        return _told(serving.end, serving.transfers)
+        return _read_end(serving.end, serving.transfers)
 
 
-class _Serving:
-    """The parent's side of the lines: each call is answered by a task of its own, for some take long."""
+class _CallServer:
+    """Answers the calls of a child. Each call has a task of its own, because some take long."""
 
     def __init__(self, turn: Turn) -> None:
         self.child: Child | None = None
@@ -380,7 +378,7 @@ class _Serving:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def hear(self, line: bytes) -> None:
-        """A line of the child. One that makes no sense ends it."""
+        """Take in a line of the child. An invalid line ends the child."""
         try:
             message = json.loads(line)
             if "end" in message:
@@ -395,7 +393,7 @@ class _Serving:
             task.add_done_callback(self._tasks.discard)
 
     async def until_over(self, child: Child) -> None:
-        """Return when the child has told its result or died."""
+        """Return when the child has sent its result or died."""
         leaving = asyncio.create_task(child.exited.wait())
         leaving.add_done_callback(lambda _: self._over.set())
         try:
@@ -406,7 +404,7 @@ class _Serving:
             leaving.cancel()
 
     def cancel(self) -> None:
-        """Nobody waits for replies any more."""
+        """Cancel all calls that are still open."""
         for task in self._tasks:
             task.cancel()
 
@@ -419,7 +417,7 @@ class _Serving:
             self._over.set()
             return
         except Exception as problem:
-            reply["problem"] = str(failure(problem))
+            reply["problem"] = str(convert_error(problem))
         reply["deadline"] = self._turn.deadline
         if self.child is not None:
             self.child.write(json.dumps(reply).encode() + b"\n")
@@ -430,20 +428,20 @@ class _Serving:
             kind, data = arguments
             return await turn.emit(KINDS[kind].of(data))
         if name == "ask":
-            said, choices, expires = arguments
-            asked = said if isinstance(said, str) else question_of(said)
-            return tuple(await turn.ask(asked, tuple(choices), expires=expires))
+            question, choices, expires = arguments
+            wanted = question if isinstance(question, str) else read_question(question)
+            return tuple(await turn.ask(wanted, tuple(choices), expires=expires))
         if name not in OFFERED:
             raise AgentError(f"a turn has no {name!r} for functions in a process of their own.")
-        found = await asked_of(turn, name, arguments)
-        if isinstance(found, Transfer):
-            self.transfers[found.handoff.id] = found
-            return {"handoff": asdict(found.handoff), "task": found.task._asdict()}
-        return asdict(found) if isinstance(found, Handoff) else found
+        value = await call_turn(turn, name, arguments)
+        if isinstance(value, Transfer):
+            self.transfers[value.handoff.id] = value
+            return {"handoff": asdict(value.handoff), "task": value.task._asdict()}
+        return asdict(value) if isinstance(value, Handoff) else value
 
 
-async def asked_of(turn: Turn, name: str, given: Sequence[Any]) -> Any:
-    """What a proxy asks of the turn it stands for."""
+async def call_turn(turn: Turn, name: str, given: Sequence[Any]) -> Any:
+    """Call a method of the turn for a proxy."""
     if name == "ask":
         question, choices, expires = given
         return await turn.ask(question, choices, expires=expires)
@@ -454,22 +452,22 @@ async def asked_of(turn: Turn, name: str, given: Sequence[Any]) -> Any:
     return await getattr(turn, name)(*given)
 
 
-def _told(end: Mapping[str, Any], transfers: Mapping[str, Transfer]) -> TurnResult:
-    """The result a child told of, or its failure."""
+def _read_end(end: Mapping[str, Any], transfers: Mapping[str, Transfer]) -> TurnResult:
+    """Return the result that a child sent, or raise its failure."""
     if "problem" in end:
         raise (TransientError if end["transient"] else AgentError)(end["problem"])
     fields = dict(end)
     usage = Usage(**(fields.pop("usage", None) or {}))
-    return _checked(TurnResult(**fields | {"transfer": transfers.get(end.get("transfer") or "")}, usage=usage))
+    return _check(TurnResult(**fields | {"transfer": transfers.get(end.get("transfer") or "")}, usage=usage))
 
 
 def _result(value: Any) -> TurnResult:
     if isinstance(value, Transfer):
         return TurnResult(outcome="transferred", transfer=value)
-    return _checked(value) if isinstance(value, TurnResult) else TurnResult(text=text_of(value))
+    return _check(value) if isinstance(value, TurnResult) else TurnResult(text=text_of(value))
 
 
-def _checked(result: TurnResult) -> TurnResult:
+def _check(result: TurnResult) -> TurnResult:
     if result.outcome not in OUTCOMES:
         raise AgentError(
             f"outcome {result.outcome!r} is not one a function may return; use one of {', '.join(OUTCOMES)}"
@@ -479,7 +477,7 @@ def _checked(result: TurnResult) -> TurnResult:
     return result
 
 
-def question_of(said: Mapping[str, Any]) -> Question:
-    """A question as it came over the line."""
-    choices = tuple(Choice(*one) for one in said["choices"])
-    return Question(**{**said, "choices": choices, "paths": tuple(said["paths"])})
+def read_question(data: Mapping[str, Any]) -> Question:
+    """Return a question as it came over the line."""
+    choices = tuple(Choice(*choice) for choice in data["choices"])
+    return Question(**{**data, "choices": choices, "paths": tuple(data["paths"])})

@@ -1,7 +1,8 @@
-"""The program that runs a configured function in a process of its own. Standard library only: it starts for each turn.
+"""The program that runs a configured function in its own process.
 
-It is run as a file, reads one JSON line that says what to call, and then speaks JSON lines: a `call` asks the parent
-for something of the turn and gets a `reply`; the last line is the `end`. The function's own prints go to stderr.
+It uses only the standard library, because it starts for each turn. It is run as a file, reads one JSON line that says
+what to call, and then exchanges JSON lines: a `call` asks the parent for something of the turn and gets a `reply`; the
+last line is the `end`. The function's prints go to stderr.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, NoReturn
 
 FACTS = ("task_id", "attempt", "session_key", "prompt", "thread_id", "workdir", "env", "deadline", "resumed")
-"""What a function may read of its turn."""
+"""Fields of the turn that a function may read."""
 
 
 class Answer(NamedTuple):
-    """What became of a question; the same as `midwatch.domain.agent.Answer`."""
+    """The answer to a question; the same as `midwatch.domain.agent.Answer`."""
 
     status: str
     choice: str | None = None
@@ -43,20 +44,22 @@ class Handoff(SimpleNamespace):
 
     @property
     def output(self) -> Any:
-        """What the target answered; None when it did not."""
+        """The answer of the target; None if there is none."""
         return (self.answer or {}).get("output")
 
 
 class Transfer(NamedTuple):
-    """Work that another agent has taken; the same names as `midwatch.domain.handoff.Transfer`."""
+    """Work that another agent has taken over; the same names as `midwatch.domain.handoff.Transfer`."""
 
     handoff: Handoff
     task: SimpleNamespace
 
 
 class TurnProxy:
-    """A turn as a function sees it from another thread or process. To a plain function its methods return when they
-    are done; an async function awaits them."""
+    """A turn as a function sees it from another thread or process.
+
+    For a plain function the methods return when they are done; an async function awaits them.
+    """
 
     task_id: str
     attempt: int
@@ -73,20 +76,20 @@ class TurnProxy:
     ) -> None:
         self.__dict__.update(facts)
         self.stopping = False
-        """Set when somebody wants the turn to end; a long plain function should look at it."""
+        """Set when somebody wants the turn to end. A long plain function should check it."""
         self._call = call
         self._wait = wait
 
     def emit(self, payload: Any) -> Any:
-        """Tell what happened."""
+        """Emit an event."""
         return self._wait(self._call("emit", payload))
 
     def load_progress(self) -> Any:
-        """What was saved last."""
+        """Return the data that was saved last."""
         return self._wait(self._call("load_progress"))
 
     def save_progress(self, progress: Any) -> Any:
-        """Keep JSON data durably."""
+        """Save JSON data durably."""
         return self._wait(self._call("save_progress", progress))
 
     def receive(self) -> Any:
@@ -94,20 +97,23 @@ class TurnProxy:
         return self._wait(self._call("receive"))
 
     def ask(self, question: Any, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None) -> Any:
-        """Ask a person and wait for the answer; a text, or a `midwatch.domain.agent.Question`."""
+        """Ask a person and wait for the answer. The question is a text or a `midwatch.domain.agent.Question`."""
         asked = question if isinstance(question, str) else asdict(question)
         return self._wait(self._call("ask", asked, tuple(choices), expires))
 
     def handoff(self) -> Any:
-        """The handoff that brought this work here, or None."""
+        """Return the handoff that brought this work here, or None."""
         return self._wait(self._call("handoff"))
 
     def delegate(self, to: str | None = None, task: Any = "", **wish: Any) -> Any:
-        """Hand work to another agent and wait for the answer; a text, or a `midwatch.domain.handoff.HandoffTask`."""
+        """Hand work to another agent and wait for the answer.
+
+        The task is a text or a `midwatch.domain.handoff.HandoffTask`.
+        """
         return self._wait(self._call("delegate", to, task if isinstance(task, str) else asdict(task), wish))
 
     def transfer(self, to: str | None = None, task: Any = "", **wish: Any) -> Any:
-        """Have another agent take the work over, who begins when the function returns what this gives."""
+        """Have another agent take over the work. It begins when the function returns the result of this call."""
         return self._wait(self._call("transfer", to, task if isinstance(task, str) else asdict(task), wish))
 
 
@@ -124,30 +130,30 @@ def wants_turn(function: Callable[..., Any]) -> bool:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives something to await."""
+    """Whether the result of a call must be awaited."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
     )
 
 
 def text_of(value: Any) -> str:
-    """What a function returned, as text: nothing, a text, or JSON."""
+    """Return the value of a function as text: nothing, a text, or JSON."""
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value, ensure_ascii=False)
 
 
 def find(target: str) -> Callable[..., Any]:
-    """The function at `package.module:name` or `package.module.name`."""
+    """Return the function at `package.module:name` or `package.module.name`."""
     module, colon, attribute = target.partition(":")
     if not colon:
         module, _, attribute = target.rpartition(".")
-    found: Any = importlib.import_module(module)
+    value: Any = importlib.import_module(module)
     for name in attribute.split("."):
-        found = getattr(found, name)
-    if not callable(found):
+        value = getattr(value, name)
+    if not callable(value):
         raise TypeError(f"{target} is not a function")
-    return found  # type: ignore[no-any-return]  # checked to be callable
+    return value  # type: ignore[no-any-return]  # checked to be callable
 
 
 class _Line:
@@ -190,7 +196,7 @@ class _Line:
         return future
 
     def serve(self, turn: TurnProxy) -> None:
-        """Give replies to whoever waits for them, for ever."""
+        """Pass replies to those who wait for them, for ever."""
         while True:
             reply = self.read()
             future = self._calls.pop(reply["reply"])
@@ -204,7 +210,7 @@ class _Line:
 
 
 def _read(name: str, value: Any) -> Any:
-    """What the parent replied, as the function expects it."""
+    """Return a reply of the parent as the function expects it."""
     if name == "ask":
         return Answer(*value)
     if name == "transfer":
@@ -213,7 +219,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 def _run(line: _Line, order: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the function; what to tell the parent of its end."""
+    """Call the function and return the last line for the parent."""
     try:
         sys.path[:0] = [place for place in order["path"] if place not in sys.path]
         function = find(order["target"])
@@ -222,20 +228,21 @@ def _run(line: _Line, order: Mapping[str, Any]) -> dict[str, Any]:
             return {"outcome": "transferred", "transfer": value.handoff.id}
         if hasattr(value, "outcome") and hasattr(value, "usage"):
             fields = ("text", "outcome", "error", "thread_id", "iterations")
-            ready = getattr(value, "transfer", None)
-            passed = ready.handoff.id if ready is not None else None
-            return {**{name: getattr(value, name) for name in fields}, "usage": value.usage.data(), "transfer": passed}
+            transfer = getattr(value, "transfer", None)
+            handoff_id = transfer.handoff.id if transfer is not None else None
+            data = {name: getattr(value, name) for name in fields}
+            return {**data, "usage": value.usage.data(), "transfer": handoff_id}
         return {"text": text_of(value)}
     except BaseException as problem:
         traceback.print_exc()
         kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(problem).__mro__}
         transient = isinstance(problem, ConnectionError) or "midwatch.base.errors.TransientError" in kinds
-        told = traceback.format_exception_only(problem)[-1].strip()
+        message = traceback.format_exception_only(problem)[-1].strip()
         if isinstance(problem, KeyboardInterrupt):
-            told = "it was interrupted"
+            message = "it was interrupted"
         elif "midwatch.base.errors.MidwatchError" in kinds:
-            told = str(problem)
-        return {"problem": told, "transient": transient}
+            message = str(problem)
+        return {"problem": message, "transient": transient}
 
 
 def _value(line: _Line, function: Callable[..., Any], facts: Mapping[str, Any]) -> Any:

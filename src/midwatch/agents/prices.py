@@ -1,4 +1,4 @@
-"""What models cost that nobody has set a price for: the list of prices that comes with the extra `llm`."""
+"""Prices of models that have no configured price, from the list that comes with the extra `llm`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def listed_cost(model: str, usage: Mapping[str, Any]) -> float | None:
-    """What a usage costs by the list, or None when the model is not in it, or there is no list here."""
+    """Return the cost of a usage by the list. None if the model is not in it, or there is no list here."""
     try:
         from genai_prices import Usage, calc_price
     except ImportError:
@@ -17,7 +17,7 @@ def listed_cost(model: str, usage: Mapping[str, Any]) -> float | None:
         key: usage.get(key) for key in ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")
     }
     try:
-        found = calc_price(Usage(**figures), name, provider_id=provider or None)
+        price = calc_price(Usage(**figures), name, provider_id=provider or None)
     except (LookupError, ValueError, TypeError):
         return None
-    return round(float(found.total_price), 9)
+    return round(float(price.total_price), 9)

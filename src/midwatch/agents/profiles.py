@@ -1,7 +1,7 @@
-"""Agent programs we know, and the best way to drive each of them. What is installed is offered without configuration.
+"""The best way to drive each known coding agent, and which of them are installed. These need no configuration.
 
-By `acp` a program tells every step, asks before it acts and stays open between messages; by `headless` it tells every
-step and cannot ask; in a `terminal` its screen is read; as a `command` it prints its answer and that is all.
+With `acp` a program reports every step, asks before it acts and stays open between messages. With `headless` it reports
+every step but cannot ask. With `terminal` its screen is read. With `command` it only prints its answer.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from midwatch.agents.acp.profiles import NAMES as SPEAK_ACP
+from midwatch.agents.acp.profiles import PROFILES as ACP
 from midwatch.agents.base import BaseAgent
 from midwatch.agents.command import CommandAgent, CommandOptions
+from midwatch.agents.known import KNOWN, KnownProgram
 from midwatch.agents.registry import build
 from midwatch.agents.streams import PROFILES as STREAMS
 from midwatch.agents.terminal.profiles import PROFILES as TERMINALS
@@ -24,138 +25,93 @@ from midwatch.domain.agent import Agent, AgentTerms
 Way = Literal["acp", "headless", "terminal", "command"]
 
 TERMS = AgentTerms(timeout_seconds=8 * 3600.0, on_crash="fail", slots=4, exclusive=True)
-"""Of a program that is driven as a command: what was cut off is not repeated, since its thread id is not known."""
+"""Terms of a known program of kind `command`. After a crash it cannot go on, because its thread id is not known."""
 
 WHY: dict[Way, str] = {
     "acp": "speaks ACP: asks in the inbox, stays open",
-    "headless": "tells its steps as JSON; cannot ask",
+    "headless": "reports its steps as JSON; cannot ask",
     "terminal": "its screen is read",
     "command": "prints its answer and that is all",
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """One known program."""
-
-    name: str
-    description: str
-    install: str
-    argv: tuple[str, ...]
-    """As a command."""
-
-    @property
-    def binary(self) -> str:
-        """The program to look for."""
-        return self.argv[0]
-
-    def ways(self, path: str | None = None) -> tuple[Way, ...]:
-        """How it can be driven with what is installed, the best first."""
-        can: dict[Way, bool] = {
-            "acp": self._missing_for_acp(path) is None,
-            "headless": self.name in STREAMS,
-            "terminal": self.name in TERMINALS and find_spec("pyghostty") is not None,
-            "command": True,
-        }
-        return tuple(way for way, possible in can.items() if possible)
-
-    def why(self, way: Way, path: str | None = None) -> str:
-        """Why this way, and what a better one needs."""
-        missing = self._missing_for_acp(path)
-        if way == "acp" or not missing:
-            return WHY[way]
-        return f"{WHY[way]}; to have it speak ACP: `{missing}`"
-
-    def section(self, way: Way) -> dict[str, Any]:
-        """What `[agents.NAME]` says to drive it that way."""
-        if way == "command":
-            return {"kind": way, "argv": list(self.argv), "timeout": TERMS.timeout_seconds, "on_crash": TERMS.on_crash}
-        return {"kind": way, "profile": self.name}
-
-    def _missing_for_acp(self, path: str | None) -> str | None:
-        """What is to be installed before it speaks ACP: None when nothing is, "" when nothing helps."""
-        speaks = SPEAK_ACP.get(self.name)
-        if speaks is None:
-            return ""
-        return None if shutil.which(speaks.argv[0], path=path) else speaks.install
+def list_ways(program: KnownProgram, path: str | None = None) -> tuple[Way, ...]:
+    """Return the ways to drive a program with what is installed, the best first."""
+    possible: dict[Way, bool] = {
+        "acp": _missing_for_acp(program, path) is None,
+        "headless": program.name in STREAMS,
+        "terminal": program.name in TERMINALS and find_spec("pyghostty") is not None,
+        "command": True,
+    }
+    return tuple(way for way in possible if possible[way])
 
 
-def _npm(package: str) -> str:
-    return f"npm install -g {package}"
+def explain_way(program: KnownProgram, way: Way, path: str | None = None) -> str:
+    """Return why a program is driven this way, and what a better way needs."""
+    missing = _missing_for_acp(program, path)
+    return WHY[way] if way == "acp" or not missing else f"{WHY[way]}; to have it speak ACP: `{missing}`"
 
 
-PROFILES: tuple[Profile, ...] = (
-    Profile(
-        name="claude", description="Claude Code", install=_npm("@anthropic-ai/claude-code"),
-        argv=("claude", "-p", "{prompt}"),
-    ),
-    Profile(
-        name="codex", description="Codex CLI", install=_npm("@openai/codex"), argv=("codex", "exec", "{prompt}"),
-    ),
-    Profile(
-        name="gemini", description="Gemini CLI", install=_npm("@google/gemini-cli"), argv=("gemini", "-p", "{prompt}"),
-    ),
-    Profile(
-        name="opencode", description="opencode", install=_npm("opencode-ai"), argv=("opencode", "run", "{prompt}"),
-    ),
-    Profile(
-        name="aider", description="Aider", install="pip install aider-chat",
-        argv=("aider", "--yes-always", "--no-stream", "--message", "{prompt}"),
-    ),
-    Profile(name="goose", description="Goose", install=_npm("@aaif/goose"), argv=("goose", "run", "-t", "{prompt}")),
-    Profile(
-        name="qwen", description="Qwen Code", install=_npm("@qwen-code/qwen-code"), argv=("qwen", "-p", "{prompt}"),
-    ),
-    Profile(
-        name="copilot", description="GitHub Copilot CLI", install=_npm("@github/copilot"),
-        argv=("copilot", "-p", "{prompt}"),
-    ),
-)  # fmt: skip
+def build_section(program: KnownProgram, way: Way) -> dict[str, Any]:
+    """Return the settings of `[agents.NAME]` that drive a program this way."""
+    if way == "command":
+        return {"kind": way, "argv": list(program.argv), "timeout": TERMS.timeout_seconds, "on_crash": TERMS.on_crash}
+    return {"kind": way, "profile": program.name}
+
+
+def _missing_for_acp(program: KnownProgram, path: str | None) -> str | None:
+    """Return how to install what speaks ACP: None if it is installed, "" if there is no such thing."""
+    profile = ACP.get(program.name)
+    if profile is None:
+        return ""
+    return None if shutil.which(profile.argv[0], path=path) else profile.install
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A known program that is installed here: where, and how it is driven."""
+    """A known program that is installed, its path, and the ways to drive it."""
 
-    profile: Profile
+    program: KnownProgram
     path: str
     ways: tuple[Way, ...]
     why: str
 
     @property
     def way(self) -> Way:
-        """The best one."""
+        """The best way."""
         return self.ways[0]
 
     def agent(self) -> Agent:
-        """It, as an agent."""
-        known, about = self.profile, f"{self.profile.description}, found at {self.path}"
+        """Build the agent."""
+        name, description = self.program.name, f"{self.program.title}, found at {self.path}"
         if self.way == "command":
-            terms = TERMS._replace(workdir=str(Path.cwd()))
-            made: Agent = CommandAgent(known.name, CommandOptions(argv=known.argv), terms=terms, description=about)
+            options, terms = CommandOptions(argv=self.program.argv), TERMS._replace(workdir=str(Path.cwd()))
+            agent: Agent = CommandAgent(name, options, terms=terms, description=description)
         else:
-            made = build(known.name, self.way, {"profile": known.name}, description=about)
-        if isinstance(made, BaseAgent):
-            made.why = self.why
-        return made
+            agent = build(name, self.way, {"profile": name}, description=description)
+        if isinstance(agent, BaseAgent):
+            agent.why = self.why
+        return agent
 
 
 def detect(path: str | None = None) -> list[Found]:
-    """The known programs on the search path (the environment's by default)."""
-    places = ((known, shutil.which(known.binary, path=path)) for known in PROFILES)
+    """Return the known programs on a search path, by default that of the environment."""
+    installed = ((program, shutil.which(program.name, path=path)) for program in KNOWN.values())
     return [
-        Found(known, place, known.ways(path), known.why(known.ways(path)[0], path)) for known, place in places if place
+        Found(program, place, ways := list_ways(program, path), explain_way(program, ways[0], path))
+        for program, place in installed
+        if place
     ]
 
 
-def profile(name: str) -> Profile:
-    """The known program of that name, or BadConfig."""
-    for known in PROFILES:
-        if known.name == name:
-            return known
-    raise BadConfig(f"no agent program called {name!r} is known; known ones: {', '.join(p.name for p in PROFILES)}.")
+def find_program(name: str) -> KnownProgram:
+    """Return the known program with this name, or raise BadConfig."""
+    if name in KNOWN:
+        return KNOWN[name]
+    raise BadConfig(f"no agent program called {name!r} is known; known ones: {', '.join(KNOWN)}.")
 
 
 def advice(name: str) -> str | None:
-    """How to get a known program that is not installed; None for what is not known."""
-    return next((f"{p.description} is not installed here: `{p.install}`." for p in PROFILES if p.name == name), None)
+    """Return how to install a known program; None for a program that midwatch does not know."""
+    program = KNOWN.get(name)
+    return f"{program.title} is not installed here: `{program.install}`." if program else None

@@ -6,10 +6,13 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from midwatch.base.errors import DeliveryError
+from pydantic import ValidationInfo, field_validator
+
+from midwatch.base.errors import BadConfig, DeliveryError
 from midwatch.base.text import cut
-from midwatch.channels.base import Options, SendOnly, unlogged
+from midwatch.channels.base import SendOnly, Text, unlogged
 from midwatch.domain.channel import Delivery
+from midwatch.wire.fields import Options
 
 TITLE_SHOWN = 120
 KIND_OF = {"done": "success", "failed": "failure", "timed_out": "failure", "asked": "warning"}
@@ -18,26 +21,35 @@ KIND_OF = {"done": "success", "failed": "failure", "timed_out": "failure", "aske
 _LOGGERS = ("apprise", "urllib3.connectionpool")
 
 
+class AppriseOptions(Options):
+    """Options of kind `apprise`."""
+
+    url: Text | None = None
+    urls: tuple[Text, ...] = ()
+
+    @field_validator("urls")
+    @classmethod
+    def _check(cls, urls: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if urls and info.data.get("url"):
+            raise ValueError("write url or urls, not both")
+        return urls
+
+
 class AppriseChannel(SendOnly):
-    """Sends each notice to one or more services. Options: `url` or `urls`."""
+    """Sends each notice to one or more services."""
 
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
         super().__init__(name)
-        read = Options(name, options, ("url", "urls"))
-        url, urls = read.text("url"), read.texts("urls")
-        if url and urls:
-            raise read.wrong("urls", "write url or urls, not both")
-        self._library = _loaded()
-        self._service = None
-        if url or urls:
-            self._service = self._services((url,) if url else urls)
-            if self._service is None:
-                raise read.wrong(
-                    "url" if url else "urls", "apprise does not know such an address; see docs/channels.md"
-                )
+        read = AppriseOptions.read_section(f"channels.{name}", options)
+        urls = (read.url,) if read.url else read.urls
+        self._library = _load()
+        self._service = self._services(urls) if urls else None
+        if urls and self._service is None:
+            setting = f"channels.{name}.{'url' if read.url else 'urls'}"
+            raise BadConfig(f"{setting}: apprise does not know such an address; see docs/channels.md.")
 
     async def deliver(self, delivery: Delivery) -> None:
-        """Send it to the delivery's target if that is a URL, else to the configured services."""
+        """Send the notice to the delivery's target if that is a URL, else to the configured services."""
         service = self._service
         if delivery.target and "://" in delivery.target:
             service = self._services((delivery.target,))
@@ -57,18 +69,18 @@ class AppriseChannel(SendOnly):
             raise self._failure("the service did not take the notice; check its address and that it is up")
 
     def _services(self, urls: tuple[str, ...]) -> Any:
-        """The services behind `urls`, or None when one of them is not understood."""
+        """Return the services behind `urls`, or None if one of them is not known."""
         service = self._library.Apprise()
         with unlogged(*_LOGGERS):
-            understood = all(service.add(url) for url in urls)
-        return service if understood else None
+            known = all(service.add(url) for url in urls)
+        return service if known else None
 
     def _failure(self, why: str, *, permanent: bool = False) -> DeliveryError:
         return DeliveryError(f"channel {self.name}: {why}.", permanent=permanent)
 
 
-def _loaded() -> Any:
-    """The library with its services. Looking up one loads all, which takes a moment: better now than while sending."""
+def _load() -> Any:
+    """Import the library and load its services. That takes a moment, so it is not left to the first notice."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # it imports modules that Python 3.13 drops
         import apprise

@@ -6,11 +6,12 @@ import re
 import sys
 import unicodedata
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from midwatch.base.errors import DeliveryError
-from midwatch.channels.base import Options, SendOnly
+from midwatch.channels.base import SendOnly
 from midwatch.domain.channel import Delivery
+from midwatch.wire.fields import Options
 
 # Whole sequences go, not only their escape character, or their tail would be left as text: CSI, the string sequences
 # (OSC, DCS, SOS, PM, APC) to their end, then the two-character ones.
@@ -23,35 +24,40 @@ _REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 def printable_lines(text: str) -> list[str]:
-    """The lines of `text`, without anything that could move the cursor, colour, or rearrange what is read."""
+    """Return the lines of a text without anything that moves the cursor, colours or reorders what is read."""
     return [
         "".join(c for c in line.replace("\t", " ") if unicodedata.category(c) != "Cc" and c not in _REORDERING)
         for line in _SEQUENCE.sub("", text).splitlines()
     ]
 
 
+class ConsoleOptions(Options):
+    """Options of kind `console`."""
+
+    stream: Literal["stderr", "stdout"] = "stderr"
+
+
 class ConsoleChannel(SendOnly):
-    """Prints each notice, every line marked with the channel's name. Option: `stream`, stderr or stdout."""
+    """Prints each notice, every line marked with the channel's name."""
 
     def __init__(self, name: str, options: Mapping[str, Any], stream: TextIO | None = None) -> None:
         super().__init__(name)
-        self._which = Options(name, options, ("stream",)).choice("stream", ("stderr", "stdout"))
+        self._stream_name = ConsoleOptions.read_section(f"channels.{name}", options).stream
         self._stream = stream
 
     async def deliver(self, delivery: Delivery) -> None:
-        """Print it, in one write so that lines of two notices do not mix."""
-        stream = self._stream or getattr(sys, self._which)  # looked up late: the server may redirect it
+        """Print the notice in one write, so that the lines of two notices do not mix."""
+        stream = self._stream or getattr(sys, self._stream_name)  # looked up late: the server may redirect it
         text = "".join(f"[{self.name}] {line}\n" for line in printable_lines(delivery.text))
         try:
             stream.write(_printable(text, stream.encoding))
             stream.flush()
         except (OSError, ValueError, AttributeError) as problem:
-            raise DeliveryError(
-                f"channel {self.name}: nothing can be printed to {self._which} ({type(problem).__name__})."
-            ) from None
+            why = f"printing to {self._stream_name} failed ({type(problem).__name__}); check that output"
+            raise DeliveryError(f"channel {self.name}: {why}.") from None
 
 
 def _printable(text: str, encoding: str | None) -> str:
-    """`text` with what the stream cannot show written as escapes."""
+    """Return the text with escapes for characters that the stream cannot show."""
     encoding = encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)

@@ -1,12 +1,12 @@
-"""The kinds of channels by name, and how one is built from its settings."""
+"""The kinds of channels by name, and how to build a channel from its settings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, cast
 
 from midwatch.base.errors import BadConfig, MidwatchError
+from midwatch.base.kinds import load_kind
 from midwatch.domain.channel import Channel
 
 KINDS: dict[str, str] = {
@@ -14,7 +14,7 @@ KINDS: dict[str, str] = {
     "console": "midwatch.channels.console:ConsoleChannel",
     "webhook": "midwatch.channels.webhook:WebhookChannel",
 }
-"""Where each kind lives."""
+"""The class of each kind."""
 
 
 EXTRAS = {"apprise": "apprise"}
@@ -22,16 +22,8 @@ EXTRAS = {"apprise": "apprise"}
 
 
 def build(name: str, kind: str, options: Mapping[str, Any]) -> Channel:
-    """The channel `[channels.NAME]` asks for, or BadConfig."""
-    path = KINDS.get(kind, kind)
-    if ":" not in path:
-        known = ", ".join(sorted(KINDS))
-        raise BadConfig(f"channels.{name}.kind: there is no kind {kind!r}; use {known}, or package.module:Class.")
-    module, _, attribute = path.partition(":")
-    try:
-        cls = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as problem:
-        raise BadConfig(f"channels.{name}.kind: {kind!r} cannot be loaded ({problem}); correct it.") from problem
+    """Build the channel that `[channels.NAME]` describes, or raise BadConfig."""
+    cls = load_kind(f"channels.{name}", kind, KINDS)
     try:
         return cast(Channel, cls(name, options))
     except MidwatchError:

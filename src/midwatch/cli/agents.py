@@ -65,20 +65,20 @@ async def add(
     way: Annotated[str | None, Option("--way", help="acp, headless, terminal or command. Default: the best.")] = None,
 ) -> Reply:
     """Add a known agent program to midwatch.toml, where you can edit it."""
-    from midwatch.agents.profiles import profile
+    from midwatch.agents.profiles import build_section, explain_way, find_program, list_ways
     from midwatch.desk.config import add_agent
 
     if find_remote_server() is not None:
         raise InvalidInput("agents are added on the machine that runs them; unset MIDWATCH_URL.", field="name")
-    known = profile(program or name)
-    ways = known.ways()
+    known = find_program(program or name)
+    ways = list_ways(known)
     if way is not None and way not in ways:
         raise InvalidInput(f"{known.name} can be driven by {', '.join(ways)} here, not by {way}.", field="way")
-    section = known.section(way or ways[0])
+    section = build_section(known, way or ways[0])
     file = add_agent(home_path(), name, section)
     text = join(
-        f"Added [agents.{name}] with kind {section['kind']} to {file}: {known.why(section['kind'])}.",
-        f"It is not installed yet: {known.install}" if shutil.which(known.binary) is None else None,
+        f"Added [agents.{name}] with kind {section['kind']} to {file}: {explain_way(known, section['kind'])}.",
+        f"It is not installed yet: {known.install}" if shutil.which(known.name) is None else None,
         f"A server that runs uses it from its next start. Try it with `midwatch agents --test {name}`.",
     )
     return Reply({"file": str(file), "name": name, **section}, text)

@@ -61,13 +61,13 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
     """Build the demo, agents found on this machine, configured agents, and those registered in code."""
     built: dict[str, Agent] = {"demo": build_agent("demo", "demo", {})}
     if settings.detect_agents:
-        built.update({found.profile.name: found.agent() for found in detect()})
+        built.update({found.program.name: found.agent() for found in detect()})
     for name, wanted in settings.agents.items():
         built[name] = build_agent(
             name,
             wanted.kind,
             wanted.options(),
-            timeout=wanted.timeout,
+            timeout_seconds=wanted.timeout,
             on_crash=wanted.on_crash,
             max_attempts=wanted.max_attempts,
             slots=wanted.slots,

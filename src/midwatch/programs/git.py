@@ -1,8 +1,8 @@
-"""Git: makes, looks at, merges and removes worktrees, through the git program.
+"""Git: makes, compares, merges and removes worktrees through the git program.
 
-Hooks of the repository are not run by these calls, nor a file monitor: what an agent may have written there is not
-started outside of its sandbox. For the same reason a worktree is always named together with the repository it belongs
-to, whatever the `.git` file in it says. The user's index is never written, except by a merge into a clean checkout.
+These calls run no hooks of the repository and no file monitor, because an agent may have written them and they would
+run outside of its sandbox. For the same reason a worktree is always named together with its repository, whatever the
+`.git` file in it says. The user's index is never written, except by a merge into a clean checkout.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from midwatch.base.errors import Conflict
 from midwatch.domain.worktree import Diff, Merged, Place, Stat, Worktree
 
 QUICK, LONG = 60.0, 900.0
-"""Seconds for a look, and for what writes many files."""
+"""Seconds for a look, and for a call that writes many files."""
 NAMES_LIMIT = 5_000_000
-SAID_LIMIT = 20_000
+ERROR_LIMIT = 20_000
 SHOWN_NAMES = 3
 OPTIONS = (
     "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.quotePath=false", "color.ui=false", "gc.auto=0",
@@ -34,12 +34,12 @@ OPTIONS = (
 PLAIN_DIFF = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--ignore-submodules=dirty")
 STATUS = ("status", "--porcelain", "--ignore-submodules=dirty")
 KEPT = re.compile(r"GIT_(AUTHOR|COMMITTER)_|GIT_SSH|GIT_CONFIG_(GLOBAL|SYSTEM|NOSYSTEM)$")
-"""What of git's own variables says who the user is; the others would point these calls at another repository."""
+"""Variables of git that say who the user is. The others would point these calls at another repository."""
 NEW_LINK = re.compile(rb"^:000000 160000 \S+ \S+ A\t(.+)$", re.M)
 
 
-class Said(NamedTuple):
-    """What git answered. `cut` when there was more than was asked for."""
+class GitOutput(NamedTuple):
+    """The answer of git. `cut` is set if there was more than `limit` bytes."""
 
     code: int
     out: bytes
@@ -52,7 +52,7 @@ class Said(NamedTuple):
 
     @property
     def why(self) -> str:
-        """Its complaint, in one line."""
+        """The first line of its error message."""
         lines = [line.strip() for line in self.err.splitlines() if line.strip()]
         first = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[0] if lines else "")
         return re.sub(r"^(fatal|error): ", "", first).rstrip(".") or f"exit code {self.code}"
@@ -90,8 +90,8 @@ class GitProgram:
     async def make(self, tree: Worktree) -> None:
         await self._take_away(tree)
         await asyncio.to_thread(Path(tree.path).parent.mkdir, 0o700, True, True)
-        made = ("worktree", "add", "--no-track", "-B", tree.branch, "--", tree.path, tree.base)
-        _must(await self._run(tree.repository, *made, seconds=LONG), f"no worktree could be made in {tree.path}")
+        command = ("worktree", "add", "--no-track", "-B", tree.branch, "--", tree.path, tree.base)
+        _must(await self._run(tree.repository, *command, seconds=LONG), f"no worktree could be made in {tree.path}")
         await asyncio.to_thread(_inner, tree)
 
     async def mend(self, tree: Worktree) -> None:
@@ -99,8 +99,8 @@ class GitProgram:
             known = await self._commit_of(tree.repository, f"refs/heads/{tree.branch}")
             start = (tree.branch,) if known else (tree.base,)
             anew = () if known else ("--no-track", "-B", tree.branch)
-            made = ("worktree", "add", "--force", *anew, "--", tree.path, *start)
-            _must(await self._run(tree.repository, *made, seconds=LONG), f"{tree.path} could not be made again")
+            command = ("worktree", "add", "--force", *anew, "--", tree.path, *start)
+            _must(await self._run(tree.repository, *command, seconds=LONG), f"{tree.path} could not be made again")
         admin = (await self._env(tree))["GIT_DIR"]
         await asyncio.to_thread(_point, tree, admin)
         await asyncio.to_thread(_inner, tree)
@@ -112,17 +112,17 @@ class GitProgram:
         env = await self._env(tree)
         dirty = _must(await self._run(tree.path, *STATUS, env=env, limit=1), "git status").out
         async with self._all_files(tree, env) as seen:
-            said = await self._text(tree.path, *PLAIN_DIFF, "--shortstat", tree.base, "--", env=seen, seconds=LONG)
-        counts = [re.search(rf"(\d+) {word}", said) for word in ("file", "insertion", "deletion")]
-        files, added, removed = (int(found[1]) if found else 0 for found in counts)
+            output = await self._text(tree.path, *PLAIN_DIFF, "--shortstat", tree.base, "--", env=seen, seconds=LONG)
+        counts = [re.search(rf"(\d+) {word}", output) for word in ("file", "insertion", "deletion")]
+        files, added, removed = (int(match[1]) if match else 0 for match in counts)
         return Stat(files, added, removed, bool(dirty))
 
     async def diff(self, tree: Worktree, limit: int) -> Diff:
         async with self._all_files(tree, await self._env(tree)) as seen:
-            said = await self._run(tree.path, *PLAIN_DIFF, tree.base, "--", env=seen, limit=limit)
-        if not said.cut:
-            _must(said, f"the diff of {tree.branch} could not be made")
-        return Diff(said.out.decode("utf-8", "replace"), said.cut)
+            output = await self._run(tree.path, *PLAIN_DIFF, tree.base, "--", env=seen, limit=limit)
+        if not output.cut:
+            _must(output, f"the diff of {tree.branch} could not be made")
+        return Diff(output.out.decode("utf-8", "replace"), output.cut)
 
     async def merge(self, tree: Worktree, message: str) -> Merged:
         if tree.target is None:
@@ -149,13 +149,13 @@ class GitProgram:
         return Merged(now or tip, "fast-forward" if forward else "merge")
 
     async def losses(self, tree: Worktree) -> list[str]:
-        found, tips = [], []
+        losses, tips = [], []
         if await asyncio.to_thread(Path(tree.path).exists):
             env = await self._env(tree)
             status = (*STATUS, "-z", "--untracked-files=all", "--no-renames")
-            said = _must(await self._run(tree.path, *status, env=env, limit=NAMES_LIMIT), "git status")
-            if count := said.out.count(b"\0"):
-                found.append(f"{count} uncommitted file{'s'[: count > 1]}")
+            output = _must(await self._run(tree.path, *status, env=env, limit=NAMES_LIMIT), "git status")
+            if count := output.out.count(b"\0"):
+                losses.append(f"{count} uncommitted file{'s'[: count > 1]}")
             tips = [await self._text(tree.path, "rev-parse", "HEAD", env=env)]
         if branch := await self._commit_of(tree.repository, f"refs/heads/{tree.branch}"):
             tips.append(branch)
@@ -163,8 +163,8 @@ class GitProgram:
             others = ("--not", f"--exclude={tree.branch}", "--branches", "--remotes", "--tags")
             count = int(await self._text(tree.repository, "rev-list", "--count", *tips, *others, "--"))
             if count:
-                found.append(f"{count} commit{'s'[: count > 1]} that no other branch has")
-        return found
+                losses.append(f"{count} commit{'s'[: count > 1]} that no other branch has")
+        return losses
 
     async def remove(self, tree: Worktree) -> None:
         if not await asyncio.to_thread(Path(tree.repository).exists):
@@ -178,14 +178,14 @@ class GitProgram:
     # -- parts ---------------------------------------------------------------------------------------------------
 
     async def _left_out(self, top: str) -> str | None:
-        """What of a checkout will not be in a worktree."""
+        """Return what of a checkout will not be in a worktree, or None."""
         status = await self._run(top, *STATUS, limit=1)
         modules = await self._run(top, "cat-file", "-e", "HEAD:.gitmodules")
         parts = ["uncommitted changes of the checkout are not in it"] if status.out else []
         return "; ".join([*parts, *([] if modules.code else ["its submodules are empty"])]) or None
 
     async def _take_away(self, tree: Worktree) -> None:
-        """Its directory and what git knows of it, whatever state they are in."""
+        """Remove the directory of a worktree and what git knows of it, whatever their state."""
         forget = ("worktree", "remove", "--force", "--force", "--", tree.path)
         if (await self._run(tree.repository, *forget, seconds=LONG)).code == 0:
             return
@@ -193,7 +193,7 @@ class GitProgram:
         await self._run(tree.repository, *forget)
 
     async def _commit(self, tree: Worktree, env: Mapping[str, str], message: str) -> None:
-        """What is not committed in a worktree, on its branch."""
+        """Commit the changes in a worktree on its branch."""
         added = await self._run(tree.path, "add", "--all", "--", ".", env=env, seconds=LONG)
         _must(added, f"what is new in {tree.path} could not be committed")
         changed = (*PLAIN_DIFF, "--cached", "--raw", "HEAD", "--")
@@ -204,27 +204,29 @@ class GitProgram:
                 "move it out of there, then merge again."
             )
         if raw:
-            said = await self._run(tree.path, "commit", "--quiet", "--no-verify", "-m", message, env=env, seconds=LONG)
-            _must(said, f"what is new in {tree.path} could not be committed")
+            output = await self._run(
+                tree.path, "commit", "--quiet", "--no-verify", "-m", message, env=env, seconds=LONG
+            )
+            _must(output, f"what is new in {tree.path} could not be committed")
 
     async def _merge_here(self, tree: Worktree, message: str) -> None:
-        """Into the checkout, which is on the target; it is left as it was when that does not go through."""
+        """Merge into the checkout, which is on the target branch. On failure the checkout is left as it was."""
         place = tree.repository
         if _must(await self._run(place, *STATUS, "--untracked-files=no", limit=1), "git status").out:
             raise Conflict(f"the checkout {place} has uncommitted changes; commit or stash them, then merge again.")
         merge = ("merge", "--ff", "--no-edit", "--no-stat", "-m", message, f"refs/heads/{tree.branch}")
         try:
-            said = await self._run(place, *merge, seconds=LONG)
+            output = await self._run(place, *merge, seconds=LONG)
         except BaseException:
             await self._abort(place)
             raise
-        if said.code == 0:
+        if output.code == 0:
             return
         names = await self._run(place, "diff", "--name-only", "--diff-filter=U", "-z", limit=NAMES_LIMIT)
         await self._abort(place)
         files = [name.decode(errors="replace") for name in names.out.split(b"\0") if name]
         if not files:
-            raise Conflict(f"{tree.branch} was not merged into {tree.target}: {said.why}. Nothing was changed.")
+            raise Conflict(f"{tree.branch} was not merged into {tree.target}: {output.why}. Nothing was changed.")
         more = f" and {len(files) - SHOWN_NAMES} more" if len(files) > SHOWN_NAMES else ""
         raise Conflict(
             f"{tree.branch} conflicts with {tree.target} in {', '.join(files[:SHOWN_NAMES])}{more}; nothing was "
@@ -236,7 +238,7 @@ class GitProgram:
             await self._run(place, "merge", "--abort", seconds=LONG)
 
     async def _move_branch(self, tree: Worktree, tip: str, old: str, forward: bool) -> None:
-        """The target is not checked out where the worktree came from: only its name moves, and only forward."""
+        """Move the target branch, which is not checked out, forward to `tip`."""
         listed = await self._text(tree.repository, "worktree", "list", "--porcelain")
         if f"branch refs/heads/{tree.target}" in listed.splitlines():
             raise Conflict(f"{tree.target} is checked out in another worktree; merge {tree.branch} there by hand.")
@@ -249,21 +251,24 @@ class GitProgram:
         _must(await self._run(tree.repository, *moved), f"{tree.target} could not be moved")
 
     async def _branch(self, place: str, env: Mapping[str, str] | None = None) -> str | None:
-        said = await self._run(place, "symbolic-ref", "--quiet", "HEAD", env=env)
-        return said.text.removeprefix("refs/heads/") if said.code == 0 else None
+        output = await self._run(place, "symbolic-ref", "--quiet", "HEAD", env=env)
+        return output.text.removeprefix("refs/heads/") if output.code == 0 else None
 
     async def _commit_of(self, place: str, ref: str) -> str | None:
-        said = await self._run(place, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
-        return said.text if said.code == 0 else None
+        output = await self._run(place, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+        return output.text if output.code == 0 else None
 
     async def _contains(self, place: str, commit: str, other: str) -> bool:
         return (await self._run(place, "merge-base", "--is-ancestor", other, commit)).code == 0
 
     async def _env(self, tree: Worktree) -> dict[str, str]:
-        """What makes git work in a worktree, by its repository's word and not by the worktree's own."""
-        said = await self._run(tree.repository, "rev-parse", "--git-common-dir")
-        _must(said, f"the repository {tree.repository} of {tree.branch} cannot be used")
-        common = Path(tree.repository, said.text)
+        """Return the variables for git in a worktree.
+
+        They follow the repository, not the `.git` file of the worktree.
+        """
+        output = await self._run(tree.repository, "rev-parse", "--git-common-dir")
+        _must(output, f"the repository {tree.repository} of {tree.branch} cannot be used")
+        common = Path(tree.repository, output.text)
         admin = await asyncio.to_thread(_admin, common, tree.path)
         if admin is None:
             raise Conflict(f"{tree.path} is gone, or {tree.repository} does not know it as a worktree any more.")
@@ -271,7 +276,7 @@ class GitProgram:
 
     @asynccontextmanager
     async def _all_files(self, tree: Worktree, env: Mapping[str, str]) -> AsyncIterator[dict[str, str]]:
-        """With an index of its own that names new files, too; the worktree's stays as it is."""
+        """Yield variables with a separate index that also names new files. The worktree's own index is not changed."""
         scratch = await asyncio.to_thread(tempfile.mkdtemp, prefix="midwatch-git-")
         try:
             index = Path(scratch, "index")
@@ -284,7 +289,7 @@ class GitProgram:
             if names:
                 add = ("add", "--intent-to-add", "--ignore-errors", "--pathspec-from-file=-", "--pathspec-file-nul")
                 literal = {**seen, "GIT_LITERAL_PATHSPECS": "1"}
-                await self._run(tree.path, *add, env=literal, said=b"\0".join(names), seconds=LONG)
+                await self._run(tree.path, *add, env=literal, stdin=b"\0".join(names), seconds=LONG)
             yield seen
         finally:
             await asyncio.to_thread(shutil.rmtree, scratch, True)
@@ -299,16 +304,19 @@ class GitProgram:
         env: Mapping[str, str] | None = None,
         seconds: float = QUICK,
         limit: int = NAMES_LIMIT,
-        said: bytes = b"",
-    ) -> Said:
-        """Run git in a directory. What it writes is read up to `limit` bytes; then, or after `seconds`, it is ended."""
+        stdin: bytes = b"",
+    ) -> GitOutput:
+        """Run git in a directory.
+
+        Its output is read up to `limit` bytes; after that, or after `seconds`, git is ended.
+        """
         options = [word for option in OPTIONS for word in ("-c", option)]
         argv = (self._program, "--no-pager", "--no-optional-locks", *options, "-C", place, *words)
         if env is None:
             await asyncio.to_thread(_check_own, place)
         try:
             child = await asyncio.create_subprocess_exec(
-                *argv, stdin=asyncio.subprocess.PIPE if said else asyncio.subprocess.DEVNULL,
+                *argv, stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd="/",
                 env={**environment(), **(env or {})}, start_new_session=True,
             )  # fmt: skip
@@ -319,9 +327,9 @@ class GitProgram:
         assert child.stdout and child.stderr
         try:
             async with asyncio.timeout(seconds):
-                feed = asyncio.create_task(_feed(child.stdin, said))
+                feed = asyncio.create_task(_feed(child.stdin, stdin))
                 (out, cut), (err, _), _ = await asyncio.gather(
-                    _read(child.stdout, limit, child.pid), _read(child.stderr, SAID_LIMIT), feed
+                    _read(child.stdout, limit, child.pid), _read(child.stderr, ERROR_LIMIT), feed
                 )
                 code = await child.wait()
         except TimeoutError:
@@ -330,11 +338,11 @@ class GitProgram:
             if child.returncode is None:
                 _kill(child.pid)
                 await child.wait()
-        return Said(code, out, err.decode("utf-8", "replace"), cut)
+        return GitOutput(code, out, err.decode("utf-8", "replace"), cut)
 
 
 def _check_own(place: str) -> None:
-    """A checkout's repository has its own config, whatever an agent wrote there: another one names other programs."""
+    """Check that a checkout uses the settings of its own repository. Other settings could name other programs."""
     for folder in (Path(place), *Path(place).parents):
         if os.path.lexists(folder / ".git"):
             if os.path.lexists(folder / ".git" / "commondir"):
@@ -346,30 +354,30 @@ def _check_own(place: str) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Ours, without what would point git elsewhere or make it ask somebody."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or KEPT.match(name)}
-    return {**kept, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": ":", "GIT_MERGE_AUTOEDIT": "no"}
+    """Return midwatch's environment without variables that point git elsewhere or make it ask a question."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or KEPT.match(name)}
+    return {**own, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": ":", "GIT_MERGE_AUTOEDIT": "no"}
 
 
-async def _feed(pipe: asyncio.StreamWriter | None, said: bytes) -> None:
+async def _feed(pipe: asyncio.StreamWriter | None, data: bytes) -> None:
     if pipe is not None:
         with suppress(ConnectionError, RuntimeError):  # one loop says the one, another the other of a closed pipe
-            pipe.write(said)
+            pipe.write(data)
             await pipe.drain()
         pipe.close()
 
 
 async def _read(stream: asyncio.StreamReader, limit: int, pid: int | None = None) -> tuple[bytes, bool]:
-    """Up to `limit` bytes, and whether there was more; of a process that is named nothing more is wanted then."""
-    kept, cut = bytearray(), False
+    """Read up to `limit` bytes and return whether there was more. In that case the process `pid` is killed."""
+    data, cut = bytearray(), False
     while piece := await stream.read(65536):
-        room = limit - len(kept)
-        kept += piece[:room]
+        room = limit - len(data)
+        data += piece[:room]
         if len(piece) > room and not cut:
             cut = True
             if pid is not None:
                 _kill(pid)
-    return bytes(kept), cut
+    return bytes(data), cut
 
 
 def _kill(pid: int) -> None:
@@ -377,37 +385,37 @@ def _kill(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _must(said: Said, what: str) -> Said:
-    if said.code and not said.cut:
-        if "tell me who you are" in said.err or "empty ident name" in said.err:
+def _must(output: GitOutput, what: str) -> GitOutput:
+    if output.code and not output.cut:
+        if "tell me who you are" in output.err or "empty ident name" in output.err:
             raise Conflict(
                 "git does not know who you are; set it with `git config --global user.name NAME` and user.email."
             )
-        raise Conflict(f"{what}: {said.why}.")
-    return said
+        raise Conflict(f"{what}: {output.why}.")
+    return output
 
 
 def _admin(common: Path, path: str) -> Path | None:
-    """Where a repository keeps what it knows of a worktree that is there."""
+    """Return the directory in which a repository keeps what it knows of a worktree, or None."""
     wanted = Path(path).resolve()
-    for found in sorted(common.resolve().glob("worktrees/*/gitdir")) if wanted.is_dir() else ():
+    for file in sorted(common.resolve().glob("worktrees/*/gitdir")) if wanted.is_dir() else ():
         with suppress(OSError):
-            if Path(found.read_text().strip()).parent.resolve() == wanted:
-                return found.parent
+            if Path(file.read_text().strip()).parent.resolve() == wanted:
+                return file.parent
     return None
 
 
 def _point(tree: Worktree, admin: str) -> None:
-    """Have the worktree say which repository it belongs to, should somebody have changed that."""
-    link, said = Path(tree.path, ".git"), f"gitdir: {admin}\n"
+    """Write the `.git` file of a worktree again, in case somebody has changed it."""
+    link, content = Path(tree.path, ".git"), f"gitdir: {admin}\n"
     if link.is_symlink() or (link.exists() and not link.is_file()):
         raise Conflict(f"{link} was replaced by something else; look at it, then remove it and try again.")
-    if not link.exists() or link.read_text(errors="replace").strip() != said.strip():
-        link.write_text(said)
+    if not link.exists() or link.read_text(errors="replace").strip() != content.strip():
+        link.write_text(content)
 
 
 def _inner(tree: Worktree) -> None:
-    """Have the working directory, which may hold nothing that is committed; it lies inside, whatever links say."""
+    """Create the working directory, which may hold no committed file. It must lie inside the worktree."""
     top, place = Path(tree.path).resolve(), Path(tree.workdir)
     if not place.resolve().is_relative_to(top):
         raise Conflict(f"{tree.subdir} leads out of the worktree {tree.path}; name another working directory.")
@@ -415,7 +423,7 @@ def _inner(tree: Worktree) -> None:
 
 
 def _rmtree(path: str) -> None:
-    """A directory with all that is in it, also what an agent made unwritable."""
+    """Remove a directory with all its files, also those that an agent made unwritable."""
     if not Path(path).exists():
         return
     for folder, names, _ in os.walk(path):

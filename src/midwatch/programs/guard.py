@@ -1,7 +1,7 @@
-"""The guard: a small process that ends our children's groups when we die, even by SIGKILL.
+"""The guard: a small process that ends our children's process groups when midwatch dies, even by SIGKILL.
 
-It reads `+pgid` and `-pgid` lines from a pipe whose other end only we hold. When we are gone it reads the end of the
-pipe, sends SIGKILL to the groups it still remembers, and exits.
+It reads lines `+pgid` and `-pgid` from a pipe whose other end only midwatch holds. When midwatch is gone, it reads the
+end of the pipe, sends SIGKILL to the groups that it still remembers, and exits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ for pgid in $groups; do kill -9 "-$pgid"; done
 
 
 class Guard:
-    """Remembers process groups, in a process that outlives ours."""
+    """Remembers process groups in a process that outlives midwatch."""
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
@@ -48,30 +48,30 @@ class Guard:
 
     @property
     def pid(self) -> int | None:
-        """Its process, or None while there is none."""
+        """The id of the guard's process, or None while there is none."""
         return self._process.pid if self._process else None
 
     def watch(self, pgid: int) -> None:
-        """End this group if we die."""
+        """End this group if midwatch dies."""
         with self._lock:
             self._groups.add(pgid)
             self._tell(f"+{pgid}\n")
 
     def forget(self, pgid: int) -> None:
-        """The group is gone."""
+        """Forget a group that has ended."""
         with self._lock:
             self._groups.discard(pgid)
             if self._process is not None:
                 self._tell(f"-{pgid}\n")
 
     def close(self) -> None:
-        """End the guard, unless it still has groups to watch. The next child starts another."""
+        """End the guard, unless it still has groups to watch. The next child starts another guard."""
         with self._lock:
             if not self._groups:
                 self._let_go()
 
     def _tell(self, line: str) -> None:
-        """A guard that died or does not read is replaced by one that knows all groups."""
+        """Send a line to the guard. A guard that died or does not read is replaced by one that knows all groups."""
         if self._process is None or self._process.poll() is not None:
             self._start()
             return
@@ -96,7 +96,7 @@ class Guard:
         os.set_blocking(self._process.stdin.fileno(), False)
 
     def _let_go(self) -> None:
-        """Let it see the end of the pipe."""
+        """Close the pipe, so that the guard ends."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
@@ -104,7 +104,7 @@ class Guard:
             self._process = None
 
     def _disown(self) -> None:
-        """A fork of ours must not keep the pipe open after us, and has no groups of its own."""
+        """Forget the guard in a fork of this process, which must not hold its pipe and has no groups."""
         self._lock = threading.RLock()
         self._groups = set()
         if self._process is not None and self._process.stdin is not None:
@@ -114,5 +114,5 @@ class Guard:
 
 
 guard = Guard()
-"""The one of this process."""
+"""The guard of this process."""
 atexit.register(guard._let_go)

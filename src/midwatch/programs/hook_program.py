@@ -1,4 +1,4 @@
-"""A program as a hook: started for each task that has ended, with the task as JSON on its standard input."""
+"""A program as a hook: it is started for each task that has ended and gets the task as JSON on its standard input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ ERROR_SHOWN = 500
 
 
 def program(command: Sequence[str], env: Callable[[], Mapping[str, str]]) -> Callable[[Task], Awaitable[None]]:
-    """The hook that runs `command`. A program that fails is an error; one that is no longer waited for is ended."""
+    """Return the hook that runs `command`.
+
+    A program that fails is an error. It is killed when nobody waits for it any more.
+    """
 
     async def tell(task: Task) -> None:
         about = {"MIDWATCH_TASK": task.id, "MIDWATCH_SESSION": task.session_key, "MIDWATCH_STATUS": task.status}
@@ -26,14 +29,13 @@ def program(command: Sequence[str], env: Callable[[], Mapping[str, str]]) -> Cal
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         try:
-            _, said = await child.communicate(orjson.dumps(task.snapshot(), default=str))
+            _, errors = await child.communicate(orjson.dumps(task.snapshot(), default=str))
         except asyncio.CancelledError:
             child.kill()
             await child.wait()
             raise
         if child.returncode:
-            raise AgentError(
-                f"{command[0]} ended with {child.returncode}: {said.decode(errors='replace')[-ERROR_SHOWN:]}"
-            )
+            output = errors.decode(errors="replace")[-ERROR_SHOWN:]
+            raise AgentError(f"{command[0]} ended with {child.returncode}; correct it: {output}")
 
     return tell

@@ -1,8 +1,8 @@
-"""Child processes: started behind a gate, kept in one process group, ended to the last of them.
+"""Child processes: they start behind a gate, stay in one process group, and all of them are ended together.
 
 A child is a shell that waits for one line and then becomes the program. The line is sent when the store knows the
-group. If this process dies before, the shell reads the end of its pipe and exits: the program never ran. If this
-process dies later, the guard ends the group, and whoever rescues the task makes sure with `reap`.
+group. If this process dies before that, the shell reads the end of its pipe and exits, and the program never runs. If
+this process dies later, the guard ends the group, and `reap` makes sure of it when the task is rescued.
 """
 
 from __future__ import annotations
@@ -23,23 +23,12 @@ from pathlib import Path
 from midwatch.base.errors import AgentError, TransientError
 from midwatch.domain.agent import Interrupt, ProgramOwner, Turn, TurnResult
 from midwatch.programs.guard import guard
-from midwatch.programs.reaper import BORN, PATIENCE, end_group, end_members, end_strays, identify, reap, signal_group
+from midwatch.programs.reaper import BORN, PATIENCE, end_members, end_strays, signal_group
 from midwatch.programs.sandbox import Sandbox
 
-__all__ = [
-    "Child",
-    "Output",
-    "Pipe",
-    "ProcessConversation",
-    "Program",
-    "end_group",
-    "end_strays",
-    "identify",
-    "reap",
-    "within",
-]
-
 GATE = 'read -r _ || exit 125; exec "$@"'
+TOGETHER = ("/bin/sh", "-c", 'exec "$@" 2>&1', "sh")
+"""Prefix for `Program.enter`: both outputs of the program go to one pipe, in the order in which they are written."""
 SIGNALS: Mapping[Interrupt, signal.Signals] = {
     "stop": signal.SIGINT,
     "terminate": signal.SIGTERM,
@@ -49,46 +38,49 @@ OUTPUT_LIMIT = 10_000_000
 GRACE = 0.5
 """Seconds between SIGTERM and SIGKILL for what is left of a group."""
 DRAIN = 0.2
-"""Seconds to wait for the end of output when a process that left the group holds the pipe."""
-PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+"""Seconds to wait for the end of output when a process that left the group still holds the pipe."""
+TEMPORARY_ERRORS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What to start, where, for which agent."""
+    """A program to start: its command line, its directory and its agent."""
 
     agent: str
     argv: tuple[str, ...]
     workdir: str
     sandbox: Sandbox | None
-    """What keeps it in. Named by whoever starts something, so that nothing is started without it by mistake."""
+    """The sandbox, or None. It has no default, so that no program is started without a sandbox by mistake."""
     env: Mapping[str, str] = field(default_factory=dict)
     enter: tuple[str, ...] = ()
-    """What is run before it, outside of the sandbox, and becomes it."""
+    """A command that runs before the program, outside of the sandbox, and becomes the program."""
 
     def environment(self, turn_env: Mapping[str, str]) -> dict[str, str]:
-        """The child's environment: ours, the agent's, the turn's; later ones win."""
+        """Return the child's environment: midwatch's own, the agent's and the turn's.
+
+        Later ones replace earlier ones.
+        """
         own = os.environ if self.sandbox is None else self.sandbox.environment(os.environ)
         return {**own, **self.env, **turn_env}
 
     def problem(self) -> str | None:
-        """Why it cannot be started here, or None."""
+        """Return why the program cannot be started here, or None."""
         if not Path(self.workdir).is_dir():
             return f"working directory {self.workdir!r} does not exist; create it or change agents.{self.agent}.workdir"
         name = self.argv[0]
         if "/" in name:
-            place = os.path.join(self.workdir, name)  # noqa: PTH118 - an absolute name must win, as in exec
-            found = os.path.isfile(place) and os.access(place, os.X_OK)  # noqa: PTH113
+            path = os.path.join(self.workdir, name)  # noqa: PTH118 - an absolute name must win, as in exec
+            exists = os.path.isfile(path) and os.access(path, os.X_OK)  # noqa: PTH113
         else:
-            found = shutil.which(name, path=self.environment({}).get("PATH", os.defpath)) is not None
-        if not found:
+            exists = shutil.which(name, path=self.environment({}).get("PATH", os.defpath)) is not None
+        if not exists:
             return f"program {name!r} is not installed or not executable; install it or change agents.{self.agent}.argv"
         return self.sandbox.problem(self.workdir) if self.sandbox is not None else None
 
     def spawn(self, turn_env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         """Start the shell that waits at the gate."""
-        if why := self.problem():
-            raise AgentError(why)
+        if problem := self.problem():
+            raise AgentError(problem)
         _hear_interrupts()
         argv, env = self.argv, self.environment(turn_env)
         if self.sandbox is not None:
@@ -99,28 +91,31 @@ class Program:
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
                 cwd=self.workdir, env=env, start_new_session=True,
             )  # fmt: skip
-        except OSError as problem:
-            raise self._refused(problem) from problem
+        except OSError as error:
+            raise self._convert_error(error) from error
 
-    def _refused(self, problem: OSError) -> AgentError:
+    def _convert_error(self, problem: OSError) -> AgentError:
         if problem.errno == errno.E2BIG:
             return AgentError(
                 "the prompt is too long for a command line; leave {prompt} out of "
                 f"agents.{self.agent}.argv to pass it on standard input"
             )
         text = f"program {self.argv[0]!r} could not be started: {problem.strerror}"
-        return TransientError(text) if problem.errno in PASSING else AgentError(text)
+        return TransientError(text) if problem.errno in TEMPORARY_ERRORS else AgentError(text)
 
 
 def _hear_interrupts() -> None:
-    """A process that a script started in the background ignores SIGINT, and so would its children. To ignore it in a
-    handler is the same for us, and handlers are not inherited."""
+    """Make sure that children do not ignore SIGINT.
+
+    A process that a script started in the background ignores SIGINT, and its children would inherit that. A handler
+    that does nothing is the same for this process, and handlers are not inherited.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, lambda *_: None)
 
 
 class Pipe(asyncio.Protocol):
-    """Receives what one of the child's pipes carries; `closed` is set when nobody can write to it any more."""
+    """Receives the data of one of the child's pipes. `closed` is set when nobody can write to the pipe any more."""
 
     def __init__(self) -> None:
         self.closed = asyncio.Event()
@@ -133,13 +128,13 @@ class Pipe(asyncio.Protocol):
         self.closed.set()
 
     def cut(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self.transport is not None:
             self.transport.close()
 
 
 class Inlet(Pipe):
-    """The pipe into a child; `ready` is set while it takes more."""
+    """The pipe into a child. `ready` is set while the pipe takes more data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +153,10 @@ class Inlet(Pipe):
 
 
 class Output(Pipe):
-    """Keeps the text of one pipe, of more than `limit` bytes the head and the tail. `tell` hears it as it comes."""
+    """Keeps the text of one pipe; of more than `limit` bytes, the head and the tail.
+
+    `tell` gets the text as it arrives.
+    """
 
     def __init__(self, limit: int = OUTPUT_LIMIT, tell: Callable[[str], None] | None = None) -> None:
         super().__init__()
@@ -172,8 +170,8 @@ class Output(Pipe):
 
     def data_received(self, data: bytes) -> None:
         if self._tell is not None and self.total < self._limit:
-            told = data[: self._limit - self.total]
-            if text := self._decoder.decode(told).replace("\0", ""):
+            new = data[: self._limit - self.total]
+            if text := self._decoder.decode(new).replace("\0", ""):
                 self._tell(text)
         self.total += len(data)
         room = self._head_room - len(self._head)
@@ -185,7 +183,7 @@ class Output(Pipe):
             del self._tail[: -self._tail_room]
 
     def text(self) -> str:
-        """What was written, decoded, without NUL characters."""
+        """Return the text that was written, without NUL characters."""
         if self.total <= self._limit:
             return _text(self._head + self._tail)
         head, tail = self._head, self._tail[-self._tail_room :] if self._tail_room else bytearray()
@@ -199,20 +197,22 @@ def _text(data: bytearray) -> str:
 
 
 def _whole(data: bytearray) -> int:
-    """How many bytes remain when a character cut at the end is left out."""
+    """Return how many bytes remain without a character that is cut at the end."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(bytes(data[-4:]))
     return len(data) - len(decoder.getstate()[0])
 
 
 def _torn(data: bytearray) -> int:
-    """How many bytes at the start belong to a character whose beginning is missing."""
+    """Return how many bytes at the start belong to a character whose beginning is missing."""
     return next((n for n, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
 
 
 class Child:
-    """A program in its own process group. Of a `helper` only the group is ended: beside it the turn has another child,
-    whose processes carry the same mark."""
+    """A program in its own process group.
+
+    Of a `helper` only the group is ended, because the turn has another child whose processes carry the same mark.
+    """
 
     def __init__(
         self, popen: subprocess.Popen[bytes], turn: ProgramOwner, pipes: tuple[Pipe, Pipe], *, helper: bool = False
@@ -232,7 +232,7 @@ class Child:
 
     @classmethod
     async def spawn(cls, program: Program, turn: ProgramOwner, out: Pipe, err: Pipe, *, helper: bool = False) -> Child:
-        """Start the child; it waits until `admit`."""
+        """Start the child. It waits until `admit`."""
         child = cls(program.spawn(turn.env), turn, (out, err), helper=helper)
         try:
             guard.watch(child.pgid)
@@ -247,28 +247,31 @@ class Child:
         return child
 
     async def admit(self, turn: ProgramOwner, stdin: bytes = b"", *, more: bool = False) -> None:
-        """Let it become the program once the store knows its group. With `more`, `write` can follow."""
+        """Let the child become the program once the store knows its group. With `more`, `write` may follow."""
         await turn.own_group(self.pgid)
         self.write(b"go\n" + stdin)
         if not more:
             self.end_input()
 
     def write(self, data: bytes) -> None:
-        """Send to its standard input. What it does not read is lost with it."""
+        """Write to the standard input of the child."""
         if self._stdin is not None and not self._stdin.is_closing():
             self._stdin.write(data)
 
     def admit_helper(self) -> None:
-        """Let a helper become its program. The turn owns one group, its child's: this one is found by its mark."""
+        """Let a helper become its program.
+
+        The turn owns only the group of its child; this group is found by its mark.
+        """
         self.write(b"go\n")
         self.end_input()
 
     async def drained(self) -> None:
-        """Return when its standard input takes more, or nobody reads it any more."""
+        """Return when the standard input takes more data, or nobody reads it any more."""
         await self._input.ready.wait()
 
     def end_input(self) -> None:
-        """Nothing more will be written."""
+        """Close the standard input."""
         if self._stdin is not None:
             self._stdin.close()
 
@@ -279,18 +282,24 @@ class Child:
 
     @property
     def returncode(self) -> int | None:
-        """Exit code, or minus the signal that ended it; known once it has exited. Until `end` it is only looked at:
-        a leader that is collected gives its number away while its group may still have to be signalled."""
+        """The exit code, or minus the signal that ended the child; known once it has exited.
+
+        Until `end` the leader is not collected, because its number could then be given to another process while its
+        group must still be signalled.
+        """
         if self._popen.returncode is None and hasattr(os, "waitid"):
             with suppress(ChildProcessError):
-                found = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                if found is not None:
-                    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+                status = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if status is not None:
+                    return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
         return self._popen.returncode
 
     async def end(self) -> None:
-        """Return when nothing of the group runs any more. What still runs gets SIGTERM, then SIGKILL; what left the
-        group by itself is ended only if the child was interrupted or had not finished."""
+        """Return when no process of the group runs any more.
+
+        Processes that still run get SIGTERM, then SIGKILL. Processes that left the group are ended only if the child
+        was interrupted or had not finished.
+        """
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
         await asyncio.shield(self._ending)
@@ -334,29 +343,29 @@ class Child:
                 file.close()
 
     def _watch_exit(self) -> None:
-        """Set `exited` when the leader ends, without reaping it where the system allows."""
+        """Set `exited` when the leader ends, without collecting it where the system allows that."""
         loop = asyncio.get_running_loop()
         try:
             descriptor = os.pidfd_open(self.pgid)
         except (AttributeError, OSError):
-            self._look(loop)
+            self._poll_exit(loop)
         else:
-            loop.add_reader(descriptor, self._left, loop, descriptor)
+            loop.add_reader(descriptor, self._finish_watch, loop, descriptor)
 
-    def _left(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
+    def _finish_watch(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
         loop.remove_reader(descriptor)
         os.close(descriptor)
         self.exited.set()
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _poll_exit(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._popen.poll() is None:
-            loop.call_later(0.02, self._look, loop)
+            loop.call_later(0.02, self._poll_exit, loop)
         else:
             self.exited.set()
 
 
 class ProcessConversation:
-    """A conversation whose turns are child processes, one at a time, interrupted by signals."""
+    """A conversation whose turns are child processes, one at a time, that are interrupted by signals."""
 
     def __init__(self) -> None:
         self._child: Child | None = None
@@ -364,7 +373,7 @@ class ProcessConversation:
         self._interrupted: Interrupt | None = None
 
     async def work(self, turn: Turn) -> TurnResult:
-        """One turn; children are started with `child`."""
+        """Work on one turn. Start children with `child`."""
         raise NotImplementedError
 
     async def turn(self, turn: Turn) -> TurnResult:
@@ -376,21 +385,21 @@ class ProcessConversation:
             self._working = False
 
     async def interrupt(self, mode: Interrupt) -> None:
-        """Signal the running child's group."""
+        """Signal the group of the running child."""
         if self._working:
             self._interrupted = mode
             if self._child is not None:
                 self._child.interrupt(mode)
 
     async def close(self) -> None:
-        """Return when no process of it is left."""
+        """Return when no process of the conversation is left."""
         if self._child is not None:
             self._child.interrupt("kill")
             await self._child.end()
 
     @asynccontextmanager
     async def child(self, program: Program, turn: Turn, out: Pipe, err: Pipe) -> AsyncIterator[Child]:
-        """A child that waits for `admit`; when the block ends, so does everything of its group."""
+        """Start a child that waits for `admit`. When the block ends, all processes of its group are ended."""
         child = self._child = await Child.spawn(program, turn, out, err)
         try:
             if self._interrupted is not None:
@@ -400,8 +409,23 @@ class ProcessConversation:
             await child.end()
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as SIGKILL."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def describe_exit(code: int | None) -> str:
+    """Return how a program ended, such as "failed with exit code 1" or "was ended by SIGKILL"."""
+    if code is not None and code < 0:
+        return f"was ended by {signal_name(-code)}"
+    return f"failed with exit code {code}" if code else f"ended with exit code {code}"
+
+
 async def within(seconds: float, event: asyncio.Event) -> bool:
-    """Whether `event` was set in time."""
+    """Wait for an event for some seconds and return whether it was set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,7 +1,7 @@
-"""Finding and ending processes: of a group, or of a task wherever they went.
+"""Finds and ends processes: those of a group, or those of a task wherever they went.
 
-A process group is known by its number and a mark made of the boot and the leader's start time, so that a number that
-was given to another process meanwhile is never signalled. A task's processes carry MIDWATCH_TASK in their environment.
+A process group is known by its number and by a mark made of the boot and the start time of its leader. So a number that
+was given to another process is never signalled. The processes of a task have MIDWATCH_TASK in their environment.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from midwatch.base.home import boot_id
 
 PROC = Path("/proc")
 PATIENCE = 10.0
-"""Seconds to wait for what has got SIGKILL; only a process stuck in the kernel needs longer."""
+"""Seconds to wait after SIGKILL. Only a process that hangs in the kernel needs longer."""
 BORN: dict[int, str] = {}
-"""Of the groups this process started: the attempt, as its processes carry it."""
+"""The attempt of each group that this process started, as its processes carry it."""
 
 
 def identify(pgid: int) -> str:
-    """What tells this group's leader from a later process with the same number; empty where the system cannot say. Of
-    our own children it ends with the attempt they were started for: a later one may work with them now."""
+    """Return the mark that tells the leader of this group from a later process with the same number.
+
+    It is empty where the system cannot say. For our own children it ends with the attempt they were started for,
+    because a later attempt may use them now.
+    """
     try:
         return f"{boot_id()}:{_stat(pgid)[19].decode()}:{BORN.get(pgid, '')}"
     except OSError:
@@ -33,7 +36,7 @@ def identify(pgid: int) -> str:
 
 
 async def reap(task_id: str, attempt: int, pgid: int | None, mark: str | None) -> int:
-    """End whatever is left of a dead attempt. Returns how many processes there were."""
+    """End all processes of a dead attempt and return how many there were."""
     ended = await end_group(pgid, mark) if pgid else 0
     first, _, number = (mark or "").rpartition(":")[2].partition("/")
     if number.isdecimal() and (first, int(number)) != (task_id, attempt):
@@ -42,18 +45,20 @@ async def reap(task_id: str, attempt: int, pgid: int | None, mark: str | None) -
 
 
 async def end_group(pgid: int, mark: str | None) -> int:
-    """SIGKILL the group if it is still the one that was marked. Returns how many processes it had."""
+    """Send SIGKILL to the group if it is still the one that was marked, and return how many processes it had."""
     if not mark or not _is_marked(pgid, mark):
         return 0
-    found = len(await asyncio.to_thread(members, pgid))
+    count = len(await asyncio.to_thread(members, pgid))
     signal_group(pgid, signal.SIGKILL)
     await _group_gone(pgid, PATIENCE)
-    return found
+    return count
 
 
 def _is_marked(pgid: int, mark: str) -> bool:
-    """Whether it is the group that was marked. Without its leader the boot decides: a number that is in use as a group
-    is not given to a new process."""
+    """Whether this is the group that was marked.
+
+    Without a leader the boot decides, because a number that is in use as a group is not given to a new process.
+    """
     now, boot = identify(pgid), mark.partition(":")[0]
     if now:
         return now.split(":")[:2] == mark.split(":")[:2]
@@ -61,15 +66,15 @@ def _is_marked(pgid: int, mark: str) -> bool:
 
 
 async def end_strays(task_id: str, attempt: int) -> int:
-    """SIGKILL every process that carries this attempt's mark in its environment. Returns how many there were."""
+    """Send SIGKILL to every process with this attempt in its environment, and return how many there were."""
     wanted = f"MIDWATCH_TASK={task_id}/{attempt}".encode()
     ended: set[int] = set()
     give_up = time.monotonic() + PATIENCE
-    while (found := await asyncio.to_thread(_carriers, wanted)) or any(_lives(pid) for pid in ended):
-        for pid in found:
+    while (pids := await asyncio.to_thread(_carriers, wanted)) or any(_lives(pid) for pid in ended):
+        for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        ended |= found
+        ended |= pids
         if time.monotonic() > give_up:
             break
         await asyncio.sleep(0.01)
@@ -77,7 +82,7 @@ async def end_strays(task_id: str, attempt: int) -> int:
 
 
 async def end_members(pgid: int, *, grace: float, patience: float) -> bool:
-    """End a group whose leader is gone: SIGTERM, SIGKILL after `grace`. Whether it is gone."""
+    """End a group whose leader is gone: SIGTERM, then SIGKILL after `grace` seconds. Return whether it is gone."""
     for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, patience)):
         if not signal_group(pgid, number) or await _group_gone(pgid, seconds):
             return True
@@ -85,7 +90,7 @@ async def end_members(pgid: int, *, grace: float, patience: float) -> bool:
 
 
 def signal_group(pgid: int, number: int) -> bool:
-    """Whether there was somebody to signal."""
+    """Send a signal to a group and return whether there was a process to signal."""
     try:
         os.killpg(pgid, number)
     except (ProcessLookupError, PermissionError):
@@ -94,18 +99,18 @@ def signal_group(pgid: int, number: int) -> bool:
 
 
 def members(pgid: int) -> set[int]:
-    """The living processes of a group; zombies do not count."""
-    found = set()
+    """Return the living processes of a group. Zombies do not count."""
+    pids = set()
     for pid in _pids():
         with suppress(OSError, IndexError):
             state, _, group = _stat(pid)[:3]
             if int(group) == pgid and state not in (b"Z", b"X"):
-                found.add(pid)
-    return found
+                pids.add(pid)
+    return pids
 
 
 async def _group_gone(pgid: int, seconds: float) -> bool:
-    """Whether the group had no living process within `seconds`."""
+    """Wait and return whether the group had no living process within `seconds`."""
     give_up = time.monotonic() + seconds
     pause = 0.005
     while signal_group(pgid, 0):
@@ -119,21 +124,27 @@ async def _group_gone(pgid: int, seconds: float) -> bool:
 
 
 def _has_life(pgid: int) -> bool:
-    """False when only zombies are left that nobody collects; unknown counts as life."""
+    """Whether a process of the group lives.
+
+    Zombies do not count; if the system cannot say, the group counts as alive.
+    """
     return not PROC.is_dir() or bool(members(pgid))
 
 
 def _carriers(wanted: bytes) -> set[int]:
-    found = set()
+    pids = set()
     for pid in _pids():
         with suppress(OSError):
             if wanted in (PROC / str(pid) / "environ").read_bytes().split(b"\0"):
-                found.add(pid)
-    return found - {os.getpid()}
+                pids.add(pid)
+    return pids - {os.getpid()}
 
 
 def _lives(pid: int) -> bool:
-    """One that dies loses its environment first: without its mark it may still run for a moment."""
+    """Whether a process still runs.
+
+    A process that ends loses its environment first, so it may run for a moment without its mark.
+    """
     try:
         return _stat(pid)[0] not in (b"Z", b"X")
     except (OSError, IndexError):
@@ -146,5 +157,8 @@ def _pids() -> Iterator[int]:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """The fields of /proc/PID/stat after the program's name, which may hold anything: state, parent, group, ..."""
+    """Return the fields of /proc/PID/stat after the program's name: state, parent, group and so on.
+
+    The name may hold any character.
+    """
     return (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()

@@ -1,9 +1,9 @@
-"""Sandboxes: what a child may see and write, by bubblewrap, or by a program of one's own that starts it.
+"""Sandboxes: what a child can see and write, by bubblewrap or by another program that starts it.
 
-With bubblewrap the system is read-only, the user's home, midwatch's own home, /tmp and /run are empty, and other
-processes cannot be seen. What the agent needs is put back: its working directory, its own state, the program itself,
-and the repository of the working directory, whose configuration and hooks stay read-only, as they name programs that
-are run outside of the sandbox. The network is as it is.
+With bubblewrap the system is read-only, the user's home, midwatch's home, /tmp and /run are empty, and other processes
+cannot be seen. The agent gets back what it needs: its working directory, its own state, its program, and the repository
+of the working directory. The configuration and the hooks of the repository stay read-only, because they name programs
+that run outside of the sandbox. The network is not limited.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from midwatch.base.errors import BadConfig
 
 DEAF = 'trap "" INT TERM HUP; exec "$@"'
 HEARING = ("env", "--default-signal=INT,TERM,HUP")
-"""Signals are for the program, which is to end in its own way; bubblewrap, which would die of them, ends with it."""
+"""Signals reach the program, which ends in its own way.
+
+bubblewrap would die of them, so it ignores them and ends with the program.
+"""
 APART = (
     "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL",
     "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc",
 )  # fmt: skip
 EMPTY = ("/tmp", "/var/tmp", "/run")  # noqa: S108 - as mount points
 RESOLVERS = ("/run/systemd/resolve", "/run/NetworkManager", "/run/resolvconf")
-"""Where names of hosts are looked up, on systems that keep it in /run."""
+"""Where host names are looked up, on systems that keep it in /run."""
 IDENTITY = (".gitconfig", ".config/git/config", ".config/git/ignore", ".config/git/attributes")
-"""Of the home, for commits; read-only."""
+"""Files of the home that commits need; read-only."""
 STATE: Mapping[str, tuple[str, ...]] = {
     "claude": (".claude", ".claude.json", ".config/claude", ".cache/claude"),
     "codex": (".codex",),
@@ -43,14 +46,14 @@ STATE: Mapping[str, tuple[str, ...]] = {
 """Where known programs keep their sign-in and their conversations, in the home."""
 OURS = "MIDWATCH_"
 OBEYED = re.compile(r"PATH$|LD_|GLIBC_|GCONV_|MALLOC_|LOCPATH$|NLSPATH$|BASH|SHELLOPTS$|PS4$|ENV$|IFS$|.*\W")
-"""Variables by which a loader or a shell runs other code than it was told to."""
+"""Variables that make a loader or a shell run other code."""
 TRY_SECONDS = 20.0
 WORKING: set[str] = set()
-"""Those of bubblewrap that were tried."""
+"""The bubblewrap programs that were tried with success."""
 
 
 class Repository(NamedTuple):
-    """The directories of a repository, which commits write."""
+    """The directories of a repository that commits write."""
 
     top: Path
     common: Path
@@ -59,52 +62,58 @@ class Repository(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """How one agent's programs are kept in. With a `prefix` that is all there is to it."""
+    """The limits for the programs of one agent. With a `prefix`, that program is the whole sandbox."""
 
     agent: str
     home: str
-    """Midwatch's own."""
+    """The home of midwatch."""
     prefix: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     root: str | None = None
-    """The directory that can be written; the working directory otherwise."""
+    """The directory that can be written; otherwise the working directory."""
 
     def hosting(self, program: str, search: str, root: str, *more: str) -> Sandbox:
-        """The same for this program of the agent: it can be read with what belongs to it and with `more` where they
-        would be hidden, its state can be written, and what it starts itself in `root` is kept in alike."""
+        """Return the sandbox for one program of the agent.
+
+        The program can be read with its files and with `more`, its state can be written, and the programs that it
+        starts in `root` have the same limits.
+        """
         home = _home()
         hidden = (home, *map(Path, EMPTY))
         needed = (*_program(program, search), *(Path(path).resolve() for path in more))
-        read = (str(path) for path in needed if any(path.is_relative_to(one) for one in hidden))
+        read = (str(path) for path in needed if any(path.is_relative_to(place) for place in hidden))
         state = (str(home / name) for name in _state(program))
         return replace(self, read=(*self.read, *read), write=(*self.write, *state), root=root)
 
     def command(
         self, argv: tuple[str, ...], workdir: str, env: Mapping[str, str]
     ) -> tuple[tuple[str, ...], dict[str, str]]:
-        """What starts `argv` inside, and its environment. What an agent may have chosen and a loader or a shell obeys
-        is given to the program alone: those that build the sandbox are outside of it."""
+        """Return the command line that starts `argv` inside, and its environment.
+
+        Variables that an agent may have chosen and that a loader or a shell obeys are given to the program alone,
+        because the programs that build the sandbox run outside of it.
+        """
         inner = {name: value for name, value in env.items() if OBEYED.match(name) and os.environ.get(name) != value}
         outer = {name: value for name, value in env.items() if name not in inner}
         if "PATH" in inner:  # by an agent's, another program could be found for what builds the sandbox
             outer["PATH"] = os.environ.get("PATH", os.defpath)
-        told = tuple(f"{name}={value}" for name, value in inner.items())
+        assignments = tuple(f"{name}={value}" for name, value in inner.items())
         if self.prefix:
-            begin = tuple(part.replace("{workdir}", workdir) for part in self.prefix)
-            return (*begin, *(("env", *told) if told else ()), *argv), outer
+            prefix = tuple(part.replace("{workdir}", workdir) for part in self.prefix)
+            return (*prefix, *(("env", *assignments) if assignments else ()), *argv), outer
         place = str(Path(workdir).resolve())
         mounts = [word for mount in self._mounts(self.root or place) for word in mount]
-        bwrap = (_bwrap() or "bwrap", *APART, *mounts, "--chdir", place, "--", *HEARING, *told, *argv)
+        bwrap = (_bwrap() or "bwrap", *APART, *mounts, "--chdir", place, "--", *HEARING, *assignments, *argv)
         return ("/bin/sh", "-c", DEAF, "midwatch-sandbox", *bwrap), outer
 
-    def environment(self, given: Mapping[str, str]) -> dict[str, str]:
-        """The environment without our own settings, which may hold a password."""
-        kept = {name: value for name, value in given.items() if not name.startswith(OURS) and name != "XDG_RUNTIME_DIR"}
-        return kept if self.prefix else {**kept, "TMPDIR": "/tmp"}  # noqa: S108 - the sandbox's own
+    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment without midwatch's own settings, which may hold a password."""
+        own = {name: value for name, value in env.items() if not name.startswith(OURS) and name != "XDG_RUNTIME_DIR"}
+        return own if self.prefix else {**own, "TMPDIR": "/tmp"}  # noqa: S108 - the sandbox's own
 
     def problem(self, workdir: str) -> str | None:
-        """Why nothing can be started in it, or None."""
+        """Return why nothing can be started in it, or None."""
         setting = f"agents.{self.agent}.sandbox"
         if self.prefix:
             missing = shutil.which(self.prefix[0]) is None
@@ -120,15 +129,15 @@ class Sandbox:
         return None
 
     def _mounts(self, root: str) -> Iterator[tuple[str, ...]]:
-        """From the outermost to the innermost, so that each covers only what it should."""
+        """Yield the mounts from the outermost to the innermost, so that each covers only what it should."""
         home, own = _home(), Path(self.home).resolve()
-        made: dict[Path, tuple[str, ...]] = {Path(path): ("--tmpfs", path) for path in EMPTY if Path(path).is_dir()}
-        made |= {path: ("--tmpfs", str(path)) for path in (home, own)}
+        mounts: dict[Path, tuple[str, ...]] = {Path(path): ("--tmpfs", path) for path in EMPTY if Path(path).is_dir()}
+        mounts |= {path: ("--tmpfs", str(path)) for path in (home, own)}
         for path in (*map(Path, RESOLVERS), *(home / name for name in IDENTITY), *map(_absolute, self.read)):
-            made.setdefault(path, ("--ro-bind-try", str(path), str(path)))
+            mounts.setdefault(path, ("--ro-bind-try", str(path), str(path)))
         for path in map(_absolute, self.write):
             if path not in (home, own):
-                made[path] = ("--bind-try", str(path), str(path))
+                mounts[path] = ("--bind-try", str(path), str(path))
         place = Path(root).resolve()
         repository = repository_of(place)
         if repository is not None and (repository.top == home or repository.top in home.parents):
@@ -136,17 +145,20 @@ class Sandbox:
         if repository is not None and repository.top.is_relative_to(own):
             place = repository.top  # a worktree is the agent's as a whole
         if repository is not None:  # all of it is seen: what is not there would be committed as deleted
-            made[repository.top] = ("--ro-bind", str(repository.top), str(repository.top))
-            made |= _git(repository)
-        made[place] = ("--bind", str(place), str(place))
-        for path in sorted(made, key=lambda path: len(path.parts)):
-            yield made[path]
+            mounts[repository.top] = ("--ro-bind", str(repository.top), str(repository.top))
+            mounts |= _git(repository)
+        mounts[place] = ("--bind", str(place), str(place))
+        for path in sorted(mounts, key=lambda path: len(path.parts)):
+            yield mounts[path]
 
 
 def repository_of(place: Path) -> Repository | None:
-    """The repository a directory lies in. What stands in the directory may be an agent's own, so that a worktree is
-    believed only where its repository says the same."""
-    top = next((one for one in (place, *place.parents) if os.path.lexists(one / ".git")), None)
+    """Return the repository that holds a directory, or None.
+
+    An agent may have written the `.git` file of a worktree, so it counts only if the repository names the same
+    worktree.
+    """
+    top = next((folder for folder in (place, *place.parents) if os.path.lexists(folder / ".git")), None)
     if top is None:
         return None
     link = top / ".git"
@@ -163,19 +175,22 @@ def repository_of(place: Path) -> Repository | None:
 
 
 def _git(repository: Repository) -> dict[Path, tuple[str, ...]]:
-    """What commits write; what names programs stays as it is, also where it is not there yet."""
+    """Return the mounts of the files that commits write.
+
+    Files that name programs stay read-only, even if they do not exist yet.
+    """
     common, hooks = repository.common, repository.common / "hooks"
-    made: dict[Path, tuple[str, ...]] = {common: ("--bind", str(common), str(common))}
+    mounts: dict[Path, tuple[str, ...]] = {common: ("--bind", str(common), str(common))}
     files = [common / "config", common / "config.worktree", repository.admin / "config.worktree"]
     if repository.admin != common:  # these lead git to another config
         files += [repository.admin / "commondir", repository.admin / "gitdir"]
         for folder in (repository.admin.parent, repository.admin):  # mounts of their own, they cannot be moved away
-            made[folder] = ("--bind", str(folder), str(folder))
+            mounts[folder] = ("--bind", str(folder), str(folder))
     for file in files:
-        made[file] = ("--ro-bind-try", str(file), str(file))
+        mounts[file] = ("--ro-bind-try", str(file), str(file))
     empty = ("--tmpfs", str(hooks), "--remount-ro", str(hooks))
-    made[hooks] = ("--ro-bind", str(hooks), str(hooks)) if hooks.is_dir() else empty
-    return made
+    mounts[hooks] = ("--ro-bind", str(hooks), str(hooks)) if hooks.is_dir() else empty
+    return mounts
 
 
 def _state(program: str) -> tuple[str, ...]:
@@ -184,13 +199,14 @@ def _state(program: str) -> tuple[str, ...]:
 
 
 def _program(program: str, search: str) -> Iterator[Path]:
-    """Where a program lives, and what belongs to it: all of a prefix with a `bin`, such as one of a version manager."""
-    found = shutil.which(program, path=search)
-    if found is None:
+    """Yield where a program is, and what belongs to it: the whole prefix of its `bin`, such as that of a version
+    manager."""
+    found_at = shutil.which(program, path=search)
+    if found_at is None:
         return
-    for path in (Path(found).absolute(), Path(found).resolve()):
+    for path in (Path(found_at).absolute(), Path(found_at).resolve()):
         yield path.parent
-        prefix = next((one.parent for one in path.parents if one.name in ("bin", "node_modules")), None)
+        prefix = next((parent.parent for parent in path.parents if parent.name in ("bin", "node_modules")), None)
         if prefix is not None and prefix.name != ".local" and prefix != _home():
             yield prefix
 
@@ -204,12 +220,12 @@ def _absolute(path: str) -> Path:
 
 
 def _bwrap() -> str | None:
-    """By our own search path: an agent's would let it choose what is run outside."""
+    """Find bubblewrap on midwatch's own search path. On an agent's path, the agent could choose what runs outside."""
     return shutil.which("bwrap")
 
 
 def _refused() -> str | None:
-    """Why the system makes no sandbox, or None. What works once works always; what does not may be put right."""
+    """Return why the system makes no sandbox, or None. Only a success is remembered."""
     program = _bwrap()
     if program in WORKING:
         return None
@@ -230,7 +246,7 @@ def _complaint(program: str) -> str | None:
 
 
 def sandbox_of(agent: str, wanted: str | list[str], home: str, *, write: list[str], read: list[str]) -> Sandbox | None:
-    """The sandbox `[agents.NAME]` asks for, or None; BadConfig for one that makes no sense."""
+    """Return the sandbox that `[agents.NAME]` asks for, or None. Raise BadConfig for one that makes no sense."""
     if wanted != "bwrap" and (write or read):
         raise BadConfig(f'agents.{agent}: sandbox_paths and sandbox_read need sandbox = "bwrap".')
     if wanted == "none":

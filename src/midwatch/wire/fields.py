@@ -1,13 +1,14 @@
-"""Field types that several shapes share."""
+"""Field types that several shapes share, and the base class of a section of options."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from midwatch.base.durations import seconds
-from midwatch.base.errors import InvalidInput
+from midwatch.base.errors import BadConfig, InvalidInput
 
 
 def _seconds(value: Any) -> Any:
@@ -21,3 +22,25 @@ def _seconds(value: Any) -> Any:
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 """A duration: a number of seconds, or text such as 90s, 10m, 1h30m, 2d."""
+
+
+class Options(BaseModel):
+    """Base class of the options in one section of the settings. An unknown option is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def read_section(cls, section: str, options: Mapping[str, Any]) -> Self:
+        """Check the options of a section, or raise BadConfig that names the first wrong option.
+
+        The error does not show the value, because the value may be a secret.
+        """
+        try:
+            return cls.model_validate(dict(options))
+        except ValidationError as problem:
+            first = problem.errors(include_url=False, include_input=False, include_context=False)[0]
+            setting = ".".join((section, *map(str, first["loc"])))
+            if first["type"] == "extra_forbidden":
+                known = ", ".join(cls.model_fields) or "none"
+                raise BadConfig(f"{setting}: there is no such option; options of this kind: {known}.") from None
+            raise BadConfig(f"{setting}: {first['msg'].removeprefix('Value error, ')}.") from None

@@ -1,4 +1,4 @@
-"""What an agent may have us do: read and write files, run commands. Everything is fenced to the session's root."""
+"""Serves an agent's requests: read and write files, run commands. All are limited to the session's directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Desk:
         self.terminals = Terminals(program, self.files)
 
     async def serve(self, turn: Turn, method: str, params: Mapping[str, Any]) -> Any:
-        """Answer a request about files or terminals; RequestError tells why not."""
+        """Answer a request about files or terminals, or raise RequestError."""
         from acp import RequestError, schema
 
         if self._sandboxed and method.startswith("fs/"):  # we are outside, where more can be read and written
@@ -38,8 +38,8 @@ class Desk:
                     return {}
                 case "terminal/create":
                     create = schema.CreateTerminalRequest.model_validate(params)
-                    wish = create.model_dump(mode="json", by_alias=True, exclude_none=True)
-                    return {"terminalId": await self.terminals.create(turn, wish)}
+                    request = create.model_dump(mode="json", by_alias=True, exclude_none=True)
+                    return {"terminalId": await self.terminals.create(turn, request)}
             name = str(params.get("terminalId"))
             match method:
                 case "terminal/output":

@@ -1,17 +1,18 @@
-"""What an agent's error means: the provider's limit is used up, it passes, nobody is signed in, or it failed."""
+"""Judges an agent's error: the limit of the provider, a temporary failure, a missing sign-in, or another failure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from midwatch.agents.base import last_lines
-from midwatch.agents.streams.faults import judge
+from midwatch.agents.streams.faults import judge, make_error
 from midwatch.base.clock import SECOND
-from midwatch.base.errors import AgentError, TransientError, UsageLimit
+from midwatch.base.errors import AgentError
 
 AUTH_REQUIRED = -32000
 EMPTY_WORDS = frozenset({"", "error", "internal error", "server error"})
@@ -23,43 +24,33 @@ LAST_LINES = 4
 STACK = re.compile(r"\s*(\d+: |at \S|Location:|Backtrace|stack backtrace|~~|\^+$|Node\.js v)", re.IGNORECASE)
 
 
-class NotSignedIn(AgentError):
-    """The agent's provider does not know who asks."""
-
-
-def fault(agent: str, code: int, message: str, data: Any, now: int, *, login: str) -> AgentError:
-    """The error a turn ends with when the agent answered with one. `login` says how to sign in."""
-    said = told(message, data)
+def convert_fault(agent: str, code: int, message: str, data: Any, now: int, *, sign_in: str) -> AgentError:
+    """Return the error that a turn ends with after the agent answered with an error. `sign_in` says how to sign in."""
+    text = find_text(message, data)
     hints = " ".join(str(value) for name, value in _walk(data) if _plain(name) in HINTS)
     status = code if 400 <= code < 600 else 401 if code == AUTH_REQUIRED else None
-    found = judge(f"{said} {hints}", now=now, status=status, resets_at=_resets(data))
-    if found.kind == "limit":
-        return UsageLimit(f"{agent}: {said}", resets_at=found.resets_at)
-    if found.kind == "auth":
-        return NotSignedIn(f"{agent} is not signed in ({said}); {login}.")
-    if found.kind == "passing":
-        return TransientError(f"{agent}: {said}")
-    return AgentError(f"{agent} failed: {said}")
+    judged = judge(f"{text} {hints}", now=now, status=status, resets_at=_find_reset(data))
+    return make_error(replace(judged, text=text), agent, sign_in)
 
 
-def told(message: str, data: Any) -> str:
-    """The most telling text of an error, short; agents hide it behind "Internal error"."""
-    found = [message.strip()] if message.strip().lower() not in EMPTY_WORDS else []
-    found += [value.strip() for name, value in _walk(data) if _plain(name) in TELLING and isinstance(value, str)]
-    if not found and isinstance(data, str):
-        found.append(data.strip())
-    text = max(found, key=len, default="") or message or "it did not say why"
+def find_text(message: str, data: Any) -> str:
+    """Return the most useful text of an error, short. Agents hide it behind "Internal error"."""
+    texts = [message.strip()] if message.strip().lower() not in EMPTY_WORDS else []
+    texts += [value.strip() for name, value in _walk(data) if _plain(name) in TELLING and isinstance(value, str)]
+    if not texts and isinstance(data, str):
+        texts.append(data.strip())
+    text = max(texts, key=len, default="") or message or "it did not say why"
     return " ".join(last_lines(text, lines=5, length=1000).split())
 
 
 def last_words(printed: str) -> str:
-    """What a program said before it ended, in one line and without its stack."""
+    """Return a program's last output in one line, without a stack trace."""
     lines = [line.strip() for line in printed.splitlines() if line.strip() and not STACK.match(line)]
     return last_lines(" | ".join(lines[-LAST_LINES:]), length=1000)
 
 
-def _resets(data: Any) -> int | None:
-    """When the error's data say that the limit is reset, in microseconds."""
+def _find_reset(data: Any) -> int | None:
+    """Return when the limit ends according to the error's data, in microseconds."""
     for name, value in _walk(data):
         if _plain(name) in RESETS and isinstance(value, int | float) and value > 1e9:
             return int(value / (1000 if value > 1e11 else 1) * SECOND)
@@ -67,7 +58,7 @@ def _resets(data: Any) -> int | None:
 
 
 def _walk(data: Any, depth: int = DEPTH) -> Iterator[tuple[str, Any]]:
-    """Every name and value, also of JSON that was put into a text."""
+    """Yield every name and value, also those of JSON inside a text."""
     if isinstance(data, str) and data.lstrip().startswith("{"):
         try:
             data = orjson.loads(data)

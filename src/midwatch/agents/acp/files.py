@@ -1,4 +1,5 @@
-"""Files an agent reads and writes through us: only those in its root, by their real place, of a bearable size."""
+"""Files that an agent reads and writes through midwatch: only those below its root, by their real path, with a size
+limit."""
 
 from __future__ import annotations
 
@@ -13,18 +14,18 @@ LONGEST_FILE = 10_000_000
 
 
 class Refused(Exception):
-    """The agent may not have that; the text says why."""
+    """The agent may not do that; the text says why."""
 
 
 class Files:
-    """The files below one root. Its methods block: call them in a thread."""
+    """The files below one root. Its methods block, so call them in a thread."""
 
     def __init__(self, root: str, longest: int = LONGEST_FILE) -> None:
         self.root = os.path.realpath(root)
         self._longest = longest
 
     def place(self, path: str) -> str:
-        """Where a path really leads, which is in the root."""
+        """Return the real path, which must be below the root."""
         if "\0" in path:
             raise Refused("a path has no NUL character")
         real = os.path.realpath(os.path.join(self.root, path))  # noqa: PTH118 - an absolute path must win
@@ -33,7 +34,7 @@ class Files:
         return real
 
     def read(self, path: str, line: int | None = None, limit: int | None = None) -> str:
-        """The text, or `limit` lines of it from `line` on, which counts from 1."""
+        """Return the text, or `limit` lines of it from `line` on, counted from 1."""
         real = self.place(path)
         with self._parent(real) as (folder, name):
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -47,7 +48,7 @@ class Files:
         return data.decode("utf-8", "replace")
 
     def write(self, path: str, content: str) -> None:
-        """Make or replace a file; its folders are made, too."""
+        """Create or replace a file and its directories."""
         data = content.encode("utf-8", "replace")
         if len(data) > self._longest:
             raise Refused(f"{path} would be larger than {self._longest} bytes")
@@ -68,8 +69,10 @@ class Files:
 
     @contextmanager
     def _parent(self, real: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """The open folder of a real path, reached step by step from the root without following links: what was put
-        there since the path was looked at is not followed."""
+        """Open the directory of a real path, step by step from the root without following links.
+
+        A link that was put there after the path was checked is not followed.
+        """
         *folders, name = os.path.relpath(real, self.root).split("/")
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         here = os.open(self.root, flags)

@@ -1,85 +1,58 @@
-"""Kind `acp`: coding agents that speak the Agent Client Protocol. Every step is seen, every question asked."""
+"""Kind `acp`: coding agents that speak the Agent Client Protocol. They report every step and ask before they act."""
 
 from __future__ import annotations
 
-import os
-import shlex
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from midwatch.agents.acp.conversation import AcpConversation
 from midwatch.agents.acp.options import AcpOptions
-from midwatch.agents.acp.profiles import NAMES, Profile
-from midwatch.agents.base import BaseAgent
+from midwatch.agents.acp.profiles import PROFILES, UNKNOWN_AGENT, Profile
+from midwatch.agents.base import ProgramAgent
 from midwatch.base.errors import BadConfig
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.session import Session
 from midwatch.programs.process import Program
 
-ANY = Profile(
-    name="any",
-    description="an agent that speaks the Agent Client Protocol",
-    argv=(),
-    install="see its documentation",
-    login="sign in with its own program",
-)
 
-
-class AcpAgent(BaseAgent):
-    """Starts an agent for a session and speaks with it."""
+class AcpAgent(ProgramAgent[AcpOptions]):
+    """Starts a program for each session and speaks the protocol with it."""
 
     kind = "acp"
-    starts_programs = True
+    options_class = AcpOptions
     terms = AgentTerms(timeout_seconds=8 * 3600.0, on_crash="resume", slots=4)
 
-    def __init__(
-        self, name: str, options: AcpOptions, *, terms: AgentTerms | None = None, description: str = ""
-    ) -> None:
-        super().__init__(name, terms=terms, description=description)
-        self.options = options
-        self.profile = NAMES[options.profile] if options.profile else ANY
+    @property
+    def profile(self) -> Profile:
+        """How to use the agent over the protocol."""
+        return PROFILES[self.options.profile] if self.options.profile else UNKNOWN_AGENT
 
     @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> AcpAgent:
-        """From `[agents.NAME]`. Without a profile and a program, the name says which agent is meant."""
-        read = AcpOptions.read(name, options)
-        if read.profile is None and not read.argv:
-            if name not in NAMES:
-                raise BadConfig(f"agents.{name}: write profile ({', '.join(NAMES)}) or argv.")
-            read = AcpOptions.read(name, {**options, "profile": name})
-        return cls(name, read, terms=terms, description=description)
-
-    @property
-    def mcp_servers(self) -> list[dict[str, Any]]:
-        """As the protocol has them."""
-        return [server.wire() for server in self.options.mcp_servers]
+    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:
+        """Return the agent that `[agents.NAME]` describes; without a profile and a program, the known one NAME."""
+        if options.get("profile") is None and not options.get("argv"):
+            if name not in PROFILES:
+                raise BadConfig(f"agents.{name}: write profile ({', '.join(PROFILES)}) or argv.")
+            options = {**options, "profile": name}
+        return super().from_options(name, options, terms, description)
 
     async def open(self, session: Session) -> AcpConversation:
-        """Nothing is started before the first turn."""
-        return AcpConversation(self, session)
+        """Open a conversation. The program starts with the first turn."""
+        return AcpConversation(self, self.profile, session)
 
-    def describe(self) -> Mapping[str, Any]:
-        """The command line, and why it cannot run here."""
-        program = self.program(None)
-        found: dict[str, Any] = {"command": shlex.join(program.argv)}
-        if problem := self.problem(program):
-            found["problem"] = problem
-        return found
+    def command_line(self) -> tuple[str, ...]:
+        """Return the program and its arguments."""
+        options, argument = self.options, self.profile.model_argument
+        model = (argument, options.model) if argument and options.model else ()
+        return (*(options.argv or self.profile.argv), *model, *options.args)
 
-    def problem(self, program: Program) -> str | None:
-        """Why it cannot be started here, or None."""
-        why = program.problem()
-        if why and self.options.profile and "is not installed" in why:
+    def environment(self) -> Mapping[str, str]:
+        """Return the variables that the program needs."""
+        return self.profile.program.environment_for_root()
+
+    def find_problem(self, program: Program) -> str | None:
+        """Return why the program cannot be started here, or None."""
+        problem = program.problem()
+        if problem and self.options.profile and "is not installed" in problem:
             return f"program {program.argv[0]!r} is not installed; {self.profile.install}"
-        return why
-
-    def program(self, workdir: str | None) -> Program:
-        """What a conversation starts."""
-        options, profile = self.options, self.profile
-        model = (profile.model_argument, options.model) if profile.model_argument and options.model else ()
-        argv = (*(options.argv or profile.argv), *(str(word) for word in model), *options.args)
-        place = Path(workdir or options.workdir or os.getcwd()).expanduser().absolute()  # noqa: PTH109
-        env = {**profile.environment, **options.env}
-        inside = self.kept_in(argv[0], str(place), env)
-        return Program(agent=self.name, argv=argv, workdir=str(place), sandbox=inside, env=env)
+        return problem

@@ -1,7 +1,7 @@
-"""The line to a running agent: one JSON message in a line, both ways, over a child's standard input and output.
+"""The connection to a running agent: one JSON message in a line, both ways, over a child's standard input and output.
 
-Updates are handed on in order, and no further line is read before one is dealt with: an agent that tells more than can
-be written down has to wait.
+Updates are passed on in order, and the next line is read only after that. So an agent that reports more than can be
+stored has to wait.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from midwatch.agents.acp.faults import last_words
 from midwatch.agents.streams.lines import Lines
 from midwatch.base.errors import AgentError
 from midwatch.domain.agent import Turn
-from midwatch.programs.process import DRAIN, Child, Output, Program, within
+from midwatch.programs.process import DRAIN, Child, Output, Program, describe_exit, within
 
 if TYPE_CHECKING:
     from acp.connection import Connection
@@ -25,60 +25,46 @@ if TYPE_CHECKING:
 LONGEST_LINE = 64_000_000
 ERROR_LIMIT = 100_000
 MOST_REQUESTS = 64
-"""Requests of an agent that are being answered at the same time."""
-FOREVER = 10.0**9
+"""Requests of an agent that are answered at the same time."""
 LARGEST_ID = 2**63
 UPDATE = "session/update"
 
 
 class Host(Protocol):
-    """Who answers the agent."""
+    """Answers the agent."""
 
     async def update(self, params: Mapping[str, Any], *, more: bool) -> None:
-        """It tells something; with `more`, the next line has come already."""
+        """Take in an update. With `more`, the next line has arrived already."""
         ...
 
     async def serve(self, method: str, params: Mapping[str, Any]) -> Any:
-        """It asks for something. Refused by raising RequestError."""
+        """Answer a request, or raise RequestError."""
         ...
 
 
 class Gone(Exception):
-    """Nobody is at the other end any more."""
-
-
-class Messages(Lines):
-    """The agent's messages."""
-
-    @property
-    def more(self) -> bool:
-        """Whether another one has come already."""
-        return bool(self._waiting)
-
-    async def message(self) -> dict[str, Any] | None:
-        """The next one, whenever it comes; None at the end."""
-        return await self.next(FOREVER)
+    """The agent's process has ended."""
 
 
 class Wire:
-    """Moves messages for the library's connection, and keeps what it could not bear away from it."""
+    """Moves messages for the library's connection, and keeps invalid messages away from it."""
 
-    def __init__(self, child: Child, lines: Messages, host: Host) -> None:
+    def __init__(self, child: Child, lines: Lines, host: Host) -> None:
         self.room = asyncio.Semaphore(MOST_REQUESTS)
         self.failure: Exception | None = None
-        """What went wrong with an update; nothing is read after it."""
+        """The error of an update. Nothing is read after it."""
         self._child = child
         self._lines = lines
         self._host = host
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Write a message; waits while the agent does not read."""
+        """Write a message. Wait while the agent does not read."""
         self._child.write(orjson.dumps(message, default=str) + b"\n")
         await self._child.drained()
 
     async def receive(self) -> dict[str, Any] | None:
-        """The next message that is no update; None at the end."""
-        while (message := await self._lines.message()) is not None:
+        """Return the next message that is no update; None at the end."""
+        while (message := await self._lines.next()) is not None:
             method = message.get("method")
             params = message.get("params")
             if method == UPDATE:
@@ -100,18 +86,17 @@ class Wire:
         return None
 
     async def close(self) -> None:
-        """The child's pipes are closed with the child."""
+        """Do nothing, because the child's pipes are closed with the child."""
 
 
 class Link:
-    """A running agent that can be asked."""
+    """A running agent that answers requests."""
 
     def __init__(self, program: Program, host: Host, heard: Callable[[], None]) -> None:
         self.program = program
-        self.lines = Messages(self._heard, LONGEST_LINE)
+        self.lines = Lines(heard, LONGEST_LINE, strict=True)
         self.errors = Output(ERROR_LIMIT)
         self.over = asyncio.Event()
-        self._tell = heard
         self._host = host
         self._child: Child | None = None
         self._connection: Connection | None = None
@@ -119,7 +104,7 @@ class Link:
         self._watching: asyncio.Task[None] | None = None
 
     async def open(self, turn: Turn) -> None:
-        """Start the program, once the store knows its group."""
+        """Start the program once the store knows its group."""
         library = await asyncio.to_thread(import_module, "acp.connection")  # it takes a while
         self._child = await Child.spawn(self.program, turn, self.lines, self.errors)
         await self._child.admit(turn, more=True)
@@ -140,11 +125,14 @@ class Link:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked."""
+        """Whether it can answer requests."""
         return self._child is not None and not self._child.exited.is_set() and not self.over.is_set()
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Its answer. RequestError is its refusal; Gone when there will be none."""
+        """Send a request and return the answer.
+
+        Raise RequestError if it refuses, and Gone if there will be no answer.
+        """
         assert self._connection is not None
         try:
             answer = await self._connection.send_request(method, dict(params))
@@ -153,7 +141,7 @@ class Link:
         return answer if isinstance(answer, dict) else {}
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        """A notification; nobody cares if it is not heard."""
+        """Send a notification. It does not matter if the agent is gone."""
         if self._connection is not None and self.alive:
             try:
                 await self._connection.send_notification(method, dict(params))
@@ -161,7 +149,7 @@ class Link:
                 return
 
     async def close(self) -> None:
-        """Return when nothing of it runs any more."""
+        """Return when no process of it is left."""
         if self._watching is not None:
             self._watching.cancel()
         if self._connection is not None:
@@ -170,8 +158,8 @@ class Link:
             await self._child.end()
         self.over.set()
 
-    async def obituary(self, when: str) -> AgentError:
-        """Why it is gone, in one line. Ends what is left of it."""
+    async def explain_end(self, when: str) -> AgentError:
+        """End what is left of the agent and return why it is gone, in one line."""
         failure = self._wire.failure if self._wire else None
         await self.close()
         if isinstance(failure, AgentError):
@@ -180,25 +168,19 @@ class Link:
         if self.lines.too_long:
             return AgentError(f"{name} sent a message of more than {LONGEST_LINE} bytes and was ended; retry the task.")
         code = self._child.returncode if self._child else None
-        how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-        said = last_words(self.errors.text()) or self.lines.first_noise
-        why = f"it broke: {failure!r}" if failure is not None else said
-        return AgentError(f"{name} {how} {when}" + (f": {why}" if why else ""))
-
-    def _heard(self) -> None:
-        self._tell()
-        if self.lines.too_long:
-            self.lines.finish()
+        output = last_words(self.errors.text()) or self.lines.first_noise
+        reason = f"it broke: {failure!r}" if failure is not None else output
+        return AgentError(f"{name} {describe_exit(code)} {when}" + (f": {reason}" if reason else ""))
 
     async def _watch(self) -> None:
-        """Hear of the end even when somebody else holds the pipe, and of a pipe that is closed while it lives."""
+        """Notice the end of the process even if another process holds the pipe, and a pipe that is closed earlier."""
         assert self._child is not None
-        ends = [asyncio.create_task(one.wait()) for one in (self._child.exited, self.lines.closed)]
+        ends = [asyncio.create_task(task.wait()) for task in (self._child.exited, self.lines.closed)]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in ends:
-                one.cancel()
+            for task in ends:
+                task.cancel()
         self.lines.hurry()
         await within(DRAIN, self.lines.closed)
         self.lines.finish()

@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from midwatch.agents.base import KindOptions
+from midwatch.agents.base import ProgramOptions
 from midwatch.wire.fields import Seconds
 
 ProfileName = Literal["claude", "codex", "gemini", "opencode", "goose", "qwen", "copilot"]
 
 
 class McpServer(BaseModel):
-    """A server of tools the agent is to use."""
+    """An MCP server that the agent is to use."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -33,7 +33,7 @@ class McpServer(BaseModel):
         return self
 
     def wire(self) -> dict[str, Any]:
-        """As the protocol has it."""
+        """Return the server as the protocol describes it."""
         if self.url is not None:
             return {"type": self.type, "name": self.name, "url": self.url, "headers": _pairs(self.headers)}
         return {"name": self.name, "command": self.command, "args": list(self.args), "env": _pairs(self.env)}
@@ -43,7 +43,7 @@ def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-class AcpOptions(KindOptions):
+class AcpOptions(ProgramOptions):
     """Options of kind `acp`."""
 
     profile: ProfileName | None = Field(
@@ -51,8 +51,6 @@ class AcpOptions(KindOptions):
     )
     argv: tuple[str, ...] = Field((), description="Program and arguments, instead of the profile's.")
     args: tuple[str, ...] = Field((), description="More arguments.")
-    env: dict[str, str] = Field(default_factory=dict, description="Added to the environment.")
-    workdir: str | None = Field(None, description="Working directory of tasks that name none.")
     mode: str | None = Field(None, description="The agent's mode; without it the one that asks before it acts.")
     model: str | None = Field(None, description="The agent's model.")
     start_timeout: Seconds = Field(120.0, gt=0, description="Time for each answer before the prompt.")

@@ -1,4 +1,4 @@
-"""What a turn came to: prompt in, answer out, what it consumed, and whether it is one to be content with."""
+"""The result of a turn: the prompt as blocks, the usage, and whether the answer is a success."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from midwatch.agents.acp.faults import fault
+from midwatch.agents.acp.faults import convert_fault
 from midwatch.agents.acp.profiles import Profile
 from midwatch.agents.acp.questions import inside
-from midwatch.agents.acp.updates import Transcript, tokens
+from midwatch.agents.acp.updates import Transcript, read_tokens
+from midwatch.agents.streams.reading import get_dict, get_dicts, get_text
 from midwatch.base.errors import AgentError
 from midwatch.domain.agent import Usage
 from midwatch.domain.event import LlmResponse, MessageUpdate, Payload
@@ -27,23 +28,23 @@ EARLY = {
 }
 
 
-def blocks(prompt: str, root: str) -> list[dict[str, Any]]:
-    """The prompt, and the files in the root that lines of the form `@/path` name."""
-    plain = prompt.replace("\0", "").encode("utf-8", "replace").decode()
-    made: list[dict[str, Any]] = [{"type": "text", "text": plain}]
-    real = os.path.realpath(root)
-    named = map(Path, dict.fromkeys(NAMED_FILE.findall(plain)[:MOST_FILES]))
-    files = (path for path in named if inside(str(path), real) and path.is_file())
-    return made + [{"type": "resource_link", "uri": path.as_uri(), "name": path.name} for path in files]
+def make_blocks(prompt: str, root: str) -> list[dict[str, Any]]:
+    """Return the prompt as content blocks, with links to the files that lines of the form `@/path` name."""
+    text = prompt.replace("\0", "").encode("utf-8", "replace").decode()
+    content: list[dict[str, Any]] = [{"type": "text", "text": text}]
+    real_root = os.path.realpath(root)
+    paths = map(Path, dict.fromkeys(NAMED_FILE.findall(text)[:MOST_FILES]))
+    files = (path for path in paths if inside(str(path), real_root) and path.is_file())
+    return content + [{"type": "resource_link", "uri": path.as_uri(), "name": path.name} for path in files]
 
 
 class Ledger:
-    """Tokens and money of a session's turns. What nobody told stays unknown."""
+    """Counts tokens and money of a session's turns. What the agent does not report stays unknown."""
 
     def __init__(self, *, running_total: bool) -> None:
         self.model: str | None = None
         self.loaded = False
-        """Whether the session is older than this process, so that what it had cost before is not known."""
+        """Whether the session is older than this process, so that its earlier cost is not known."""
         self._running_total = running_total
         self._totals: dict[str, int] = {}
         self._cost: float | None = None
@@ -52,51 +53,43 @@ class Ledger:
         self._used: dict[str, int] = {}
 
     def begin(self) -> None:
-        """A turn begins."""
+        """Begin a turn."""
         self._used = {}
         known = self._cost is not None or not self.loaded
         self._cost_before = (self._cost or 0.0) if known else None
         self._cost_told = False
 
-    def note(self, told: Mapping[str, Any]) -> None:
-        """Take in an update, whenever it comes."""
-        meta = told.get("_meta")
-        if isinstance(meta, dict) and isinstance(meta.get("_claude/model"), str):
-            self.model = meta["_claude/model"]
-        cost = told.get("cost")
-        if told.get("sessionUpdate") == "usage_update" and isinstance(cost, dict):
-            amount = cost.get("amount")
-            if isinstance(amount, int | float) and cost.get("currency", "USD") == "USD":
-                self._cost, self._cost_told = float(amount), True
+    def note(self, update: Mapping[str, Any]) -> None:
+        """Take in an update, at any time."""
+        self.model = get_text(update, "_meta", "_claude/model") or self.model
+        cost = get_dict(update, "cost")
+        amount = cost.get("amount") if update.get("sessionUpdate") == "usage_update" else None
+        if isinstance(amount, int | float) and cost.get("currency", "USD") == "USD":
+            self._cost, self._cost_told = float(amount), True
 
-    def finish(self, told: Mapping[str, Any], transcript: Transcript) -> list[Payload]:
-        """The turn's answer has come: what it took, as an event, if it was not told before."""
-        meta = told.get("_meta")
-        quota = meta.get("quota") if isinstance(meta, dict) else None
-        quota = quota if isinstance(quota, dict) else {}
-        models = quota.get("model_usage")
-        if isinstance(models, list) and models and isinstance(models[0], dict):
-            self.model = models[0].get("model") or self.model
+    def finish(self, answer: Mapping[str, Any], transcript: Transcript) -> list[Payload]:
+        """Take in the answer of the turn and return the event for its usage, unless it was reported before."""
+        quota = get_dict(answer, "_meta", "quota")
+        for usage in get_dicts(quota, "model_usage")[:1]:
+            self.model = usage.get("model") or self.model
         if transcript.usage:
             self._used = dict(transcript.usage)
             return []
-        self._used = tokens(_mapping(told.get("usage"))) or tokens(_mapping(quota.get("token_count")))
+        self._used = read_tokens(get_dict(answer, "usage")) or read_tokens(get_dict(quota, "token_count"))
         if self._running_total:
             totals, self._totals = self._totals, dict(self._used)
             self._used = {name: count - totals.get(name, 0) for name, count in self._used.items()}
             if min(self._used.values(), default=0) < 0 or not any(self._used.values()):
                 self._used = {}
-        elif told.get("stopReason") == "cancelled":
+        elif answer.get("stopReason") == "cancelled":
             self._used = {}  # some tell that of an earlier turn then
         if not self._used:
             return []
-        reason = told.get("stopReason")
-        return [
-            LlmResponse(model=self.model, usage=self._used, finish_reason=reason if isinstance(reason, str) else None)
-        ]
+        reason = get_text(answer, "stopReason") or None
+        return [LlmResponse(model=self.model, usage=self._used, finish_reason=reason)]
 
     def usage(self) -> Usage:
-        """What the turn consumed."""
+        """Return the usage of the turn."""
         cost = None
         now, before = self._cost if self._cost_told else None, self._cost_before
         if now is not None and before is not None and now >= before:
@@ -119,30 +112,26 @@ class Ending:
 
 
 def outcome(
-    agent: str, profile: Profile, told: Mapping[str, Any], transcript: Transcript, *, stopped: bool, now: int
+    agent: str, profile: Profile, answer: Mapping[str, Any], transcript: Transcript, *, stopped: bool, now: int
 ) -> Ending:
-    """What the agent's last word means. What it said is kept also where that is no answer."""
-    text, reason = transcript.text, str(told.get("stopReason"))
-    spoken: list[Payload] = []
+    """Return what the agent's last answer means. Its text is kept even if it is no answer."""
+    text, reason = transcript.text, str(answer.get("stopReason"))
+    messages: list[Payload] = []
     if transcript.spoke_last:
-        spoken = [MessageUpdate(message_id=transcript.last_id, role="agent", message=text)]
+        messages = [MessageUpdate(message_id=transcript.last_id, role="agent", message=text)]
     wishes = ", ".join(f"{tool.label!r} ({tool.denied})" for tool in transcript.denied[:3])
     if reason == "cancelled":
         why = "it was interrupted." if stopped else f"{agent} cancelled its work by itself; retry the task."
         if wishes and not stopped:
             why = f"denied: {wishes}; {agent} then stopped."
-        return Ending(outcome="error", error=why, events=spoken)
+        return Ending(outcome="error", error=why, events=messages)
     if reason in EARLY:
-        return Ending(outcome="error", error=f"{agent} stopped early: {EARLY[reason]}.", events=spoken)
-    sure = any(one.fullmatch(text) for one in profile.faults)
-    if sure or any(one.fullmatch(text) for one in profile.doubtful):
-        problem = fault(agent, 0, text, None, now, login=profile.login)
-        if sure or type(problem) is not AgentError:
+        return Ending(outcome="error", error=f"{agent} stopped early: {EARLY[reason]}.", events=messages)
+    certain = any(pattern.fullmatch(text) for pattern in profile.faults)
+    if certain or any(pattern.fullmatch(text) for pattern in profile.doubtful):
+        problem = convert_fault(agent, 0, text, None, now, sign_in=profile.program.sign_in)
+        if certain or type(problem) is not AgentError:
             raise problem
     if wishes and not transcript.spoke_last:
         return Ending(outcome="error", error=f"denied: {wishes}; {agent} then stopped without an answer.", events=[])
     return Ending(text=text, events=[])
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -1,4 +1,7 @@
-"""Permission requests as questions, and answers as the agent's options. Options are known by kind, never by place."""
+"""Permission requests as questions, and answers as the agent's options.
+
+Options are recognised by their kind, never by place.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from midwatch.agents.acp.updates import MOST_ITEMS, Json, Tool
+from midwatch.agents.streams.reading import get_dict, get_dicts, get_text
 from midwatch.domain.agent import Answer, Choice, ChoiceKind, Question, QuestionKind, Risk
 
 CHOICE_KINDS = frozenset(get_args(ChoiceKind))
@@ -32,40 +36,42 @@ DANGEROUS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One answer the agent takes."""
+    """One answer that the agent accepts."""
 
     id: str
     name: str
     kind: ChoiceKind
 
 
-def options(listed: Any) -> tuple[Option, ...]:
-    """Those that make sense; of names that repeat the first."""
+def read_options(listed: Any) -> tuple[Option, ...]:
+    """Return the valid options; of equal names the first."""
     found: dict[str, Option] = {}
-    for one in listed[:MOST_OPTIONS] if isinstance(listed, list) else ():
-        if isinstance(one, Mapping) and one.get("kind") in CHOICE_KINDS and isinstance(one.get("optionId"), str):
-            name = str(one.get("name") or one["optionId"])[:200]
-            found.setdefault(name, Option(one["optionId"], name, cast(ChoiceKind, one["kind"])))
+    for item in get_dicts(listed)[:MOST_OPTIONS]:
+        id, kind = item.get("optionId"), item.get("kind")
+        if isinstance(id, str) and isinstance(kind, str) and kind in CHOICE_KINDS:
+            name = str(item.get("name") or id)[:200]
+            found.setdefault(name, Option(id, name, cast(ChoiceKind, kind)))
     return tuple(found.values())
 
 
-def question(tool: Tool, call: Json, offered: tuple[Option, ...], root: str) -> Question:
-    """What a person is asked. The yes comes first, whatever the agent's order."""
+def make_question(tool: Tool, call: Json, offered: tuple[Option, ...], root: str) -> Question:
+    """Return the question for a person. The yes comes first, whatever the agent's order."""
     order = (*ALLOWS, *REJECTS)
-    choices = [Choice(one.name, one.kind) for one in sorted(offered, key=lambda one: order.index(one.kind))]
+    ordered = sorted(offered, key=lambda option: order.index(option.kind))
+    choices = [Choice(option.name, option.kind) for option in ordered]
     if not any(choice.kind in REJECTS for choice in choices):
         no = next(name for name in ("no", "reject", "refuse") if name not in {c.name for c in choices})
         choices.append(Choice(no, "reject_once"))
-    command = command_of(tool, call)
+    command = find_command(tool, call)
     if command is not None:
-        command = "".join((*_before(call.get("rawInput") or tool.arguments, root), command))
-    what = tool.wish = command or tool.label
-    newest = {place(path, root): one for path, one in tool.diffs.items()}  # an agent may name one file in two ways
-    diffs = "".join(str(one["patch"]) for one in newest.values())[:LONGEST_DIFF]
-    lead = "" if command else next(iter(TITLE_VERB.findall(what)), "")  # the question has a verb of its own
-    what = what.removeprefix(lead)
-    first = what.splitlines()[0][:LONGEST_TEXT] if what.strip() else "it"
-    verb, rest = VERBS.get(tool.kind, "Go on with"), "" if first == what else " …"
+        command = "".join((*_shell_prefix(call.get("rawInput") or tool.arguments, root), command))
+    subject = tool.wish = command or tool.label
+    newest = {place(path, root): diff for path, diff in tool.diffs.items()}  # an agent may name one file in two ways
+    diffs = "".join(str(diff["patch"]) for diff in newest.values())[:LONGEST_DIFF]
+    lead = "" if command else next(iter(TITLE_VERB.findall(subject)), "")  # the question has a verb of its own
+    subject = subject.removeprefix(lead)
+    first = subject.splitlines()[0][:LONGEST_TEXT] if subject.strip() else "it"
+    verb, rest = VERBS.get(tool.kind, "Go on with"), "" if first == subject else " …"
     paths = tuple(dict.fromkeys(place(path, root) for path in (*tool.locations, *tool.diffs)))
     kind = tool.kind if tool.kind in QUESTION_KINDS else "other"
     return Question(
@@ -84,12 +90,13 @@ VERBS = {
 TITLE_VERB = re.compile(r"^(?:Edit|Write|Read|Delete|Move|Fetch|Search) +(?=\S)")
 
 
-def command_of(tool: Tool, call: Json) -> str | None:
-    """The command as the agent wrote it. A title stands for it only if it cannot have been shortened: rules are held
-    against the command, and what a title leaves out must not slip through. What was told of the call before counts
-    where the question does not say it again."""
-    raw = call.get("rawInput") or tool.arguments
-    raw = raw if isinstance(raw, Mapping) else {}
+def find_command(tool: Tool, call: Json) -> str | None:
+    """Return the command as the agent wrote it, or None.
+
+    A title counts only if it cannot have been shortened, because rules are checked against the command. Fields that the
+    question does not repeat are taken from earlier updates of the call.
+    """
+    raw = get_dict(call.get("rawInput") or tool.arguments)
     given, more = raw.get("command") or raw.get("cmd"), raw.get("args")
     if isinstance(given, str) and given.strip() and more:
         given = [given, *(more if isinstance(more, list) else [more])]
@@ -111,14 +118,12 @@ LONGEST_TITLE = 500
 DIRECTORIES = ("cwd", "workdir", "working_directory", "workingDirectory", "directory", "dir_path")
 
 
-def _before(raw: Any, root: str) -> Iterator[str]:
-    """What makes the same words another command, as a shell would have it: another directory, and variables."""
-    raw = raw if isinstance(raw, Mapping) else {}
-    for place in (raw.get(name) for name in DIRECTORIES):
-        if isinstance(place, str) and place and os.path.realpath(os.path.join(root, place)) != root:  # noqa: PTH118
-            yield f"cd {shlex.quote(place)} && "
-    env = raw.get("env")
-    for name, value in env.items() if isinstance(env, Mapping) else ():
+def _shell_prefix(raw: Any, root: str) -> Iterator[str]:
+    """Yield what changes the meaning of a command, as a shell would write it: another directory, and variables."""
+    for directory in (get_text(raw, name) for name in DIRECTORIES):
+        if directory and os.path.realpath(os.path.join(root, directory)) != root:  # noqa: PTH118
+            yield f"cd {shlex.quote(directory)} && "
+    for name, value in get_dict(raw, "env").items():
         yield f"{name}={shlex.quote(str(value))} "
 
 
@@ -132,22 +137,24 @@ def _risk(kind: str, command: str | None, paths: tuple[str, ...], root: str) -> 
 
 
 def place(path: str, root: str) -> str:
-    """Where a path is that an agent names. Links and `..` stay: rules look at them."""
+    """Return the path that an agent names. Links and `..` stay, because rules check them."""
     return path if path.startswith(("/", "~")) else os.path.join(root, path.removeprefix("./"))  # noqa: PTH118 - as it is
 
 
 def inside(path: str, root: str) -> bool:
-    """Whether a path lies in the root, by its real place."""
+    """Whether the real path lies in the root."""
     real = os.path.realpath(os.path.join(root, path))  # noqa: PTH118 - an absolute path must win
     return real == root or real.startswith(root.rstrip("/") + "/")
 
 
-def chosen(answer: Answer, offered: tuple[Option, ...]) -> Option | None:
-    """The agent's option for an answer. "Always" is midwatch's own to remember: the agent is told "once" where it has
-    that. None where it has no option that means it."""
+def choose_option(answer: Answer, offered: tuple[Option, ...]) -> Option | None:
+    """Return the agent's option for an answer, or None if no option means the same.
+
+    "Always" is remembered by midwatch: the agent gets "once" if it offers that.
+    """
     kinds = ALLOWS if answer.granted else REJECTS
     for kind in kinds:
-        fit = [one for one in offered if one.kind == kind]
+        fit = [option for option in offered if option.kind == kind]
         if fit:
-            return next((one for one in fit if one.name == answer.choice), fit[0])
+            return next((option for option in fit if option.name == answer.choice), fit[0])
     return None

@@ -1,10 +1,10 @@
-"""Commands an agent has us run: in its root, in groups of their own, ended with the conversation at the latest."""
+"""Commands that an agent has midwatch run: below its root, in groups of their own, ended with the conversation at
+the latest."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-import signal
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,15 +12,16 @@ from typing import Any
 from midwatch.agents.acp.files import Files, Refused
 from midwatch.base.errors import AgentError
 from midwatch.domain.agent import Turn
-from midwatch.programs.process import DRAIN, Child, Pipe, Program, within
+from midwatch.programs.process import DRAIN, TOGETHER, Child, Pipe, Program, signal_name, within
 
 OUTPUT_LIMIT = 1_000_000
-"""Bytes that are kept of one command, whatever more its agent wishes: many may write at the same time."""
+"""Bytes that are kept of one command, even if the agent wants more, because many commands may write at the same
+time."""
 MOST_TERMINALS = 50
 
 
 class Tail(Pipe):
-    """Keeps the end of what a command writes; both of its pipes may write here."""
+    """Keeps the end of a command's output."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -35,7 +36,7 @@ class Tail(Pipe):
             self.truncated = True
 
     def text(self) -> str:
-        """What is kept, from the beginning of a character."""
+        """Return the kept text, from the beginning of a character."""
         if len(self._kept) > self.limit:
             self.truncated = True
         kept = bytes(self._kept[-self.limit :])
@@ -43,42 +44,26 @@ class Tail(Pipe):
         return kept[torn:].decode("utf-8", "replace")
 
 
-class Also(Pipe):
-    """A second pipe into a tail."""
-
-    def __init__(self, tail: Tail) -> None:
-        super().__init__()
-        self._tail = tail
-
-    def data_received(self, data: bytes) -> None:
-        self._tail.data_received(data)
-
-
 class Terminal:
     """One command."""
 
-    def __init__(self, child: Child, tail: Tail, also: Also) -> None:
+    def __init__(self, child: Child, tail: Tail) -> None:
         self.child = child
         self.tail = tail
-        self._also = also
 
     def status(self) -> dict[str, Any] | None:
-        """Its exit code or the signal that ended it; None while it runs."""
+        """Return its exit code or the signal that ended it; None while it runs."""
         if not self.child.exited.is_set():
             return None
         code = self.child.returncode
         if code is None or code >= 0:
             return {"exitCode": code or 0, "signal": None}
-        return {"exitCode": None, "signal": signal.Signals(-code).name if -code in _SIGNALS else str(-code)}
+        return {"exitCode": None, "signal": signal_name(-code)}
 
     async def wait(self) -> None:
-        """Return when it has ended and what it wrote is here."""
+        """Return when the command has ended and its output is here."""
         await self.child.exited.wait()
-        for pipe in (self.tail, self._also):
-            await within(DRAIN, pipe.closed)
-
-
-_SIGNALS = frozenset(int(number) for number in signal.Signals)
+        await within(DRAIN, self.tail.closed)
 
 
 class Terminals:
@@ -90,63 +75,62 @@ class Terminals:
         self._open: dict[str, Terminal] = {}
         self._count = 0
 
-    async def create(self, turn: Turn, told: Mapping[str, Any]) -> str:
-        """Start a command; returns its id."""
+    async def create(self, turn: Turn, request: Mapping[str, Any]) -> str:
+        """Start a command and return its id."""
         if len(self._open) >= MOST_TERMINALS:
             raise Refused(f"{MOST_TERMINALS} terminals are open already; release some")
-        command, args = told["command"], told.get("args") or []
-        cwd = self._files.place(told.get("cwd") or self._files.root)
+        command, args = request["command"], request.get("args") or []
+        cwd = self._files.place(request.get("cwd") or self._files.root)
         # Some agents send a whole line: that is for a shell.
         argv = ("/bin/sh", "-c", command) if not args and re.search(r"\s", command) else (command, *args)
-        env = {one["name"]: one["value"] for one in told.get("env") or ()}
-        program = replace(self._program, argv=argv, workdir=cwd, env={**self._program.env, **env})
+        env = {pair["name"]: pair["value"] for pair in request.get("env") or ()}
+        program = replace(self._program, argv=argv, workdir=cwd, env={**self._program.env, **env}, enter=TOGETHER)
         if program.problem():
             raise Refused(f"there is no program {argv[0]!r}, or no directory {cwd}")
-        limit = told.get("outputByteLimit")
+        limit = request.get("outputByteLimit")
         tail = Tail(OUTPUT_LIMIT if limit is None else limit)
-        also = Also(tail)
         try:
-            child = await Child.spawn(program, turn, tail, also, helper=True)
+            child = await Child.spawn(program, turn, tail, Pipe(), helper=True)
         except (AgentError, ValueError) as problem:  # a NUL character, or a name no variable can have
             raise Refused(str(problem)) from problem
         child.admit_helper()
         self._count += 1
         name = f"term-{self._count}"
-        self._open[name] = Terminal(child, tail, also)
+        self._open[name] = Terminal(child, tail)
         return name
 
     def get(self, name: str) -> Terminal:
-        """The terminal, or Refused."""
+        """Return the terminal, or raise Refused."""
         if name not in self._open:
             raise Refused(f"there is no terminal {name!r}")
         return self._open[name]
 
     def output(self, name: str) -> dict[str, Any]:
-        """What it wrote, and how it ended if it did."""
-        one = self.get(name)
-        text = one.tail.text()
-        found = {"output": text, "truncated": one.tail.truncated}
-        status = one.status()
-        return found if status is None else {**found, "exitStatus": status}
+        """Return the output, and how the command ended if it did."""
+        terminal = self.get(name)
+        text = terminal.tail.text()
+        answer = {"output": text, "truncated": terminal.tail.truncated}
+        status = terminal.status()
+        return answer if status is None else {**answer, "exitStatus": status}
 
     async def wait(self, name: str) -> dict[str, Any]:
-        """How it ended, when it has."""
-        one = self.get(name)
-        await one.wait()
-        return one.status() or {}
+        """Wait for the end of the command and return how it ended."""
+        terminal = self.get(name)
+        await terminal.wait()
+        return terminal.status() or {}
 
     async def kill(self, name: str) -> None:
-        """End it; what it wrote can still be read."""
-        one = self.get(name)
-        one.child.interrupt("terminate")
-        await one.child.end()
+        """End the command. Its output can still be read."""
+        terminal = self.get(name)
+        terminal.child.interrupt("terminate")
+        await terminal.child.end()
 
     async def release(self, name: str) -> None:
-        """End it and forget it."""
-        one = self._open.pop(name, None)
-        if one is not None:
-            await one.child.end()
+        """End the command and forget it."""
+        terminal = self._open.pop(name, None)
+        if terminal is not None:
+            await terminal.child.end()
 
     async def close(self) -> None:
-        """End them all."""
+        """End all commands."""
         await asyncio.gather(*(self.release(name) for name in list(self._open)))

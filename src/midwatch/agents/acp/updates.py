@@ -1,7 +1,7 @@
-"""What an agent's session updates mean as events. Pure: it is told an update and returns what to emit.
+"""Translates the session updates of an agent into events. Pure: it gets an update and returns the events to emit.
 
-Nothing is taken for granted: agents leave fields out, send kinds we do not know, name a tool call only when they ask
-for leave to use it, or never say how it ended.
+Agents may leave fields out, send unknown kinds, name a tool call only when they ask for permission, or never report its
+end.
 """
 
 from __future__ import annotations
@@ -10,25 +10,16 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 
+from midwatch.agents.live_text import LiveText
 from midwatch.agents.patch import patch
-from midwatch.agents.streams.reading import locations_of, tool_kind
-from midwatch.domain.event import (
-    AgentFault,
-    LlmResponse,
-    MessageDelta,
-    MessageUpdate,
-    Payload,
-    PlanUpdate,
-    TaskProgress,
-    ThoughtDelta,
-    ThoughtUpdate,
-    ToolExecEnd,
-    ToolExecStart,
-)
+from midwatch.agents.streams.reading import find_paths, get, get_count, get_dict, get_dicts, get_text, guess_kind
+from midwatch.domain import event as events
+from midwatch.domain.agent import QuestionKind
+from midwatch.domain.event import Payload
 
 Json = Mapping[str, Any]
 
@@ -39,13 +30,12 @@ LONGEST_ARGUMENT = 2_000
 MOST_ITEMS = 50
 MOST_ENTRIES = 200
 MOST_TOOLS = 5000
-"""Tool calls that are remembered; of more those that have ended are forgotten."""
+"""Tool calls that are remembered. With more, those that have ended are forgotten."""
 TITLE_SHOWN = 500
 OUTPUTS = ("formatted_output", "aggregated_output", "output", "content", "stdout", "stderr", "message", "error")
 CHUNKS = ("agent_message_chunk", "agent_thought_chunk")
-KINDS = frozenset(
-    {"read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"}
-)  # fmt: skip
+TOOL_KINDS = frozenset(get_args(QuestionKind)) - {"choice", "other"}
+TOKEN_NAMES = {"input_tokens": "inputTokens", "output_tokens": "outputTokens"}
 
 
 @dataclass(slots=True)
@@ -63,58 +53,23 @@ class Tool:
     started: float | None = None
     ended: bool = False
     wish: str | None = None
-    """What leave was asked for."""
+    """What the agent asked permission for."""
     denied: str | None = None
 
     @property
     def label(self) -> str:
-        """What it does, in a few words."""
+        """What the call does, in a few words."""
         return self.wish or self.title or self.name or self.kind
 
 
-@dataclass(slots=True)
-class _Text:
-    """A message or a thought while it is written."""
-
-    id: str
-    parts: list[str] = field(default_factory=list)
-    fresh: list[str] = field(default_factory=list)
-    length: int = 0
-    shown: int = 0
-    left_out: int = 0
-    message: str | None = None
-
-    def add(self, text: str, message: str | None) -> None:
-        if self.parts and message is not None and self.message is not None and message != self.message:
-            text = "\n\n" + text
-        self.message = message or self.message
-        room = max(0, LONGEST_TEXT - self.length)
-        self.left_out += max(0, len(text) - room)
-        if kept := text[:room]:
-            self.parts.append(kept)
-            self.fresh.append(kept)
-            self.length += len(kept)
-
-    def news(self) -> tuple[int, str]:
-        """What was added since this was asked last, and where it goes."""
-        offset, text = self.shown, "".join(self.fresh)
-        self.shown = self.length
-        self.fresh.clear()
-        return offset, text
-
-    def whole(self) -> str:
-        text = "".join(self.parts)
-        return f"{text}\n… {self.left_out} characters left out …" if self.left_out else text
-
-
 class Transcript:
-    """Everything one turn's updates tell."""
+    """The texts and tool calls of one turn."""
 
     def __init__(
         self,
         message_id: str,
         asides: tuple[re.Pattern[str], ...] = (),
-        told: set[str] | None = None,
+        seen_asides: set[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.denied: list[Tool] = []
@@ -124,80 +79,78 @@ class Transcript:
         self.unknown: set[str] = set()
         """Kinds of updates that were not understood."""
         self._asides = asides
-        self._told = set() if told is None else told
+        self._seen_asides = set() if seen_asides is None else seen_asides
         self._clock = clock
         self._id = message_id
-        self._said: _Text | None = None
+        self._text: LiveText | None = None
+        self._part: str | None = None
+        """The agent's id of the message that its last piece of text belongs to."""
         self._last = ""
-        self._thought: _Text | None = None
+        self._thought: LiveText | None = None
         self._messages = self._thoughts = 0
 
     @property
     def text(self) -> str:
-        """The answer: what was said after the last tool, or else before it."""
-        return (self._said.whole() if self._said else "").strip() or self._last
+        """The answer: the text after the last tool call, or else the text before it."""
+        return (self._text.whole() if self._text else "").strip() or self._last
 
     @property
     def spoke_last(self) -> bool:
-        """Whether it said something after its last tool."""
-        return self._said is not None and bool(self._said.whole().strip())
+        """Whether there is text after the last tool call."""
+        return self._text is not None and bool(self._text.whole().strip())
 
     @property
     def last_id(self) -> str:
-        """The id of what is being said."""
-        return self._said.id if self._said else self._id
+        """The id of the message that is being written."""
+        return self._text.id if self._text else self._id
 
-    def update(self, told: Json, *, more: bool = False) -> list[Payload]:
-        """One `session/update`. With `more`, others wait already: live text is held back to go together."""
-        held = [] if told.get("sessionUpdate") in CHUNKS else self.show()  # what was said first is shown first
-        made = [*held, *self._update(told)]
-        return made if more else [*made, *self.show()]
+    def update(self, update: Json, *, more: bool = False) -> list[Payload]:
+        """Take in one `session/update`. With `more`, others wait already, and live text is held back to go together."""
+        held = [] if update.get("sessionUpdate") in CHUNKS else self.show()  # keep the order of texts and tools
+        payloads = [*held, *self._update(update)]
+        return payloads if more else [*payloads, *self.show()]
 
     def show(self) -> list[Payload]:
-        """Text that was held back."""
-        made: list[Payload] = []
-        if self._said is not None and self._said.fresh:
-            offset, text = self._said.news()
-            made.append(MessageDelta(message_id=self._said.id, offset=offset, text=text))
-        if self._thought is not None and self._thought.fresh:
-            offset, text = self._thought.news()
-            made.append(ThoughtDelta(thought_id=self._thought.id, offset=offset, text=text))
-        return made
+        """Return the events for text that was held back."""
+        deltas = (live.take_delta() for live in (self._text, self._thought) if live is not None)
+        return [delta for delta in deltas if delta is not None]
 
-    def asked(self, call: Json) -> tuple[Tool, list[Payload]]:
-        """The agent asks for leave to use a tool, of which this may be the first word."""
-        made = [*self._break()]
-        if (known := self.tools.get(str(call.get("toolCallId")))) is not None and known.ended:
-            del self.tools[known.id]  # another call with a used name: what was told of the first does not hold for it
-        tool = self._know(call)
-        return tool, [*made, *self._start(tool)]
+    def ask_for(self, call: Json) -> tuple[Tool, list[Payload]]:
+        """Take in a request for permission, which may be the first message about its tool call."""
+        payloads = [*self._break()]
+        known = self.tools.get(str(call.get("toolCallId")))
+        if known is not None and known.ended:
+            del self.tools[known.id]  # another call with a used id: what is known of the first is not true of it
+        tool = self._merge(call)
+        return tool, [*payloads, *self._start(tool)]
 
     def refuse(self, tool: Tool, why: str) -> None:
-        """It got no leave; how the call ended may never be told."""
+        """Note that a tool call was denied. The agent may never report its end."""
         tool.denied = why
         self.denied.append(tool)
 
     def end(self, *, cut_off: bool = False) -> list[Payload]:
-        """The turn is over: what is open is closed. The last message is left to the turn's result."""
-        made = [*self.show(), *self._end_thought()]
+        """Close what is open at the end of the turn. The last message is left to the result of the turn."""
+        payloads = [*self.show(), *self._end_thought()]
         for tool in self.tools.values():
             if not tool.ended:
-                made += self._start(tool)
-                made += self._finish(tool, failed=cut_off, said="cut off when the turn ended" if cut_off else "")
-        return made
+                payloads += self._start(tool)
+                result = "cut off when the turn ended" if cut_off else ""
+                payloads += self._finish(tool, failed=cut_off, result=result)
+        return payloads
 
     # -- kinds of updates ----------------------------------------------------------------------------------------
 
-    def _update(self, told: Json) -> Iterator[Payload]:
-        match told.get("sessionUpdate"):
+    def _update(self, update: Json) -> Iterator[Payload]:
+        match update.get("sessionUpdate"):
             case "agent_message_chunk":
-                yield from self._chunk(told)
+                yield from self._add_text(update)
             case "agent_thought_chunk":
-                yield from self._think(_text(told.get("content")))
+                self._add_thought(_content_text(update.get("content")))
             case "plan" | "plan_update":
-                yield from self._plan(told)
+                yield from self._plan(update)
             case "tool_call" | "tool_call_update":
-                yield from self._tool(told)
+                yield from self._tool(update)
             case "user_message_chunk" | "available_commands_update" | "current_mode_update":
                 pass
             case "config_option_update" | "session_info_update" | "usage_update" | "plan_removed":
@@ -205,114 +158,110 @@ class Transcript:
             case other:
                 self.unknown.add(str(other)[:50])
 
-    def _chunk(self, told: Json) -> Iterator[Payload]:
-        yield from self._usage(told)
-        text = _text(told.get("content"))
+    def _add_text(self, update: Json) -> Iterator[Payload]:
+        yield from self._add_usage(update)
+        text = _content_text(update.get("content"))
         if not text:
             return
         if any(aside.fullmatch(text.strip()) for aside in self._asides):
             if text.startswith("Info:"):
-                yield TaskProgress(text=text.strip()[:TITLE_SHOWN])
-            elif text not in self._told:  # some agents say it in every turn
-                self._told.add(text)
-                yield AgentFault(message=text.strip()[:TITLE_SHOWN], level="warning")
+                yield events.TaskProgress(text=text.strip()[:TITLE_SHOWN])
+            elif text not in self._seen_asides:  # some agents repeat it in every turn
+                self._seen_asides.add(text)
+                yield events.AgentFault(message=text.strip()[:TITLE_SHOWN], level="warning")
             return
         yield from self._end_thought()
-        if self._said is None:
+        if self._text is None:
             self._messages += 1
-            self._said = _Text(f"{self._id}.{self._messages}")
-        name = told.get("messageId")
-        self._said.add(text, name if isinstance(name, str) else None)
+            self._text, self._part = LiveText(f"{self._id}.{self._messages}", LONGEST_TEXT), None
+        part = get_text(update, "messageId") or None
+        if part and self._part and part != self._part:
+            self._text.add("\n\n")
+        self._part = part or self._part
+        self._text.add(text)
 
-    def _usage(self, told: Json) -> Iterator[Payload]:
-        """Some agents tell with an empty piece of text what a model's answer took."""
-        used = tokens(_mapping(_mapping(told.get("_meta")).get("usage")))
+    def _add_usage(self, update: Json) -> Iterator[Payload]:
+        """Count the tokens of a model's answer, which some agents report with an empty piece of text."""
+        used = read_tokens(get_dict(update, "_meta", "usage"))
         if used:
             for name, count in used.items():
                 self.usage[name] = self.usage.get(name, 0) + count
-            yield LlmResponse(model=self.model, usage=used)
+            yield events.LlmResponse(model=self.model, usage=used)
 
-    def _think(self, text: str) -> Iterator[Payload]:
-        if not text:
-            return
-        if self._thought is None:
+    def _add_thought(self, text: str) -> None:
+        if text and self._thought is None:
             self._thoughts += 1
-            self._thought = _Text(f"{self._id}.thought{self._thoughts}")
-        self._thought.add(text, None)
-        yield from ()
+            self._thought = LiveText(f"{self._id}.thought{self._thoughts}", LONGEST_TEXT, thought=True)
+        if self._thought is not None:
+            self._thought.add(text)
 
-    def _plan(self, told: Json) -> Iterator[Payload]:
-        entries = told.get("entries") or _mapping(told.get("plan")).get("entries")
+    def _plan(self, update: Json) -> Iterator[Payload]:
+        entries = update.get("entries") or get(update, "plan", "entries")
         if isinstance(entries, list):
-            kept = [_entry(one) for one in entries[:MOST_ENTRIES] if isinstance(one, Mapping)]
-            yield PlanUpdate(entries=tuple(kept))
+            yield events.PlanUpdate(entries=tuple(_plan_entry(entry) for entry in get_dicts(entries[:MOST_ENTRIES])))
 
-    def _tool(self, told: Json) -> Iterator[Payload]:
-        if not isinstance(told.get("toolCallId"), str):
+    def _tool(self, update: Json) -> Iterator[Payload]:
+        if not isinstance(update.get("toolCallId"), str):
             self.unknown.add("tool call without id")
             return
-        if told["toolCallId"] not in self.tools:
+        if update["toolCallId"] not in self.tools:
             yield from self._break()
-        tool = self._know(told)
-        status = told.get("status")
+        tool = self._merge(update)
+        status = update.get("status")
         if tool.ended:
             return
-        if status not in (None, "pending") or _telling(tool.arguments):
+        if status not in (None, "pending") or _say_what_is_done(tool.arguments):
             yield from self._start(tool)
         if status in ("completed", "failed", "cancelled"):
             yield from self._finish(tool, failed=status != "completed")
 
     # -- tools ---------------------------------------------------------------------------------------------------
 
-    def _know(self, told: Json) -> Tool:
-        """The tool call with what an update adds to it."""
-        name = str(told.get("toolCallId") or f"unnamed{len(self.tools)}")
-        if len(self.tools) > MOST_TOOLS and name not in self.tools:
-            self.tools = {key: one for key, one in self.tools.items() if not one.ended}
-        tool = self.tools.setdefault(name, Tool(name))
+    def _merge(self, update: Json) -> Tool:
+        """Return the tool call with the fields that an update adds to it."""
+        id = str(update.get("toolCallId") or f"unnamed{len(self.tools)}")
+        if len(self.tools) > MOST_TOOLS and id not in self.tools:
+            self.tools = {key: tool for key, tool in self.tools.items() if not tool.ended}
+        tool = self.tools.setdefault(id, Tool(id))
         if tool.ended:
             return tool
-        tool.name = _tool_name(told) or tool.name
-        if isinstance(title := told.get("title"), str) and title.strip():
-            tool.title = title.strip()[:TITLE_SHOWN]
-        if (kind := told.get("kind")) in KINDS and kind != "other":
+        tool.name = _tool_name(update) or tool.name
+        tool.title = get_text(update, "title").strip()[:TITLE_SHOWN] or tool.title
+        if (kind := update.get("kind")) in TOOL_KINDS:
             tool.kind = str(kind)
         elif tool.kind == "other" and tool.name:
-            tool.kind = tool_kind(tool.name)
-        if told.get("rawInput"):
-            tool.arguments = small(told["rawInput"])
-        tool.locations = paths(told.get("locations")) or tool.locations or locations_of(tool.arguments)
-        said: list[str] = []
-        for item in told.get("content") or () if isinstance(told.get("content"), list) else ():
-            self._content(tool, _mapping(item), said)
-        if told.get("status") not in (None, "pending"):  # before, it is what the agent means to do
-            raw = told.get("rawOutput")
-            tool.result = _cut("\n".join(said) or _output(raw, bool(tool.diffs))) or tool.result
+            tool.kind = guess_kind(tool.name)
+        if update.get("rawInput"):
+            tool.arguments = small(update["rawInput"])
+        tool.locations = read_paths(update.get("locations")) or tool.locations or find_paths(tool.arguments)
+        texts = [text for item in get_dicts(update, "content") if (text := self._read_content(tool, item))]
+        if update.get("status") not in (None, "pending"):  # before, it is what the agent means to do
+            tool.result = _cut("\n".join(texts) or _raw_text(update.get("rawOutput"), bool(tool.diffs))) or tool.result
         return tool
 
-    def _content(self, tool: Tool, item: Json, said: list[str]) -> None:
-        if item.get("type") == "diff" and isinstance(item.get("path"), str):
-            old, new = item.get("oldText"), item.get("newText")
-            tool.diffs[item["path"]] = patch(
-                item["path"], old if isinstance(old, str) else None, new if isinstance(new, str) else ""
-            )
-        elif text := _text(item.get("content")):
-            said.append(text)
+    def _read_content(self, tool: Tool, item: Json) -> str:
+        """Keep a diff, or return the text of another item."""
+        path = item.get("path")
+        if item.get("type") != "diff" or not isinstance(path, str):
+            return _content_text(item.get("content"))
+        old = item.get("oldText")
+        tool.diffs[path] = patch(path, old if isinstance(old, str) else None, get_text(item, "newText"))
+        return ""
 
     def _start(self, tool: Tool) -> Iterator[Payload]:
         if tool.started is None:
             tool.started = self._clock()
-            yield ToolExecStart(
+            yield events.ToolExecStart(
                 tool=tool.name or tool.kind, arguments=tool.arguments, tool_call_id=tool.id, title=tool.title or None,
                 tool_kind=tool.kind, locations=tool.locations,
             )  # fmt: skip
 
-    def _finish(self, tool: Tool, *, failed: bool, said: str = "") -> Iterator[Payload]:
+    def _finish(self, tool: Tool, *, failed: bool, result: str = "") -> Iterator[Payload]:
         tool.ended = True
-        spent = self._clock() - tool.started if tool.started is not None else 0.0
-        result = f"denied: {tool.denied}" if tool.denied else tool.result or said
-        yield ToolExecEnd(
-            tool=tool.name or tool.kind, tool_call_id=tool.id, duration=round(spent, 6), result=result or None,
+        duration = self._clock() - tool.started if tool.started is not None else 0.0
+        result = f"denied: {tool.denied}" if tool.denied else tool.result or result
+        yield events.ToolExecEnd(
+            tool=tool.name or tool.kind, tool_call_id=tool.id, duration=round(duration, 6), result=result or None,
             for_llm_len=len(result) or None, is_error=failed or tool.denied is not None,
             diffs=tuple(tool.diffs.values()),
         )  # fmt: skip
@@ -321,99 +270,90 @@ class Transcript:
     # -- texts ---------------------------------------------------------------------------------------------------
 
     def _break(self) -> Iterator[Payload]:
-        """A tool begins: what was said before it is a message of its own."""
+        """End the text before a tool call, as a message of its own."""
         yield from self._end_thought()
-        if self._said is not None and (text := self._said.whole().strip()):
+        if self._text is not None and (text := self._text.whole().strip()):
             yield from self.show()
-            yield MessageUpdate(message_id=self._said.id, role="agent", message=text)
-            self._last, self._said = text, None
+            yield events.MessageUpdate(message_id=self._text.id, role="agent", message=text)
+            self._last, self._text = text, None
 
     def _end_thought(self) -> Iterator[Payload]:
         if self._thought is not None:
             thought, self._thought = self._thought, None
-            yield ThoughtUpdate(thought_id=thought.id, text=thought.whole())
+            yield events.ThoughtUpdate(thought_id=thought.id, text=thought.whole())
 
 
-def tokens(told: Json) -> dict[str, int]:
-    """Counts of tokens, however they are spelt. None at all is not known rather than nothing."""
-    names = {"input_tokens": ("inputTokens", "input_tokens"), "output_tokens": ("outputTokens", "output_tokens")}
-    counts = {name: [told[one] for one in spelt if isinstance(told.get(one), int)] for name, spelt in names.items()}
-    found = {name: listed[0] for name, listed in counts.items() if listed}
-    return found if any(found.values()) else {}
+def read_tokens(usage: Json) -> dict[str, int]:
+    """Return the counts of tokens in either spelling. Without any token they are unknown, not zero."""
+    counts = {name: get_count(usage, other if other in usage else name) for name, other in TOKEN_NAMES.items()}
+    known = {name: count for name, count in counts.items() if count is not None}
+    return known if any(known.values()) else {}
 
 
-def paths(locations: Any) -> tuple[str, ...]:
-    """The files an update names."""
-    listed = locations if isinstance(locations, list) else ()
-    found = (_mapping(one).get("path") for one in listed[:MOST_ITEMS])
-    return tuple(path for path in found if isinstance(path, str))
+def read_paths(locations: Any) -> tuple[str, ...]:
+    """Return the files that an update names."""
+    return tuple(path for item in get_dicts(locations)[:MOST_ITEMS] if isinstance(path := item.get("path"), str))
 
 
 def small(value: Any, depth: int = 4) -> Any:
-    """A value without its bulk."""
+    """Return a value without long texts, long lists and deep levels."""
     if isinstance(value, str):
         return value if len(value) <= LONGEST_ARGUMENT else f"{value[:LONGEST_ARGUMENT]}… ({len(value)} characters)"
+    if not isinstance(value, Mapping | list):
+        return value
+    if depth == 0:
+        return "…"
     if isinstance(value, Mapping):
-        if depth == 0:
-            return "…"
-        return {str(k)[:100]: small(v, depth - 1) for k, v in list(value.items())[:MOST_ITEMS]}
-    if isinstance(value, list):
-        return [small(one, depth - 1) for one in value[:MOST_ITEMS]] if depth else "…"
-    return value
+        return {str(key)[:100]: small(item, depth - 1) for key, item in list(value.items())[:MOST_ITEMS]}
+    return [small(item, depth - 1) for item in value[:MOST_ITEMS]]
 
 
-def _telling(arguments: Any) -> bool:
-    """Whether the arguments say what is done; some agents first name a tool and tell these later."""
+def _say_what_is_done(arguments: Any) -> bool:
+    """Whether the arguments say what is done. Some agents first name a tool and send the arguments later."""
     return bool(arguments.keys() - {"cwd"}) if isinstance(arguments, Mapping) else arguments is not None
 
 
-def _tool_name(told: Json) -> str | None:
-    meta = _mapping(told.get("_meta"))
-    places = [told.get("name"), meta.get("toolName")]
-    for one in meta.values():
-        places += [_mapping(one).get("toolName"), _mapping(_mapping(one).get("toolCall")).get("toolName")]
-    return next((name[:100] for name in places if isinstance(name, str) and name), None)
+def _tool_name(update: Json) -> str | None:
+    meta = get_dict(update, "_meta")
+    names = [update.get("name"), meta.get("toolName")]
+    for part in meta.values():
+        names += [get(part, "toolName"), get(part, "toolCall", "toolName")]
+    return next((name[:100] for name in names if isinstance(name, str) and name), None)
 
 
-def _entry(one: Json) -> dict[str, str]:
+def _plan_entry(entry: Json) -> dict[str, str]:
     return {
-        "content": str(one.get("content", ""))[:LONGEST_ARGUMENT],
-        "status": str(one.get("status", "pending"))[:50],
-        "priority": str(one.get("priority", "medium"))[:50],
+        "content": str(entry.get("content", ""))[:LONGEST_ARGUMENT],
+        "status": str(entry.get("status", "pending"))[:50],
+        "priority": str(entry.get("priority", "medium"))[:50],
     }
 
 
-def _text(block: Any) -> str:
-    """The text of a content block; of others what they are."""
-    told = _mapping(block)
-    match told.get("type"):
+def _content_text(block: Any) -> str:
+    """Return the text of a content block, or its name in brackets if it is no text."""
+    match get(block, "type"):
         case "text":
-            return told["text"] if isinstance(told.get("text"), str) else ""
+            return get_text(block, "text")
         case "resource_link":
-            return f"[{told.get('name') or told.get('uri')}]"
+            return f"[{get(block, 'name') or get(block, 'uri')}]"
         case "resource":
-            inner = _mapping(told.get("resource"))
-            return inner["text"] if isinstance(inner.get("text"), str) else f"[{inner.get('uri')}]"
+            text = get(block, "resource", "text")
+            return text if isinstance(text, str) else f"[{get(block, 'resource', 'uri')}]"
         case "image" | "audio" as kind:
             return f"[{kind}]"
     return ""
 
 
-def _output(raw: Any, has_diffs: bool) -> str:
-    """What a tool returned, of an answer whose form is the agent's own."""
+def _raw_text(raw: Any, has_diffs: bool) -> str:
+    """Return the text of a tool's output, whose form each agent chooses."""
     if isinstance(raw, str):
         return raw
-    texts = [told for name in OUTPUTS if isinstance(told := _mapping(raw).get(name), str)]
+    texts = [text for name in OUTPUTS if isinstance(text := get(raw, name), str)]
     if texts or not raw or has_diffs:
         return next(filter(None, texts), "")
     return orjson.dumps(small(raw), default=str).decode()
 
 
 def _cut(text: str) -> str:
-    return (
-        text if len(text) <= LONGEST_RESULT else f"{text[:LONGEST_RESULT]}\n… {len(text) - LONGEST_RESULT} characters"
-    )
-
-
-def _mapping(value: Any) -> Json:
-    return value if isinstance(value, Mapping) else {}
+    left_out = len(text) - LONGEST_RESULT
+    return text if left_out <= 0 else f"{text[:LONGEST_RESULT]}\n… {left_out} characters"

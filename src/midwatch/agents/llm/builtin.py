@@ -1,4 +1,4 @@
-"""Built-in tools: look at files below a root, run a command. Each is off unless the agent's options enable it."""
+"""Built-in tools: read files below a root, run a command. Each is off unless the agent's options enable it."""
 
 from __future__ import annotations
 
@@ -13,34 +13,28 @@ from typing import Annotated
 from pydantic import Field
 
 from midwatch.agents.acp.files import Files, Refused
-from midwatch.agents.base import BaseAgent
-from midwatch.agents.llm.tools import Tool, ToolError, ToolOutput, allowed, in_thread, make
+from midwatch.agents.base import BaseAgent, absolute_path
+from midwatch.agents.llm.tools import Tool, ToolError, ToolOutput, check_allowed, in_thread, make
 from midwatch.domain.agent import Question, Turn
-from midwatch.programs.process import Child, Output, Pipe, Program, end_strays, within
+from midwatch.programs.process import TOGETHER, Child, Output, Pipe, Program, within
+from midwatch.programs.reaper import end_strays
 
 MOST_LINES = 2000
 LONGEST_PAGE = 60_000
 """Characters of a file that are read at once."""
 MOST_NAMES = 1000
 MOST_LOOKED_AT = 200_000
-"""Files that a listing passes before it gives up."""
+"""Files that a listing looks at before it stops."""
 OUTPUT_LIMIT = 60_000
-"""Bytes of a command's output that a model is told; of more, head and tail."""
+"""Bytes of a command's output that a model gets; of more, head and tail."""
 SHELL = ("/bin/sh", "-c")
-TOGETHER = (*SHELL, 'exec "$@" 2>&1', "sh")
-"""Both outputs in one, in the order in which they were written."""
-
-
-def place_of(turn: Turn, root: str | None = None) -> str:
-    """The directory a turn works in."""
-    return str(Path(root or turn.workdir or os.getcwd()).expanduser().absolute())  # noqa: PTH109
 
 
 # -- files -------------------------------------------------------------------------------------------------------
 
 
 def file_tools(root: str | None) -> list[Tool]:
-    """Read and list files below `root`, or below the turn's directory."""
+    """Return the tools that read and list files below `root`, or below the turn's directory."""
 
     async def read_file(
         turn: Turn,
@@ -49,7 +43,7 @@ def file_tools(root: str | None) -> list[Tool]:
         limit: Annotated[int, Field(ge=1, le=MOST_LINES, description="How many lines at most.")] = MOST_LINES,
     ) -> str:
         """Read lines of a text file below the root directory."""
-        files = Files(place_of(turn, root))
+        files = Files(absolute_path(root or turn.workdir))
         return await in_thread(lambda: _read(files, path, offset, limit))
 
     async def list_files(
@@ -58,8 +52,8 @@ def file_tools(root: str | None) -> list[Tool]:
         path: Annotated[str, Field(description="The directory to look in, from the root on.")] = ".",
     ) -> str:
         """List files below the root directory. ** stands for any number of directories. .git is left out."""
-        files = Files(place_of(turn, root))
-        return await in_thread(lambda: _listed(files, pattern, path))
+        files = Files(absolute_path(root or turn.workdir))
+        return await in_thread(lambda: _list(files, pattern, path))
 
     return [make(read_file, safe=True, kind="read"), make(list_files, safe=True, kind="search")]
 
@@ -68,7 +62,7 @@ def _read(files: Files, path: str, offset: int, limit: int) -> str:
     try:
         lines = files.read(path, offset, limit + 1).splitlines(keepends=True)
     except (Refused, OSError) as problem:
-        raise _refused(path, problem) from None
+        raise _convert_error(path, problem) from None
     if any("\0" in line for line in lines):
         size = Path(files.place(path)).stat().st_size
         raise ToolError(f"{path} is binary, {size} bytes; it cannot be read as text.")
@@ -86,7 +80,7 @@ def _read(files: Files, path: str, offset: int, limit: int) -> str:
     return f"{text}\n… there is more; go on with offset {offset + shown} …" if more else text
 
 
-def _listed(files: Files, pattern: str, path: str) -> str:
+def _list(files: Files, pattern: str, path: str) -> str:
     try:
         base = files.place(path)
         if not Path(base).is_dir():
@@ -100,22 +94,22 @@ def _listed(files: Files, pattern: str, path: str) -> str:
                 names.append(f"… there may be more than these {len(names)}; narrow the pattern …")
                 break
     except (Refused, OSError) as problem:
-        raise _refused(path, problem) from None
+        raise _convert_error(path, problem) from None
     return "\n".join(names) or f"no file in {path} fits {pattern}."
 
 
 def _fits(steps: list[str], glob: list[str]) -> bool:
-    """Whether a path fits a glob, in a time that no glob can make long."""
-    reached = _skipping({0}, glob)
+    """Whether a path matches a glob. No glob can make this take long."""
+    reached = _skip_stars({0}, glob)
     for step in steps:
         stay = {at for at in reached if at < len(glob) and glob[at] == "**"}
         on = {at + 1 for at in reached - stay if at < len(glob) and fnmatch.fnmatchcase(step, glob[at])}
-        reached = _skipping(stay | on, glob)
+        reached = _skip_stars(stay | on, glob)
     return len(glob) in reached
 
 
-def _skipping(reached: set[int], glob: list[str]) -> set[int]:
-    """With where one gets when ** stands for nothing."""
+def _skip_stars(reached: set[int], glob: list[str]) -> set[int]:
+    """Add the places that are reached if ** stands for nothing."""
     for at in range(len(glob)):
         if at in reached and glob[at] == "**":
             reached.add(at + 1)
@@ -123,16 +117,16 @@ def _skipping(reached: set[int], glob: list[str]) -> set[int]:
 
 
 def _walk(base: str) -> Iterator[str]:
-    """Names below a directory, in order; a directory's ends with a slash. Links are named, not followed."""
+    """Yield the names below a directory in order. A directory ends with a slash. Links are named, not followed."""
     for folder, folders, names in os.walk(base):
-        folders[:] = sorted(one for one in folders if one != ".git")
+        folders[:] = sorted(name_found for name_found in folders if name_found != ".git")
         above = os.path.relpath(folder, base)
         prefix = "" if above == "." else f"{above}/"
         yield from (f"{prefix}{name}/" for name in folders)
         yield from (f"{prefix}{name}" for name in sorted(names))
 
 
-def _refused(path: str, problem: Refused | OSError) -> ToolError:
+def _convert_error(path: str, problem: Refused | OSError) -> ToolError:
     if isinstance(problem, Refused):
         return ToolError(f"{problem}.")
     return ToolError(f"{path[:300]}: {problem.strerror}.")
@@ -142,7 +136,7 @@ def _refused(path: str, problem: Refused | OSError) -> ToolError:
 
 
 class Commands:
-    """Runs commands in the turn's directory, after the agent's rules or a person have said yes."""
+    """Runs commands in the turn's directory after the rules of the agent or a person have allowed them."""
 
     def __init__(self, agent: BaseAgent, longest: float) -> None:
         self._agent = agent
@@ -150,7 +144,7 @@ class Commands:
 
     @asynccontextmanager
     async def open(self, turn: Turn, taken: frozenset[str]) -> AsyncIterator[Sequence[Tool]]:
-        """The tool. When a command was cut off, or the turn is, what left its group is ended, too."""
+        """Yield the tool. If a command or the turn was cut off, processes that left its group are ended, too."""
         cut_off = False
 
         async def run_command(
@@ -167,15 +161,15 @@ class Commands:
             argv = (*SHELL, command) if isinstance(command, str) else tuple(command)
             if "\0" in line or not line.strip():
                 raise ToolError("a command has a program, and no NUL character.")
-            place = place_of(turn)
-            asked = Question(text=f"Run {line}", kind="execute", tool="run_command", command=line, root=place)
-            allowed(await turn.ask(asked))
+            place = absolute_path(turn.workdir)
+            question = Question(text=f"Run {line}", kind="execute", tool="run_command", command=line, root=place)
+            check_allowed(await turn.ask(question))
             longest = min(timeout or self._longest, self._longest)
-            kept = cut_off
+            was_cut_off = cut_off
             cut_off = True
             output, code = await self._run(self._program(argv, place), turn, longest)
-            cut_off = kept or code is None
-            return _told(output, code, longest)
+            cut_off = was_cut_off or code is None
+            return _make_output(output, code, longest)
 
         try:
             yield [make(run_command, kind="execute")]
@@ -187,8 +181,7 @@ class Commands:
                 await end_strays(turn.task_id, turn.attempt)
 
     def _program(self, argv: tuple[str, ...], place: str) -> Program:
-        inside = self._agent.kept_in(argv[0], place, {})
-        program = Program(agent=self._agent.name, argv=argv, workdir=place, sandbox=inside, enter=TOGETHER)
+        program = self._agent.build_program(argv, place, enter=TOGETHER)
         if not Path(place).is_dir():
             raise ToolError(f"the working directory {place} does not exist.")
         if why := program.problem():
@@ -196,7 +189,7 @@ class Commands:
         return program
 
     async def _run(self, program: Program, turn: Turn, longest: float) -> tuple[str, int | None]:
-        """What it wrote, and its exit code; None when it took too long."""
+        """Return the output of a command and its exit code; None if it took too long."""
         output = Output(OUTPUT_LIMIT)
         child = await Child.spawn(program, turn, output, Pipe(), helper=True)
         try:
@@ -209,7 +202,7 @@ class Commands:
         return output.text(), child.returncode if in_time else None
 
 
-def _told(output: str, code: int | None, longest: float) -> ToolOutput:
+def _make_output(output: str, code: int | None, longest: float) -> ToolOutput:
     if code is None:
         return ToolOutput(f"{output}\n… ended after {longest:g} s …", is_error=True)
     if code == 0:

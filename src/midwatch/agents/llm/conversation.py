@@ -1,7 +1,7 @@
-"""The loop: ask the model, run the tools it wants, until it has said its last.
+"""The loop: ask the model and run the tools it wants, until it gives its final answer.
 
-What is to be done next follows from the transcript alone, so a turn that was cut off goes on as if it had not been. The
-methods `before_model`, `model`, `after_model`, `before_tool`, `tool` and `after_tool` are the seams of the loop.
+The next step follows from the transcript alone, so a turn that was cut off goes on as if it had not been. The methods
+`before_model`, `model`, `after_model`, `before_tool`, `tool` and `after_tool` are the steps of the loop.
 """
 
 from __future__ import annotations
@@ -16,29 +16,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from midwatch.agents.base import message_id
 from midwatch.agents.function import OnLoop
+from midwatch.agents.llm import history
 from midwatch.agents.llm.handoff_tools import ANOTHER, TransferTool
-from midwatch.agents.llm.history import Call, Transcript, Trimmed, Window, answered, newest, returned, said
+from midwatch.agents.llm.history import Call, Transcript, Trimmed, Window, newest
 from midwatch.agents.llm.model import Caller, Connection, Fault, Live
 from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.llm.output import OUTPUT_TOOL, Output
 from midwatch.agents.llm.tools import Tool, Toolbox, Toolkit, ToolOutput, running_call
-from midwatch.agents.streams.reading import locations_of, title_of
-from midwatch.agents.streams.step_events import ARGUMENT_LIMIT, RESULT_LIMIT, TEXT_LIMIT, shortened
+from midwatch.agents.streams.reading import find_paths, make_title
+from midwatch.agents.streams.step_events import ARGUMENT_LIMIT, RESULT_LIMIT, TEXT_LIMIT, shorten
 from midwatch.base.errors import AgentError
 from midwatch.base.text import cut
+from midwatch.domain import event as events
 from midwatch.domain.agent import Turn, TurnResult, Usage
-from midwatch.domain.event import (
-    ContextTrimmed,
-    LlmRequest,
-    LlmResponse,
-    LoopError,
-    MessageUpdate,
-    SteeringInjected,
-    ThoughtUpdate,
-    ToolExecEnd,
-    ToolExecSkipped,
-    ToolExecStart,
-)
 from midwatch.domain.handoff import Transfer
 from midwatch.domain.session import Session
 from midwatch.domain.steering import Mode, Steer
@@ -62,11 +52,11 @@ CUT_SHORT = "(It was ended after {} model calls, which is the agent's max_steps.
 NOTHING = "It was ended before it had an answer."
 TAKEN = "The result was taken."
 MOST_TOKENS, SLACK = 1_000_000, 16
-"""Of a conversation no more is read than this many characters for each token of the model's window."""
+"""Of a conversation at most so many characters are read for each token of the model's window."""
 
 
 class Opener(Protocol):
-    """The agent that opened a conversation, as far as the conversation needs it."""
+    """The parts of an agent that its conversations use."""
 
     options: LlmOptions
     connection: Connection
@@ -75,20 +65,20 @@ class Opener(Protocol):
     system: str
 
     def settings(self) -> ModelSettings:
-        """As pydantic-ai reads them."""
+        """Return the settings as pydantic-ai reads them."""
         ...
 
     def definitions(self, tools: Iterable[Tool]) -> Sequence[ToolDefinition]:
-        """The tools as a model is told of them."""
+        """Return the tools as the model sees them."""
         ...
 
     def parameters(self, definitions: Sequence[ToolDefinition]) -> ModelRequestParameters:
-        """What a request says beside messages and settings."""
+        """Return the parameters of a request beside messages and settings."""
         ...
 
 
 class LlmConversation(OnLoop):
-    """One session with a model. An interrupt ends the turn at once; messages of people are taken at its steps."""
+    """One session with a model. An interrupt ends the turn at once. Messages of people are read between its steps."""
 
     def __init__(self, agent: Opener, session: Session) -> None:
         super().__init__(self._work)
@@ -104,7 +94,7 @@ class LlmConversation(OnLoop):
         talk = await asyncio.to_thread(Transcript, earlier, await turn.load_steps())
         if left:
             kept = sum(map(len, earlier))
-            await turn.emit(ContextTrimmed(reason="budget", dropped_messages=left, remaining_messages=kept))
+            await turn.emit(events.ContextTrimmed(reason="budget", dropped_messages=left, remaining_messages=kept))
         async with model, self._agent.kit(turn) as box:
             return await Loop(self._agent, model, turn, box, talk).run()
 
@@ -136,42 +126,47 @@ class Loop:
         self._calls = 0
         """Model calls of this attempt."""
         self._messages = 0
-        """Messages told in the middle of the turn."""
+        """Messages emitted during the turn."""
         self._lost = Usage()
-        """Spent on calls that were broken off."""
+        """Usage of calls that were broken off."""
         self._paid = len(talk.usages(turn.task_id))
         """Answers that earlier attempts have paid for."""
 
     async def run(self) -> TurnResult:
-        """Until there is an answer, or the budget is spent."""
+        """Run until there is an answer, or the budget is spent."""
         turn, talk = self._turn, self._talk
         if not talk.begun or (talk.complete and talk.task_id != turn.task_id):  # a retry of what was done is done anew
-            await self._keep(said(turn.prompt.replace("\0", ""), "prompt", **await self._brought()))
+            await self._keep(
+                history.make_text_step(turn.prompt.replace("\0", ""), "prompt", **await self._read_handoff())
+            )
         while True:
-            if ready := await self._passed_on():
-                return replace(self._ended(), outcome="transferred", transfer=ready)
-            if talk.complete and not await self._goes_on():
-                return self._ended()
+            if ready := await self._find_transfer():
+                return replace(self._build_result(), outcome="transferred", transfer=ready)
+            if talk.complete and not await self._continue_turn():
+                return self._build_result()
             if spent := turn.over_budget():
                 return TurnResult(
                     text=talk.text, outcome="budget", error=spent, thread_id=turn.thread_id, usage=self._spent(),
                     iterations=talk.requests,
                 )  # fmt: skip
             if call := self._next_call():
-                await self._step_of_tool(call)
+                await self._run_tool(call)
             else:
-                await self._step_of_model()
+                await self._run_model()
 
     # -- the model -----------------------------------------------------------------------------------------------
 
-    async def _step_of_model(self) -> None:
+    async def _run_model(self) -> None:
         await self.before_model()
         response = await self.model()
         if response is not None:
             await self.after_model(response)
 
     async def before_model(self) -> None:
-        """What people have said meanwhile goes to the model; the last call of a turn is told so."""
+        """Pass on what people have sent meanwhile.
+
+        Before the last call of a turn, tell the model that it is the last.
+        """
         talk, options = self._talk, self._options
         if talk.closing:
             return
@@ -180,68 +175,71 @@ class Loop:
         else:
             await self._inject("interrupt", *(("after_tool",) if talk.any_returned else ()))
             if talk.requests >= options.max_steps:
-                await self._keep(said(ENOUGH.format(options.max_steps), closing=True))
+                await self._keep(history.make_text_step(ENOUGH.format(options.max_steps), closing=True))
 
     async def model(self) -> ModelResponse | None:
-        """Ask the model; None when a person interrupted it. Each request has its response, whatever happens."""
+        """Ask the model; None if a person interrupted it.
+
+        Every request event gets its response event, whatever happens.
+        """
         turn, options = self._turn, self._options
         if trimmed := self._window.fit(self._talk):
-            await self._tell_trimmed("budget", trimmed)
+            await self._emit_trimmed("budget", trimmed)
         self._calls += 1
         request_id = f"{turn.task_id}.{turn.attempt}.{self._calls}"
-        told = LlmRequest(
+        event = events.LlmRequest(
             model=options.model, messages_count=len(self._window.view(self._talk)),
             tools_count=0 if self._talk.closing else len(self._definitions), max_tokens=options.max_tokens,
             temperature=options.temperature, request_id=request_id,
         )  # fmt: skip
-        await turn.emit(told)
+        await turn.emit(event)
         live, began = Live(turn, request_id, self._messages), time.monotonic()
         asking = asyncio.create_task(self._ask(live, request_id))
-        how = "error"
+        reason = "error"
         try:
-            await self._unless_interrupted(asking)
+            await self._wait_unless_interrupted(asking)
             if asking.done():
                 response = asking.result()
-                await self._tell_response(response, request_id, time.monotonic() - began)
+                await self._emit_response(response, request_id, time.monotonic() - began)
                 return response
-            how = "interrupted"
+            reason = "interrupted"
         except Exception as problem:
-            await turn.emit(LoopError(stage="llm", message=str(problem)))
-            await self._tell_none(how, request_id, live, began)
+            await turn.emit(events.LoopError(stage="llm", message=str(problem)))
+            await self._emit_no_answer(reason, request_id, live, began)
             raise
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
         await live.discard()
-        await self._tell_none(how, request_id, live, began)
+        await self._emit_no_answer(reason, request_id, live, began)
         return None
 
     async def after_model(self, response: ModelResponse) -> None:
-        """The answer is kept; if more is to come, what it says is a message."""
+        """Keep the answer. If more is to come, emit its text as a message."""
         text = (response.text or "").strip()
         if text and response.tool_calls:
-            await self._tell_message(text)
+            await self._emit_message(text)
         took = [steer.id for steer in self._turn.steers("stop")] if not response.tool_calls else []
-        await self._keep(answered(response, self._turn.task_id), took)
+        await self._keep(history.make_answer_step(response, self._turn.task_id), took)
 
     async def _ask(self, live: Live, request_id: str) -> ModelResponse:
-        """Call the model; when it says that it is too much, leave out more."""
+        """Call the model. If it says that the request is too long, leave out more."""
         params = self._agent.parameters(self._definitions)
         more = {"tool_choice": "none"} if self._talk.closing and self._definitions else {}
         while True:
             try:
                 return await self._caller.call(self._window.view(self._talk), params, live, request_id, **more)
             except Fault as fault:
-                trimmed = self._window.refused(self._talk)
+                trimmed = self._window.make_room(self._talk)
                 if trimmed is None:
                     raise AgentError(
                         f"{fault.text}; nothing more can be left out: shorten the prompt, or use a model with a larger "
                         f"window."
                     ) from fault
-                await self._tell_trimmed("refused", trimmed)
+                await self._emit_trimmed("refused", trimmed)
 
-    async def _unless_interrupted(self, asking: asyncio.Task[ModelResponse]) -> None:
-        """Wait for the answer, or until somebody interrupts it. The closing one is nobody's to interrupt."""
+    async def _wait_unless_interrupted(self, asking: asyncio.Task[ModelResponse]) -> None:
+        """Wait for the answer, or until somebody interrupts it. The closing answer cannot be interrupted."""
         if self._talk.closing:
             await asyncio.wait({asking})
         while not asking.done():
@@ -254,80 +252,82 @@ class Loop:
             finally:
                 news.cancel()
 
-    async def _tell_response(self, response: ModelResponse, request_id: str, latency: float) -> None:
+    async def _emit_response(self, response: ModelResponse, request_id: str, latency: float) -> None:
         thought = "\n\n".join(part.content for part in response.parts if part.part_kind == "thinking" and part.content)
         if thought:
             name = f"{message_id(self._turn)}.t{self._messages}"
-            await self._turn.emit(ThoughtUpdate(thought_id=name, text=thought[:TEXT_LIMIT]))
-        self._window.counted(response.usage.input_tokens)
-        told = LlmResponse(
+            await self._turn.emit(events.ThoughtUpdate(thought_id=name, text=thought[:TEXT_LIMIT]))
+        self._window.note_tokens(response.usage.input_tokens)
+        event = events.LlmResponse(
             model=self._options.model, content_len=len(response.text or ""), tool_calls=len(response.tool_calls),
             has_reasoning=bool(thought), usage=figures(response.usage), finish_reason=response.finish_reason,
             latency=round(latency, 6), request_id=request_id,
         )  # fmt: skip
-        await self._turn.emit(told)
+        await self._turn.emit(event)
 
-    async def _tell_none(self, how: str, request_id: str, live: Live, began: float) -> None:
-        """A model call ended without an answer."""
+    async def _emit_no_answer(self, reason: str, request_id: str, live: Live, began: float) -> None:
+        """Report a model call that ended without an answer."""
         usage = figures(live.usage) if live.usage is not None else {}
         self._lost = _sum(self._lost, usage)
-        told = LlmResponse(
-            model=self._options.model, finish_reason=how, latency=round(time.monotonic() - began, 6),
+        event = events.LlmResponse(
+            model=self._options.model, finish_reason=reason, latency=round(time.monotonic() - began, 6),
             request_id=request_id, usage=usage or None,
         )  # fmt: skip
-        await self._turn.emit(told)
+        await self._turn.emit(event)
 
-    async def _tell_trimmed(self, reason: str, trimmed: Trimmed) -> None:
-        told = ContextTrimmed(reason=reason, dropped_messages=trimmed.dropped, remaining_messages=trimmed.remaining)
-        await self._turn.emit(told)
+    async def _emit_trimmed(self, reason: str, trimmed: Trimmed) -> None:
+        event = events.ContextTrimmed(
+            reason=reason, dropped_messages=trimmed.dropped, remaining_messages=trimmed.remaining
+        )
+        await self._turn.emit(event)
 
-    async def _tell_message(self, text: str) -> None:
-        """Something the agent says before its turn is over."""
+    async def _emit_message(self, text: str) -> None:
+        """Emit a message before the turn is over."""
         name = f"{message_id(self._turn)}.{self._messages}"
         self._messages += 1
-        await self._turn.emit(MessageUpdate(message_id=name, role="agent", message=text[:TEXT_LIMIT]))
+        await self._turn.emit(events.MessageUpdate(message_id=name, role="agent", message=text[:TEXT_LIMIT]))
 
     # -- tools ---------------------------------------------------------------------------------------------------
 
-    async def _step_of_tool(self, call: Call) -> None:
+    async def _run_tool(self, call: Call) -> None:
         if self._output is not None and call.name == OUTPUT_TOOL:
             await self._take_result(call)
             return
         if reason := await self.before_tool(call):
             tool_id = call.part.tool_call_id
-            await self._turn.emit(ToolExecSkipped(tool=call.name, reason=reason, tool_call_id=tool_id))
-            await self._keep(returned(call, reason, "interrupted"))
+            await self._turn.emit(events.ToolExecSkipped(tool=call.name, reason=reason, tool_call_id=tool_id))
+            await self._keep(history.make_result_step(call, reason, "interrupted"))
             return
         began = time.monotonic()
         output = await self.tool(call)
         await self.after_tool(call, output, time.monotonic() - began)
 
     def _next_call(self) -> Call | None:
-        """What is to be run next; who takes over does so after everything else."""
-        calls = sorted(self._talk.open_calls(), key=lambda one: one.name in self._talk.transfers)
+        """Return the next tool call. A transfer comes after all others."""
+        calls = sorted(self._talk.open_calls(), key=lambda call: call.name in self._talk.transfers)
         return calls[0] if calls else None
 
     async def before_tool(self, call: Call) -> str | None:
-        """Why the tool is not run, as the model is told; None when it is."""
+        """Return why the tool is not run, as text for the model; None if it is run."""
         talk, turn = self._talk, self._turn
-        found = self._box.tools.get(call.name)
-        if talk.started(call) and not (found is not None and found.safe):
+        tool = self._box.tools.get(call.name)
+        if talk.started(call) and not (tool is not None and tool.safe):
             return UNKNOWN
         if turn.steers("stop"):
             return STOPPED
         return SPOKEN_TO if turn.steers("interrupt", *(("after_tool",) if talk.any_returned else ())) else None
 
     async def tool(self, call: Call) -> ToolOutput:
-        """Run it. That it may have run is kept before, unless it may be run again."""
-        found = self._box.tools.get(call.name)
+        """Run the tool. Unless it is safe to run it again, first note that it may have run."""
+        tool = self._box.tools.get(call.name)
         arguments = arguments_of(call)
-        told = ToolExecStart(
-            tool=cut(call.name, 200), arguments=shortened(arguments), tool_call_id=call.part.tool_call_id,
-            title=title_of(call.name, arguments), tool_kind=found.kind if found else "other",
-            locations=locations_of(arguments),
+        event = events.ToolExecStart(
+            tool=cut(call.name, 200), arguments=shorten(arguments), tool_call_id=call.part.tool_call_id,
+            title=make_title(call.name, arguments), tool_kind=tool.kind if tool else "other",
+            locations=find_paths(arguments),
         )  # fmt: skip
-        await self._turn.emit(told)
-        if found is not None and not found.safe and not self._talk.started(call):
+        await self._turn.emit(event)
+        if tool is not None and not tool.safe and not self._talk.started(call):
             await self._keep({"kind": "started", "call": call.place})
         return await self._run(call)
 
@@ -336,96 +336,96 @@ class Loop:
         return await self._box.run(call.name, call.part.args, self._turn)
 
     async def after_tool(self, call: Call, output: ToolOutput, duration: float) -> None:
-        """What the tool returned is told and kept."""
-        told = ToolExecEnd(
+        """Emit and keep the result of the tool."""
+        event = events.ToolExecEnd(
             tool=cut(call.name, 200), tool_call_id=call.part.tool_call_id, duration=round(duration, 6),
             for_llm_len=len(output.text), for_user_len=None if output.for_user is None else len(output.for_user),
             is_error=output.is_error, async_=output.went_on, result=cut(output.text, RESULT_LIMIT), diffs=output.diffs,
         )  # fmt: skip
-        await self._turn.emit(told)
+        await self._turn.emit(event)
         if output.for_user:
-            await self._tell_message(output.for_user)
-        await self._keep(returned(call, output.text, "failed" if output.is_error else "success"))
+            await self._emit_message(output.for_user)
+        await self._keep(history.make_result_step(call, output.text, "failed" if output.is_error else "success"))
 
     # -- other agents --------------------------------------------------------------------------------------------
 
-    async def _brought(self) -> dict[str, Any]:
-        """What was said before the work was handed over."""
+    async def _read_handoff(self) -> dict[str, Any]:
+        """Return the messages that came with a handoff."""
         given = await self._turn.handoff()
         before = list(given.context.get("messages") or ()) if given is not None else []
         return {"before": before} if before else {}
 
-    async def _passed_on(self) -> Transfer | None:
-        """Who goes on with the work, if the model gave it to another; every call is answered before."""
-        if self._passing is None or (call := self._talk.passed_on()) is None:
+    async def _find_transfer(self) -> Transfer | None:
+        """Return who takes over, if the model gave the work to another agent. Every call is answered before."""
+        if self._passing is None or (call := self._talk.find_transfer()) is None:
             return None
         if self._passing.ready is None:  # an earlier attempt was cut off right after it
             output = await self._run(call)
             if self._passing.ready is None:
                 raise AgentError(f"the work could not be passed on: {output.text}")
         for left in list(self._talk.open_calls()):
-            told = ToolExecSkipped(tool=left.name, reason=ANOTHER, tool_call_id=left.part.tool_call_id)
-            await self._turn.emit(told)
-            await self._keep(returned(left, ANOTHER, "interrupted"))
+            event = events.ToolExecSkipped(tool=left.name, reason=ANOTHER, tool_call_id=left.part.tool_call_id)
+            await self._turn.emit(event)
+            await self._keep(history.make_result_step(left, ANOTHER, "interrupted"))
         return self._passing.ready
 
     # -- results of a form ---------------------------------------------------------------------------------------
 
     async def _take_result(self, call: Call) -> None:
-        """The model gives its result as the arguments of a tool call."""
+        """Take the result that the model gives as the arguments of a tool call."""
         assert self._output is not None
         text, problem = self._output.check(call.part.args_as_json_str())
         if problem is None:
-            await self._keep(returned(call, TAKEN, final=text))
+            await self._keep(history.make_result_step(call, TAKEN, final=text))
             return
         await self._refuse(problem)
-        await self._keep(returned(call, problem, "failed", refused=True))
+        await self._keep(history.make_result_step(call, problem, "failed", refused=True))
 
     async def _refuse(self, problem: str) -> None:
-        """A result without its form: the model may try again, not for ever."""
-        await self._turn.emit(LoopError(stage="output", message=cut(problem, 1000)))
+        """Report a result with a wrong form. The model may try again a limited number of times."""
+        await self._turn.emit(events.LoopError(stage="output", message=cut(problem, 1000)))
         if self._talk.refused >= self._options.retries:
             raise AgentError(f"the model's result does not have the form that output asks for: {cut(problem, 500)}")
 
     # -- people --------------------------------------------------------------------------------------------------
 
     async def _inject(self, *modes: Mode) -> bool:
-        """Give the model what people have sent, once: it is taken in the step that has it."""
-        found = self._turn.steers(*modes)
-        if not found:
+        """Pass on messages of people to the model, once. They are marked as read in the same step."""
+        messages = self._turn.steers(*modes)
+        if not messages:
             return False
-        stop = any(steer.mode == "stop" for steer in found)
-        words = [steer.text for steer in found if steer.text.strip()] + ([CLOSE] if stop else [])
-        await self._keep(said("\n\n".join(words), closing=stop), [steer.id for steer in found])
-        await self._tell_injected(found)
+        stop = any(steer.mode == "stop" for steer in messages)
+        texts = [steer.text for steer in messages if steer.text.strip()] + ([CLOSE] if stop else [])
+        await self._keep(history.make_text_step("\n\n".join(texts), closing=stop), [steer.id for steer in messages])
+        await self._emit_injected(messages)
         return True
 
-    async def _tell_injected(self, found: tuple[Steer, ...]) -> None:
-        told = SteeringInjected(
-            count=len(found), total_content_len=sum(len(steer.text) for steer in found),
-            steer_ids=tuple(steer.id for steer in found),
+    async def _emit_injected(self, messages: tuple[Steer, ...]) -> None:
+        event = events.SteeringInjected(
+            count=len(messages), total_content_len=sum(len(steer.text) for steer in messages),
+            steer_ids=tuple(steer.id for steer in messages),
         )  # fmt: skip
-        await self._turn.emit(told)
+        await self._turn.emit(event)
 
-    async def _goes_on(self) -> bool:
-        """Whether the turn goes on although the model has answered: a result without its form, or new messages."""
+    async def _continue_turn(self) -> bool:
+        """Whether the turn goes on after an answer: because its form is wrong, or because of new messages."""
         talk = self._talk
         if self._output is not None and talk.final is None:
             text, problem = self._output.check(talk.text)
             if problem is not None:
                 await self._refuse(problem)
-                await self._keep(said(problem, refused=True))
+                await self._keep(history.make_text_step(problem, refused=True))
                 return True
             talk.final = text
         if talk.closing or not self._turn.steers("interrupt", "after_tool"):
             return False
         if text := (talk.final or talk.text).strip():
-            await self._tell_message(text)
+            await self._emit_message(text)
         return await self._inject("interrupt", "after_tool")
 
     # -- the end -------------------------------------------------------------------------------------------------
 
-    def _ended(self) -> TurnResult:
+    def _build_result(self) -> TurnResult:
         talk = self._talk
         text = talk.final if talk.final is not None else talk.text.strip()
         if talk.final is None and talk.closing and talk.requests > self._options.max_steps:
@@ -436,7 +436,7 @@ class Loop:
         )  # fmt: skip
 
     def _spent(self) -> Usage:
-        """What this attempt consumed."""
+        """Return the usage of this attempt."""
         total = self._lost
         for usage in self._talk.usages(self._turn.task_id)[self._paid :]:
             total = _sum(total, figures(usage))
@@ -450,9 +450,9 @@ class Loop:
 
 
 def figures(usage: Any) -> dict[str, int]:
-    """What a model counted, as far as it did."""
+    """Return the counts of a model's usage that are known."""
     names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
-    return {name: found for name in names if (found := getattr(usage, name, 0))}
+    return {name: count for name in names if (count := getattr(usage, name, 0))}
 
 
 def _sum(total: Usage, usage: Mapping[str, int]) -> Usage:
@@ -463,11 +463,11 @@ def _sum(total: Usage, usage: Mapping[str, int]) -> Usage:
 
 
 def arguments_of(call: Call) -> Any:
-    """A call's arguments as far as they can be read."""
-    given = call.part.args
-    if isinstance(given, str):
+    """Return the arguments of a call, as far as they can be read."""
+    arguments = call.part.args
+    if isinstance(arguments, str):
         try:
-            return json.loads(given)
+            return json.loads(arguments)
         except (ValueError, RecursionError):
-            return cut(given, ARGUMENT_LIMIT)
-    return given or {}
+            return cut(arguments, ARGUMENT_LIMIT)
+    return arguments or {}

@@ -1,4 +1,4 @@
-"""Built-in tools: work at the desk itself. They speak to the server as the running attempt, with its own token."""
+"""Built-in tools that use the desk itself. They call the server as the running attempt, with its own token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AGENT = Annotated[str | None, Field(description="Who does it; the desk's default
 
 
 def desk_tools() -> list[Tool]:
-    """Hand in and schedule tasks, look at them, tell how the goal stands."""
+    """Return the tools that submit, schedule and read tasks, and report on the goal."""
     return [
         make(submit_task), make(schedule_task), make(list_tasks, safe=True, kind="search"),
         make(get_task, safe=True, kind="search"), make(goal_complete, safe=True), make(goal_delay, safe=True),
@@ -33,8 +33,8 @@ async def submit_task(
     delay: Annotated[float | str, Field(description="When it may start: seconds, or text such as 10m.")] = 0,
 ) -> Any:
     """Hand in a task that is done in the background. Returns at once, with its id for get_task."""
-    made = await _call(turn, "POST", "tasks", {"prompt": prompt, "agent": agent, "delay": delay or None})
-    return {name: made.get(name) for name in ("id", "status", "agent", "due_at")}
+    task = await _call(turn, "POST", "tasks", {"prompt": prompt, "agent": agent, "delay": delay or None})
+    return {name: task.get(name) for name in ("id", "status", "agent", "due_at")}
 
 
 async def schedule_task(
@@ -49,12 +49,12 @@ async def schedule_task(
     max_runs: Annotated[int, Field(ge=0, description="0 for no limit.")] = 0,
 ) -> Any:
     """Have a task done later, or again and again. Say exactly one of at, every and cron."""
-    wish = {
+    fields = {
         "prompt": prompt, "at": at, "every": every, "cron": cron, "zone": zone, "title": title or None, "agent": agent,
         "max_runs": max_runs or None,
     }  # fmt: skip
-    made = await _call(turn, "POST", "automations", wish)
-    return {name: made.get(name) for name in ("id", "title", "agent", "status", "next_run_at", "next_runs")}
+    automation = await _call(turn, "POST", "automations", fields)
+    return {name: automation.get(name) for name in ("id", "title", "agent", "status", "next_run_at", "next_runs")}
 
 
 async def list_tasks(
@@ -63,8 +63,8 @@ async def list_tasks(
     limit: Annotated[int, Field(ge=1, le=100)] = 20,
 ) -> Any:
     """List tasks of the desk, newest first."""
-    found = await _call(turn, "GET", "tasks", query={"status": status, "limit": limit})
-    return [_shown(task, LISTED_TEXT) for task in found.get("tasks", ())]
+    answer = await _call(turn, "GET", "tasks", query={"status": status, "limit": limit})
+    return [_shown(task, LISTED_TEXT) for task in answer.get("tasks", ())]
 
 
 async def get_task(turn: Turn, id: str) -> Any:
@@ -76,8 +76,8 @@ async def goal_complete(
     turn: Turn, evidence: Annotated[str, Field(description="What shows that it is reached.", max_length=20_000)]
 ) -> Any:
     """Say that the goal you work on is reached. It counts when this step has ended."""
-    found = await _call(turn, "POST", f"goals/{_goal(turn)}/complete", {"evidence": evidence})
-    return {"id": found.get("id"), "status": found.get("status"), "told": True}
+    goal = await _call(turn, "POST", f"goals/{_goal(turn)}/complete", {"evidence": evidence})
+    return {"id": goal.get("id"), "status": goal.get("status"), "told": True}
 
 
 async def goal_delay(
@@ -86,8 +86,8 @@ async def goal_delay(
     reason: Annotated[str, Field(description="What the goal waits for.", max_length=2000)],
 ) -> Any:
     """Have the goal you work on rest for a while after this step."""
-    found = await _call(turn, "POST", f"goals/{_goal(turn)}/delay", {"duration": duration, "reason": reason})
-    return {name: found.get(name) for name in ("id", "status", "next_run_at")}
+    goal = await _call(turn, "POST", f"goals/{_goal(turn)}/delay", {"duration": duration, "reason": reason})
+    return {name: goal.get(name) for name in ("id", "status", "next_run_at")}
 
 
 def _goal(turn: Turn) -> str:
@@ -98,30 +98,31 @@ def _goal(turn: Turn) -> str:
 
 
 def _shown(task: dict[str, Any], cut: int | None) -> dict[str, Any]:
-    found = {name: task.get(name) for name in SHOWN if task.get(name) is not None}
+    fields = {name: task.get(name) for name in SHOWN if task.get(name) is not None}
     if cut is None:
-        return found
-    return {name: f"{one[:cut]}…" if isinstance(one, str) and len(one) > cut else one for name, one in found.items()}
+        return fields
+    long = {name: f"{value[:cut]}…" for name, value in fields.items() if isinstance(value, str) and len(value) > cut}
+    return {**fields, **long}
 
 
 async def _call(
     turn: Turn, method: str, path: str, body: dict[str, Any] | None = None, query: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What the server answers; ToolError with its own words when it refuses."""
+    """Call the server and return its answer. Raise ToolError with the server's message if it refuses."""
     url, token = turn.env.get("MIDWATCH_URL"), turn.env.get("MIDWATCH_TOKEN")
     if not url or not token:
-        raise ToolError("no server serves this task, so the desk cannot be reached; `midwatch up` is one.")
-    said = None if body is None else {name: value for name, value in body.items() if value is not None}
-    asked = {name: value for name, value in (query or {}).items() if value is not None}
+        raise ToolError("no server runs for this task, so the desk cannot be reached; start one with `midwatch up`.")
+    fields = None if body is None else {name: value for name, value in body.items() if value is not None}
+    params = {name: value for name, value in (query or {}).items() if value is not None}
     try:
         async with httpx2.AsyncClient(trust_env=False, timeout=CALL_SECONDS) as http:
             reply = await http.request(
-                method, f"{url}/api/v1/{path}", json=said, params=asked, headers={"authorization": f"Bearer {token}"}
+                method, f"{url}/api/v1/{path}", json=fields, params=params, headers={"authorization": f"Bearer {token}"}
             )
-        told = reply.json()
+        answer = reply.json()
     except (httpx2.HTTPError, ValueError) as problem:
         raise ToolError(f"the desk does not answer ({type(problem).__name__}); try again later.") from None
-    if reply.is_error or not isinstance(told, dict):
-        detail = told.get("detail") if isinstance(told, dict) else None
+    if reply.is_error or not isinstance(answer, dict):
+        detail = answer.get("detail") if isinstance(answer, dict) else None
         raise ToolError(str(detail or f"the desk answers with status {reply.status_code}"))
-    return told
+    return answer

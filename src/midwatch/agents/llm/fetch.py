@@ -1,7 +1,7 @@
-"""Built-in tool: fetch a page of the web as text.
+"""Built-in tool: fetch a web page as text.
 
-An address is looked up once, checked, and connected to as checked, at each redirect again: what a name resolves to
-later does not matter.
+A host name is looked up once and checked, and the connection uses the checked address, again at each redirect. So it
+does not matter what the name resolves to later.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated, NamedTuple
 import httpx2
 from pydantic import Field
 
-from midwatch.agents.llm.tools import Tool, ToolError, allowed, in_thread, make
+from midwatch.agents.llm.tools import Tool, ToolError, check_allowed, in_thread, make
 from midwatch.base.version import __version__
 from midwatch.domain.agent import Question, Turn
 
@@ -37,7 +37,7 @@ Allows = Callable[[IPv4Address | IPv6Address], bool]
 
 
 class Page(NamedTuple):
-    """What came of a request."""
+    """The result of a request."""
 
     url: str
     status: int
@@ -48,13 +48,13 @@ class Page(NamedTuple):
 
 
 def fetch_tool(allows: Allows, seconds: float = FETCH_SECONDS) -> Tool:
-    """The tool, for the addresses that `allows` allows."""
+    """Return the tool, for the addresses that `allows` accepts."""
 
     async def fetch_url(
         turn: Turn, url: Annotated[str, Field(max_length=LONGEST_URL, description="http:// or https://")]
     ) -> str:
         """Fetch a page and return its text."""
-        allowed(await turn.ask(Question(text=f"Fetch {url}", kind="fetch", tool="fetch_url")))
+        check_allowed(await turn.ask(Question(text=f"Fetch {url}", kind="fetch", tool="fetch_url")))
         try:
             async with asyncio.timeout(seconds):
                 page = await _follow(url, allows)
@@ -71,32 +71,32 @@ def fetch_tool(allows: Allows, seconds: float = FETCH_SECONDS) -> Tool:
 
 
 async def _follow(url: str, allows: Allows) -> Page:
-    """The page, over redirects, each of which is checked like the first."""
+    """Return the page after redirects. Each redirect is checked like the first address."""
     limits = httpx2.Limits(max_keepalive_connections=0)
     async with httpx2.AsyncClient(trust_env=False, timeout=FETCH_SECONDS, limits=limits) as http:
         here = _parse(url)
         for _ in range(MOST_REDIRECTS + 1):
-            found = await _get(http, here, allows)
-            if isinstance(found, Page):
-                return found
-            here = _parse(str(found))
+            answer = await _get(http, here, allows)
+            if isinstance(answer, Page):
+                return answer
+            here = _parse(str(answer))
     raise ToolError(f"{url} redirects more than {MOST_REDIRECTS} times.")
 
 
 def _parse(url: str) -> httpx2.URL:
     try:
-        found = httpx2.URL(url)
+        parsed = httpx2.URL(url)
     except (httpx2.InvalidURL, ValueError, TypeError) as problem:
         raise ToolError(f"{url[:200]!r} is no address: {problem}.") from None
-    if found.scheme not in ("http", "https") or not found.host:
+    if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ToolError(f"{url[:200]!r} cannot be fetched; write an address that begins with http:// or https://.")
-    if found.userinfo:
+    if parsed.userinfo:
         raise ToolError("an address with a user's name in it is not fetched; leave that out.")
-    return found
+    return parsed
 
 
 async def _get(http: httpx2.AsyncClient, url: httpx2.URL, allows: Allows) -> Page | httpx2.URL:
-    """The page, or where it redirects to."""
+    """Return the page, or the address that it redirects to."""
     address = await _resolve(url, allows)
     host = url.netloc.decode("ascii")
     headers = {
@@ -121,31 +121,31 @@ async def _get(http: httpx2.AsyncClient, url: httpx2.URL, allows: Allows) -> Pag
 
 
 async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
-    found = bytearray()
+    body = bytearray()
     async for part in response.aiter_raw():
-        found += part
-        if len(found) > MOST_BYTES:
-            return bytes(found[:MOST_BYTES]), True
-    return bytes(found), False
+        body += part
+        if len(body) > MOST_BYTES:
+            return bytes(body[:MOST_BYTES]), True
+    return bytes(body), False
 
 
 async def _resolve(url: httpx2.URL, allows: Allows) -> str:
-    """An address of the host, all of which have to be allowed."""
+    """Return an address of the host. All its addresses must be allowed."""
     port = url.port or (443 if url.scheme == "https" else 80)
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(
+        records = await asyncio.get_running_loop().getaddrinfo(
             url.raw_host.decode("ascii").strip("[]"), port, type=socket.SOCK_STREAM
         )
     except (OSError, UnicodeError):
         raise ToolError(f"there is no host {url.host!r}.") from None
-    addresses = [ip_address(str(one[4][0]).partition("%")[0]) for one in found]
-    if not all(allows(one) for one in addresses):
+    addresses = [ip_address(str(record[4][0]).partition("%")[0]) for record in records]
+    if not all(allows(record) for record in addresses):
         raise ToolError(f"{url.host} is an address of this machine or its network, which may not be fetched.")
     return str(addresses[0])
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether it is somewhere on the internet, also where an IPv4 address is hidden in it."""
+    """Whether an address is on the internet, also if an IPv4 address is hidden in it."""
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
         if inner is None and address.packed[:12] in (bytes(12), bytes.fromhex("0064ff9b") + bytes(8)):
@@ -172,7 +172,7 @@ def _text(page: Page) -> str:
 
 
 def text_of_html(html: str) -> str:
-    """The words of a page."""
+    """Return the words of a page."""
     reader = _Words()
     reader.feed(html)
     reader.close()

@@ -1,4 +1,4 @@
-"""A model's conversation as the plain messages that go along with a handoff, and such messages as a model's."""
+"""Converts a model's conversation to the plain messages of a handoff, and such messages to a model's conversation."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ Plain = dict[str, Any]
 OPENING = "What follows was said before this was handed to you."
 UNANSWERED = "What became of it is not known."
 MOST_CHARACTERS = 500_000
-"""Of what goes along; the oldest is left out."""
+"""Characters that go along with a handoff. The oldest messages are left out."""
 
 
 def to_messages(messages: Iterable[ModelMessage], without: frozenset[str] = frozenset()) -> list[Plain]:
-    """The messages as other agents read them, without calls of the tools named and their results."""
-    made: list[Plain] = []
+    """Return the messages as other agents read them, without calls of these tools and their results."""
+    plain: list[Plain] = []
     for message in messages:
         if message.kind == "response":
-            made += _said(message, without)
+            plain += _convert_response(message, without)
             continue
         for part in message.parts:
             if part.part_kind == "user-prompt":
-                made.append({"role": "user", "content": _text(part.content)})
+                plain.append({"role": "user", "content": _text(part.content)})
             elif part.part_kind == "tool-return" and part.tool_name not in without:
-                made.append({"role": "tool", "tool_call_id": part.tool_call_id, "content": _text(part.content)})
-    return made
+                plain.append({"role": "tool", "tool_call_id": part.tool_call_id, "content": _text(part.content)})
+    return plain
 
 
-def _said(response: ModelResponse, without: frozenset[str]) -> list[Plain]:
+def _convert_response(response: ModelResponse, without: frozenset[str]) -> list[Plain]:
     calls = [
-        {"id": one.tool_call_id, "name": one.tool_name, "arguments": one.args_as_json_str()}
-        for one in response.tool_calls
-        if one.tool_name not in without
+        {"id": call.tool_call_id, "name": call.tool_name, "arguments": call.args_as_json_str()}
+        for call in response.tool_calls
+        if call.tool_name not in without
     ]
     text = response.text or ""
     if not calls:
@@ -48,12 +48,12 @@ def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, Sequence):
-        return "\n".join(one if isinstance(one, str) else f"({type(one).__name__})" for one in content)
+        return "\n".join(part if isinstance(part, str) else f"({type(part).__name__})" for part in content)
     return json.dumps(content, ensure_ascii=False, default=str)
 
 
 def newest(messages: Sequence[Plain]) -> tuple[Plain, ...]:
-    """As many of the last messages as may go along; a result is not parted from its call."""
+    """Return as many of the last messages as may go along. A result is not separated from its call."""
     size, kept = 0, len(messages)
     for place in range(len(messages) - 1, -1, -1):
         size += len(json.dumps(messages[place]))
@@ -66,29 +66,29 @@ def newest(messages: Sequence[Plain]) -> tuple[Plain, ...]:
 
 
 def of_model(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
-    """Plain messages as a model reads them: each call with its result, no result without its call."""
+    """Return plain messages as a model reads them: each call with its result, and no result without its call."""
     from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
 
-    made: list[ModelMessage] = []
+    converted: list[ModelMessage] = []
     waiting: dict[str, str] = {}
     for message in messages:
         role, content = message.get("role"), _text(message.get("content") or "")
         if role == "tool":
             name = waiting.pop(str(message.get("tool_call_id")), None)
             if name is not None:
-                made.append(ModelRequest(parts=[ToolReturnPart(name, content, str(message["tool_call_id"]))]))
+                converted.append(ModelRequest(parts=[ToolReturnPart(name, content, str(message["tool_call_id"]))]))
             continue
-        made += _answers(waiting)
+        converted += _answer_open_calls(waiting)
         if role == "assistant":
             response = _response(message, content)
             waiting = {one.tool_call_id: one.tool_name for one in response.tool_calls}
-            made += [response] if response.parts else []
+            converted += [response] if response.parts else []
         elif content:
-            made.append(ModelRequest(parts=[UserPromptPart(content)]))
-    made += _answers(waiting)
-    if made and made[0].kind == "response":  # some providers want a person to begin
-        made.insert(0, ModelRequest(parts=[UserPromptPart(OPENING)]))
-    return made
+            converted.append(ModelRequest(parts=[UserPromptPart(content)]))
+    converted += _answer_open_calls(waiting)
+    if converted and converted[0].kind == "response":  # some providers want a person to begin
+        converted.insert(0, ModelRequest(parts=[UserPromptPart(OPENING)]))
+    return converted
 
 
 def _response(message: Mapping[str, Any], text: str) -> ModelResponse:
@@ -102,8 +102,8 @@ def _response(message: Mapping[str, Any], text: str) -> ModelResponse:
     return ModelResponse(parts=parts)
 
 
-def _answers(waiting: dict[str, str]) -> list[ModelMessage]:
-    """For calls that nobody answered."""
+def _answer_open_calls(waiting: dict[str, str]) -> list[ModelMessage]:
+    """Return results for calls that nobody answered."""
     from pydantic_ai.messages import ModelRequest, ToolReturnPart
 
     left = [ToolReturnPart(name, UNANSWERED, call) for call, name in waiting.items()]

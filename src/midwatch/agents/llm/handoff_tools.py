@@ -1,4 +1,5 @@
-"""How a model hands work to other agents: a tool for each that takes over, and for each that is asked and answers."""
+"""Tools with which a model hands work to other agents: one for each agent that takes over, and for each that does a
+part."""
 
 from __future__ import annotations
 
@@ -59,32 +60,32 @@ To = Annotated[HandoffTo, BeforeValidator(_named)]
 
 
 class Passing:
-    """What is passed on in one turn."""
+    """The transfer of one turn."""
 
     def __init__(self) -> None:
         self.ready: Transfer | None = None
-        """Who takes over, once one has accepted."""
+        """Who takes over, once an agent has accepted."""
         self.talk: Transcript | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferTool(Tool):
-    """A tool whose call ends the turn: another agent goes on."""
+    """A tool whose call ends the turn, because another agent takes over."""
 
     passing: Passing
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One tool of an agent that hands over."""
+    """One tool that hands work over."""
 
     to: HandoffTo
     name: str
     form: Output | None
     transfers: bool
 
-    def given(self, arguments: dict[str, Any]) -> Any:
-        """What the model gives, checked."""
+    def check_arguments(self, arguments: dict[str, Any]) -> Any:
+        """Return the arguments of the model, checked."""
         if self.form is None:
             return arguments
         text, problem = self.form.check(json.dumps(arguments))
@@ -92,8 +93,8 @@ class Way:
             raise ToolError((problem or "").replace("The result", "The argument object"))
         return json.loads(text)
 
-    def wish(self) -> Any:
-        """What goes with the handoff."""
+    def handoff_options(self) -> Any:
+        """Return the options of the handoff."""
         to = self.to
         names = ("timeout", "max_retries", "nest_history", "input_filter", "on_handoff")
         own = {"tool_name_override": self.name, "tool_description_override": to.description}
@@ -101,7 +102,7 @@ class Way:
 
 
 class HandoffTools:
-    """Source: the tools with which an agent hands over. Agents that may not be handed to are not shown."""
+    """The tools with which an agent hands work over. Agents that cannot get work now are not shown."""
 
     def __init__(
         self, agent: str, transfers: Iterable[HandoffTo], delegates: Iterable[HandoffTo], taken: Iterable[str]
@@ -127,59 +128,60 @@ class HandoffTools:
 
     @asynccontextmanager
     async def open(self, turn: Turn, taken: frozenset[str]) -> AsyncIterator[Sequence[Tool]]:
-        """Those for agents that may be handed to now."""
-        there = turn.receivers([way.to.agent for way in self.ways])
+        """Yield the tools for the agents that can get work now."""
+        receivers = turn.receivers([way.to.agent for way in self.ways])
         shared = Passing()
-        yield [self._tool(way, there[way.to.agent], shared) for way in self.ways if way.to.agent in there]
+        yield [self._tool(way, receivers[way.to.agent], shared) for way in self.ways if way.to.agent in receivers]
 
     def _tool(self, way: Way, about: str, shared: Passing) -> Tool:
         schema = way.form.schema if way.form is not None else MESSAGE if way.transfers else TASK
         if way.transfers:
-            told = tool_description(way.to.agent, way.to.description, about)
-            call = _transferring(way, shared)
+            text = tool_description(way.to.agent, way.to.description, about)
+            call = _make_transfer(way, shared)
             return TransferTool(
-                name=way.name, description=told, schema=schema, call=call, safe=True, kind="switch_mode", passing=shared
+                name=way.name, description=text, schema=schema, call=call, safe=True, kind="switch_mode", passing=shared
             )
-        told = way.to.description or f"Have the {way.to.agent} agent do a part of the work, and get its answer. {about}"
-        return Tool(name=way.name, description=told.strip(), schema=schema, call=_delegating(way), safe=True)
+        text = way.to.description or f"Have the {way.to.agent} agent do a part of the work, and get its answer. {about}"
+        return Tool(name=way.name, description=text.strip(), schema=schema, call=_make_delegation(way), safe=True)
 
 
-def _delegating(way: Way) -> Callable[[dict[str, Any], Turn], Any]:
+def _make_delegation(way: Way) -> Callable[[dict[str, Any], Turn], Any]:
     async def call(arguments: dict[str, Any], turn: Turn) -> Any:
-        given = way.given(arguments)
+        checked = way.check_arguments(arguments)
         if way.form is not None:
-            work = HandoffTask(input=given)
-        elif set(given) != {"task"} or not isinstance(given["task"], str) or not given["task"].strip():
+            work = HandoffTask(input=checked)
+        elif set(checked) != {"task"} or not isinstance(checked["task"], str) or not checked["task"].strip():
             raise ToolError("write what is to be done as the one argument `task`, a text.")
         else:
-            work = HandoffTask(description=given["task"])
-        return (await turn.delegate(way.to.agent, work, **way.wish())).output
+            work = HandoffTask(description=checked["task"])
+        return (await turn.delegate(way.to.agent, work, **way.handoff_options())).output
 
     return call
 
 
-def _transferring(way: Way, shared: Passing) -> Callable[[dict[str, Any], Turn], Any]:
+def _make_transfer(way: Way, shared: Passing) -> Callable[[dict[str, Any], Turn], Any]:
     async def call(arguments: dict[str, Any], turn: Turn) -> ToolOutput:
         if shared.ready is not None:
             raise ToolError(ANOTHER)
-        given = way.given(arguments)
+        checked = way.check_arguments(arguments)
         if way.form is None:
-            if set(given) - {"message"} or not isinstance(given.get("message", ""), str):
+            if set(checked) - {"message"} or not isinstance(checked.get("message", ""), str):
                 raise ToolError("it takes no argument but `message`, a text.")
-            given = given.get("message")
-        work = HandoffTask(description=turn.prompt, input=given)
-        shared.ready = await turn.transfer(way.to.agent, work, **_history(shared), **way.wish())
+            checked = checked.get("message")
+        work = HandoffTask(description=turn.prompt, input=checked)
+        shared.ready = await turn.transfer(way.to.agent, work, **_history(shared), **way.handoff_options())
         return ToolOutput(transfer_message(shared.ready.handoff.to_agent))
 
     return call
 
 
 def _history(shared: Passing) -> dict[str, Any]:
-    """What was said before, and in this turn; not its prompt, which is the work, nor the transfers."""
+    """Return the earlier messages and those of this turn, without its prompt, which is the work, and without
+    transfers."""
     talk = shared.talk
     if talk is None:
         return {}
     earlier = [message for turn in talk.turns[:-1] for message in handoff_messages.to_messages(turn, talk.transfers)]
-    own = handoff_messages.to_messages([*talk.turns[-1], *talk.last()], talk.transfers)
-    said = handoff_messages.newest(earlier)
-    return {"context": HandoffContext(messages=said), "pre_handoff": handoff_messages.newest(own[1:])}
+    own_messages = handoff_messages.to_messages([*talk.turns[-1], *talk.last()], talk.transfers)
+    messages = handoff_messages.newest(earlier)
+    return {"context": HandoffContext(messages=messages), "pre_handoff": handoff_messages.newest(own_messages[1:])}

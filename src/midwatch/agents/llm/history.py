@@ -1,8 +1,8 @@
-"""What a model is told: the conversation as messages, folded from the steps that were kept, and cut to its window.
+"""The messages for the model: built from the stored steps and cut to the model's window.
 
-A step is JSON data of one of these kinds: `prompt` begins a turn, `said` is what people or midwatch say in its middle,
-`model` is an answer, `started` says that a tool may have run, `tool` is what became of a tool call. Loading them and
-living through them is the same code, so a turn that is taken up is where it was.
+A step is JSON data of one of these kinds: `prompt` begins a turn, `said` is text of people or of midwatch during the
+turn, `model` is an answer, `started` says that a tool may have run, `tool` is the result of a tool call. The same code
+handles loaded and new steps, so a resumed turn is where it was.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Json = dict[str, Any]
 
 NOT_RUN = "It was not run: the turn ended before."
 SHORTENED = 300
-"""Characters that are left of a tool's result when old ones are shortened."""
+"""Characters that remain of a tool's result when old results are shortened."""
 CHARACTERS = 4.0
-"""Of a token, until a model has counted some."""
+"""Characters of a token, until a model has counted some."""
 ROOM = 0.75
 """How much of the window is filled after it was too full, so that this does not happen at each step."""
 OVERHEAD = 30
-"""Characters a part counts beside its text."""
+"""Characters that a part counts beside its text."""
 
 
 class Call(NamedTuple):
-    """A tool call of the last answer, by its place there: ids of calls may repeat."""
+    """A tool call of the last answer, by its place there, because ids of calls may repeat."""
 
     place: int
     part: ToolCallPart
@@ -46,28 +46,28 @@ class Call(NamedTuple):
 
 
 class Transcript:
-    """A conversation so far, and what stands open in it."""
+    """A conversation so far, and what is open in it."""
 
     def __init__(self, earlier: Iterable[Sequence[Json]] = (), own: Iterable[Json] = ()) -> None:
-        """Of the steps of earlier turns, turn by turn, and of those of the turn that goes on."""
+        """Read the steps of earlier turns, turn by turn, and those of the current turn."""
         self.turns: list[list[ModelMessage]] = []
-        """The messages of each turn; the last is the one that goes on."""
+        """The messages of each turn. The last is the current turn."""
         self.response: ModelResponse | None = None
         """The last answer in this turn."""
         self.requests = 0
-        """Answers in this turn."""
+        """The number of answers in this turn."""
         self.closing = False
-        """Whether the next answer is to be the last: no tools for it."""
+        """Whether the next answer is to be the last, without tools."""
         self.final: str | None = None
-        """The result, when a tool call gave it."""
+        """The result, if a tool call gave it."""
         self.refused = 0
-        """How often a result did not have its form."""
+        """How often a result had a wrong form."""
         self.begun = False
-        """Whether the turn that goes on has its prompt."""
+        """Whether the current turn has its prompt."""
         self.turn: str | None = None
-        """What the steps of the turn that goes on are marked with: the task that began it, whoever goes on with it."""
+        """The task that began the current turn. Its steps are marked with it, whichever task continues the turn."""
         self.task_id: str | None = None
-        """Whose last answer it was."""
+        """The task of the last answer."""
         self.transfers: frozenset[str] = frozenset()
         """Names of tools that end the turn."""
         self._closed = False
@@ -81,7 +81,7 @@ class Transcript:
         for turn in earlier:
             for step in turn:
                 self.add(step)
-            self._settle()
+            self._close_turn()
             self._begin()
         for step in own:
             self.add(step)
@@ -89,7 +89,7 @@ class Transcript:
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def add(self, step: Json) -> None:
-        """One more step."""
+        """Add one step."""
         self.turn = step["turn"]
         match step["kind"]:
             case "prompt":
@@ -108,7 +108,7 @@ class Transcript:
                 self.refused += step.get("refused", False)
                 self._parts += parts_of(step["request"])
             case "model":
-                self._answered(step["response"], step["task"])
+                self._add_answer(step["response"], step["task"])
             case "started":
                 self._started.add(step["call"])
             case "tool":
@@ -124,7 +124,7 @@ class Transcript:
         self.requests, self.refused, self.closing, self._closed = 0, 0, False, False
         self._calls, self._started, self._returned, self._parts = [], set(), {}, []
 
-    def _answered(self, data: Json, task_id: str) -> None:
+    def _add_answer(self, data: Json, task_id: str) -> None:
         from pydantic_ai.messages import ModelRequest
 
         self.response, self.task_id, self._closed = _read(data), task_id, self.closing
@@ -134,8 +134,8 @@ class Transcript:
         self._calls = list(self.response.tool_calls)
         self._started, self._returned, self._parts = set(), {}, []
 
-    def _settle(self) -> None:
-        """The turn is over: what the model asked for and never got is answered, and belongs to that turn."""
+    def _close_turn(self) -> None:
+        """Answer the open tool calls at the end of a turn."""
         from pydantic_ai.messages import ModelRequest, ToolReturnPart
 
         for call in self.open_calls():
@@ -145,22 +145,23 @@ class Transcript:
             self.turns[-1].append(ModelRequest(parts=unsent))
 
     def _unsent(self) -> list[ModelRequestPart]:
-        """What the next request says: the results of tools in the order of their calls, then people's words."""
+        """Return the parts of the next request: the results of tools in the order of their calls, then people's
+        texts."""
         return [*(self._returned[place] for place in sorted(self._returned)), *self._parts]
 
     # -- what stands open ----------------------------------------------------------------------------------------
 
     def open_calls(self) -> Iterator[Call]:
-        """Tool calls of the last answer that have no result, in order."""
+        """Yield the tool calls of the last answer that have no result, in order."""
         for place, part in enumerate(self._calls):
             if place not in self._returned:
                 yield Call(place, part)
 
-    def passed_on(self) -> Call | None:
-        """The call of the last answer with which another agent was to take over, if that was answered."""
+    def find_transfer(self) -> Call | None:
+        """Return the successful call of the last answer that transfers the work to another agent, or None."""
         for place, part in enumerate(self._calls):
-            found = self._returned.get(place)
-            if found is not None and part.tool_name in self.transfers and found.outcome == "success":
+            result = self._returned.get(place)
+            if result is not None and part.tool_name in self.transfers and result.outcome == "success":
                 return Call(place, part)
         return None
 
@@ -175,22 +176,22 @@ class Transcript:
 
     @property
     def complete(self) -> bool:
-        """Whether the model has said its last and nobody anything since."""
+        """Whether the model has given its final answer and nobody has said anything since."""
         if self.response is None or self._parts:
             return False
         return not self._calls or self._closed or self.final is not None
 
     @property
     def text(self) -> str:
-        """What the last answer says."""
+        """The text of the last answer."""
         return (self.response.text if self.response is not None else None) or ""
 
     def usages(self, task_id: str) -> list[RequestUsage]:
-        """What the answers to a task have cost."""
+        """Return the usage of the answers to a task."""
         return [usage for owner, usage in self._usages if owner == task_id]
 
     def last(self) -> list[ModelMessage]:
-        """What was not sent yet, as a message."""
+        """Return what was not sent yet, as a message."""
         from pydantic_ai.messages import ModelRequest
 
         unsent = self._unsent()
@@ -198,47 +199,49 @@ class Transcript:
 
 
 def newest(steps: Iterable[Json], most: float) -> tuple[list[list[Json]], int]:
-    """The steps of the newest turns that together are not much longer than `most` characters, turn by turn, and how
-    many other steps there are: of a conversation that has gone on for months nobody needs to read all. A turn that was
-    taken up after others stands where it began."""
+    """Return the steps of the newest turns, turn by turn, and how many other steps there are.
+
+    The turns together are not much longer than `most` characters, because a conversation may last for months. A turn
+    that was resumed after others stands where it began.
+    """
     turns: dict[str, list[Json]] = {}
     for step in steps:
         turns.setdefault(step["turn"], []).append(step)
-    kept: list[list[Json]] = []
+    newest_turns: list[list[Json]] = []
     length = left = 0
     for turn in reversed(turns.values()):
         length += len(json.dumps(turn)) if not left else 0
-        if left or turn[0]["kind"] != "prompt" or (kept and length > most):
+        if left or turn[0]["kind"] != "prompt" or (newest_turns and length > most):
             left += len(turn)
         else:
-            kept.append(turn)
-    return kept[::-1], left
+            newest_turns.append(turn)
+    return newest_turns[::-1], left
 
 
 # -- steps as data -----------------------------------------------------------------------------------------------
 
 
 def request_of(*parts: ModelRequestPart) -> Json:
-    """Parts of a request, as data."""
+    """Return the parts of a request as data."""
     from pydantic_ai.messages import ModelRequest
 
     return _data(ModelRequest(parts=list(parts)))
 
 
-def said(text: str, kind: str = "said", **more: Any) -> Json:
-    """A step in which somebody speaks to the model."""
+def make_text_step(text: str, kind: str = "said", **more: Any) -> Json:
+    """Return a step in which somebody speaks to the model."""
     from pydantic_ai.messages import UserPromptPart
 
     return {"kind": kind, "request": request_of(UserPromptPart(text)), **more}
 
 
-def answered(response: ModelResponse, task_id: str) -> Json:
-    """The step of a model's answer."""
+def make_answer_step(response: ModelResponse, task_id: str) -> Json:
+    """Return the step of a model's answer."""
     return {"kind": "model", "response": _data(response), "task": task_id}
 
 
-def returned(call: Call, text: str, outcome: Any = "success", **more: Any) -> Json:
-    """The step of a tool's result."""
+def make_result_step(call: Call, text: str, outcome: Any = "success", **more: Any) -> Json:
+    """Return the step of a tool's result."""
     from pydantic_ai.messages import ToolReturnPart
 
     part = ToolReturnPart(call.name, text, call.part.tool_call_id, outcome=outcome)
@@ -246,15 +249,15 @@ def returned(call: Call, text: str, outcome: Any = "success", **more: Any) -> Js
 
 
 def parts_of(data: Json) -> list[Any]:
-    """The parts of a request that was kept."""
+    """Return the parts of a stored request."""
     return list(_read(data).parts)
 
 
 def _data(message: ModelMessage) -> Json:
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
-    made: list[Json] = ModelMessagesTypeAdapter.dump_python([message], mode="json")
-    return made[0]
+    messages: list[Json] = ModelMessagesTypeAdapter.dump_python([message], mode="json")
+    return messages[0]
 
 
 def _read(data: Json) -> Any:
@@ -280,7 +283,7 @@ class Trimmed(NamedTuple):
 
 
 class Window:
-    """Which part of a transcript a model sees. What was kept is not changed, and what was left out stays out."""
+    """The part of a transcript that a model sees. The stored steps do not change, and what was left out stays out."""
 
     def __init__(self, tokens: int | None, reserve: int, overhead: int) -> None:
         self._limit = None if tokens is None else max(tokens - reserve, tokens // 2)
@@ -290,51 +293,51 @@ class Window:
         self._short = 0
         """Earlier turns, from the oldest, whose tool results are shortened."""
         self._own = False
-        """Whether those of the turn that goes on are shortened, too."""
+        """Whether the results of the current turn are shortened, too."""
         self._characters = CHARACTERS
         self._sent = 0
         self._sizes: list[tuple[int, int]] = []
-        """Of each earlier turn: as it is, and with its results shortened."""
+        """The size of each earlier turn: as it is, and with its results shortened."""
 
     def view(self, talk: Transcript) -> list[ModelMessage]:
-        """The messages for the next request."""
-        made: list[ModelMessage] = []
+        """Return the messages for the next request."""
+        messages: list[ModelMessage] = []
         for number, turn in enumerate(talk.turns[:-1]):
             if number >= self._dropped:
-                made += map(_shorter, turn) if number < self._short else turn
+                messages += map(_shorter, turn) if number < self._short else turn
         own = talk.turns[-1]
-        made += map(_shorter, own) if self._own else own
-        return made + talk.last()
+        messages += map(_shorter, own) if self._own else own
+        return messages + talk.last()
 
     def fit(self, talk: Transcript) -> Trimmed | None:
-        """Make room if the next request would be too long for the window; what was left out for it."""
+        """Make room if the next request is too long for the window, and return what was left out."""
         self._sent = self._size(talk)
         if self._limit is None or self._sent / self._characters <= self._limit:
             return None
         return self._trim(talk, self._limit * ROOM * self._characters)
 
-    def refused(self, talk: Transcript) -> Trimmed | None:
-        """Make room after a model said that it is too much; None when there is nothing to leave out."""
+    def make_room(self, talk: Transcript) -> Trimmed | None:
+        """Make room after a model refused a request as too long; None if nothing can be left out."""
         return self._trim(talk, self._size(talk) * ROOM)
 
-    def counted(self, tokens: int) -> None:
-        """So many tokens a model counted in what was sent last."""
+    def note_tokens(self, tokens: int) -> None:
+        """Note how many tokens the model counted in the last request."""
         if tokens > 100:
             self._characters = min(CHARACTERS, max(1.0, self._sent / tokens))
 
     def _trim(self, talk: Transcript, most: float) -> Trimmed | None:
         before, size = len(self.view(talk)), self._size(talk)
         left = size
-        for saved in self._harder(talk):
+        for saved in self._trim_more(talk):
             left -= saved
             if left <= most:
                 break
         after = len(self.view(talk))
         return Trimmed(before - after, after) if left < size else None
 
-    def _harder(self, talk: Transcript) -> Iterator[int]:
-        """Leave out a little more each time: old results, old turns, this turn's results. How many characters each
-        time."""
+    def _trim_more(self, talk: Transcript) -> Iterator[int]:
+        """Leave out a little more each time and yield how many characters: old results, old turns, then this turn's
+        results."""
         while self._short < len(self._sizes):
             whole, short = self._sizes[self._short]
             self._short += 1
@@ -347,18 +350,18 @@ class Window:
             yield sum(map(_size, talk.turns[-1])) - sum(map(_size, map(_shorter, talk.turns[-1])))
 
     def _size(self, talk: Transcript) -> int:
-        """Of the next request, in characters."""
+        """Return the size of the next request in characters."""
         for turn in talk.turns[len(self._sizes) : -1]:
             self._sizes.append((sum(map(_size, turn)), sum(map(_size, map(_shorter, turn)))))
-        found = self._overhead + sum(map(_size, talk.last()))
+        size = self._overhead + sum(map(_size, talk.last()))
         for number, (whole, short) in enumerate(self._sizes):
             if number >= self._dropped:
-                found += short if number < self._short else whole
-        return found + sum(map(_size, map(_shorter, talk.turns[-1]) if self._own else talk.turns[-1]))
+                size += short if number < self._short else whole
+        return size + sum(map(_size, map(_shorter, talk.turns[-1]) if self._own else talk.turns[-1]))
 
 
 def _shorter(message: ModelMessage) -> ModelMessage:
-    """The message with the results of tools cut short."""
+    """Return the message with shortened results of tools."""
     from pydantic_ai.messages import ModelRequest, ToolReturnPart
 
     if not isinstance(message, ModelRequest) or not any(isinstance(part, ToolReturnPart) for part in message.parts):
@@ -375,9 +378,9 @@ def _short_part(part: Any) -> Any:
 
 
 def _size(message: ModelMessage) -> int:
-    """About how long a message is, in characters."""
-    found = 0
+    """Return about how many characters a message has."""
+    size = 0
     for part in message.parts:
         content = getattr(part, "content", None) or getattr(part, "args", None) or ""
-        found += OVERHEAD + len(content if isinstance(content, str) else str(content))
-    return found
+        size += OVERHEAD + len(content if isinstance(content, str) else str(content))
+    return size

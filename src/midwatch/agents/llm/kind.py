@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class LlmAgent(BaseAgent):
-    """Asks a model, and runs the tools it wants."""
+    """Asks a model and runs the tools that it wants."""
 
     kind = "llm"
     starts_programs = True
@@ -45,10 +45,13 @@ class LlmAgent(BaseAgent):
         description: str = "",
         **more: Any,
     ) -> None:
-        """`tools` are functions, tools made with `tool`, or names as in the configuration; `more` are further options
-        of the kind."""
-        given = tuple(tools)
-        names = tuple(one for one in given if isinstance(one, str))
+        """Build the agent.
+
+        `tools` are functions, tools made with `tool`, or names as in the configuration; `more` are further options of
+        the kind.
+        """
+        all_tools = tuple(tools)
+        names = tuple(tool for tool in all_tools if isinstance(tool, str))
         super().__init__(name, terms=terms or self.terms_for({"tools": names}), description=description)
         self.terms = self.terms._replace(steerable=True)
         self.options = options or LlmOptions.read(name, {"model": model, "tools": names, **more})
@@ -59,16 +62,16 @@ class LlmAgent(BaseAgent):
         self.hands_to = {
             to.agent: option for option in ("handoffs", "delegates") for to in getattr(self.options, option)
         }
-        self.kit = toolkit(self, self.options, [one for one in given if not isinstance(one, str)])
+        self.kit = toolkit(self, self.options, [tool for tool in all_tools if not isinstance(tool, str)])
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:
-        """With the tools of the desk it hands in work."""
+        """Return the terms. With the tools of the desk it submits work."""
         return cls.terms._replace(submits=DESK in (options.get("tools") or ()))
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> LlmAgent:
-        """From `[agents.NAME]`."""
+        """Return the agent that `[agents.NAME]` describes."""
         return cls(name, options=LlmOptions.read(name, options), terms=terms, description=description)
 
     def _system(self) -> str:
@@ -81,35 +84,35 @@ class LlmAgent(BaseAgent):
             raise BadConfig(f"agents.{self.name}.system_file: it cannot be read ({why}); correct it.") from None
 
     async def open(self, session: Session) -> LlmConversation:
-        """Nothing is opened before the first turn."""
+        """Open a conversation."""
         return LlmConversation(self, session)
 
     def describe(self) -> Mapping[str, Any]:
-        """The model, and why it cannot be used here."""
-        found: dict[str, Any] = {"target": self.options.model}
+        """Return the model, and why it cannot be used here."""
+        description: dict[str, Any] = {"target": self.options.model}
         if problem := self.connection.problem():
-            found["problem"] = problem
-        return found
+            description["problem"] = problem
+        return description
 
     # -- what a request says beside its messages -----------------------------------------------------------------
 
     def settings(self) -> ModelSettings:
-        """As pydantic-ai reads them."""
+        """Return the settings as pydantic-ai reads them."""
         wanted = {"temperature": self.options.temperature, "max_tokens": self.options.max_tokens}
-        made: ModelSettings = {key: value for key, value in wanted.items() if value is not None}  # type: ignore[assignment]
-        return made
+        settings: ModelSettings = {key: value for key, value in wanted.items() if value is not None}  # type: ignore[assignment]
+        return settings
 
     def definitions(self, tools: Iterable[Tool]) -> Sequence[ToolDefinition]:
-        """The tools as a model is told of them."""
+        """Return the tools as the model sees them."""
         from pydantic_ai.tools import ToolDefinition
 
         return [
-            ToolDefinition(name=one.name, description=one.description, parameters_json_schema=dict(one.schema))
-            for one in tools
+            ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=dict(tool.schema))
+            for tool in tools
         ]
 
     def parameters(self, definitions: Sequence[ToolDefinition]) -> ModelRequestParameters:
-        """What a request says beside messages and settings."""
+        """Return the parameters of a request beside messages and settings."""
         from pydantic_ai.messages import InstructionPart
         from pydantic_ai.models import ModelRequestParameters
         from pydantic_ai.output import OutputObjectDefinition
@@ -118,9 +121,9 @@ class LlmAgent(BaseAgent):
         more: dict[str, Any] = {}
         if self.output is not None:
             schema = self.output.schema
-            told = "Give the final result with it; this ends your work."
+            description = "Give the final result with it; this ends your work."
             final = ToolDefinition(
-                name=OUTPUT_TOOL, description=told, parameters_json_schema=schema, kind="output"
+                name=OUTPUT_TOOL, description=description, parameters_json_schema=schema, kind="output"
             )  # fmt: skip
             form = OutputObjectDefinition(json_schema=schema, name=OUTPUT_TOOL)
             more = {"output_mode": "auto", "output_tools": [final], "output_object": form}

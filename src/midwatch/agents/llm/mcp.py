@@ -1,7 +1,7 @@
-"""Servers of tools that speak MCP: a program over its standard input and output, or an address over HTTP.
+"""MCP servers as tools: a program over its standard input and output, or an address over HTTP.
 
-Each lives in a task of its own for as long as a turn lasts. Whatever happens to it, a call ends in time: with its
-result, or with an error for the model.
+Each server lives in a task of its own while a turn lasts. Every call ends in time, with its result or with an error for
+the model.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from urllib.parse import urlsplit
 import httpx2
 
 from midwatch.agents.base import BaseAgent, last_lines
-from midwatch.agents.llm.builtin import place_of
 from midwatch.agents.llm.mcp_server import McpServer
-from midwatch.agents.llm.tools import NAME, Tool, ToolError, ToolOutput, allowed
+from midwatch.agents.llm.tools import NAME, Tool, ToolError, ToolOutput, check_allowed
 from midwatch.agents.streams.lines import Lines
 from midwatch.base.errors import AgentError, BadConfig, MidwatchError, TransientError
 from midwatch.domain.agent import Question, Turn
-from midwatch.programs.process import Child, Output, Program
+from midwatch.programs.process import Child, Output
 
 if TYPE_CHECKING:
     from mcp.client.client import Client
@@ -34,12 +33,11 @@ LONGEST_DESCRIPTION = 8000
 MOST_TOOLS = 500
 MOST_PAGES = 50
 MOST_NOISE = 1000
-"""Lines that are no message, before a server is not heard any more."""
+"""Lines that are no message after which a server is not read any more."""
 ERROR_LIMIT = 100_000
 FAREWELL = 2.0
-"""Seconds a server has to take its leave."""
+"""Seconds that a server has to end by itself."""
 CANCELLED = 1.0
-FOREVER = 10.0**9
 HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -52,7 +50,7 @@ class Servers:
 
     @asynccontextmanager
     async def open(self, turn: Turn, taken: frozenset[str]) -> AsyncIterator[Sequence[Tool]]:
-        """Start them all; AgentError or TransientError when one does not come up."""
+        """Start all servers. Raise AgentError or TransientError if one does not start."""
         try:
             await asyncio.to_thread(import_module, "mcp.client.client")  # it takes a while
         except ImportError as problem:
@@ -62,17 +60,17 @@ class Servers:
             ) from None
         running = [Running(self._agent, name, server, turn) for name, server in self._servers.items()]
         try:
-            for found in await asyncio.gather(*(one.start() for one in running), return_exceptions=True):
-                if isinstance(found, BaseException):
-                    raise found
-            yield self._named(running, taken)
+            for outcome in await asyncio.gather(*(server.start() for server in running), return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome
+            yield self._name_tools(running, taken)
         finally:
-            await asyncio.gather(*(one.stop() for one in running))
+            await asyncio.gather(*(server.stop() for server in running))
 
-    def _named(self, running: Sequence[Running], taken: frozenset[str]) -> list[Tool]:
-        """Their tools by their own names; by their server's, too, where that is another's name already."""
-        names = [one for server in running for one in server.tools]
-        used, made = set(taken), []
+    def _name_tools(self, running: Sequence[Running], taken: frozenset[str]) -> list[Tool]:
+        """Return the tools by their own names, with the server's name in front if the name is in use."""
+        names = [name for server in running for name in server.tools]
+        used, tools = set(taken), []
         for server in running:
             for own in server.tools:
                 plain = _valid(own)
@@ -80,13 +78,13 @@ class Servers:
                 if name in used:
                     raise AgentError(f"agents.{self._agent.name}.mcp.{server.name}: it has two tools {own[:100]!r}.")
                 used.add(name)
-                made.append(server.tool(own, name))
-        return made
+                tools.append(server.tool(own, name))
+        return tools
 
 
 def _valid(name: str) -> str:
-    made = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
-    return made if NAME.fullmatch(made) else "tool"
+    valid = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
+    return valid if NAME.fullmatch(valid) else "tool"
 
 
 class Running:
@@ -107,22 +105,22 @@ class Running:
         self._child: Child | None = None
 
     async def start(self) -> None:
-        """Have it tell its tools, in time."""
-        life = self._life = asyncio.create_task(self._live())
+        """Start the server and read its tools, with a time limit."""
+        life = self._life = asyncio.create_task(self._run())
         limit = self._server.start_timeout
         both: set[asyncio.Future[Any]] = {life, self._ready}
         await asyncio.wait(both, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         if self._ready.done():
             return
         if not life.done():
-            raise TransientError(f"{self._where}: it did not tell its tools within {limit:g} s.{self._last_words()}")
+            raise TransientError(f"{self._where}: it did not tell its tools within {limit:g} s.{self._last_output()}")
         problem = _first(life.exception())
         if isinstance(problem, MidwatchError):
             raise problem
-        raise TransientError(f"{self._where}: it could not be used: {_short(problem)}.{self._last_words()}")
+        raise TransientError(f"{self._where}: it could not be used: {_short(problem)}.{self._last_output()}")
 
     async def stop(self) -> None:
-        """Take leave of it; it is ended if it does not want to go."""
+        """Let the server end, or end it."""
         self._leave.set()
         if self._life is not None and not await _over(self._life, FAREWELL):
             self._life.cancel()
@@ -132,7 +130,7 @@ class Running:
         self._ready.cancel()
 
     def tool(self, own: str, name: str) -> Tool:
-        """One of its tools under this name."""
+        """Return one of its tools under this name."""
         about = self._known[own]
         hints = about.annotations
         looks = bool(hints and hints.read_only_hint)
@@ -140,9 +138,9 @@ class Running:
 
         async def call(arguments: dict[str, Any], turn: Turn) -> ToolOutput:
             if asks:
-                told = json.dumps(arguments, ensure_ascii=False)[:2000]
-                text = f"Use {own} of {self.name} with {told}"
-                allowed(await turn.ask(Question(text=text, kind="other", tool=f"{self.name}.{own}")))
+                shown = json.dumps(arguments, ensure_ascii=False)[:2000]
+                text = f"Use {own} of {self.name} with {shown}"
+                check_allowed(await turn.ask(Question(text=text, kind="other", tool=f"{self.name}.{own}")))
             return await self._call(own, arguments)
 
         return Tool(
@@ -154,7 +152,7 @@ class Running:
         life, limit = self._life, self._server.timeout
         assert life is not None
         if life.done():
-            raise ToolError(f"the server {self.name} has ended.{self._last_words()}")
+            raise ToolError(f"the server {self.name} has ended.{self._last_output()}")
         call = asyncio.create_task(self._ready.result().call_tool(own, arguments, read_timeout_seconds=limit))
         try:
             await asyncio.wait({call, life}, timeout=limit + 1, return_when=asyncio.FIRST_COMPLETED)
@@ -164,32 +162,32 @@ class Running:
                 await asyncio.wait({call}, timeout=CANCELLED)
         if not call.done() or call.cancelled():
             why = "has ended" if life.done() else f"did not answer within {limit:g} s"
-            raise ToolError(f"the server {self.name} {why}.{self._last_words()}")
+            raise ToolError(f"the server {self.name} {why}.{self._last_output()}")
         if problem := call.exception():
-            raise ToolError(f"the server {self.name} failed: {_short(_first(problem))}.{self._last_words()}")
+            raise ToolError(f"the server {self.name} failed: {_short(_first(problem))}.{self._last_output()}")
         return _output(call.result())
 
     # -- in a task of its own ------------------------------------------------------------------------------------
 
-    async def _live(self) -> None:
-        """The library ends the task it is used in when a connection fails, so that is not the turn's."""
+    async def _run(self) -> None:
+        """Use the library in a task of its own, because it ends its task when a connection fails."""
         from mcp.client.client import Client
 
         async with Client(self._transport(), mode="auto", cache=None) as client:
-            await self._look(client)
+            await self._list_tools(client)
             if not self._ready.done():
                 self._ready.set_result(client)
             await self._leave.wait()
 
-    async def _look(self, client: Client) -> None:
+    async def _list_tools(self, client: Client) -> None:
         cursor = None
         for _ in range(MOST_PAGES):
             page = await client.list_tools(cursor=cursor)
-            for one in page.tools:
-                if one.name in self._known or len(self._known) >= MOST_TOOLS:
-                    raise AgentError(f"{self._where}: it has two tools {one.name[:100]!r}, or more than {MOST_TOOLS}.")
-                self._known[one.name] = one
-                self.tools.append(one.name)
+            for tool in page.tools:
+                if tool.name in self._known or len(self._known) >= MOST_TOOLS:
+                    raise AgentError(f"{self._where}: it has two tools {tool.name[:100]!r}, or more than {MOST_TOOLS}.")
+                self._known[tool.name] = tool
+                self.tools.append(tool.name)
             cursor = page.next_cursor
             if not cursor:
                 return
@@ -213,74 +211,54 @@ class Running:
     async def _over_pipes(self) -> AsyncIterator[Any]:
         from anyio import create_memory_object_stream as stream
 
-        place = place_of(self._turn)
-        argv = self._server.command
-        inside = self._agent.kept_in(argv[0], place, self._server.env)
-        program = Program(agent=self._agent.name, argv=argv, workdir=place, sandbox=inside, env=self._server.env)
+        program = self._agent.build_program(self._server.command, self._turn.workdir, self._server.env)
         if why := program.problem():
             raise AgentError(f"{self._where}: {why.partition(';')[0]}; install it or change {self._where}.command.")
-        lines = _Lines(lambda: None, LONGEST_MESSAGE)
+        lines = Lines(lambda: None, LONGEST_MESSAGE, strict=True, noise_limit=MOST_NOISE)
         child = self._child = await Child.spawn(program, self._turn, lines, self._errors, helper=True)
         pumps: list[asyncio.Task[None]] = []
-        told, heard = stream[Any](0)
-        written, sent = stream[Any](0)
+        incoming, received = stream[Any](0)
+        outgoing, to_send = stream[Any](0)
         try:
             await child.admit(self._turn, more=True)
-            pumps = [asyncio.create_task(_hear(lines, told)), asyncio.create_task(_say(child, sent))]
-            yield heard, written
+            pumps = [asyncio.create_task(_receive(lines, incoming)), asyncio.create_task(_send(child, to_send))]
+            yield received, outgoing
         finally:
-            for one in pumps:
-                one.cancel()
+            for pump in pumps:
+                pump.cancel()
             child.end_input()
             await asyncio.shield(asyncio.ensure_future(_end(child)))
             await asyncio.gather(*pumps, return_exceptions=True)
-            for end in (told, heard, written, sent):
+            for end in (incoming, received, outgoing, to_send):
                 end.close()
 
-    def _last_words(self) -> str:
-        said = last_lines(self._errors.text(), 5, 1000)
-        return f" Its last words: {said}" if said else ""
+    def _last_output(self) -> str:
+        lines = last_lines(self._errors.text(), 5, 1000)
+        return f" Its last output: {lines}" if lines else ""
 
 
-class _Lines(Lines):
-    """Messages of a server. After one that is too long nothing is heard, as somebody would wait for it in vain, and
-    after much that is none, as all of it would have to be looked at."""
-
-    def _add(self, piece: bytes) -> None:
-        super()._add(piece)
-        if self.too_long:
-            self.finish()
-
-    def _object(self, line: bytes) -> dict[str, Any] | None:
-        found = super()._object(line)
-        if self.noise > MOST_NOISE:
-            self.finish()
-            self._waiting.clear()
-        return found
-
-
-async def _hear(lines: Lines, told: Any) -> None:
-    """Hand its messages on; at their end, those who wait for an answer are told."""
+async def _receive(lines: Lines, incoming: Any) -> None:
+    """Pass on the server's messages. At the end, those who wait for an answer get an error."""
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
-    with told:
-        while (message := await lines.next(FOREVER)) is not None:
+    with incoming:
+        while (message := await lines.next()) is not None:
             try:
                 parsed = SessionMessage(jsonrpc_message_adapter.validate_python(message, by_name=False))
             except ValueError:
                 continue  # it is none of the protocol
-            await told.send(parsed)
+            await incoming.send(parsed)
 
 
-async def _say(child: Child, sent: Any) -> None:
+async def _send(child: Child, sent: Any) -> None:
     async for message in sent:
         child.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
         await child.drained()
 
 
 async def _end(child: Child) -> None:
-    """It leaves when its input ends, or is made to."""
+    """Wait until the server ends after its input has ended, or end it."""
     with suppress(TimeoutError):
         async with asyncio.timeout(FAREWELL / 2):
             await child.exited.wait()
@@ -288,7 +266,7 @@ async def _end(child: Child) -> None:
 
 
 async def _over(task: asyncio.Task[None], seconds: float) -> bool:
-    """Whether it has ended in time; how does not matter."""
+    """Whether a task has ended in time, in whatever way."""
     await asyncio.wait({task}, timeout=seconds)
     if task.done() and not task.cancelled():
         task.exception()
@@ -296,7 +274,7 @@ async def _over(task: asyncio.Task[None], seconds: float) -> bool:
 
 
 def _first(problem: BaseException | None) -> BaseException | None:
-    """What a group of errors is about."""
+    """Return the first error of a group."""
     while isinstance(problem, BaseExceptionGroup):
         problem = problem.exceptions[0]
     return problem
@@ -308,7 +286,7 @@ def _short(problem: BaseException | None) -> str:
 
 
 def _output(result: Any) -> ToolOutput:
-    """What a server answered, as text."""
+    """Return the answer of a server as text."""
     parts = [_part(block) for block in result.content]
     if not parts and result.structured_content is not None:
         parts = [json.dumps(result.structured_content, ensure_ascii=False)]

@@ -1,4 +1,4 @@
-"""How a server of tools is described in the settings."""
+"""The settings of an MCP server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SERVER = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 class McpServer(KindOptions):
-    """A server of tools: a program that is started for a turn, or an address."""
+    """An MCP server: a program that is started for a turn, or an address."""
 
     command: tuple[str, ...] = Field((), description="Program and arguments; it speaks over its standard input.")
     env: dict[str, str] = Field(default_factory=dict, description="Added to its environment.")
@@ -36,6 +36,7 @@ class McpServer(KindOptions):
 
 
 def check_names(servers: dict[str, McpServer]) -> dict[str, McpServer]:
+    """Check the names of the servers."""
     if wrong := next((name for name in servers if not SERVER.fullmatch(name)), None):
         raise ValueError(f"a server's name is letters, digits, - and _, at most 32 of them; {wrong[:50]!r} is not")
     return servers

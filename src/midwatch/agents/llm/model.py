@@ -1,4 +1,4 @@
-"""One model of one provider: how it is reached, one streamed request, and what its failures mean."""
+"""One model of one provider: the connection, a streamed request, and the meaning of failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from midwatch.agents.base import message_id
-from midwatch.agents.streams.faults import reset_time
+from midwatch.agents.streams.faults import find_reset_time
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import AgentError, BadConfig, MidwatchError, TransientError, UsageLimit
 from midwatch.base.text import cut
@@ -42,26 +42,26 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "openrouter": ("OPENROUTER_API_KEY",),
     "xai": ("XAI_API_KEY",),
 }
-"""Where the usual providers' keys are looked for, to tell early that one is missing."""
+"""The variables with the keys of the usual providers, to report early that one is missing."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""Seconds before a call is made again: doubled each time, and half of it by chance."""
+"""Seconds before a call is repeated: doubled each time, and half of it random."""
 PATIENCE = 60.0
-"""Seconds a provider may ask to wait; for longer the task gives back its place."""
+"""Seconds that a provider may ask to wait. For longer the task gives back its slot."""
 SILENCE = 600.0
 SHOWN_EVERY = 0.05
 ERROR_SHOWN = 500
 VISIBLE = re.compile(r"[!-~]+")
-"""What a key is made of."""
+"""The characters of a key."""
 SHORTEST_KEY = 8
 LONGEST_NAME = 64
 OTHER_THAN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
-"""What no tool's name has: models invent such names, and providers refuse a history that has one."""
+"""Characters that no tool's name has. Models invent such names, and providers refuse a history with one."""
 
 FaultKind = Literal["limit", "quota", "passing", "context", "refused"]
 
 
 class Fault(Exception):
-    """A model call that failed, and what that means: `refused` and `quota` will be refused again."""
+    """A model call that failed, and its meaning: `refused` and `quota` will be refused again."""
 
     def __init__(self, kind: FaultKind, text: str, wait: float | None = None) -> None:
         super().__init__(text)
@@ -69,7 +69,7 @@ class Fault(Exception):
 
 
 class Connection:
-    """A provider and its model, made at the first use and shared by the agent's turns."""
+    """A provider and its model, created at the first use and shared by the agent's turns."""
 
     def __init__(self, agent: str, model: str, base_url: str | None, api_key_env: str | None) -> None:
         self.name = model
@@ -80,34 +80,34 @@ class Connection:
         self._making = asyncio.Lock()
 
     def problem(self) -> str | None:
-        """Why it cannot be used here, as far as that can be told without loading anything."""
+        """Return why it cannot be used here, as far as that is known without loading anything."""
         if find_spec("pydantic_ai") is None:
             return EXTRA
-        wanted, found = self._wanted(), self._keys()
-        if not found and wanted and (self._key or not self._base_url):
+        wanted, keys = self._key_variables(), self._keys()
+        if not keys and wanted and (self._key or not self._base_url):
             return f"there is no key: set {' or '.join(wanted)} in the environment of midwatch"
-        for name, key in found.items():
+        for name, key in keys.items():
             if not VISIBLE.fullmatch(key):  # clients refuse to send it, and some tell it while they do
                 return f"the key in {name} has a space, a line break or a letter that keys do not have: set it again"
         return None
 
-    def _wanted(self) -> tuple[str, ...]:
-        """Environment variables that may have the key."""
+    def _key_variables(self) -> tuple[str, ...]:
+        """Return the environment variables that may have the key."""
         return (self._key,) if self._key else KEYS.get(self.name.partition(":")[0], ())
 
     def _keys(self) -> dict[str, str]:
-        """The keys there are, by the variable that has them."""
-        return {name: key for name in self._wanted() if (key := os.environ.get(name))}
+        """Return the keys, by their variables."""
+        return {name: key for name in self._key_variables() if (key := os.environ.get(name))}
 
     def hide(self, text: str) -> str:
-        """What a provider or a client says, without the key: events and notices go to many."""
+        """Return a message of a provider or a client without the key, because many people can read events."""
         for name, key in self._keys().items():
             if len(key) >= SHORTEST_KEY:  # servers of one's own are content with any word
                 text = text.replace(key, f"({name})")
         return text
 
     async def model(self) -> Model:
-        """The model; loading the library takes a while and is done beside the event loop."""
+        """Return the model. The library takes time to load, so that is done in a thread."""
         async with self._making:
             if self._model is None:
                 if problem := self.problem():
@@ -129,22 +129,22 @@ class Connection:
         except ImportError as problem:
             raise AgentError(f"agent {self._agent!r}: {problem}") from problem
         except (UserError, ValueError, TypeError) as problem:
-            told = cut(str(problem).partition(" To try Pydantic AI")[0], ERROR_SHOWN)
-            raise AgentError(f"agents.{self._agent}.model: {told}") from problem
+            reason = cut(str(problem).partition(" To try Pydantic AI")[0], ERROR_SHOWN)
+            raise AgentError(f"agents.{self._agent}.model: {reason}") from problem
 
     def _provider(self, name: str) -> Provider[Any]:
         from pydantic_ai.providers import infer_provider, infer_provider_class
 
-        given = {"base_url": self._base_url} if self._base_url else {}
+        arguments = {"base_url": self._base_url} if self._base_url else {}
         if self._key:
-            given["api_key"] = os.environ[self._key]
+            arguments["api_key"] = os.environ[self._key]
         elif self._base_url and name in KEYS and not any(os.environ.get(key) for key in KEYS[name]):
-            given["api_key"] = "none"  # servers of one's own often want none, clients always do
-        return infer_provider_class(name)(**given) if given else infer_provider(name)
+            arguments["api_key"] = "none"  # servers of one's own often want none, clients always do
+        return infer_provider_class(name)(**arguments) if arguments else infer_provider(name)
 
 
 class Live:
-    """Shows an answer while it comes."""
+    """Shows an answer while it arrives."""
 
     def __init__(self, turn: Turn, request_id: str, number: int) -> None:
         self.usage: Any = None
@@ -156,7 +156,7 @@ class Live:
         self._news, self._over = asyncio.Event(), asyncio.Event()
 
     def take(self, event: ModelResponseStreamEvent) -> None:
-        """A piece of the answer."""
+        """Take in a piece of the answer."""
         from pydantic_ai.messages import (
             PartDeltaEvent,
             PartStartEvent,
@@ -174,7 +174,7 @@ class Live:
 
     @asynccontextmanager
     async def showing(self) -> AsyncIterator[None]:
-        """Inside, what is taken is shown soon; at the end all of it was."""
+        """Show the pieces soon inside the block; at its end all of them have been shown."""
         self._over.clear()
         shown = asyncio.create_task(self._show_all())
         try:
@@ -195,22 +195,22 @@ class Live:
         await self._show()
 
     async def _show(self) -> None:
-        text, thought = (joined("".join(new)) for new in self._new)
+        text, thought = (join_halves("".join(new)) for new in self._new)
         if not text and not thought:
             return
         offset, thought_offset = self._shown
         self._shown = [offset + len(text), thought_offset + len(thought)]
         for new in self._new:
             new.clear()
-        told = LlmDelta(content_delta_len=len(text), reasoning_delta_len=len(thought), request_id=self._request)
-        await self._turn.emit(told)
+        event = LlmDelta(content_delta_len=len(text), reasoning_delta_len=len(thought), request_id=self._request)
+        await self._turn.emit(event)
         if text:
             await self._turn.emit(MessageDelta(message_id=self._ids[0], offset=offset, text=text))
         if thought:
             await self._turn.emit(ThoughtDelta(thought_id=self._ids[1], offset=thought_offset, text=thought))
 
     async def discard(self) -> None:
-        """What was shown does not count: the text begins anew."""
+        """Withdraw what was shown: the text begins again."""
         for new in self._new:
             new.clear()
         if self._shown[0]:
@@ -221,7 +221,7 @@ class Live:
 
 
 class Caller:
-    """Calls a model, again if that may help."""
+    """Calls a model, and again if that may help."""
 
     def __init__(
         self, model: Model, turn: Turn, *, settings: ModelSettings, retries: int, silence: Seconds,
@@ -237,8 +237,10 @@ class Caller:
     async def call(
         self, messages: list[ModelMessage], params: ModelRequestParameters, live: Live, request_id: str, **more: Any
     ) -> ModelResponse:
-        """The model's answer. Fault `context` when it is too much for the model; else AgentError, TransientError or
-        UsageLimit when there is none."""
+        """Return the model's answer.
+
+        Raise Fault `context` if the request is too long; otherwise AgentError, TransientError or UsageLimit.
+        """
         attempt = 0
         while True:
             try:
@@ -250,12 +252,12 @@ class Caller:
                 if fault.kind == "context":
                     raise
                 if fault.kind in ("refused", "quota") or attempt > self._retries or pause > PATIENCE:
-                    raise _given_up(fault) from fault
-                told = LlmRetry(
+                    raise _convert_fault(fault) from fault
+                event = LlmRetry(
                     attempt=attempt, max_retries=self._retries, reason=fault.kind, error=fault.text,
                     backoff=round(pause, 3), request_id=request_id,
                 )  # fmt: skip
-            await self._turn.emit(told)
+            await self._turn.emit(event)
             await asyncio.sleep(pause)
 
     async def _once(
@@ -266,10 +268,10 @@ class Caller:
         settings: Any = {**self._settings, **more, "max_retries": 0}
         try:
             async with asyncio.timeout(self._silence) as watch:
-                asked = model_request_stream(
+                stream = model_request_stream(
                     self._model, messages, model_settings=settings, model_request_parameters=params
                 )
-                async with live.showing(), asked as answer:
+                async with live.showing(), stream as answer:
                     try:
                         async for event in answer:
                             watch.reschedule(asyncio.get_running_loop().time() + self._silence)
@@ -286,14 +288,14 @@ class Caller:
 
 
 def _pause(fault: Fault, attempt: int) -> float:
-    """Seconds before the next try: what the provider asked for, or longer each time; never the same for everybody."""
+    """Return the seconds before the next attempt: what the provider asked for, or longer each time, partly random."""
     if fault.wait is not None:
         return fault.wait * random.uniform(1.0, 1.1)  # noqa: S311 - nothing secret depends on it
     return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)  # noqa: S311
 
 
-def _given_up(fault: Fault) -> AgentError:
-    """The error a turn ends with."""
+def _convert_fault(fault: Fault) -> AgentError:
+    """Return the error that a turn ends with."""
     if fault.kind in ("limit", "quota"):
         reset = None if fault.wait is None else time.time_ns() // 1000 + int(fault.wait * SECOND)
         return UsageLimit(fault.text, resets_at=reset)
@@ -301,7 +303,10 @@ def _given_up(fault: Fault) -> AgentError:
 
 
 def _check(response: ModelResponse, *, chat: bool) -> None:
-    """Whether an answer is one. Of OpenAI's `chat` the library takes an answer without its end for a whole one."""
+    """Raise Fault if an answer is not complete.
+
+    For OpenAI's `chat` the library takes an answer without its end for a complete one.
+    """
     cut_off = chat and "finish_reason" not in (response.provider_details or {})
     if cut_off or response.finish_reason is None or response.state == "incomplete":
         raise Fault("passing", "the model's answer broke off")
@@ -313,22 +318,22 @@ def _check(response: ModelResponse, *, chat: bool) -> None:
         raise Fault("passing", "the model answered nothing")
 
 
-def joined(text: str) -> str:
-    """Text that can be sent and stored: halves of characters that came in two pieces become one, lonely ones go."""
+def join_halves(text: str) -> str:
+    """Return text that can be sent and stored. Two halves of a character become one; a single half is replaced."""
     if text.isascii():
         return text.replace("\0", "")
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "")
 
 
 def _clean(response: ModelResponse) -> ModelResponse:
-    """The answer, in text that can be stored and sent back."""
+    """Return the answer with text that can be stored and sent back."""
     parts: list[Any] = []
     part: Any
     for part in response.parts:
         for name in (field.name for field in fields(part)):
             text = getattr(part, name)
-            if isinstance(text, str) and (kept := joined(text)) != text:
-                part = replace(part, **{name: kept})
+            if isinstance(text, str) and (clean_text := join_halves(text)) != text:
+                part = replace(part, **{name: clean_text})
         if part.part_kind == "tool-call":
             named = OTHER_THAN_NAMES.sub("_", part.tool_name)[:LONGEST_NAME] or "_"
             part = part if named == part.tool_name else replace(part, tool_name=named)
@@ -337,10 +342,10 @@ def _clean(response: ModelResponse) -> ModelResponse:
 
 
 def _judge(problem: Exception, model: str, silence: float, hide: Callable[[str], str]) -> Fault:
-    """What a failure means."""
+    """Return what a failure means."""
     from pydantic_ai import exceptions as known
 
-    text = _words(problem, hide)
+    text = _error_text(problem, hide)
     match problem:
         case TimeoutError() if not isinstance(problem, known.ModelAPIError):
             return Fault("passing", f"the model was silent for {silence:g} s")
@@ -353,7 +358,7 @@ def _judge(problem: Exception, model: str, silence: float, hide: Callable[[str],
                 "refused", f"the provider does not know the model {model!r}: {text}; correct model or base_url."
             )
         case known.ModelRateLimitError():
-            return Fault("limit", f"the provider's limit is reached: {text}", _wait(problem, text))
+            return Fault("limit", f"the provider's limit is reached: {text}", _seconds_to_wait(problem, text))
         case known.ModelQuotaExceededError():
             return Fault("quota", f"the account is used up: {text}; look at its plan and billing.")
         case known.ModelUnavailableError() | known.ModelServerError() | known.ModelRequestTimeout():
@@ -372,21 +377,21 @@ def _judge(problem: Exception, model: str, silence: float, hide: Callable[[str],
     return Fault("refused", f"the model call failed: {type(problem).__name__}: {text}")
 
 
-def _wait(problem: Any, text: str) -> float | None:
-    """Seconds until a limit ends, by what the provider says; None when it does not."""
+def _seconds_to_wait(problem: Any, text: str) -> float | None:
+    """Return the seconds until a limit ends according to the provider; None if it does not say."""
     if problem.retry_after is not None:
         return float(problem.retry_after)
     now = time.time_ns() // 1000
-    reset = reset_time(f"{text} {problem.body}", now)
+    reset = find_reset_time(f"{text} {problem.body}", now)
     return None if reset is None else max(0.0, (reset - now) / SECOND)
 
 
-def _words(problem: Exception, hide: Callable[[str], str]) -> str:
-    """What a provider says went wrong, in a line, without the key."""
+def _error_text(problem: Exception, hide: Callable[[str], str]) -> str:
+    """Return the provider's error message in one line, without the key."""
     body: Any = getattr(problem, "body", None)
-    found = body.get("error", body) if isinstance(body, dict) else None
-    said = found.get("message") if isinstance(found, dict) else found
-    text = said if isinstance(said, str) and said else str(problem)
+    error = body.get("error", body) if isinstance(body, dict) else None
+    message = error.get("message") if isinstance(error, dict) else error
+    text = message if isinstance(message, str) and message else str(problem)
     status = getattr(problem, "status_code", None)
     line = " ".join(hide(text).split()).rstrip(".")
     return cut(f"{line} ({status})" if status else line, ERROR_SHOWN)

@@ -1,4 +1,4 @@
-"""Results of a form: what `output` asks for, how a model is told, and whether an answer has it."""
+"""Results with a given form: how a model learns the form, and whether an answer has it."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Output:
             raise BadConfig(f"agents.{agent}.output: write the schema of an object; put other values into one.")
 
     def check(self, text: str) -> tuple[str | None, str | None]:
-        """The result as JSON, or what is wrong with it."""
-        found = FENCED.search(text)
+        """Return the result as JSON, or what is wrong with it."""
+        match = FENCED.search(text)
         try:
-            value = json.loads(found[1] if found else text)
+            value = json.loads(match[1] if match else text)
         except (ValueError, RecursionError) as problem:
             return None, f"The result is not JSON ({problem}). Answer with JSON of the form that was asked for."
         if problems := self._problems(value):
@@ -49,11 +49,11 @@ class Output:
             try:
                 self._model.validate_python(value)
             except ValidationError as problem:
-                found = problem.errors(include_url=False, include_input=False, include_context=False)
-                return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in found[:10])
+                errors = problem.errors(include_url=False, include_input=False, include_context=False)
+                return "; ".join(f"{'.'.join(map(str, error['loc'])) or 'it'}: {error['msg']}" for error in errors[:10])
             return ""
         assert self._validator is not None
-        wrong = [(list(one.absolute_path), one.message) for one in self._validator.iter_errors(value)]
+        wrong = [(list(error.absolute_path), error.message) for error in self._validator.iter_errors(value)]
         return "; ".join(f"{'.'.join(map(str, path)) or 'it'}: {message[:200]}" for path, message in wrong[:10])
 
 
@@ -67,5 +67,5 @@ def _validator(agent: str, schema: Mapping[str, Any]) -> Validator:
         cls.check_schema(schema)
     except jsonschema.SchemaError as problem:
         raise BadConfig(f"agents.{agent}.output: it is no JSON schema: {problem.message[:200]}.") from None
-    made: Validator = cls(schema)
-    return made
+    validator: Validator = cls(schema)
+    return validator

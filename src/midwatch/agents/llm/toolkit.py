@@ -1,4 +1,4 @@
-"""Which tools an agent has: its options, and the toolkit they make."""
+"""The tools of an agent: its options, and the toolkit they make."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from midwatch.wire.fields import Seconds
 
 DESK = "desk"
 BUILT_IN = ("files", "command", "fetch", DESK)
-"""Names under which the built-in tools are enabled."""
+"""Names that enable the built-in tools."""
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -32,7 +32,7 @@ def _tool(name: str) -> str:
 
 
 class ToolOptions(KindOptions):
-    """Options of kinds whose models use tools."""
+    """Options of the kinds whose models use tools."""
 
     tools: tuple[Annotated[str, AfterValidator(_tool)], ...] = Field(
         (), description="What it may use: files, command, fetch, desk, or functions as package.module:name."
@@ -48,7 +48,10 @@ class ToolOptions(KindOptions):
 
 
 def toolkit(agent: BaseAgent, options: ToolOptions, functions: Iterable[Tool | Callable[..., Any]] = ()) -> Toolkit:
-    """The tools of an agent: built-in ones, functions, and those of servers. BadConfig when they do not go together."""
+    """Return the tools of an agent: built-in ones, functions, and those of servers.
+
+    Raise BadConfig if two have the same name.
+    """
     from midwatch.agents.llm.builtin import Commands, file_tools
 
     tools: list[Tool] = []
@@ -66,9 +69,9 @@ def toolkit(agent: BaseAgent, options: ToolOptions, functions: Iterable[Tool | C
         from midwatch.agents.llm.desk_tools import desk_tools
 
         tools += desk_tools()
-    tools += [one if isinstance(one, Tool) else make(one) for one in functions]
+    tools += [tool if isinstance(tool, Tool) else make(tool) for tool in functions]
     if options.handoffs or options.delegates:
-        sources.insert(0, HandoffTools(agent.name, options.handoffs, options.delegates, [one.name for one in tools]))
+        sources.insert(0, HandoffTools(agent.name, options.handoffs, options.delegates, [tool.name for tool in tools]))
     if dotted:
         sources.append(Named(agent.name, dotted))
     if options.mcp:
@@ -79,7 +82,7 @@ def toolkit(agent: BaseAgent, options: ToolOptions, functions: Iterable[Tool | C
 
 
 class Named:
-    """Functions that the settings name. They are imported when the first turn wants them, not before."""
+    """Functions that the settings name. They are imported when the first turn needs them."""
 
     def __init__(self, agent: str, names: Sequence[str]) -> None:
         self._agent = agent
@@ -88,10 +91,10 @@ class Named:
 
     @asynccontextmanager
     async def open(self, turn: Turn, taken: frozenset[str]) -> AsyncIterator[Sequence[Tool]]:
-        """Import them; AgentError when that fails."""
+        """Import the functions. Raise AgentError if that fails."""
         if self._found is None:
             self._found = await asyncio.to_thread(lambda: [self._load(name) for name in self._names])
-        names = [one.name for one in self._found]
+        names = [tool.name for tool in self._found]
         for name in names:
             if name in taken or names.count(name) > 1:
                 raise AgentError(f"agents.{self._agent}.tools: there are two tools {name!r}; rename one with @tool.")
@@ -100,8 +103,8 @@ class Named:
     def _load(self, name: str) -> Tool:
         module, _, attribute = name.partition(":")
         try:
-            found = getattr(import_module(module), attribute)
-            return found if isinstance(found, Tool) else make(found)
+            function = getattr(import_module(module), attribute)
+            return function if isinstance(function, Tool) else make(function)
         except BadConfig as problem:
             raise AgentError(f"agents.{self._agent}.tools: {problem}") from problem
         except Exception as problem:  # a module is anybody's code

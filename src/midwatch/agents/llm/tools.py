@@ -1,6 +1,6 @@
-"""Tools a model may use: what one is, plain functions as tools, and the box a turn opens.
+"""Tools that a model may use: what a tool is, functions as tools, and the tools of one turn.
 
-Whatever a model asks for and whatever a tool does, `Toolbox.run` tells the model how it went; it does not raise.
+Whatever a model asks for and whatever a tool does, `Toolbox.run` reports it to the model and does not raise.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar, overload
+from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import ArgsKwargs, PydanticSerializationError, to_json
 
-from midwatch.agents.function import asked_of
+from midwatch.agents.function import call_turn
 from midwatch.agents.function_child import FACTS, TurnProxy, is_async
 from midwatch.base.errors import BadConfig, MidwatchError
 from midwatch.domain.agent import Answer, Question, QuestionKind, Turn
@@ -29,62 +29,62 @@ from midwatch.domain.agent import Answer, Question, QuestionKind, Turn
 T = TypeVar("T")
 
 LONGEST_RESULT = 100_000
-"""Characters of a result that a model is told."""
+"""Characters of a result that a model gets."""
 LONGEST_PROBLEM = 2000
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""Names that every provider takes."""
+"""Names that every provider accepts."""
 NO_RESULT = "done, without a result"
 
 
 running_call: ContextVar[str | None] = ContextVar("running_call", default=None)
-"""What the call that runs is known by in its turn, also in a later attempt."""
+"""The name of the running call in its turn; the same in a later attempt."""
 
 
 class ToolError(Exception):
-    """The tool could not do it; the model is told the text."""
+    """The tool could not do it. The model gets the text."""
 
 
-def allowed(answer: Answer) -> None:
-    """ToolError unless it was granted."""
+def check_allowed(answer: Answer) -> None:
+    """Raise ToolError unless the answer is a yes."""
     if not answer.granted:
         why = f": {answer.why}" if answer.why else ""
         raise ToolError(f"this was not allowed ({answer.status}){why}. Do not try it in another way; say so instead.")
 
 
 class ToolOutput(NamedTuple):
-    """What became of a call."""
+    """The result of a call."""
 
     text: str
     """For the model."""
     is_error: bool = False
     for_user: str | None = None
-    """For people, where that is not the same."""
+    """For people, if it is different."""
     went_on: bool = False
-    """Whether it goes on after this."""
+    """Whether the work continues after this."""
     diffs: tuple[Mapping[str, Any], ...] = ()
-    """What it changed, as `tool_exec_end` tells it."""
+    """The changes of files, as in the event `tool_exec_end`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """Something a model may have done."""
+    """Something that a model may have done."""
 
     name: str
     description: str
     schema: Mapping[str, Any]
     """JSON schema of its arguments, an object."""
     call: Callable[[dict[str, Any], Turn], Awaitable[Any]]
-    """Does it. It checks the arguments itself, and raises what it likes; ToolError for what it foresees."""
+    """Runs the tool. It checks the arguments itself and may raise any error; ToolError for expected ones."""
     safe: bool = False
     """Whether it may be run again when nobody knows whether it ran."""
     kind: QuestionKind = "other"
 
 
 class Source(Protocol):
-    """Where further tools come from while a turn lasts."""
+    """A source of further tools while a turn lasts."""
 
     def open(self, turn: Turn, taken: frozenset[str]) -> AbstractAsyncContextManager[Sequence[Tool]]:
-        """Its tools, with other names than those that are taken; what it started ends with the block."""
+        """Yield its tools, with names that are not taken. What it started ends with the block."""
         ...
 
 
@@ -92,18 +92,18 @@ class Toolbox:
     """The tools of one turn."""
 
     def __init__(self, tools: Iterable[Tool]) -> None:
-        self.tools: Mapping[str, Tool] = {one.name: one for one in tools}
+        self.tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
 
     async def run(self, name: str, arguments: str | Mapping[str, Any] | None, turn: Turn) -> ToolOutput:
-        """Have a tool do its work. Raises nothing but CancelledError."""
-        found = self.tools.get(name)
-        if found is None:
+        """Run a tool. Raises nothing but CancelledError."""
+        tool = self.tools.get(name)
+        if tool is None:
             known = ", ".join(sorted(self.tools)) or "none"
             return ToolOutput(f"there is no tool {_short(name, 100)!r}; the tools are: {known}.", is_error=True)
         task = asyncio.current_task()
         cancels = task.cancelling() if task else 0
         try:
-            return await _output(await found.call(_read(arguments), turn))
+            return await _output(await tool.call(_read(arguments), turn))
         except asyncio.CancelledError:
             if task is None or task.cancelling() > cancels:
                 raise
@@ -111,15 +111,15 @@ class Toolbox:
         except GeneratorExit:
             raise
         except BaseException as problem:
-            return ToolOutput(_short(_told(problem), LONGEST_PROBLEM), is_error=True)
+            return ToolOutput(_short(_error_text(problem), LONGEST_PROBLEM), is_error=True)
 
 
 class Toolkit:
-    """The tools an agent has; called with a turn it opens their box: `async with kit(turn) as box`."""
+    """The tools of an agent. A call with a turn opens its box: `async with kit(turn) as box`."""
 
     def __init__(self, agent: str, tools: Iterable[Tool] = (), sources: Iterable[Source] = ()) -> None:
         self.tools, self.sources = tuple(tools), tuple(sources)
-        names = [one.name for one in self.tools]
+        names = [tool.name for tool in self.tools]
         for name in names:
             if names.count(name) > 1:
                 raise BadConfig(f"agents.{agent}.tools: there are two tools {name!r}; give one another name.")
@@ -127,59 +127,48 @@ class Toolkit:
     @asynccontextmanager
     async def __call__(self, turn: Turn) -> AsyncIterator[Toolbox]:
         async with AsyncExitStack() as stack:
-            found = list(self.tools)
+            tools = list(self.tools)
             for source in self.sources:
-                taken = frozenset(one.name for one in found)
-                found.extend(await stack.enter_async_context(source.open(turn, taken)))
-            yield Toolbox(found)
+                taken = frozenset(tool.name for tool in tools)
+                tools.extend(await stack.enter_async_context(source.open(turn, taken)))
+            yield Toolbox(tools)
 
 
 # -- functions as tools ------------------------------------------------------------------------------------------
 
 
+class ToolSettings(TypedDict, total=False):
+    """How a function becomes a tool."""
+
+    name: str | None
+    description: str | None
+    safe: bool
+    """Whether the tool may be run again when it is not known whether it ran."""
+    kind: QuestionKind
+    ask: bool
+    """Whether each call needs a yes, from the rules of the agent or from a person."""
+
+
 @overload
 def tool(function: Callable[..., Any], /) -> Tool: ...
 @overload
+def tool(function: None = None, /, **settings: Unpack[ToolSettings]) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
-    function: None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    safe: bool = False,
-    kind: QuestionKind = "other",
-    ask: bool = False,
-) -> Callable[[Callable[..., Any]], Tool]: ...
-def tool(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    safe: bool = False,
-    kind: QuestionKind = "other",
-    ask: bool = False,
+    function: Callable[..., Any] | None = None, /, **settings: Unpack[ToolSettings]
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """A tool made of a function: `@tool`, or `@tool(safe=True)`. Its docstring is what the model reads, its annotations
-    are what the model's arguments are checked by. A parameter annotated `Turn` gets the turn. A plain function runs
-    on a thread of its own, an async one on midwatch's event loop. With `ask`, each call needs a yes, of the agent's
-    rules or of a person."""
+    """Make a tool of a function: `@tool`, or `@tool(safe=True)`.
+
+    The model reads the docstring of the function, and its arguments are checked by the annotations. A parameter
+    annotated `Turn` gets the turn. A plain function runs on a thread of its own, an async one on midwatch's event loop.
+    """
     if function is None:
-        return lambda one: make(one, name=name, description=description, safe=safe, kind=kind, ask=ask)
+        return lambda decorated: make(decorated, **settings)
     return make(function)
 
 
-def make(
-    function: Callable[..., Any],
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    safe: bool = False,
-    kind: QuestionKind = "other",
-    ask: bool = False,
-) -> Tool:
-    """What `tool` does, as a plain call; BadConfig when no tool can be made of the function."""
-    called = str(name or getattr(function, "__name__", type(function).__name__))
+def make(function: Callable[..., Any], **settings: Unpack[ToolSettings]) -> Tool:
+    """Make a tool of a function, or raise BadConfig if that is not possible."""
+    called = str(settings.get("name") or getattr(function, "__name__", type(function).__name__))
     if not NAME.fullmatch(called):
         raise BadConfig(f"a tool's name is letters, digits, - and _, at most 64 of them; {called[:100]!r} is not.")
     signature, turn_name = _signature(function, called)
@@ -189,64 +178,70 @@ def make(
     except PydanticUserError as problem:
         first = str(problem).partition("\n")[0]
         raise BadConfig(f"tool {called!r}: its arguments cannot be written as JSON ({first}); annotate them.") from None
+    kind = settings.get("kind", "other")
 
     async def call(arguments: dict[str, Any], turn: Turn) -> Any:
         try:
             checked = adapter.validate_python(ArgsKwargs((), arguments))
         except ValidationError as problem:
-            raise ToolError(_wrong(problem)) from None
-        if ask:
-            told = _short(json.dumps(arguments, ensure_ascii=False), LONGEST_PROBLEM)
-            allowed(await turn.ask(Question(text=f"Use {called} with {told}", kind=kind, tool=called)))
+            raise ToolError(_describe_errors(problem)) from None
+        if settings.get("ask"):
+            shown = _short(json.dumps(arguments, ensure_ascii=False), LONGEST_PROBLEM)
+            check_allowed(await turn.ask(Question(text=f"Use {called} with {shown}", kind=kind, tool=called)))
         if is_async(function):
             return await function(**checked, **({turn_name: turn} if turn_name else {}))
         extra = {turn_name: _from_thread(turn)} if turn_name else {}
         return await in_thread(lambda: function(**checked, **extra))
 
-    text = str(description or inspect.getdoc(function) or called)
+    text = str(settings.get("description") or inspect.getdoc(function) or called)
+    safe = settings.get("safe", False)
     return Tool(name=called, description=text, schema=schema, call=call, safe=safe, kind=kind)
 
 
 def _signature(function: Callable[..., Any], called: str) -> tuple[inspect.Signature, str | None]:
-    """The parameters a model fills, with their types, and the one that gets the turn."""
+    """Return the parameters that a model fills, with their types, and the one that gets the turn."""
     wrapped = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     try:
         hints = typing.get_type_hints(wrapped, include_extras=True)
-        given = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except Exception as problem:  # annotations are anybody's code
         raise BadConfig(f"tool {called!r}: its parameters cannot be read ({problem}); annotate them.") from None
-    if any(one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL) for one in given):
+    if any(parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL) for parameter in parameters):
         raise BadConfig(f"tool {called!r}: a model names its arguments; leave out * and / in the parameters.")
-    turns = [one.name for one in given if hints.get(one.name) in (Turn, Turn | None)]
-    filled = [one.replace(annotation=hints.get(one.name, Any)) for one in given if one.name not in turns[:1]]
+    turns = [parameter.name for parameter in parameters if hints.get(parameter.name) in (Turn, Turn | None)]
+    by_model = [parameter for parameter in parameters if parameter.name not in turns[:1]]
+    filled = [parameter.replace(annotation=hints.get(parameter.name, Any)) for parameter in by_model]
     return inspect.Signature(filled), turns[0] if turns else None
 
 
 def _arguments(signature: inspect.Signature) -> Callable[..., Any]:
-    """A function with these parameters that returns what it was called with: pydantic reads it as a schema."""
+    """Return a function with these parameters that returns its arguments. pydantic reads it as a schema."""
 
-    def arguments(**given: Any) -> dict[str, Any]:
-        return given
+    def arguments(**values: Any) -> dict[str, Any]:
+        return values
 
     arguments.__signature__ = signature  # type: ignore[attr-defined]
-    arguments.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
+    arguments.__annotations__ = {parameter.name: parameter.annotation for parameter in signature.parameters.values()}
     return arguments
 
 
 def _from_thread(turn: Turn) -> TurnProxy:
-    """The turn as a plain function uses it: its methods return when they are done."""
+    """Return the turn for a plain function: its methods return when they are done."""
     loop = asyncio.get_running_loop()
     facts = {name: getattr(turn, name) for name in FACTS}
     return TurnProxy(
         facts,
-        lambda name, *given: asyncio.run_coroutine_threadsafe(asked_of(turn, name, given), loop),
+        lambda name, *arguments: asyncio.run_coroutine_threadsafe(call_turn(turn, name, arguments), loop),
         lambda future: future.result(),
     )
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """Call it on a thread of its own: one that hangs holds up nobody, and not the end of the process either. When the
-    caller is cancelled, it goes on unheard."""
+    """Call a function on a thread of its own.
+
+    A function that hangs blocks nobody, not even the end of the process. If the caller is cancelled, it continues
+    without a listener.
+    """
     loop = asyncio.get_running_loop()
     settled: asyncio.Future[T] = loop.create_future()
 
@@ -278,7 +273,7 @@ async def in_thread(function: Callable[[], T]) -> T:
 
 
 def _read(arguments: str | Mapping[str, Any] | None) -> dict[str, Any]:
-    """The arguments as a model wrote them."""
+    """Return the arguments as a dictionary."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments) if arguments.strip() else None
@@ -291,9 +286,9 @@ def _read(arguments: str | Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(arguments)
 
 
-def _wrong(problem: ValidationError) -> str:
-    found = problem.errors(include_url=False, include_input=False, include_context=False)
-    lines = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:20])
+def _describe_errors(problem: ValidationError) -> str:
+    errors = problem.errors(include_url=False, include_input=False, include_context=False)
+    lines = (f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in errors[:20])
     return "the arguments are wrong; " + "; ".join(lines) + "."
 
 
@@ -319,15 +314,15 @@ def _json(value: Any) -> bytes:
 
 
 def clean(text: str, limit: int = LONGEST_RESULT) -> str:
-    """Text that can be sent and stored, cut where it is too long for a model."""
+    """Return text that can be sent and stored, cut if it is too long for a model."""
     whole = len(text)
     if whole > limit:
         text = f"{text[:limit]}\n… cut: {whole - limit} of {whole} characters are left out …"
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
-def _told(problem: BaseException) -> str:
-    """What a model is told of an error."""
+def _error_text(problem: BaseException) -> str:
+    """Return the text of an error for the model."""
     if isinstance(problem, ToolError | MidwatchError):
         return str(problem)
     return f"the tool failed with {type(problem).__name__}: {problem}"

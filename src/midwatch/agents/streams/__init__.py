@@ -1,4 +1,4 @@
-"""Agent programs with a stream of JSON: one module each, a profile as data and a parser."""
+"""Agent programs that print JSON lines: one module each, with a profile and a parser."""
 
 from __future__ import annotations
 

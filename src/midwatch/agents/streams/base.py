@@ -1,4 +1,4 @@
-"""What a program with a stream of JSON is to us: how it is called, and a parser that makes steps of lines."""
+"""How to call a program that prints JSON lines, and the base class of the parsers that make steps of the lines."""
 
 from __future__ import annotations
 
@@ -6,73 +6,102 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from midwatch.agents.known import KNOWN, KnownProgram
+from midwatch.agents.streams import steps
 from midwatch.agents.streams.faults import Fault, judge
-from midwatch.agents.streams.steps import Step
+from midwatch.agents.streams.reading import read_change
 from midwatch.base.clock import SystemClock
 
 Line = Mapping[str, Any]
 Permissions = Literal["read", "edit", "all"]
-"""What an agent may do unasked: look, change files of its directory, everything."""
+"""What an agent may do without asking: read, change files in its directory, or everything."""
 
 
 class Parser:
-    """Reads the stream of one turn. It knows nothing but the lines and the time."""
+    """Base class of the parsers. One object reads the output of one turn, and depends on nothing but lines and time."""
 
     def __init__(self) -> None:
         self.now = SystemClock().now
+        self._tools: dict[str, tuple[str, Any]] = {}
 
-    def fault(self, text: str, status: int | None = None, resets_at: int | None = None) -> Fault:
-        """What an error means."""
-        return judge(text, now=self.now(), status=status, resets_at=resets_at)
-
-    def read(self, line: Line) -> Iterator[Step]:
-        """What a line of standard output tells."""
+    def read(self, line: Line) -> Iterator[steps.Step]:
+        """Yield the steps in a line of standard output."""
         raise NotImplementedError
 
-    def aside(self, line: str) -> Iterator[Step]:
-        """What a line of standard error tells."""
+    def aside(self, line: str) -> Iterator[steps.Step]:
+        """Yield the steps in a line of standard error."""
         yield from ()
 
-    def end(self) -> Iterator[Step]:
-        """What the end of the stream tells."""
+    def end(self) -> Iterator[steps.Step]:
+        """Yield the steps that follow from the end of the output."""
         yield from ()
+
+    def fault(self, text: str, status: int | None = None, resets_at: int | None = None) -> Fault:
+        """Return what an error means."""
+        return judge(text, now=self.now(), status=status, resets_at=resets_at)
+
+    def start_tool(self, id: str, name: str, arguments: Any, title: str | None = None) -> steps.ToolStart:
+        """Return the step for a tool call that begins, and remember the call for `end_tool`."""
+        self._tools[id] = (name, arguments)
+        return steps.ToolStart(id=id, name=name, arguments=arguments, title=title)
+
+    def find_tool(self, id: str) -> tuple[str, Any]:
+        """Return the name and the arguments of an open tool call."""
+        return self._tools.get(id, ("a tool", None))
+
+    def end_tool(
+        self,
+        id: str,
+        result: str,
+        *,
+        failed: bool,
+        diffs: tuple[Mapping[str, Any], ...] = (),
+        denied: bool = False,
+        seconds: float | None = None,
+    ) -> Iterator[steps.Step]:
+        """Yield the steps for a tool call that has ended. Without `diffs` they are taken from its arguments."""
+        name, arguments = self.find_tool(id)
+        self._tools.pop(id, None)
+        changes = () if failed else diffs or read_change(arguments)
+        yield steps.ToolEnd(id=id, result=result, is_error=failed, diffs=changes, seconds=seconds)
+        if denied:
+            yield steps.Denied(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """One program: how it is called, and who reads what it prints. The prompt goes to its standard input.
+    """How to call one program, and the parser of its output. The prompt goes to its standard input.
 
-    In `start` and `resume` stand `{options}`, where model, permissions and the user's own arguments go, and `{thread}`.
+    In `start` and `resume`, `{options}` stands for the model, the permissions and the user's arguments.
     """
 
     name: str
-    title: str
-    binary: str
     start: tuple[str, ...]
     resume: tuple[str, ...]
     parser: Callable[[], Parser]
-    sign_in: str
-    """How to sign in with it."""
     known_version: str
     """The oldest version it was tried with."""
     model: tuple[str, ...] = ("--model", "{model}")
     permissions: Mapping[Permissions, tuple[str, ...]] = field(default_factory=dict)
     permission_env: Mapping[Permissions, Mapping[str, str]] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
-    root_env: Mapping[str, str] = field(default_factory=dict)
-    """Added when everything is permitted and the user is root."""
     names_thread: bool = False
     """Whether the caller chooses the id of the conversation."""
     leaves_daemon: bool = False
-    """Whether something of it may go on when it has ended."""
+    """Whether a process of it may continue after its end."""
+
+    @property
+    def program(self) -> KnownProgram:
+        """The program, with how to install it and how to sign in."""
+        return KNOWN[self.name]
 
     def arguments(
         self, thread: str | None, *, resumed: bool, model: str | None, allowed: Permissions | None, own: Sequence[str]
     ) -> tuple[str, ...]:
-        """Everything after the program's name."""
+        """Return the arguments after the program's name."""
         options = [part.replace("{model}", model) for part in self.model] if model else []
         options += self.permissions.get(allowed, ()) if allowed else ()
-        made: list[str] = []
+        arguments: list[str] = []
         for part in self.resume if resumed else self.start:
-            made += [*options, *own] if part == "{options}" else [part.replace("{thread}", thread or "")]
-        return tuple(made)
+            arguments += [*options, *own] if part == "{options}" else [part.replace("{thread}", thread or "")]
+        return tuple(arguments)

@@ -8,21 +8,20 @@ from typing import Any
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
 from midwatch.agents.streams.reading import (
-    change_by,
-    part,
-    parts,
-    patch_of,
-    plan_of,
-    text_of,
-    total,
-    whole_number,
-    words,
+    add_counts,
+    get_count,
+    get_dict,
+    get_dicts,
+    get_text,
+    join_text,
+    read_patch,
+    read_plan,
 )
 from midwatch.base.clock import SECOND
 
 
 class ClaudeStream(Parser):
-    """Messages of the model and of the tools as the provider's interface has them, and a result at the end."""
+    """Messages of the model and of the tools in the form of the provider's API, and a result at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,179 +29,168 @@ class ClaudeStream(Parser):
         self._resets_at: int | None = None
         self._answering: dict[str, Any] = {}
         self._tasks: dict[str, dict[str, Any]] = {}
-        self._used: dict[str, tuple[str, Any]] = {}
 
     def read(self, line: Line) -> Iterator[steps.Step]:
-        if (thread := words(line.get("session_id"))) and thread != self._thread:
+        if (thread := get_text(line, "session_id")) and thread != self._thread:
             self._thread = thread
             yield steps.Thread(thread)
         match line.get("type"):
             case "system":
                 yield from self._system(line)
             case "stream_event" if not line.get("parent_tool_use_id"):
-                yield from self._piece(part(line, "event"))
+                yield from self._piece(get_dict(line, "event"))
             case "assistant" if not self._synthetic(line):
                 yield from self._assistant(line)
             case "user":
                 yield from self._user(line)
             case "rate_limit_event":
-                told = part(line, "rate_limit_info")
-                if told.get("status") == "rejected" and (when := whole_number(told.get("resetsAt"))) is not None:
+                limits = get_dict(line, "rate_limit_info")
+                if limits.get("status") == "rejected" and (when := get_count(limits, "resetsAt")) is not None:
                     self._resets_at = when * SECOND
             case "result":
                 yield from self._result(line)
 
     def _system(self, line: Line) -> Iterator[steps.Step]:
         match line.get("subtype"):
-            case "init" if model := words(line.get("model")):
+            case "init" if model := get_text(line, "model"):
                 yield steps.Model(model)
             case "permission_denied":
                 yield from _denied(line)
             case "api_retry":
-                status, why = whole_number(line.get("error_status")), words(line.get("error"))
-                known = why if why != "unknown" else ""
+                status, reason = get_count(line, "error_status"), get_text(line, "error")
+                known = reason if reason != "unknown" else ""
                 cause = f" ({known or status})" if known or status else ""
-                said = f"claude tries again{cause}, attempt {line.get('attempt')} of {line.get('max_retries')}"
-                pause = whole_number(line.get("retry_delay_ms"))
-                fault = self.fault(why, status=status, resets_at=self._resets_at)
-                yield steps.Retry(message=said, fault=fault, seconds=None if pause is None else pause / 1000)
+                message = f"claude tries again{cause}, attempt {line.get('attempt')} of {line.get('max_retries')}"
+                pause = get_count(line, "retry_delay_ms")
+                fault = self.fault(reason, status=status, resets_at=self._resets_at)
+                yield steps.Retry(message=message, fault=fault, seconds=None if pause is None else pause / 1000)
 
     def _piece(self, event: Line) -> Iterator[steps.Step]:
         match event.get("type"):
             case "message_start":
-                message = part(event, "message")
-                self._answering = {"model": message.get("model"), **part(message, "usage")}
+                message = get_dict(event, "message")
+                self._answering = {"model": message.get("model"), **get_dict(message, "usage")}
             case "content_block_delta":
-                delta = part(event, "delta")
-                if text := words(delta.get("text")):
+                delta = get_dict(event, "delta")
+                if text := get_text(delta, "text"):
                     yield steps.TextPiece(text)
-                if thought := words(delta.get("thinking")):
+                if thought := get_text(delta, "thinking"):
                     yield steps.ThoughtPiece(thought)
             case "message_delta":
-                self._answering |= part(event, "usage")
-                self._answering["reason"] = part(event, "delta").get("stop_reason")
+                self._answering |= get_dict(event, "usage")
+                self._answering["reason"] = get_dict(event, "delta").get("stop_reason")
             case "message_stop" if self._answering:
                 seen = self._answering
                 yield steps.Reply(
-                    model=words(seen.get("model")) or None,
+                    model=get_text(seen, "model") or None,
                     input_tokens=_input(seen),
-                    output_tokens=whole_number(seen.get("output_tokens")),
-                    finish_reason=words(seen.get("reason")) or None,
+                    output_tokens=get_count(seen, "output_tokens"),
+                    finish_reason=get_text(seen, "reason") or None,
                 )
 
     def _synthetic(self, line: Line) -> bool:
-        """Whether the program wrote the message itself, to tell of an error; the result tells it, too."""
-        return bool(line.get("is_api_error_message")) or part(line, "message").get("model") == "<synthetic>"
+        """Whether the program wrote the message itself to report an error. The result reports it, too."""
+        return bool(line.get("is_api_error_message")) or get_dict(line, "message").get("model") == "<synthetic>"
 
     def _assistant(self, line: Line) -> Iterator[steps.Step]:
         inner = line.get("parent_tool_use_id")
-        for block in parts(part(line, "message").get("content")):
+        for block in get_dicts(line, "message", "content"):
             match block.get("type"):
-                case "text" if not inner and (text := words(block.get("text"))):
+                case "text" if not inner and (text := get_text(block, "text")):
                     yield steps.Text(text)
-                case "thinking" if not inner and (thought := words(block.get("thinking"))):
+                case "thinking" if not inner and (thought := get_text(block, "thinking")):
                     yield steps.Thought(thought)
                 case "tool_use":
-                    name, given = words(block.get("name")), block.get("input")
-                    self._used[words(block.get("id"))] = (name, given)
-                    yield steps.ToolStart(id=words(block.get("id")), name=name, arguments=given)
+                    name, arguments = get_text(block, "name"), block.get("input")
+                    yield self.start_tool(get_text(block, "id"), name, arguments)
                     if name in ("TodoWrite", "todo_write"):
-                        yield steps.Plan(plan_of(part(block, "input").get("todos")))
+                        yield steps.Plan(read_plan(get_dict(block, "input").get("todos")))
 
     def _user(self, line: Line) -> Iterator[steps.Step]:
-        for block in parts(part(line, "message").get("content")):
+        for block in get_dicts(line, "message", "content"):
             if block.get("type") != "tool_result":
                 continue
-            name, given = self._used.pop(words(block.get("tool_use_id")), ("", None))
-            failed, told = block.get("is_error") is True, line.get("tool_use_result")
-            yield steps.ToolEnd(
-                id=words(block.get("tool_use_id")),
-                result=text_of(block.get("content")),
-                is_error=failed,
-                diffs=() if failed else (_patches(told) or change_by(given)),
-            )
-            if name.startswith("Task") and not failed and self._planned(name, part(given), part(told)):
-                yield steps.Plan(plan_of(list(self._tasks.values())))
+            id, failed = get_text(block, "tool_use_id"), block.get("is_error") is True
+            (name, arguments), result = self.find_tool(id), line.get("tool_use_result")
+            yield from self.end_tool(id, join_text(block.get("content")), failed=failed, diffs=_patches(result))
+            if not failed and self._update_plan(name, get_dict(arguments), get_dict(result)):
+                yield steps.Plan(read_plan(list(self._tasks.values())))
 
-    def _planned(self, name: str, given: Line, told: Line) -> bool:
-        """Whether a tool that keeps a list of things to do has changed it."""
+    def _update_plan(self, name: str, arguments: Line, result: Line) -> bool:
+        """Update the list of things to do after a tool call, and return whether it changed."""
         if name == "TaskCreate":
-            number = words(part(told, "task").get("id")) or str(len(self._tasks) + 1)
-            self._tasks[number] = {"content": words(given.get("subject")), "status": "pending"}
-        elif name == "TaskUpdate" and (known := self._tasks.get(words(given.get("taskId")))):
-            known["status"] = given.get("status") or known["status"]
+            number = get_text(result, "task", "id") or str(len(self._tasks) + 1)
+            self._tasks[number] = {"content": get_text(arguments, "subject"), "status": "pending"}
+        elif name == "TaskUpdate" and (known := self._tasks.get(get_text(arguments, "taskId"))):
+            known["status"] = arguments.get("status") or known["status"]
             if known["status"] == "deleted":
-                del self._tasks[words(given.get("taskId"))]
+                del self._tasks[get_text(arguments, "taskId")]
         else:
             return False
         return True
 
     def _result(self, line: Line) -> Iterator[steps.Step]:
-        usage = part(line, "usage")
+        usage = get_dict(line, "usage")
         yield steps.Spent(
-            input_tokens=_input(usage), output_tokens=whole_number(usage.get("output_tokens")), cost_usd=_cost(line)
+            input_tokens=_input(usage), output_tokens=get_count(usage, "output_tokens"), cost_usd=_cost(line)
         )
-        for one in parts(line.get("permission_denials")):
-            yield from _denied(one)
+        for denial in get_dicts(line, "permission_denials"):
+            yield from _denied(denial)
         if not line.get("is_error"):
-            yield steps.Done(words(line.get("result")))
+            yield steps.Done(get_text(line, "result"))
             return
-        listed = [one for one in line.get("errors") or () if isinstance(one, str)]
-        said = words(line.get("result")) or words(part(line, "error").get("message")) or "; ".join(listed)
-        status = whole_number(line.get("api_error_status"))
-        text = said or f"it ended with {line.get('subtype') or 'an error'}"
+        errors = [denial for denial in line.get("errors") or () if isinstance(denial, str)]
+        message = get_text(line, "result") or get_text(line, "error", "message") or "; ".join(errors)
+        status = get_count(line, "api_error_status")
+        text = message or f"it ended with {line.get('subtype') or 'an error'}"
         yield steps.Failed(self.fault(text, status=status, resets_at=self._resets_at))
 
 
-def _denied(told: Line) -> Iterator[steps.Step]:
-    """A tool that was denied, unless it asks a person, and none is there."""
-    name = words(told.get("tool_name")) or "a tool"
+def _denied(denial: Line) -> Iterator[steps.Step]:
+    """Yield the step for a denied tool, unless the tool only asks a person."""
+    name = get_text(denial, "tool_name") or "a tool"
     if name not in ("AskUserQuestion", "ExitPlanMode"):
         yield steps.Denied(name)
 
 
 def _input(usage: Line) -> int | None:
-    """All that was sent, whether the provider had it cached or not."""
+    """Return all input tokens, whether the provider had them cached or not."""
     cached = (usage.get("cache_creation_input_tokens"), usage.get("cache_read_input_tokens"))
-    return total(usage.get("input_tokens"), *cached)
+    return add_counts(usage.get("input_tokens"), *cached)
 
 
 def _cost(line: Line) -> float | None:
-    """Of this turn: the plain total counts earlier turns of the conversation, too."""
+    """Return the cost of this turn. The plain total includes earlier turns of the conversation."""
     models = line.get("model_usage_since_last_result")
     if isinstance(models, Mapping) and models:
-        costs = [one.get("costUSD") for one in models.values() if isinstance(one, Mapping)]
+        costs = [usage.get("costUSD") for usage in models.values() if isinstance(usage, Mapping)]
         return float(sum(cost for cost in costs if isinstance(cost, int | float)))
     return None
 
 
-def _patches(told: Any) -> tuple[Mapping[str, Any], ...]:
-    """Of the structured result of a tool that changed a file."""
-    hunks = list(parts(part(told).get("structuredPatch")))
-    path = words(part(told).get("filePath"))
+def _patches(result: Any) -> tuple[Mapping[str, Any], ...]:
+    """Return the patch in the structured result of a tool that changed a file."""
+    hunks = list(get_dicts(result, "structuredPatch"))
+    path = get_text(result, "filePath")
     if not hunks or not path:
         return ()
-    made = [f"--- a/{path.lstrip('/')}", f"+++ b/{path.lstrip('/')}"]
+    lines = [f"--- a/{path.lstrip('/')}", f"+++ b/{path.lstrip('/')}"]
     for hunk in hunks:
         old, new = (f"{hunk.get(f'{side}Start')},{hunk.get(f'{side}Lines')}" for side in ("old", "new"))
-        made += [f"@@ -{old} +{new} @@", *(row for row in hunk.get("lines") or () if isinstance(row, str))]
-    return (patch_of(path, "\n".join(made) + "\n"),)
+        lines += [f"@@ -{old} +{new} @@", *(row for row in hunk.get("lines") or () if isinstance(row, str))]
+    return (read_patch(path, "\n".join(lines) + "\n"),)
 
 
 START = ("-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages", "{options}")
 PROFILE = Profile(
     name="claude",
-    title="Claude Code",
-    binary="claude",
     start=START,
     resume=(*START, "--resume", "{thread}"),
     parser=ClaudeStream,
-    sign_in="run `claude` once and sign in with /login, or set ANTHROPIC_API_KEY",
     known_version="2.1.325",
     permissions={
         "read": ("--permission-mode", "plan"),
         "edit": ("--permission-mode", "acceptEdits"),
         "all": ("--permission-mode", "bypassPermissions"),
     },
-    root_env={"IS_SANDBOX": "1"},
 )

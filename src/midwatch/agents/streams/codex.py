@@ -8,7 +8,15 @@ from typing import Any
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
-from midwatch.agents.streams.reading import part, parts, plan_of, shown_command, text_of, whole_number, words
+from midwatch.agents.streams.reading import (
+    get_count,
+    get_dict,
+    get_dicts,
+    get_text,
+    join_text,
+    read_plan,
+    unwrap_command,
+)
 
 SANDBOX_WORDS = ("Read-only file system", "blocked by read-only sandbox", "rejected by user approval settings")
 LOGGED_REFUSAL = re.compile(r"codex_core::tools::router: error=.*(?:reject|approval policy|sandbox).*")
@@ -16,7 +24,7 @@ TOOLS = ("command_execution", "file_change", "mcp_tool_call", "web_search", "col
 
 
 class CodexStream(Parser):
-    """Items that begin, change and are completed, and how the turn went."""
+    """Items that begin, change and end, and the result of the turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,55 +32,55 @@ class CodexStream(Parser):
 
     def read(self, line: Line) -> Iterator[steps.Step]:
         match line.get("type"):
-            case "thread.started" if thread := words(line.get("thread_id")):
+            case "thread.started" if thread := get_text(line, "thread_id"):
                 yield steps.Thread(thread)
             case "item.started" | "item.updated" | "item.completed" as kind:
-                yield from self._item(part(line, "item"), kind.removeprefix("item."))
+                yield from self._item(get_dict(line, "item"), kind.removeprefix("item."))
             case "error":
-                said = words(line.get("message"))
-                if said.startswith("Reconnecting"):
-                    yield steps.Retry(message=f"codex tries again: {said}", fault=self.fault(said))
+                message = get_text(line, "message")
+                if message.startswith("Reconnecting"):
+                    yield steps.Retry(message=f"codex tries again: {message}", fault=self.fault(message))
             case "turn.failed":
-                said = words(part(line, "error").get("message")) or "its turn failed"
-                yield steps.Failed(self.fault(said))
+                message = get_text(line, "error", "message") or "its turn failed"
+                yield steps.Failed(self.fault(message))
             case "turn.completed":
-                usage = part(line, "usage")
+                usage = get_dict(line, "usage")
                 yield steps.Spent(
-                    input_tokens=whole_number(usage.get("input_tokens")),
-                    output_tokens=whole_number(usage.get("output_tokens")),
+                    input_tokens=get_count(usage, "input_tokens"),
+                    output_tokens=get_count(usage, "output_tokens"),
                     of_thread=True,
                 )
                 yield steps.Done()
 
     def aside(self, line: str) -> Iterator[steps.Step]:
-        """It tells of some refusals in its log only."""
-        if found := LOGGED_REFUSAL.search(line):
-            yield steps.Denied("file_change" if "patch" in found[0] else "shell")
+        """Read refusals, some of which are only in its log."""
+        if match := LOGGED_REFUSAL.search(line):
+            yield steps.Denied("file_change" if "patch" in match[0] else "shell")
 
     def _item(self, item: Line, phase: str) -> Iterator[steps.Step]:
-        kind = words(item.get("type"))
+        kind = get_text(item, "type")
         if kind in TOOLS:
             yield from self._tool(item, kind, phase)
         elif kind == "todo_list":
-            yield steps.Plan(plan_of(item.get("items")))
+            yield steps.Plan(read_plan(item.get("items")))
         elif phase == "completed" and kind == "agent_message":
-            yield steps.Text(words(item.get("text")))
+            yield steps.Text(get_text(item, "text"))
         elif phase == "completed" and kind == "reasoning":
-            yield steps.Thought(words(item.get("text")))
+            yield steps.Thought(get_text(item, "text"))
         elif phase == "completed" and kind == "error":
-            yield steps.Note(words(item.get("message")))
+            yield steps.Note(get_text(item, "message"))
 
     def _tool(self, item: Line, kind: str, phase: str) -> Iterator[steps.Step]:
-        number = words(item.get("id"))
-        name, given, places = _described(item, kind)
+        number = get_text(item, "id")
+        name, arguments, paths = _describe_tool(item, kind)
         if number not in self._open:
             self._open.add(number)
-            yield steps.ToolStart(id=number, name=name, arguments=given, locations=places)
+            yield steps.ToolStart(id=number, name=name, arguments=arguments, locations=paths)
         if phase != "completed":
             return
         self._open.discard(number)
-        result = words(item.get("aggregated_output")) or text_of(part(item, "result").get("content"))
-        result = result or words(part(item, "error").get("message"))
+        result = get_text(item, "aggregated_output") or join_text(get_dict(item, "result").get("content"))
+        result = result or get_text(item, "error", "message")
         code, status = item.get("exit_code"), item.get("status")
         yield steps.ToolEnd(
             id=number, result=result, is_error=status in ("failed", "declined") or code not in (None, 0)
@@ -81,27 +89,28 @@ class CodexStream(Parser):
             yield steps.Denied(name)
 
 
-def _described(item: Line, kind: str) -> tuple[str, Any, tuple[str, ...]]:
-    """Name, arguments and files of a tool."""
+def _describe_tool(item: Line, kind: str) -> tuple[str, Any, tuple[str, ...]]:
+    """Return name, arguments and files of a tool call."""
     if kind == "command_execution":
-        return "shell", {"command": shown_command(words(item.get("command")))}, ()
+        return "shell", {"command": unwrap_command(get_text(item, "command"))}, ()
     if kind == "file_change":
-        changes = list(parts(item.get("changes")))
-        return "file_change", {"changes": changes}, tuple(words(one.get("path")) for one in changes if one.get("path"))
+        changes = list(get_dicts(item, "changes"))
+        return (
+            "file_change",
+            {"changes": changes},
+            tuple(get_text(change, "path") for change in changes if change.get("path")),
+        )
     if kind == "mcp_tool_call":
-        return f"{words(item.get('server'))}.{words(item.get('tool'))}", item.get("arguments"), ()
+        return f"{get_text(item, 'server')}.{get_text(item, 'tool')}", item.get("arguments"), ()
     return kind, {"query": item.get("query")} if kind == "web_search" else None, ()
 
 
 HEAD = ("--json", "--skip-git-repo-check", "{options}")
 PROFILE = Profile(
     name="codex",
-    title="Codex CLI",
-    binary="codex",
     start=("exec", *HEAD, "-"),
     resume=("exec", "resume", *HEAD, "{thread}", "-"),
     parser=CodexStream,
-    sign_in="run `codex login`, or set the API key its configuration names",
     known_version="0.166.0",
     permissions={  # `exec resume` has no --sandbox
         "read": ("-c", 'sandbox_mode="read-only"'),

@@ -3,47 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
-from midwatch.agents.streams.reading import (
-    change_by,
-    locations_of,
-    part,
-    parts,
-    patch_of,
-    title_of,
-    whole_number,
-    words,
-)
+from midwatch.agents.streams.reading import find_paths, get_count, get_dict, get_dicts, get_text, make_title, read_patch
 
 
 class CopilotStream(Parser):
-    """Events of a session, and a result that names it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._used: dict[str, tuple[str, Any]] = {}
+    """Events of a session, and a result that names the session."""
 
     def read(self, line: Line) -> Iterator[steps.Step]:
-        data = part(line, "data")
-        kind = words(line.get("type"))
+        data = get_dict(line, "data")
+        kind = get_text(line, "type")
         if kind.startswith("assistant.") and not data.get("parentToolCallId"):
             yield from self._assistant(kind.removeprefix("assistant."), data)
         elif kind.startswith("tool.execution_"):
             yield from self._tool(kind.removeprefix("tool.execution_"), data)
-        elif kind == "session.tools_updated" and (model := words(data.get("model"))):
+        elif kind == "session.tools_updated" and (model := get_text(data, "model")):
             yield steps.Model(model)
         elif kind == "model.call_failure":
-            status, why = whole_number(data.get("statusCode")), words(data.get("errorMessage"))
-            fault = self.fault(why, status=status)
-            yield steps.Retry(message=f"a call of the model failed ({status or why})", fault=fault)
+            status, reason = get_count(data, "statusCode"), get_text(data, "errorMessage")
+            fault = self.fault(reason, status=status)
+            yield steps.Retry(message=f"a call of the model failed ({status or reason})", fault=fault)
         elif kind == "session.error":
-            said = words(data.get("message")) or "its turn failed"
-            yield steps.Failed(self.fault(said, status=whole_number(data.get("statusCode"))))
+            message = get_text(data, "message") or "its turn failed"
+            yield steps.Failed(self.fault(message, status=get_count(data, "statusCode")))
         elif kind == "result":
-            if thread := words(line.get("sessionId")):
+            if thread := get_text(line, "sessionId"):
                 yield steps.Thread(thread)
             if line.get("exitCode") == 0:
                 yield steps.Done()
@@ -51,46 +37,44 @@ class CopilotStream(Parser):
     def _assistant(self, kind: str, data: Line) -> Iterator[steps.Step]:
         match kind:
             case "message_delta":
-                yield steps.TextPiece(words(data.get("deltaContent")))
-            case "message" if text := words(data.get("content")):
+                yield steps.TextPiece(get_text(data, "deltaContent"))
+            case "message" if text := get_text(data, "content"):
                 yield steps.Text(text)
             case "reasoning_delta":
-                yield steps.ThoughtPiece(words(data.get("deltaContent")))
-            case "reasoning" if text := words(data.get("content")):
+                yield steps.ThoughtPiece(get_text(data, "deltaContent"))
+            case "reasoning" if text := get_text(data, "content"):
                 yield steps.Thought(text)
             case "usage":
-                sent, made = whole_number(data.get("inputTokens")), whole_number(data.get("outputTokens"))
-                yield steps.Reply(model=words(data.get("model")) or None, input_tokens=sent, output_tokens=made)
-                yield steps.Spent(input_tokens=sent, output_tokens=made)
+                input, output = get_count(data, "inputTokens"), get_count(data, "outputTokens")
+                yield steps.Reply(model=get_text(data, "model") or None, input_tokens=input, output_tokens=output)
+                yield steps.Spent(input_tokens=input, output_tokens=output)
 
     def _tool(self, phase: str, data: Line) -> Iterator[steps.Step]:
-        number = words(data.get("toolCallId"))
+        number = get_text(data, "toolCallId")
         if phase == "start":
-            name, given = words(data.get("toolName")), data.get("arguments")
-            self._used[number] = (name, given)
-            yield steps.ToolStart(id=number, name=name, arguments=given, title=title_of(name, given))
+            name, arguments = get_text(data, "toolName"), data.get("arguments")
+            yield self.start_tool(number, name, arguments, make_title(name, arguments))
         elif phase == "complete":
-            name, given = self._used.pop(number, ("a tool", None))
-            failed, error, result = data.get("success") is not True, part(data, "error"), part(data, "result")
-            said = words(result.get("content")) or words(error.get("message"))
-            edited = [words(one.get("path")) for one in parts(data.get("fileEdits"))]
-            patch = words(result.get("detailedContent"))
-            told = "@@" in patch and (edited or locations_of(given))
-            changes = (patch_of((edited or locations_of(given))[0], patch.lstrip()),) if told else change_by(given)
-            yield steps.ToolEnd(id=number, result=said, is_error=failed, diffs=() if failed else changes)
-            if failed and error.get("code") in ("denied", "rejected"):
-                yield steps.Denied(name)
+            _, arguments = self.find_tool(number)
+            failed, error, result = (
+                data.get("success") is not True,
+                get_dict(data, "error"),
+                get_dict(data, "result"),
+            )
+            text = get_text(result, "content") or get_text(error, "message")
+            edited = [get_text(edit, "path") for edit in get_dicts(data, "fileEdits")] or find_paths(arguments)
+            patch = get_text(result, "detailedContent")
+            diffs = (read_patch(edited[0], patch.lstrip()),) if "@@" in patch and edited else ()
+            denied = failed and error.get("code") in ("denied", "rejected")
+            yield from self.end_tool(number, text, failed=failed, diffs=diffs, denied=denied)
 
 
 START = ("--output-format", "json", "--no-ask-user", "{options}", "--session-id={thread}")
 PROFILE = Profile(
     name="copilot",
-    title="GitHub Copilot CLI",
-    binary="copilot",
     start=START,
     resume=START,  # the same id takes up the conversation, or begins it
     parser=CopilotStream,
-    sign_in="run `copilot` once and sign in with /login, or set COPILOT_GITHUB_TOKEN",
     known_version="1.0.102",
     permissions={"edit": ("--allow-tool=write",), "all": ("--allow-all",)},
     names_thread=True,

@@ -1,4 +1,4 @@
-"""What an agent's error means: wait for the provider, sign in, try again, or fail. By its status or words."""
+"""Judges an agent's error by its status or its words: wait for the provider, sign in, try again, or fail."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ from typing import Literal
 from zoneinfo import ZoneInfo
 
 from midwatch.base.clock import SECOND
+from midwatch.base.errors import AgentError, TransientError, UsageLimit
 
 FaultKind = Literal["limit", "auth", "passing", "thread", "options", "other"]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One error. `resets_at` is in microseconds, and known of a limit only."""
+    """One error. `resets_at` is in microseconds and known only for a limit."""
 
     kind: FaultKind
     text: str
     resets_at: int | None = None
+
+
+class NotSignedIn(AgentError):
+    """The provider of an agent refuses its key, or nobody has signed in."""
 
 
 PATTERNS: Mapping[FaultKind, tuple[str, ...]] = {
@@ -48,16 +53,16 @@ PATTERNS: Mapping[FaultKind, tuple[str, ...]] = {
         "timeout", "fetch failed", "stream disconnected", "error sending request", "socket hang up",
     ),
 }  # fmt: skip
-"""Words that tell what an error means. Looked for in this order, only in what a program says went wrong."""
+"""Words that show what an error means. They are searched in this order, and only in error messages of a program."""
 WORDS = {kind: re.compile("|".join(patterns), re.I) for kind, patterns in PATTERNS.items()}
 
 
 def judge(text: str, *, now: int, status: int | None = None, resets_at: int | None = None) -> Fault:
-    """What an error means; `status` is the provider's HTTP status where it is known."""
+    """Return what an error means. `status` is the HTTP status of the provider, if it is known."""
     kind = _by_status(status) or _by_words(text)
     if kind != "limit":
         return Fault(kind, text)
-    return Fault(kind, text, resets_at if resets_at is not None else reset_time(text, now))
+    return Fault(kind, text, resets_at if resets_at is not None else find_reset_time(text, now))
 
 
 def _by_status(status: int | None) -> FaultKind | None:
@@ -70,6 +75,18 @@ def _by_status(status: int | None) -> FaultKind | None:
 
 def _by_words(text: str) -> FaultKind:
     return next((kind for kind, words in WORDS.items() if words.search(text)), "other")
+
+
+def make_error(fault: Fault, agent: str, sign_in: str) -> AgentError:
+    """Return the error that a turn ends with. `sign_in` says how to sign in."""
+    match fault.kind:
+        case "limit":
+            return UsageLimit(f"{agent}: {fault.text}", resets_at=fault.resets_at)
+        case "passing":
+            return TransientError(f"{agent}: {fault.text}")
+        case "auth":
+            return NotSignedIn(f"{agent} is not signed in or its key was refused ({fault.text}); {sign_in}.")
+    return AgentError(f"{agent} failed: {fault.text}")
 
 
 UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
@@ -85,35 +102,35 @@ CLOCK = re.compile(
 )
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 CLOCK_ROUNDING = timedelta(minutes=1)
-"""A time told in minutes may mean any moment of that minute."""
+"""A time given in minutes may mean any moment of that minute."""
 JUST_PAST = timedelta(minutes=10)
 
 
-def reset_time(text: str, now: int) -> int | None:
-    """When a text says that a limit ends, in microseconds; None if it does not say it."""
-    if found := EPOCH.search(text):
-        return int(found[1]) * SECOND
-    if found := ISO.search(text):
-        return _microseconds(datetime.fromisoformat(found[0].replace("Z", "+00:00")))
-    if found := CLOCK.search(text):
-        return _clock_time(found, datetime.fromtimestamp(now / SECOND, UTC))
-    if found := SPAN.search(text):
-        length = sum(float(number) * UNITS[unit.lower()] for number, unit in AMOUNT.findall(found[1]))
+def find_reset_time(text: str, now: int) -> int | None:
+    """Return when a limit ends according to a text, in microseconds; None if the text does not say."""
+    if match := EPOCH.search(text):
+        return int(match[1]) * SECOND
+    if match := ISO.search(text):
+        return _microseconds(datetime.fromisoformat(match[0].replace("Z", "+00:00")))
+    if match := CLOCK.search(text):
+        return _clock_time(match, datetime.fromtimestamp(now / SECOND, UTC))
+    if match := SPAN.search(text):
+        length = sum(float(number) * UNITS[unit.lower()] for number, unit in AMOUNT.findall(match[1]))
         return now + int(length * SECOND)
     return None
 
 
-def _clock_time(found: re.Match[str], now: datetime) -> int | None:
-    here = now.astimezone(_zone(found["zone"]))
-    if not 1 <= int(found["hour"]) <= 12:
+def _clock_time(match: re.Match[str], now: datetime) -> int | None:
+    here = now.astimezone(_zone(match["zone"]))
+    if not 1 <= int(match["hour"]) <= 12:
         return None
-    hour = int(found["hour"]) % 12 + (12 if found["half"].lower() == "pm" else 0)
+    hour = int(match["hour"]) % 12 + (12 if match["half"].lower() == "pm" else 0)
     try:
-        when = here.replace(hour=hour, minute=int(found["minute"] or 0), second=0, microsecond=0)
-        if found["month"]:
-            month = MONTHS.index(found["month"].lower()) + 1
-            when = when.replace(year=int(found["year"] or here.year), month=month, day=int(found["day"]))
-            if not found["year"] and when < here - timedelta(days=180):
+        when = here.replace(hour=hour, minute=int(match["minute"] or 0), second=0, microsecond=0)
+        if match["month"]:
+            month = MONTHS.index(match["month"].lower()) + 1
+            when = when.replace(year=int(match["year"] or here.year), month=month, day=int(match["day"]))
+            if not match["year"] and when < here - timedelta(days=180):
                 when = when.replace(year=when.year + 1)
         elif when < here - JUST_PAST:
             when += timedelta(days=1)
@@ -123,7 +140,7 @@ def _clock_time(found: re.Match[str], now: datetime) -> int | None:
 
 
 def _zone(name: str | None) -> tzinfo | None:
-    """None is the zone of this machine, which is what programs mean that name none."""
+    """Return the time zone. None is that of this machine, which programs mean when they name none."""
     if not name:
         return None
     try:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
-from midwatch.agents.streams.reading import change_by, part, plan_of, whole_number, words
+from midwatch.agents.streams.reading import get_count, get_dict, get_text, read_plan
 
 REFUSALS = ("policy_violation", "permission_denied")
 
 
 class GeminiStream(Parser):
-    """Pieces of text, tools, and a result with figures."""
+    """Pieces of text, tool calls, and a result with the usage."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._used: dict[str, tuple[str, Any]] = {}
         self._thread = ""
 
     def read(self, line: Line) -> Iterator[steps.Step]:
@@ -26,56 +24,50 @@ class GeminiStream(Parser):
             self._thread = ""
         match line.get("type"):
             case "init":
-                self._thread = words(line.get("session_id"))
-                yield steps.Model(words(line.get("model")))
+                self._thread = get_text(line, "session_id")
+                yield steps.Model(get_text(line, "model"))
             case "message" if line.get("role") == "assistant":
-                text = words(line.get("content"))
+                text = get_text(line, "content")
                 yield steps.TextPiece(text) if line.get("delta") else steps.Text(text)
             case "tool_use":
-                name, number = words(line.get("tool_name")), words(line.get("tool_id"))
-                self._used[number] = (name, line.get("parameters"))
-                yield steps.ToolStart(id=number, name=name, arguments=line.get("parameters"))
+                name, number = get_text(line, "tool_name"), get_text(line, "tool_id")
+                yield self.start_tool(number, name, line.get("parameters"))
                 if name == "write_todos":
-                    yield steps.Plan(plan_of(part(line, "parameters").get("todos")))
+                    yield steps.Plan(read_plan(get_dict(line, "parameters").get("todos")))
             case "tool_result":
-                yield from self._returned(line)
+                yield from self._end_of_tool(line)
             case "error":
-                yield steps.Note(words(line.get("message")))
+                yield steps.Note(get_text(line, "message"))
             case "result":
                 yield from self._result(line)
 
-    def _returned(self, line: Line) -> Iterator[steps.Step]:
-        number, error = words(line.get("tool_id")), part(line, "error")
-        name, given = self._used.pop(number, ("a tool", None))
-        said = words(line.get("output")) or words(error.get("message"))
+    def _end_of_tool(self, line: Line) -> Iterator[steps.Step]:
+        number, error = get_text(line, "tool_id"), get_dict(line, "error")
+        text = get_text(line, "output") or get_text(error, "message")
         failed = line.get("status") != "success"
-        yield steps.ToolEnd(id=number, result=said, is_error=failed, diffs=() if failed else change_by(given))
-        if failed and (error.get("type") in REFUSALS or "denied by policy" in said):
-            yield steps.Denied(name)
+        denied = failed and (error.get("type") in REFUSALS or "denied by policy" in text)
+        yield from self.end_tool(number, text, failed=failed, denied=denied)
 
     def _result(self, line: Line) -> Iterator[steps.Step]:
-        figures = part(line, "stats")
+        figures = get_dict(line, "stats")
         yield steps.Spent(
-            input_tokens=whole_number(figures.get("input_tokens")),
-            output_tokens=whole_number(figures.get("output_tokens")),
+            input_tokens=get_count(figures, "input_tokens"),
+            output_tokens=get_count(figures, "output_tokens"),
         )
         if line.get("status") == "success":
             yield steps.Done()
         else:
-            said = words(part(line, "error").get("message")) or "its turn failed"
-            yield steps.Failed(self.fault(said))
+            message = get_text(line, "error", "message") or "its turn failed"
+            yield steps.Failed(self.fault(message))
 
 
 START = ("--output-format", "stream-json", "{options}")
 TRUST = {"GEMINI_CLI_TRUST_WORKSPACE": "true"}
 PROFILE = Profile(
     name="gemini",
-    title="Gemini CLI",
-    binary="gemini",
     start=START,
     resume=(*START, "--resume", "{thread}"),
     parser=GeminiStream,
-    sign_in="run `gemini` once and sign in with /auth, or set GEMINI_API_KEY",
     known_version="0.61.0",
     permissions={
         "read": ("--approval-mode", "plan"),

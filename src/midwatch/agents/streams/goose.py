@@ -3,89 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
-from midwatch.agents.streams.reading import change_by, part, parts, text_of, whole_number, words
+from midwatch.agents.streams.reading import get_count, get_dict, get_dicts, get_text, join_text
 
-TROUBLE = "Ran into this error:"
+ERROR_PREFIX = "Ran into this error:"
 
 
 class GooseStream(Parser):
-    """Messages in pieces; those of one answer have one id."""
+    """Messages in pieces; the pieces of one answer have one id."""
 
     def __init__(self) -> None:
         super().__init__()
         self._message: str | None = None
         self._model: str | None = None
         self._failed = False
-        self._used: dict[str, Any] = {}
 
     def read(self, line: Line) -> Iterator[steps.Step]:
         match line.get("type"):
             case "message":
-                yield from self._message_line(part(line, "message"))
+                yield from self._message_line(get_dict(line, "message"))
             case "error" if not self._failed:
-                yield self._failure(words(line.get("error")) or "its turn failed")
+                yield self._failure(get_text(line, "error") or "its turn failed")
             case "complete":
-                sent, made = whole_number(line.get("input_tokens")), whole_number(line.get("output_tokens"))
-                yield steps.Spent(input_tokens=sent or None, output_tokens=made or None, of_thread=True)
+                input, output = get_count(line, "input_tokens"), get_count(line, "output_tokens")
+                yield steps.Spent(input_tokens=input or None, output_tokens=output or None, of_thread=True)
                 if not self._failed:
                     yield steps.Done()
 
-    def _failure(self, said: str) -> steps.Failed:
+    def _failure(self, message: str) -> steps.Failed:
         self._failed = True
-        return steps.Failed(self.fault(said))
+        return steps.Failed(self.fault(message))
 
     def _message_line(self, message: Line) -> Iterator[steps.Step]:
-        inference = part(message, "metadata", "inference")
-        if (model := words(inference.get("requestedModel"))) and model != self._model:
+        inference = get_dict(message, "metadata", "inference")
+        if (model := get_text(inference, "requestedModel")) and model != self._model:
             self._model = model
             yield steps.Model(model)
         if message.get("id") != self._message:
-            self._message = words(message.get("id"))
+            self._message = get_text(message, "id")
             yield steps.TextEnd()
-        for block in parts(message.get("content")):
+        for block in get_dicts(message, "content"):
             yield from self._block(block, by_model=bool(inference))
 
     def _block(self, block: Line, *, by_model: bool) -> Iterator[steps.Step]:
         match block.get("type"):
-            case "text" if text := words(block.get("text")):
-                if text.startswith(TROUBLE) and not by_model:
+            case "text" if text := get_text(block, "text"):
+                if text.startswith(ERROR_PREFIX) and not by_model:
                     yield self._failure(text)
                 else:
                     yield steps.TextPiece(text)
-            case "thinking" if thought := words(block.get("thinking")):
+            case "thinking" if thought := get_text(block, "thinking"):
                 yield steps.ThoughtPiece(thought)
             case "error":
-                yield self._failure(words(block.get("message")))
+                yield self._failure(get_text(block, "message"))
             case "systemNotification":
-                yield steps.Note(words(block.get("msg")))
+                yield steps.Note(get_text(block, "msg"))
             case "toolRequest":
-                call = part(block, "toolCall", "value")
-                self._used[words(block.get("id"))] = call.get("arguments")
-                name = words(call.get("name")) or "a tool"
-                yield steps.ToolStart(id=words(block.get("id")), name=name, arguments=call.get("arguments"))
+                call = get_dict(block, "toolCall", "value")
+                name = get_text(call, "name") or "a tool"
+                yield self.start_tool(get_text(block, "id"), name, call.get("arguments"))
             case "toolResponse":
-                told = part(block, "toolResult")
-                value = part(told, "value")
-                failed = told.get("status") != "success" or value.get("isError") is True
-                said = text_of(value.get("content")) or words(told.get("error"))
-                given = self._used.pop(words(block.get("id")), None)
-                changes = () if failed else change_by(given)
-                yield steps.ToolEnd(id=words(block.get("id")), result=said, is_error=failed, diffs=changes)
+                result = get_dict(block, "toolResult")
+                value = get_dict(result, "value")
+                failed = result.get("status") != "success" or value.get("isError") is True
+                text_result = join_text(value.get("content")) or get_text(result, "error")
+                yield from self.end_tool(get_text(block, "id"), text_result, failed=failed)
 
 
 START = ("run", "--quiet", "--output-format", "stream-json", "{options}", "--instructions", "-", "--name", "{thread}")
 PROFILE = Profile(
     name="goose",
-    title="Goose",
-    binary="goose",
     start=START,
     resume=(*START, "--resume"),
     parser=GooseStream,
-    sign_in="run `goose configure`, or set GOOSE_PROVIDER and the key of that provider",
     known_version="1.52.0",
     permissions={"read": (), "all": ()},
     permission_env={"read": {"GOOSE_MODE": "chat"}, "all": {"GOOSE_MODE": "auto"}},

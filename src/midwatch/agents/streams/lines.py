@@ -1,4 +1,4 @@
-"""Lines of JSON as a child prints them: with a limit for each, and without more of them in memory than are read."""
+"""Reads JSON lines from a child, with a limit for the length of a line and for the lines that wait in memory."""
 
 from __future__ import annotations
 
@@ -13,26 +13,36 @@ from midwatch.programs.process import Pipe
 
 LINE_LIMIT = 10_000_000
 WAITING_LIMIT = 4_000_000
-"""Bytes that wait to be read before the child has to wait."""
+"""Bytes that may wait to be read. With more, the child has to wait."""
 SHOWN = 200
-ODD = re.compile(rb"\\u(d[89a-f]|0000)", re.I)
+HALF_CHARACTERS = re.compile(rb"\\u(d[89a-f]|0000)", re.I)
 """Escapes of half characters and NULs."""
 
 
-def whole(value: Any) -> Any:
-    """A value whose texts can be written anywhere: half characters and NULs are replaced."""
+def repair(value: Any) -> Any:
+    """Return a value whose texts can be stored anywhere: half characters and NULs are replaced."""
     if isinstance(value, str):
-        paired = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return paired.replace("\0", "\ufffd")
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "\ufffd")
     if isinstance(value, list):
-        return [whole(one) for one in value]
-    return {whole(key): whole(one) for key, one in value.items()} if isinstance(value, dict) else value
+        return [repair(item) for item in value]
+    return {repair(key): repair(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 class Lines(Pipe):
-    """Reads objects, one in a line. What is none is left out and counted. `heard` is called when anything comes."""
+    """Reads JSON objects, one in a line. Other lines are left out and counted.
 
-    def __init__(self, heard: Callable[[], None], limit: int = LINE_LIMIT) -> None:
+    `heard` is called when anything arrives. With `strict` nothing is read after a line that is too long, and with
+    `noise_limit` nothing after so many lines that are no object.
+    """
+
+    def __init__(
+        self,
+        heard: Callable[[], None],
+        limit: int = LINE_LIMIT,
+        *,
+        strict: bool = False,
+        noise_limit: int | None = None,
+    ) -> None:
         super().__init__()
         self.noise = 0
         """Lines that were no JSON object."""
@@ -41,6 +51,8 @@ class Lines(Pipe):
         self.objects = 0
         self._heard = heard
         self._limit = limit
+        self._strict = strict
+        self._noise_limit = noise_limit
         self._begun = bytearray()
         self._woken = False
         self._skipping = False
@@ -51,48 +63,55 @@ class Lines(Pipe):
         self._over = False
         self._news = asyncio.Event()
 
+    @property
+    def more(self) -> bool:
+        """Whether another line has arrived already."""
+        return bool(self._waiting)
+
     def data_received(self, data: bytes) -> None:
         self._heard()
-        *whole, rest = data.split(b"\n")
-        for piece in whole:
+        *ended, rest = data.split(b"\n")
+        for piece in ended:
             self._add(piece)
             self._end_line()
         self._add(rest)
+        if self._strict and self.too_long:
+            self.finish()
         if self._size > WAITING_LIMIT and not self._paused and not self._hurried:
             self._paused = True
-            self._reading().pause_reading()
+            self._transport().pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.finish()
 
     def finish(self) -> None:
-        """There will be no more."""
+        """Read no more."""
         if not self._over:
             self._end_line()
             self._over = True
             self._news.set()
 
     def hurry(self) -> None:
-        """The child has ended: take what is left in its pipe, however much waits."""
+        """Read the rest of the pipe without a limit, because the child has ended."""
         self._hurried = True
-        self._go_on()
+        self._resume()
 
     def wake(self) -> None:
-        """Have `next` wait no longer."""
+        """Make `next` return with TimeoutError."""
         self._woken = True
         self._news.set()
 
-    async def next(self, seconds: float) -> dict[str, Any] | None:
-        """The next object; None at the end. TimeoutError when none has come in time, or it was woken."""
+    async def next(self, seconds: float | None = None) -> dict[str, Any] | None:
+        """Return the next object; None at the end. Raise TimeoutError after `seconds`, or after `wake`."""
         while True:
             while self._waiting:
                 line = self._waiting.popleft()
                 self._size -= len(line)
                 if self._paused and self._size <= WAITING_LIMIT // 2:
-                    self._go_on()
-                if (made := self._object(line)) is not None:
-                    return made
+                    self._resume()
+                if (value := self._parse(line)) is not None:
+                    return value
             if self._over:
                 return None
             self._news.clear()
@@ -102,19 +121,22 @@ class Lines(Pipe):
                 self._woken = False
                 raise TimeoutError
 
-    def _object(self, line: bytes) -> dict[str, Any] | None:
+    def _parse(self, line: bytes) -> dict[str, Any] | None:
         text = line.strip()
         if not text:
             return None
         try:
-            made = json.loads(text)
+            value = json.loads(text)
         except (ValueError, RecursionError):
-            made = None
-        if isinstance(made, dict):
+            value = None
+        if isinstance(value, dict):
             self.objects += 1
-            return cast(dict[str, Any], whole(made)) if ODD.search(text) else made
+            return cast(dict[str, Any], repair(value)) if HALF_CHARACTERS.search(text) else value
         self.noise += 1
         self.first_noise = self.first_noise or text[:SHOWN].decode("utf-8", "replace")
+        if self._noise_limit is not None and self.noise > self._noise_limit:
+            self.finish()
+            self._waiting.clear()
         return None
 
     def _add(self, piece: bytes) -> None:
@@ -135,10 +157,10 @@ class Lines(Pipe):
             self._news.set()
         self._skipping = False
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if self._paused and not self.closed.is_set():
             self._paused = False
-            self._reading().resume_reading()
+            self._transport().resume_reading()
 
-    def _reading(self) -> asyncio.ReadTransport:
+    def _transport(self) -> asyncio.ReadTransport:
         return cast(asyncio.ReadTransport, self.transport)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
-from midwatch.agents.streams.reading import change_by, part, patch_of, plan_of, total, whole_number, words
+from midwatch.agents.streams.reading import add_counts, get_count, get_dict, get_text, read_patch, read_plan
 
 LOGGED_ERROR = re.compile(r'level=ERROR .*message="stream error".* error\.error="(?P<why>[^"]*)"')
 
 
 class OpencodeStream(Parser):
-    """Parts of messages as they become whole. There is no result: the last step tells whether it was the end."""
+    """Complete parts of messages. There is no result: the last step shows whether it was the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,71 +21,67 @@ class OpencodeStream(Parser):
         self._last_reason: str | None = None
 
     def read(self, line: Line) -> Iterator[steps.Step]:
-        if (thread := words(line.get("sessionID"))) and thread != self._thread:
+        if (thread := get_text(line, "sessionID")) and thread != self._thread:
             self._thread = thread
             yield steps.Thread(thread)
-        told = part(line, "part")
+        part = get_dict(line, "part")
         match line.get("type"):
             case "text":
-                yield steps.Text(words(told.get("text")))
+                yield steps.Text(get_text(part, "text"))
             case "reasoning":
-                yield steps.Thought(words(told.get("text")))
+                yield steps.Thought(get_text(part, "text"))
             case "tool_use":
-                yield from self._tool(told)
+                yield from self._tool(part)
             case "step_finish":
-                yield from self._step(told)
+                yield from self._step(part)
             case "error":
-                data = part(line, "error", "data")
-                said = words(data.get("message")) or words(part(line, "error").get("name")) or "its turn failed"
-                yield steps.Failed(self.fault(said, status=whole_number(data.get("statusCode"))))
+                data = get_dict(line, "error", "data")
+                message = get_text(data, "message") or get_text(line, "error", "name") or "its turn failed"
+                yield steps.Failed(self.fault(message, status=get_count(data, "statusCode")))
 
     def aside(self, line: str) -> Iterator[steps.Step]:
-        """It tells of tries that failed in its log only."""
-        if found := LOGGED_ERROR.search(line):
-            why = found["why"]
-            yield steps.Retry(message=f"opencode tries again: {why}", fault=self.fault(why))
+        """Read failed attempts, which are only in its log."""
+        if match := LOGGED_ERROR.search(line):
+            reason = match["why"]
+            yield steps.Retry(message=f"opencode tries again: {reason}", fault=self.fault(reason))
 
     def end(self) -> Iterator[steps.Step]:
         if self._last_reason not in (None, "tool-calls"):
             yield steps.Done()
 
-    def _tool(self, told: Line) -> Iterator[steps.Step]:
-        name, number, state = words(told.get("tool")), words(told.get("callID")), part(told, "state")
-        given, failed = state.get("input"), state.get("status") == "error"
-        title = words(state.get("title"))
-        yield steps.ToolStart(id=number, name=name, arguments=given, title=f"{name}: {title}" if title else None)
+    def _tool(self, part: Line) -> Iterator[steps.Step]:
+        name, number, state = get_text(part, "tool"), get_text(part, "callID"), get_dict(part, "state")
+        arguments, failed = state.get("input"), state.get("status") == "error"
+        title = get_text(state, "title")
+        yield self.start_tool(number, name, arguments, f"{name}: {title}" if title else None)
         if name == "todowrite":
-            yield steps.Plan(plan_of(part(given).get("todos")))
-        diff, path = words(part(state, "metadata").get("diff")), words(part(given).get("filePath"))
-        changes = (patch_of(path, diff),) if diff else change_by(given)
-        said = words(state.get("error")) if failed else words(state.get("output"))
-        begun, ended = (whole_number(part(state, "time").get(edge)) for edge in ("start", "end"))
+            yield steps.Plan(read_plan(get_dict(arguments).get("todos")))
+        diff, path = get_text(state, "metadata", "diff"), get_text(arguments, "filePath")
+        diffs = (read_patch(path, diff),) if diff else ()
+        result = get_text(state, "error") if failed else get_text(state, "output")
+        begun, ended = (get_count(get_dict(state, "time").get(edge)) for edge in ("start", "end"))
         seconds = None if begun is None or ended is None else max(0, ended - begun) / 1000
-        yield steps.ToolEnd(id=number, result=said, is_error=failed, diffs=() if failed else changes, seconds=seconds)
-        if failed and "permission" in said.lower():
-            yield steps.Denied(name)
+        denied = failed and "permission" in result.lower()
+        yield from self.end_tool(number, result, failed=failed, diffs=diffs, denied=denied, seconds=seconds)
 
-    def _step(self, told: Line) -> Iterator[steps.Step]:
-        self._last_reason = words(told.get("reason")) or None
-        tokens, cost = part(told, "tokens"), told.get("cost")
-        cached = part(tokens, "cache")
-        sent = total(tokens.get("input"), cached.get("read"), cached.get("write"))
-        made = total(tokens.get("output"), tokens.get("reasoning"))
-        yield steps.Reply(input_tokens=sent, output_tokens=made, finish_reason=self._last_reason)
+    def _step(self, part: Line) -> Iterator[steps.Step]:
+        self._last_reason = get_text(part, "reason") or None
+        tokens, cost = get_dict(part, "tokens"), part.get("cost")
+        cached = get_dict(tokens, "cache")
+        input = add_counts(tokens.get("input"), cached.get("read"), cached.get("write"))
+        output = add_counts(tokens.get("output"), tokens.get("reasoning"))
+        yield steps.Reply(input_tokens=input, output_tokens=output, finish_reason=self._last_reason)
         yield steps.Spent(
-            input_tokens=sent, output_tokens=made, cost_usd=float(cost) if isinstance(cost, int | float) else None
+            input_tokens=input, output_tokens=output, cost_usd=float(cost) if isinstance(cost, int | float) else None
         )
 
 
 START = ("run", "--format", "json", "--thinking", "--print-logs", "--log-level", "ERROR", "{options}")
 PROFILE = Profile(
     name="opencode",
-    title="opencode",
-    binary="opencode",
     start=START,
     resume=(*START, "--session", "{thread}"),
     parser=OpencodeStream,
-    sign_in="run `opencode auth login`",
     known_version="1.18.33",
     permissions={"read": ("--agent", "plan"), "all": ("--auto",)},
 )

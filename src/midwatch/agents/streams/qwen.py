@@ -1,4 +1,4 @@
-"""Qwen Code: its stream is much like that of Claude Code."""
+"""Qwen Code: its output is much like that of Claude Code."""
 
 from __future__ import annotations
 
@@ -7,50 +7,47 @@ from collections.abc import Iterator
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Profile
 from midwatch.agents.streams.claude import ClaudeStream
-from midwatch.agents.streams.reading import part, whole_number, words
+from midwatch.agents.streams.reading import get_count, get_dict, get_text
 
-TROUBLE = "[API Error:"
+ERROR_PREFIX = "[API Error:"
 
 
 class QwenStream(ClaudeStream):
-    """A message tells what it consumed; the result counts the whole conversation."""
+    """A message reports its own usage; the result counts the whole conversation."""
 
     def read(self, line: Line) -> Iterator[steps.Step]:
         for step in super().read(line):
             if isinstance(step, steps.Spent):
                 yield steps.Spent(input_tokens=step.input_tokens, output_tokens=step.output_tokens, of_thread=True)
-            elif not isinstance(step, steps.Reply) and not _trouble(step):
+            elif not isinstance(step, steps.Reply) and not _is_error(step):
                 yield step
-        message = part(line, "message")
-        usage = part(message, "usage")
+        message = get_dict(line, "message")
+        usage = get_dict(message, "usage")
         if line.get("type") == "assistant" and usage.get("total_tokens"):
             yield steps.Reply(
-                model=words(message.get("model")) or None,
-                input_tokens=whole_number(usage.get("input_tokens")),
-                output_tokens=whole_number(usage.get("output_tokens")),
-                finish_reason=words(message.get("stop_reason")) or None,
+                model=get_text(message, "model") or None,
+                input_tokens=get_count(usage, "input_tokens"),
+                output_tokens=get_count(usage, "output_tokens"),
+                finish_reason=get_text(message, "stop_reason") or None,
             )
 
     def _synthetic(self, line: Line) -> bool:
-        said = part(line, "message").get("content")
+        said = get_dict(line, "message").get("content")
         first = said[0] if isinstance(said, list) and said else None
-        return words(part(first).get("text")).startswith(TROUBLE)
+        return get_text(first, "text").startswith(ERROR_PREFIX)
 
 
-def _trouble(step: steps.Step) -> bool:
-    """Whether a text is an error; the result tells it, too."""
-    return isinstance(step, steps.TextPiece) and step.text.startswith(TROUBLE)
+def _is_error(step: steps.Step) -> bool:
+    """Whether a text is an error. The result reports it, too."""
+    return isinstance(step, steps.TextPiece) and step.text.startswith(ERROR_PREFIX)
 
 
 START = ("--output-format", "stream-json", "--include-partial-messages", "{options}")
 PROFILE = Profile(
     name="qwen",
-    title="Qwen Code",
-    binary="qwen",
     start=START,
     resume=(*START, "--resume", "{thread}"),
     parser=QwenStream,
-    sign_in="run `qwen` once and sign in with /auth, or set OPENAI_API_KEY and OPENAI_BASE_URL",
     known_version="0.24.4",
     permissions={
         "read": ("--approval-mode", "plan"),

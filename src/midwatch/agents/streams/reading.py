@@ -1,9 +1,9 @@
-"""Reading what agents write, which may be anything: parts of it, tools, plans, changes of files."""
+"""Reads values, tools, plans and changes of files out of JSON that an agent wrote, which may be anything."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from midwatch.agents.patch import LONGEST, patch
@@ -20,21 +20,21 @@ KIND_WORDS = {
     "delete": ("delete", "remove"),
     "move": ("move", "rename"),
 }
-"""Parts of tools' names that tell what they do; the first that fits counts."""
+"""Parts of a tool's name that show its kind. The first match counts."""
 PLACES = ("file_path", "filePath", "path", "absolute_path", "notebook_path", "filename")
 TITLES = ("command", "cmd", *PLACES, "pattern", "query", "url", "prompt", "description", "subject")
 
 
-def tool_kind(name: str) -> str:
-    """What a tool of this name does."""
-    plain = name.lower()
-    if "web" in plain:
+def guess_kind(name: str) -> str:
+    """Return the kind of a tool, judged by its name."""
+    lower = name.lower()
+    if "web" in lower:
         return "fetch"
-    return next((kind for kind, words in KIND_WORDS.items() if any(word in plain for word in words)), "other")
+    return next((kind for kind, words in KIND_WORDS.items() if any(word in lower for word in words)), "other")
 
 
-def shown_command(command: str) -> str:
-    """A command without the shell it is wrapped in."""
+def unwrap_command(command: str) -> str:
+    """Return a command without the call of a shell around it."""
     try:
         parts = shlex.split(command)
     except ValueError:
@@ -43,40 +43,37 @@ def shown_command(command: str) -> str:
     return parts[2] if wrapped else command
 
 
-def title_of(name: str, arguments: Any) -> str:
-    """What a tool is used for, in one line."""
-    given = arguments if isinstance(arguments, Mapping) else {}
-    said = next((given[key] for key in TITLES if isinstance(given.get(key), str) and given[key].strip()), "")
-    first = said.strip().splitlines()[0] if said else ""
-    whole = f"{name}: {first}" if first else name
-    return whole if len(whole) <= TITLE_LIMIT else whole[: TITLE_LIMIT - 1] + "…"
+def make_title(name: str, arguments: Any) -> str:
+    """Return what a tool call does, in one line."""
+    text = next((text for key in TITLES if (text := get_text(arguments, key).strip())), "")
+    title = f"{name}: {text.splitlines()[0]}" if text else name
+    return title if len(title) <= TITLE_LIMIT else title[: TITLE_LIMIT - 1] + "…"
 
 
-def locations_of(arguments: Any) -> tuple[str, ...]:
-    """The files a tool's arguments name."""
-    given = arguments if isinstance(arguments, Mapping) else {}
-    return tuple(dict.fromkeys(given[key] for key in PLACES if isinstance(given.get(key), str)))
+def find_paths(arguments: Any) -> tuple[str, ...]:
+    """Return the files that the arguments of a tool call name."""
+    return tuple(dict.fromkeys(path for key in PLACES if isinstance(path := get(arguments, key), str)))
 
 
 STATES = {"in_progress": "in_progress", "inprogress": "in_progress", "completed": "completed", "done": "completed"}
 
 
-def plan_of(todos: Any) -> tuple[Mapping[str, Any], ...]:
-    """A plan, of a list of things to do as agents write it."""
-    made = []
-    for todo in todos if isinstance(todos, list) else ():
-        if isinstance(todo, Mapping) and (text := _first(todo, "content", "text", "description", "subject", "title")):
+def read_plan(todos: Any) -> tuple[Mapping[str, Any], ...]:
+    """Return the plan in an agent's list of things to do."""
+    entries = []
+    for todo in get_dicts(todos):
+        if text := _first(todo, "content", "text", "description", "subject", "title"):
             status = "completed" if todo.get("completed") is True else STATES.get(str(todo.get("status")), "pending")
-            made.append({"content": text, "status": status, "priority": todo.get("priority") or "medium"})
-    return tuple(made)
+            entries.append({"content": text, "status": status, "priority": todo.get("priority") or "medium"})
+    return tuple(entries)
 
 
-def _first(data: Mapping[str, Any], *names: str) -> str | None:
-    return next((data[name] for name in names if isinstance(data.get(name), str)), None)
+def _first(data: Any, *names: str) -> str | None:
+    return next((text for name in names if isinstance(text := get(data, name), str)), None)
 
 
-def patch_of(path: str, text: str) -> dict[str, Any]:
-    """A change of a file whose patch an agent has made: cut when long, and what it counts."""
+def read_patch(path: str, text: str) -> dict[str, Any]:
+    """Return a change whose patch the agent wrote: cut if it is long, with the number of lines."""
     lines = text.splitlines()
     added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
     removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
@@ -84,47 +81,54 @@ def patch_of(path: str, text: str) -> dict[str, Any]:
     return {"path": path, "patch": text[:LONGEST], "added": added, "removed": removed, "cut": cut}
 
 
-def change_by(arguments: Any) -> tuple[Mapping[str, Any], ...]:
-    """The change a tool for writing or replacing makes, as its arguments tell it."""
-    given = arguments if isinstance(arguments, Mapping) else {}
-    places = locations_of(given)
-    new = _first(given, "content", "file_text", "new_string", "newString", "new_str", "after")
-    if not places or new is None:
+def read_change(arguments: Any) -> tuple[Mapping[str, Any], ...]:
+    """Return the change that the arguments of a writing tool describe."""
+    paths = find_paths(arguments)
+    new = _first(arguments, "content", "file_text", "new_string", "newString", "new_str", "after")
+    if not paths or new is None:
         return ()
-    return (patch(places[0], _first(given, "old_string", "oldString", "old_str", "before"), new),)
+    return (patch(paths[0], _first(arguments, "old_string", "oldString", "old_str", "before"), new),)
 
 
-def text_of(content: Any) -> str:
-    """The text of a message's or a result's content, which is a text or a list of parts."""
+def join_text(content: Any) -> str:
+    """Return the text of a message's content, which is a text or a list of parts."""
     if isinstance(content, str):
         return content
-    parts = content if isinstance(content, list) else ()
-    return "\n".join(part["text"] for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str))
+    return "\n".join(part["text"] for part in get_dicts(content) if isinstance(part.get("text"), str))
 
 
-def whole_number(value: Any) -> int | None:
-    """A count of something, if it is one."""
+def get(data: Any, *path: str) -> Any:
+    """Return the value at a path of names, or None if there is none. Agents may write anything."""
+    for name in path:
+        data = data.get(name) if isinstance(data, Mapping) else None
+    return data
+
+
+def get_text(data: Any, *path: str) -> str:
+    """Return the text at a path, or an empty one."""
+    value = get(data, *path)
+    return value if isinstance(value, str) else ""
+
+
+def get_count(data: Any, *path: str) -> int | None:
+    """Return the count at a path, or None."""
+    value = get(data, *path)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def total(*values: Any) -> int | None:
-    """The sum of what is known, or None when nothing is."""
-    known = [number for number in map(whole_number, values) if number is not None]
+def add_counts(*values: Any) -> int | None:
+    """Return the sum of the counts among the values, or None without any."""
+    known = [count for count in map(get_count, values) if count is not None]
     return sum(known) if known else None
 
 
-def part(data: Any, *path: str) -> Mapping[str, Any]:
-    """A mapping inside a mapping; an empty one where there is none. Agents write anything."""
-    for name in path:
-        data = data.get(name) if isinstance(data, Mapping) else None
-    return data if isinstance(data, Mapping) else {}
+def get_dict(data: Any, *path: str) -> Mapping[str, Any]:
+    """Return the mapping at a path, or an empty one."""
+    value = get(data, *path)
+    return value if isinstance(value, Mapping) else {}
 
 
-def parts(data: Any) -> Iterator[Mapping[str, Any]]:
-    """The mappings of a list."""
-    yield from (one for one in data if isinstance(one, Mapping)) if isinstance(data, list) else ()
-
-
-def words(value: Any) -> str:
-    """A text, if it is one."""
-    return value if isinstance(value, str) else ""
+def get_dicts(data: Any, *path: str) -> list[Mapping[str, Any]]:
+    """Return the mappings in the list at a path."""
+    value = get(data, *path)
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []

@@ -1,4 +1,4 @@
-"""Tells what steps say as events of a turn, and keeps what matters for the turn's end."""
+"""Emits the steps of a program as events of a turn, and keeps what the result of the turn needs."""
 
 from __future__ import annotations
 
@@ -7,22 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from midwatch.agents.base import message_id
+from midwatch.agents.live_text import LiveText
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.faults import Fault
-from midwatch.agents.streams.reading import locations_of, title_of, tool_kind
+from midwatch.agents.streams.reading import find_paths, guess_kind, make_title
 from midwatch.base.text import cut
+from midwatch.domain import event as events
 from midwatch.domain.agent import Turn
-from midwatch.domain.event import (
-    LlmResponse,
-    LoopError,
-    MessageDelta,
-    MessageUpdate,
-    PlanUpdate,
-    ThoughtDelta,
-    ThoughtUpdate,
-    ToolExecEnd,
-    ToolExecStart,
-)
 
 PAUSE = 0.05
 """Seconds between two live pieces of text."""
@@ -31,38 +22,11 @@ ARGUMENT_LIMIT = 4_000
 DEPTH_LIMIT = 50
 RESULT_LIMIT = 10_000
 NOTE_LIMIT = 1_000
-UNTOLD = "its result was not told"
-
-
-class _Writing:
-    """A text or thought that comes in pieces."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._parts: list[str] = []
-        self._length = 0
-        self._shown = 0
-        self._new: list[str] = []
-
-    def add(self, text: str) -> None:
-        if self._length + len(text) <= TEXT_LIMIT:
-            self._parts.append(text)
-            self._new.append(text)
-            self._length += len(text)
-
-    def text(self) -> str:
-        return "".join(self._parts)
-
-    def news(self) -> tuple[int, str]:
-        """What was not shown yet, and where it goes."""
-        offset, text = self._shown, "".join(self._new)
-        self._shown += len(text)
-        self._new.clear()
-        return offset, text
+NO_RESULT = "its result was not told"
 
 
 class StepEvents:
-    """One turn's events. A text is told as a message once something follows it: the last one is the answer."""
+    """The events of one turn. A text becomes a message when another step follows it; the last text is the answer."""
 
     def __init__(self, turn: Turn) -> None:
         self.model: str | None = None
@@ -78,35 +42,38 @@ class StepEvents:
         self.answered: list[steps.Spent] = []
         self._turn = turn
         self._answer: str | None = None
-        self._text: _Writing | None = None
-        self._thought: _Writing | None = None
+        self._text: LiveText | None = None
+        self._thought: LiveText | None = None
         self._ready: tuple[str, str] | None = None
+        """The id and the text of the last text, which may be the answer."""
         self._texts = self._thoughts = 0
         self._tools: dict[str, tuple[str, float]] = {}
         self._shown_at = 0.0
 
     @property
     def answer(self) -> str:
-        """The text the turn ends with."""
+        """The text that the turn ends with."""
         if self._answer is not None:
             return self._answer
-        return self._ready[1] if self._ready else self._text.text() if self._text else ""
+        return self._ready[1] if self._ready else self._text.whole() if self._text else ""
 
-    async def tell(self, step: steps.Step) -> None:
-        """Tell one step."""
+    async def emit(self, step: steps.Step) -> None:
+        """Emit one step."""
         match step:
-            case steps.TextPiece() | steps.Text() | steps.TextEnd():
-                await self._write(step)
+            case steps.TextPiece() | steps.Text():
+                await self._add_text(step)
+            case steps.TextEnd():
+                await self._end_text()
             case steps.ThoughtPiece() | steps.Thought():
-                await self._think(step)
+                await self._add_thought(step)
             case steps.ToolStart():
-                await self._tool_start(step)
+                await self._start_tool(step)
             case steps.ToolEnd():
-                await self._tool_end(step)
+                await self._end_tool(step)
             case steps.Plan() if step.entries:
-                await self._turn.emit(PlanUpdate(entries=step.entries))
+                await self._turn.emit(events.PlanUpdate(entries=step.entries))
             case steps.Reply():
-                await self._reply(step)
+                await self._add_reply(step)
             case steps.Retry():
                 self.retry = step
                 await self.complain("llm", step.message)
@@ -117,156 +84,147 @@ class StepEvents:
                 self.denied[step.tool] = None
                 await self.complain("permission", f"{step.tool} was not allowed")
             case _:
-                await self._mark(step)
+                await self._remember(step)
         if not isinstance(step, steps.Note):
             self.retry = None
 
     async def complain(self, stage: str, message: str) -> None:
-        """Something went wrong and the turn goes on."""
-        await self._turn.emit(LoopError(stage=stage, message=cut(message, NOTE_LIMIT)))
+        """Report an error that does not end the turn."""
+        await self._turn.emit(events.LoopError(stage=stage, message=cut(message, NOTE_LIMIT)))
 
     def due(self) -> float | None:
-        """Seconds until pieces should be shown; None when there are none."""
-        writing = [one for one in (self._text, self._thought) if one is not None and one._new]
-        return max(0.0, self._shown_at + PAUSE - time.monotonic()) if writing else None
+        """Return the seconds until new text must be shown; None without new text."""
+        if not any(live is not None and live.has_news for live in (self._text, self._thought)):
+            return None
+        return max(0.0, self._shown_at + PAUSE - time.monotonic())
 
     async def show(self) -> None:
-        """Show the pieces that have come."""
+        """Show the text that has arrived."""
         self._shown_at = time.monotonic()
-        if self._text is not None:
-            offset, text = self._text.news()
-            if text:
-                await self._turn.emit(MessageDelta(message_id=self._text.name, offset=offset, text=text))
-        if self._thought is not None:
-            offset, text = self._thought.news()
-            if text:
-                await self._turn.emit(ThoughtDelta(thought_id=self._thought.name, offset=offset, text=text))
+        for live in (self._text, self._thought):
+            if live is not None and (delta := live.take_delta()):
+                await self._turn.emit(delta)
 
     async def end(self) -> None:
-        """There is no more: close what is open. Of a turn without a result, what was written is kept."""
+        """Close what is open at the end of the output. Without a result, the last text becomes a message."""
         await self._end_thought()
         await self._end_text()
-        for number in list(self._tools):
-            await self._tool_end(steps.ToolEnd(id=number, result=UNTOLD, is_error=True))
+        for id in list(self._tools):
+            await self._end_tool(steps.ToolEnd(id=id, result=NO_RESULT, is_error=True))
         if not self.done or (self._ready is not None and self._ready[1].strip() != self.answer.strip()):
-            await self._tell_ready()
+            await self._emit_message()
 
-    async def _mark(self, step: steps.Step) -> None:
-        """What is kept rather than told."""
+    async def _remember(self, step: steps.Step) -> None:
+        """Keep a step that has no event."""
         match step:
             case steps.Thread() if step.id:
                 self.thread = step.id
                 await self._turn.keep_thread(step.id)
             case steps.Model() if step.name:
                 self.model = step.name
+            case steps.Spent() if step.of_thread:
+                self.of_thread = step
             case steps.Spent():
-                if step.of_thread:
-                    self.of_thread = step
-                else:
-                    self.own.append(step)
+                self.own.append(step)
             case steps.Failed():
                 self.fault = step.fault
             case steps.Done():
                 self.done, self.fault = True, None
                 self._answer = step.text if step.text is not None else self._answer
 
-    async def _write(self, step: steps.TextPiece | steps.Text | steps.TextEnd) -> None:
-        if isinstance(step, steps.TextEnd):
-            await self._end_text()
-            return
+    async def _add_text(self, step: steps.TextPiece | steps.Text) -> None:
         if not step.text:
             return
         await self._end_thought()
-        await self._tell_ready()
+        await self._emit_message()
         if self._text is None:
-            self._text = _Writing(f"{message_id(self._turn)}.{self._texts}")
+            self._text = LiveText(f"{message_id(self._turn)}.{self._texts}", TEXT_LIMIT)
             self._texts += 1
         if isinstance(step, steps.Text):
-            await self.show()
-            self._ready = (self._text.name, step.text[:TEXT_LIMIT])
-            self._text = None
-            return
-        self._text.add(step.text)
-        if self.due() == 0.0:
-            await self.show()
+            await self._end_text(step.text[:TEXT_LIMIT])
+        else:
+            self._text.add(step.text)
+            await self._show_if_due()
 
-    async def _end_text(self) -> None:
+    async def _end_text(self, whole: str | None = None) -> None:
         if self._text is not None:
             await self.show()
-            self._ready = (self._text.name, self._text.text())
+            self._ready = (self._text.id, self._text.whole() if whole is None else whole)
             self._text = None
 
-    async def _tell_ready(self) -> None:
-        """A text that was not the last one is a message."""
+    async def _emit_message(self) -> None:
+        """Emit a text that was not the last one as a message."""
         if self._ready is not None:
-            (name, text), self._ready = self._ready, None
-            await self._turn.emit(MessageUpdate(message_id=name, role="agent", message=text))
+            (id, text), self._ready = self._ready, None
+            await self._turn.emit(events.MessageUpdate(message_id=id, role="agent", message=text))
 
-    async def _think(self, step: steps.ThoughtPiece | steps.Thought) -> None:
+    async def _add_thought(self, step: steps.ThoughtPiece | steps.Thought) -> None:
         if not step.text:
             return
         if self._thought is None:
-            self._thought = _Writing(f"{message_id(self._turn)}.t{self._thoughts}")
+            self._thought = LiveText(f"{message_id(self._turn)}.t{self._thoughts}", TEXT_LIMIT, thought=True)
             self._thoughts += 1
         if isinstance(step, steps.Thought):
-            name, self._thought = self._thought.name, None
-            await self._turn.emit(ThoughtUpdate(thought_id=name, text=step.text[:TEXT_LIMIT]))
-            return
-        self._thought.add(step.text)
+            await self._end_thought(step.text[:TEXT_LIMIT])
+        else:
+            self._thought.add(step.text)
+            await self._show_if_due()
+
+    async def _end_thought(self, whole: str | None = None) -> None:
+        if self._thought is not None:
+            thought, self._thought = self._thought, None
+            text = thought.whole() if whole is None else whole
+            await self._turn.emit(events.ThoughtUpdate(thought_id=thought.id, text=text))
+
+    async def _show_if_due(self) -> None:
         if self.due() == 0.0:
             await self.show()
 
-    async def _end_thought(self) -> None:
-        if self._thought is not None:
-            thought, self._thought = self._thought, None
-            await self._turn.emit(ThoughtUpdate(thought_id=thought.name, text=thought.text()))
-
-    async def _tool_start(self, step: steps.ToolStart) -> None:
+    async def _start_tool(self, step: steps.ToolStart) -> None:
         if step.id in self._tools:
             return
         await self._end_thought()
         await self._end_text()
-        await self._tell_ready()
+        await self._emit_message()
         self._tools[step.id] = (step.name, time.monotonic())
-        told = ToolExecStart(
+        event = events.ToolExecStart(
             tool=step.name,
-            arguments=shortened(step.arguments),
+            arguments=shorten(step.arguments),
             tool_call_id=step.id,
-            title=step.title or title_of(step.name, step.arguments),
-            tool_kind=tool_kind(step.name),
-            locations=step.locations or locations_of(step.arguments),
+            title=step.title or make_title(step.name, step.arguments),
+            tool_kind=guess_kind(step.name),
+            locations=step.locations or find_paths(step.arguments),
         )
-        await self._turn.emit(told)
+        await self._turn.emit(event)
 
-    async def _tool_end(self, step: steps.ToolEnd) -> None:
-        known = self._tools.pop(step.id, None)
-        if known is None:
+    async def _end_tool(self, step: steps.ToolEnd) -> None:
+        if step.id not in self._tools:
             return
-        name, begun = known
-        spent = time.monotonic() - begun if step.seconds is None else step.seconds
-        told = ToolExecEnd(
+        name, began = self._tools.pop(step.id)
+        duration = time.monotonic() - began if step.seconds is None else step.seconds
+        event = events.ToolExecEnd(
             tool=name,
             tool_call_id=step.id,
-            duration=round(spent, 6),
+            duration=round(duration, 6),
             for_llm_len=len(step.result),
             is_error=step.is_error,
             result=cut(step.result, RESULT_LIMIT),
             diffs=step.diffs,
         )
-        await self._turn.emit(told)
+        await self._turn.emit(event)
 
-    async def _reply(self, step: steps.Reply) -> None:
+    async def _add_reply(self, step: steps.Reply) -> None:
         self.replies += 1
         self.model = step.model or self.model
         figures = {"input_tokens": step.input_tokens, "output_tokens": step.output_tokens}
         known = {name: value for name, value in figures.items() if value is not None}
         self.answered.append(steps.Spent(input_tokens=step.input_tokens, output_tokens=step.output_tokens))
-        told = LlmResponse(model=step.model or self.model, usage=known or None, finish_reason=step.finish_reason)
-        await self._turn.emit(told)
+        reply = events.LlmResponse(model=self.model, usage=known or None, finish_reason=step.finish_reason)
+        await self._turn.emit(reply)
 
 
-def shortened(value: Any, depth: int = 0) -> Any:
-    """A tool's arguments, whose long texts are cut, and what lies too deep."""
+def shorten(value: Any, depth: int = 0) -> Any:
+    """Return the arguments of a tool without long texts and deep levels."""
     if isinstance(value, str):
         return cut(value, ARGUMENT_LIMIT)
     if not isinstance(value, Mapping | list):
@@ -274,5 +232,5 @@ def shortened(value: Any, depth: int = 0) -> Any:
     if depth == DEPTH_LIMIT:
         return "…"
     if isinstance(value, Mapping):
-        return {key: shortened(one, depth + 1) for key, one in value.items()}
-    return [shortened(one, depth + 1) for one in value]
+        return {key: shorten(item, depth + 1) for key, item in value.items()}
+    return [shorten(item, depth + 1) for item in value]

@@ -1,4 +1,4 @@
-"""Steps: what the stream of an agent program tells, whichever program prints it."""
+"""Steps: what the output of an agent program reports, whichever program prints it."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from midwatch.agents.streams.faults import Fault
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """By what id the program knows the conversation."""
+    """The id by which the program knows the conversation."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Which model works."""
+    """The model that works."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """More of the text that is being written."""
+    """A piece of the text that is being written."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A whole text; it takes the place of its pieces."""
+    """A whole text, which replaces its pieces."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class TextEnd:
-    """What follows belongs to another text."""
+    """The end of a text. The next piece belongs to another text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThoughtPiece:
-    """More of a thought."""
+    """A piece of a thought."""
 
     text: str
 
@@ -58,14 +58,14 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan as it stands."""
+    """The plan as it is now."""
 
     entries: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStart:
-    """A tool is used."""
+    """A tool call begins."""
 
     id: str
     name: str
@@ -76,7 +76,7 @@ class ToolStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolEnd:
-    """It has returned. `seconds` only where the program says it."""
+    """A tool call has ended. `seconds` is set only if the program reports it."""
 
     id: str
     result: str = ""
@@ -97,7 +97,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What was consumed: of this turn, or with `of_thread` of the conversation since it began. Several add up."""
+    """The usage of this turn, or with `of_thread` of the conversation since its beginning. Several add up."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -107,14 +107,14 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """A tool was not allowed."""
+    """A tool call was denied."""
 
     tool: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """The program tries again by itself. `seconds` is how long it waits, where it says it."""
+    """The program tries again by itself. `seconds` is how long it waits, if the program reports it."""
 
     message: str
     fault: Fault
@@ -123,7 +123,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something went wrong and the work goes on."""
+    """An error that does not end the work."""
 
     message: str
 
@@ -137,7 +137,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The turn is over; without a text the last one told is the answer."""
+    """The turn is over. Without a text, the last text is the answer."""
 
     text: str | None = None
 

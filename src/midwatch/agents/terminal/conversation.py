@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
-from midwatch.agents.base import last_lines, message_id, prompt_of
-from midwatch.agents.terminal.dialog import Dialog, dialog
-from midwatch.agents.terminal.extract import reply
+from midwatch.agents.base import ProgramAgent, build_prompt, last_lines, message_id
+from midwatch.agents.terminal.dialog import Dialog, read_dialog
+from midwatch.agents.terminal.extract import extract_reply
 from midwatch.agents.terminal.live import Live
 from midwatch.agents.terminal.profiles import Profile
 from midwatch.agents.terminal.sending import clean, send
@@ -22,40 +22,33 @@ from midwatch.base.errors import AgentError, Conflict
 from midwatch.domain.agent import Interrupt, ProgramOwner, Screenshot, Turn, TurnResult
 from midwatch.domain.event import AgentExited, MessageDelta
 from midwatch.domain.session import Session
-from midwatch.programs.process import Program, within
+from midwatch.programs.process import describe_exit, within
 from midwatch.programs.reaper import members
 
 START_SECONDS = 120.0
 QUIT_SECONDS = 0.5
 STOP_SECONDS = 2.0
-"""After which what did not stop at the agent's own key gets SIGINT."""
+"""Seconds after which a program that ignored its own key for interrupts gets SIGINT."""
 ANSWER_SECONDS = 5.0
 PAINT_SECONDS = 2.0
 LATE_SECONDS = 5.0
-"""How long a reply may come after its agent has said that it waits again."""
+"""How long a reply may take to appear after the program has said that it waits again."""
 MOST_REPEATS = 20
-"""How often a turn may ask the very same thing."""
-TOLD_EVERY = 0.1
-TOLD_SHARE = 10
-"""Reading a long reply takes time: at most one part in so many is spent on it."""
-
-
-class Opener(Protocol):
-    """The agent that opened a conversation, as far as the conversation needs it."""
-
-    exits: dict[str, AgentExited]
-    profile: Profile
-
-    def program(self, argv: tuple[str, ...], workdir: str | None) -> Program:
-        """What a session starts."""
-        ...
+"""How often a turn may ask the same question."""
+SHOWN_EVERY = 0.1
+READING_SHARE = 10
+"""A long reply takes time to read. At most one part in so many is spent on reading."""
 
 
 class TerminalConversation:
     """One session with a program in a terminal."""
 
-    def __init__(self, agent: Opener, session: Session) -> None:
+    def __init__(
+        self, agent: ProgramAgent[Any], profile: Profile, exits: dict[str, AgentExited], session: Session
+    ) -> None:
         self._agent = agent
+        self._profile = profile
+        self._exits = exits
         self._session = session
         self._thread = session.thread_id
         self._live: Live | None = None
@@ -69,15 +62,15 @@ class TerminalConversation:
 
     @property
     def alive(self) -> bool:
-        """Whether the program runs and waits for a prompt, as far as one can see."""
+        """Whether the program runs and can take a prompt."""
         return self._live is not None and self._live.running
 
     async def turn(self, turn: Turn) -> TurnResult:
-        """Send the prompt, wait until the agent waits again, and read its reply off the terminal."""
+        """Send the prompt, wait until the agent waits again, and read its reply from the terminal."""
         self._turn, self._interrupted = turn, None
         try:
             await self.start(turn)
-            await self._settled(turn, START_SECONDS)
+            await self._wait_until_idle(turn, START_SECONDS)
             assert self._live is not None
             return await self._work(turn, self._live)
         finally:
@@ -86,8 +79,8 @@ class TerminalConversation:
                 self._forget()
 
     async def start(self, turn: ProgramOwner) -> None:
-        """Have the program running."""
-        if left := self._agent.exits.pop(self._session.key, None):
+        """Start the program if it does not run."""
+        if left := self._exits.pop(self._session.key, None):
             await turn.emit(left)
         if self._live is None or not self._live.running:
             await self._open(turn)
@@ -95,7 +88,7 @@ class TerminalConversation:
             await turn.own_group(self._live.child.pgid)
 
     async def interrupt(self, mode: Interrupt) -> None:
-        """The agent's own key, then SIGINT; or the signal that ends the program."""
+        """Press the agent's own key, then send SIGINT; or send the signal that ends the program."""
         live = self._live
         if self._turn is None:
             return
@@ -112,7 +105,7 @@ class TerminalConversation:
             live.child.signal_foreground()
 
     async def close(self) -> None:
-        """Let the agent quit if it waits, and end it in any case."""
+        """Let the agent quit if it waits for a prompt, and end it in any case."""
         self._closed = True
         live = self._live
         if live is None:
@@ -154,7 +147,7 @@ class TerminalConversation:
         return self._live
 
     async def _open(self, turn: ProgramOwner) -> None:
-        agent, profile = self._agent, self._agent.profile
+        profile = self._profile
         self._forget()
         thread = turn.thread_id or self._thread
         if thread is None and turn.resumed and profile.resume_argv:
@@ -167,7 +160,7 @@ class TerminalConversation:
         live = Live(profile, (profile.columns, profile.rows))
         live.listener = self._listener
         try:
-            await live.start(agent.program(filled, turn.workdir or self._session.workdir), turn)
+            await live.start(self._agent.program(filled, turn.workdir or self._session.workdir), turn)
         except BaseException:
             await live.end()
             live.free()
@@ -181,28 +174,29 @@ class TerminalConversation:
             self._live = None
 
     async def _watch(self, live: Live) -> None:
-        """When the program ends by itself between turns, the next turn tells of it. How it ended is known as soon as
-        nobody can type to it any more, not only when what it left behind is gone, too."""
+        """Note how a program ended between turns, so that the next turn can report it.
+
+        How it ended is known as soon as nobody can type into it, not only when the processes it left behind are gone.
+        """
         code = await live.left()
         if self._turn is None and not self._closed:
-            self._agent.exits[self._session.key] = AgentExited(code=code, screen=live.screen.text())
+            self._exits[self._session.key] = AgentExited(code=code, screen=live.screen.text())
         await live.ended()
         if self._turn is None and not self._closed and self._live is live and self._listener is not None:
             self._listener(live.screen.text())  # whoever watches looks again, and finds it ended
 
-    async def _gone(self, turn: Turn, live: Live) -> AgentError:
-        """The program has ended in the middle of a turn: told with its last screen and code."""
+    async def _report_exit(self, turn: Turn, live: Live) -> AgentError:
+        """Return the error of a program that ended during a turn, and report its last screen and exit code."""
         code = await live.ended()
-        shown = live.screen.text()
-        await turn.emit(AgentExited(code=code, screen=shown))
-        how = f"was ended by signal {-code}" if code is not None and code < 0 else f"exited with code {code}"
-        said = last_lines(live.screen.read())
-        return AgentError(f"{Path(self._agent.profile.argv[0]).name} {how}" + (f": {said}" if said else ""))
+        screen = live.screen.text()
+        await turn.emit(AgentExited(code=code, screen=screen))
+        lines = last_lines(live.screen.read())
+        return AgentError(f"{Path(self._profile.argv[0]).name} {describe_exit(code)}" + (f": {lines}" if lines else ""))
 
     # -- one turn ------------------------------------------------------------------------------------------------
 
     async def _work(self, turn: Turn, live: Live) -> TurnResult:
-        prompt = clean(prompt_of(turn, known=self._thread is not None))
+        prompt = clean(build_prompt(turn, known=self._thread is not None))
         live.record(True)
         first = 0 if live.profile.echo else live.screen.cursor_row
 
@@ -210,37 +204,37 @@ class TerminalConversation:
             text = live.screen.read(first if first < live.screen.height else 0)
             if not live.profile.box:
                 text = text.removesuffix(live.watch.prompt_line.rstrip())
-            return reply(text, prompt, live.profile)
+            return extract_reply(text, prompt, live.profile)
 
         try:
             await send(live, prompt)  # what stands on the screen before is no reply
-            async with self._telling(turn, live, written):
+            async with self._showing_reply(turn, live, written):
                 await self._keep_thread(turn, live)
-                await self._settled(turn, None)
+                await self._wait_until_idle(turn, None)
                 if live.profile.marker and not written():  # it says that it waits before it has painted what it said
                     await live.until(lambda _: bool(written()), LATE_SECONDS)
-                    await self._settled(turn, None)
+                    await self._wait_until_idle(turn, None)
                 await self._keep_thread(turn, live)
             return TurnResult(text=written(), thread_id=self._thread)
         finally:
             live.record(False)
 
-    async def _settled(self, turn: Turn, seconds: float | None) -> None:
-        """Return when the agent waits for a prompt; questions are asked meanwhile."""
+    async def _wait_until_idle(self, turn: Turn, seconds: float | None) -> None:
+        """Return when the agent waits for a prompt. Questions on the screen are asked meanwhile."""
         live = self._live
         assert live is not None
 
         def over(reading: Reading) -> bool:
             if reading.state == "idle":  # one that is known by its signs and shows nothing yet has only not begun
                 return not (reading.evidence == "silence" and live.profile.ready and not live.watch.shown.strip())
-            return (reading.state == "asking" and reading.certain) or self._broken_off
+            return (reading.state == "asking" and reading.certain) or self._given_up
 
         questions: Counter[str] = Counter()
         while True:
             reading = await live.until(over, seconds)
             if reading.state == "exited":
-                raise await self._gone(turn, live)
-            if self._broken_off or (self._interrupted and reading.state == "idle"):
+                raise await self._report_exit(turn, live)
+            if self._given_up or (self._interrupted and reading.state == "idle"):
                 raise AgentError("it was interrupted.")
             if reading.state == "idle":
                 self._check_known(live, reading)
@@ -248,58 +242,60 @@ class TerminalConversation:
             if reading.state != "asking":
                 shown = last_lines(live.screen.text())
                 raise AgentError(f"the program was not ready for a prompt in {seconds:g} s: {shown}")
-            found = await self._painted(live)
-            questions[found.text] += 1
-            if questions[found.text] > MOST_REPEATS:
-                raise AgentError(f"the program does not take the answer to its question: {found.text}")
-            await self._ask(turn, live, found)
+            question = await self._read_question(live)
+            questions[question.text] += 1
+            if questions[question.text] > MOST_REPEATS:
+                raise AgentError(f"the program does not take the answer to its question: {question.text}")
+            await self._ask(turn, live, question)
 
     def _check_known(self, live: Live, reading: Reading) -> None:
-        """Nothing is typed into a screen that nobody knows: it may be a question that Enter would answer."""
+        """Refuse to type into an unknown screen. It may be a question that Enter would answer."""
         profile = live.profile
         if reading.evidence == "silence" and profile.ready and not profile.find(profile.ready, live.watch.shown):
             shown = last_lines(live.watch.shown)
-            raise AgentError(f"the program waits with a screen that is not known; answer it at its terminal: {shown}")
+            raise AgentError(f"the program waits with an unknown screen; answer it at its terminal: {shown}")
 
     @property
-    def _broken_off(self) -> bool:
-        """Whether a turn is to be given up that has not begun to work."""
+    def _given_up(self) -> bool:
+        """Whether to give up a turn that has not begun to work."""
         return self._interrupted is not None and self._live is not None and self._live.read().state == "starting"
 
-    async def _ask(self, turn: Turn, live: Live, found: Dialog) -> None:
-        """Have a person answer the question on the screen, here or at the terminal itself."""
-        asked = asyncio.create_task(turn.ask(found.question()))
+    async def _ask(self, turn: Turn, live: Live, dialog: Dialog) -> None:
+        """Have a person answer the question on the screen, in the inbox or at the terminal itself."""
+        asking = asyncio.create_task(turn.ask(dialog.question()))
         gone = asyncio.create_task(live.until(lambda reading: reading.state != "asking"))
         try:
-            await asyncio.wait({asked, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not asked.done():
+            await asyncio.wait({asking, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
                 return
-            answer = asked.result()
-            keys = found.keys(answer)
+            answer = asking.result()
+            keys = dialog.keys(answer)
             if keys is not None:
                 live.type(keys)
             elif not answer.granted:
-                raise AgentError(f"it asked something that was not answered: {found.text}")
+                raise AgentError(f"it asked something that was not answered: {dialog.text}")
             await asyncio.wait({gone}, timeout=ANSWER_SECONDS if keys else None)
         finally:
-            for task in (asked, gone):
+            for task in (asking, gone):
                 task.cancel()
                 with suppress(asyncio.CancelledError, Exception):
                     await task
 
-    async def _painted(self, live: Live) -> Dialog:
-        """The question on the screen. A program may say that it asks before it shows what."""
+    async def _read_question(self, live: Live) -> Dialog:
+        """Return the question on the screen. A program may report that it asks before it shows the question."""
 
         def visible(reading: Reading) -> bool:
             profile, shown = live.profile, live.watch.shown
             known = not profile.asking or profile.find(profile.asking, shown) is not None
-            return reading.state != "asking" or (known and reading.certain and bool(dialog(profile, shown).options))
+            return reading.state != "asking" or (
+                known and reading.certain and bool(read_dialog(profile, shown).options)
+            )
 
         await live.until(visible, PAINT_SECONDS)
-        return dialog(live.profile, live.watch.shown)
+        return read_dialog(live.profile, live.watch.shown)
 
     async def _keep_thread(self, turn: Turn, live: Live) -> None:
-        """Have it known by what id the agent can take up this conversation."""
+        """Keep the id by which the agent can resume this conversation."""
         pattern = live.profile.thread
         if self._thread is None and pattern not in ("", "uuid"):
             self._thread = await asyncio.to_thread(_open_file, live.child.pgid, pattern)
@@ -307,18 +303,18 @@ class TerminalConversation:
             await turn.keep_thread(self._thread)
 
     @asynccontextmanager
-    async def _telling(self, turn: Turn, live: Live, written: Callable[[], str]) -> AsyncIterator[None]:
-        """Show the reply while it is written."""
-        telling = asyncio.create_task(self._tell(turn, live, written))
+    async def _showing_reply(self, turn: Turn, live: Live, written: Callable[[], str]) -> AsyncIterator[None]:
+        """Show the reply inside the block while it is written."""
+        showing = asyncio.create_task(self._show_reply(turn, live, written))
         try:
             yield
         finally:
-            telling.cancel()
+            showing.cancel()
             with suppress(asyncio.CancelledError):
-                await telling
+                await showing
 
-    async def _tell(self, turn: Turn, live: Live, written: Callable[[], str]) -> None:
-        told, seen = "", 0
+    async def _show_reply(self, turn: Turn, live: Live, written: Callable[[], str]) -> None:
+        shown, seen = "", 0
         loop = asyncio.get_running_loop()
         while True:
             if live.screen.version == seen:
@@ -326,30 +322,30 @@ class TerminalConversation:
             began, seen = loop.time(), live.screen.version
             if live.watch.reacted:
                 text = written()
-                if text != told:
-                    same = _common(told, text)
+                if text != shown:
+                    same = _common(shown, text)
                     await turn.emit(MessageDelta(message_id=message_id(turn), offset=same, text=text[same:]))
-                    told = text
-            await asyncio.sleep(max(TOLD_EVERY, TOLD_SHARE * (loop.time() - began)))
+                    shown = text
+            await asyncio.sleep(max(SHOWN_EVERY, READING_SHARE * (loop.time() - began)))
 
 
-def _common(one: str, other: str) -> int:
-    """How many characters both begin with."""
-    if other.startswith(one):
-        return len(one)
-    low, high = 0, min(len(one), len(other))
+def _common(first: str, second: str) -> int:
+    """Return how many characters both texts begin with."""
+    if second.startswith(first):
+        return len(first)
+    low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
+        low, high = (middle, high) if first[:middle] == second[:middle] else (low, middle - 1)
     return low
 
 
 def _open_file(pgid: int, pattern: str) -> str | None:
-    """What `pattern` finds in the names of the files that a group keeps open."""
+    """Return what `pattern` finds in the names of the files that a group keeps open."""
     for pid in members(pgid):
         with suppress(OSError):
             for link in Path(f"/proc/{pid}/fd").iterdir():
                 with suppress(OSError):
-                    if found := re.search(pattern, str(link.readlink())):
-                        return found[1]
+                    if match := re.search(pattern, str(link.readlink())):
+                        return match[1]
     return None

@@ -1,4 +1,4 @@
-"""Questions on the screen of a terminal agent: what is asked, the visible choices, and the keys that make them."""
+"""Questions on the screen of a terminal agent: their text, their choices, and the keys that make the choices."""
 
 from __future__ import annotations
 
@@ -28,61 +28,61 @@ class Option(NamedTuple):
 
 
 class Dialog(NamedTuple):
-    """A question on the screen. Without options it is one that only a person at the terminal can answer."""
+    """A question on the screen. Without options only a person at the terminal can answer it."""
 
     text: str
     options: tuple[Option, ...]
 
     def question(self) -> Question:
-        """As a person is asked it."""
+        """Return the question to ask a person."""
         choices = tuple(option.choice for option in self.options) or BY_HAND
         return Question(text=self.text, choices=choices, kind="execute" if RUNS.search(self.text) else "other")
 
     def keys(self, answer: Answer) -> str | None:
-        """What to press; None when nothing fits."""
+        """Return the keys for an answer, or None if no option fits."""
         for option in self.options:
             if option.choice.name == answer.choice:
                 return option.keys
         return next((o.keys for o in self.options if o.choice.allows == answer.granted), None)
 
 
-def dialog(profile: Profile, shown: str) -> Dialog:
-    """The question in the last rows of a screen."""
+def read_dialog(profile: Profile, shown: str) -> Dialog:
+    """Return the question in the last rows of a screen."""
     raw = shown.split("\n")
     lines = [line.strip(FRAME) for line in raw]
     if profile.answers:
         options = tuple(Option(Choice(name, _kind(name)), keys) for name, keys in profile.answers.items())
-        return Dialog(_above(raw, len(raw)), options)
-    first, found = _choices(profile, lines)
-    if not found:
-        first, found = _menu(profile, raw)
-    return Dialog(_above(raw, first), tuple(Option(Choice(words, _kind(words)), keys) for keys, words in found))
+        return Dialog(_text_above(raw, len(raw)), options)
+    first, choices = _read_choices(profile, lines)
+    if not choices:
+        first, choices = _read_menu(profile, raw)
+    return Dialog(_text_above(raw, first), tuple(Option(Choice(words, _kind(words)), keys) for keys, words in choices))
 
 
-def _choices(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str, str]]]:
-    """Where the last run of choices with keys begins, and their keys and words."""
-    found: list[tuple[str, str]] = []
+def _read_choices(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str, str]]]:
+    """Return where the last list of choices with keys begins, and their keys and texts."""
+    choices: list[tuple[str, str]] = []
     first = len(lines)
     for at, line in enumerate(lines):
         match = re.match(profile.choice, line)
         if match is None:
             continue
         if match[1] == "1":
-            first, found = at, []
-        if match[1] == str(len(found) + 1):
-            found.append((match[1], " ".join(match[2].split())))
-    keyed = [(profile.choice_keys.replace("{key}", key), words) for key, words in found]
+            first, choices = at, []
+        if match[1] == str(len(choices) + 1):
+            choices.append((match[1], " ".join(match[2].split())))
+    keyed = [(profile.choice_keys.replace("{key}", key), words) for key, words in choices]
     return (first, keyed) if len(keyed) > 1 else (len(lines), [])
 
 
-def _menu(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str, str]]]:
-    """The same of choices that are made by arrows and Enter: lines around the one with the pointer, indented alike."""
+def _read_menu(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str, str]]]:
+    """Return the same for choices made with arrows and Enter: lines around the pointer with the same indent."""
     rows = [line.translate(UNFRAMED).rstrip() for line in lines]
-    places = [(at, found) for at, row in enumerate(rows) if (found := re.match(profile.pointer, row))]
+    places = [(at, match) for at, row in enumerate(rows) if (match := re.match(profile.pointer, row))]
     if not profile.pointer or not places:
         return len(lines), []
-    chosen, found = places[-1]
-    indent = found.end()
+    chosen, match = places[-1]
+    indent = match.end()
 
     def alike(at: int) -> bool:
         row = rows[at] if 0 <= at < len(rows) else ""
@@ -98,8 +98,8 @@ def _menu(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str, str]
     return (first, list(zip(moves, words, strict=True))) if len(words) > 1 else (len(lines), [])
 
 
-def _above(raw: list[str], end: int) -> str:
-    """The lines of the question: from the last rule across the screen, or a few."""
+def _text_above(raw: list[str], end: int) -> str:
+    """Return the lines of the question: those below the last rule across the screen, or the last few."""
     first = next((at for at in range(end - 1, -1, -1) if RULE.search(raw[at])), 0)
     return "\n".join(line.strip(FRAME) for line in raw[max(first, end - MOST_LINES) : end] if line.strip(FRAME))
 

@@ -1,4 +1,4 @@
-"""What of a terminal's text is the reply to a prompt: between the last echo of the prompt and the input box."""
+"""Finds the reply to a prompt in the text of a terminal: between the last echo of the prompt and the input box."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from midwatch.agents.terminal.format import WHITE, format_tool_calls, remove_use
 from midwatch.agents.terminal.profiles import Profile
 
 TAIL = 40
-"""Lines at the end in which the input box is looked for."""
+"""Lines at the end in which the input box is searched."""
 HIDDEN = re.compile(r"\d+ (more )?lines? hidden|\+\d+ (more )?lines")
-"""What stands in place of the middle of a long prompt."""
+"""Text that a program shows in place of the middle of a long prompt."""
 MOST_SHOWN = 100
-"""Lines of each of its ends."""
+"""Lines that are shown of each end of such a prompt."""
 RECOGNISED = 12
 """Characters by which the echo of a prompt is recognised."""
 
 
-def reply(text: str, prompt: str, profile: Profile) -> str:
-    """The reply of all that stands on the terminal since the prompt was sent, or a little before."""
+def extract_reply(text: str, prompt: str, profile: Profile) -> str:
+    """Return the reply in the text that appeared since the prompt was sent, or a little before."""
     lines = text.split("\n")
     if profile.edge:
         lines = [re.sub(profile.edge, "", line) for line in lines]
-    body = _without_noise(_before_box(_after_echo(lines, prompt, profile), profile), profile)
-    found = "\n".join(_unmarked(body, profile))
+    body = _remove_noise(_cut_box(_skip_echo(lines, prompt, profile), profile), profile)
+    reply_text = "\n".join(_remove_markers(body, profile))
     if profile.report_calls:
-        found = format_tool_calls(profile.report_calls, found)[0]
-    return found.strip("\n")
+        reply_text = format_tool_calls(profile.report_calls, reply_text)[0]
+    return reply_text.strip("\n")
 
 
-def _after_echo(lines: list[str], prompt: str, profile: Profile) -> list[str]:
-    """What follows the last echo. A program without a sign before it echoes on the line where it was typed."""
-    start = _echo(lines, prompt, profile) if profile.echo else 0
+def _skip_echo(lines: list[str], prompt: str, profile: Profile) -> list[str]:
+    """Return the lines after the last echo. A program without a sign before the echo shows it where it was typed."""
+    start = _find_echo(lines, prompt, profile) if profile.echo else 0
     if start is None:
         return lines
     end = start + 20 + 2 * prompt.count("\n") + len(prompt) // 10  # more lines than an echo can have
     head = "\n".join(lines[start:end])
     if profile.pasted and re.search(profile.pasted, lines[start]):
         return lines[start + 1 :]
-    if (whole := _after_hidden(lines[start:end], prompt)) is not None:
+    if (whole := _count_hidden_echo(lines[start:end], prompt)) is not None:
         return lines[start + whole :]
     left = remove_user_input(head, prompt, "custom")
     kept = left.split("\n") if left else []
     return [*kept, *lines[end:]] if left != head else lines
 
 
-def _after_hidden(lines: list[str], prompt: str) -> int | None:
-    """How many lines an echo has whose middle is not shown; None when it is."""
+def _count_hidden_echo(lines: list[str], prompt: str) -> int | None:
+    """Return how many lines an echo with a hidden middle has; None if nothing is hidden."""
     hidden = next((at for at, line in enumerate(lines[:MOST_SHOWN]) if HIDDEN.search(line)), None)
     if hidden is None:
         return None
@@ -59,8 +59,8 @@ def _after_hidden(lines: list[str], prompt: str) -> int | None:
     return None
 
 
-def _echo(lines: list[str], prompt: str, profile: Profile) -> int | None:
-    """The line where the last echo begins."""
+def _find_echo(lines: list[str], prompt: str, profile: Profile) -> int | None:
+    """Return the line where the last echo begins."""
     begin = re.compile(profile.echo)
     typed = "".join(prompt.split())[:RECOGNISED]
     for at in range(len(lines) - 1, -1, -1):
@@ -75,7 +75,7 @@ def _echo(lines: list[str], prompt: str, profile: Profile) -> int | None:
     return None
 
 
-def _before_box(lines: list[str], profile: Profile) -> list[str]:
+def _cut_box(lines: list[str], profile: Profile) -> list[str]:
     if not profile.box:
         return lines
     before, tail = lines[:-TAIL], "\n".join(lines[-TAIL:])
@@ -83,15 +83,15 @@ def _before_box(lines: list[str], profile: Profile) -> list[str]:
     return before + tail[: places[-1]].split("\n") if places else lines
 
 
-def _without_noise(lines: list[str], profile: Profile) -> list[str]:
-    """Without blank lines and lines that are none of the reply, at both ends."""
+def _remove_noise(lines: list[str], profile: Profile) -> list[str]:
+    """Return the lines without blank lines and noise at both ends."""
     noise = re.compile(profile.noise or r"(?!)")
     kept = [at for at, line in enumerate(lines) if line.strip(WHITE) and not noise.search(line)]
     return lines[kept[0] : kept[-1] + 1] if kept else []
 
 
-def _unmarked(lines: list[str], profile: Profile) -> list[str]:
-    """Without the signs before its parts, and without the indent that all of it has."""
+def _remove_markers(lines: list[str], profile: Profile) -> list[str]:
+    """Return the lines without the signs before their parts and without their common indent."""
     if profile.marker:
         marker = re.compile(profile.marker)
         lines = [marker.sub(lambda found: " " * len(found[0]), line) for line in lines]

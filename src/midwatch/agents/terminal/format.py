@@ -1,6 +1,7 @@
-"""What of a terminal's text is the agent's message: without the echo of the prompt, the input box and report calls.
+"""Finds the agent's message in the text of a terminal: without the echo of the prompt, the input box and report calls.
 
-Pure functions over text. The rules are those that clients of agentapi rely on, quirks included. Only `\\n` ends a line.
+Pure functions over text. The rules are those that clients of agentapi rely on, including their quirks. Only `\\n` ends
+a line.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 BLANK = " \t\n\r\f\v"
-"""What is left out when an echo is compared with what was typed."""
+"""Characters that do not count when an echo is compared with the prompt."""
 WHITE = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004"
     "\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 )
-"""What a blank line consists of; unlike `str.strip` without the four separators of ASCII."""
+"""Characters of a blank line. Unlike `str.strip` they do not include the four separators of ASCII."""
 NAMES = {"q": "amazonq", "cursor-agent": "cursor"}
 """Other names of agents."""
 TYPES = (
@@ -39,28 +40,28 @@ CODEX_CALL, CODEX_DONE = "Coder.coder_report_task", '{"message": "Thanks for rep
 
 
 def agent_type(name: str) -> str:
-    """The type an agent's name stands for."""
-    found = NAMES.get(name, name)
-    return found if found in TYPES else "custom"
+    """Return the type that an agent's name stands for."""
+    kind = NAMES.get(name, name)
+    return kind if kind in TYPES else "custom"
 
 
 # -- the echo of the prompt --------------------------------------------------------------------------------------
 
 
 class _Visible(NamedTuple):
-    """The characters that are not blank, and the line each is on."""
+    """The characters that are not blank, and the line of each."""
 
     characters: str
     lines: list[int]
 
 
 def _visible(text: str) -> _Visible:
-    found = [(char, number) for number, line in enumerate(text.split("\n")) for char in line if char not in BLANK]
-    return _Visible("".join(char for char, _ in found), [number for _, number in found])
+    characters = [(char, number) for number, line in enumerate(text.split("\n")) for char in line if char not in BLANK]
+    return _Visible("".join(char for char, _ in characters), [number for _, number in characters])
 
 
 def remove_user_input(message: str, user_input: str, agent_type: str) -> str:
-    """The message without the echo of what the user typed, which stands near its beginning, wrapped and framed."""
+    """Return the message without the echo of the user's input, which stands near its beginning, wrapped and framed."""
     typed, shown = _visible(user_input), _visible(message)
     prefix = typed.characters[: min(PREFIX, typed.lines.count(0))]
     if not prefix:
@@ -75,22 +76,22 @@ def remove_user_input(message: str, user_input: str, agent_type: str) -> str:
 
 
 def _end_of_echo(typed: str, shown: str, start: int) -> int:
-    """Where in `shown` the last character that belongs to the echo is. A few may be missing or added on either side."""
-    at, told = start, 0
+    """Return the place of the last character of the echo in `shown`. A few characters may be missing or added."""
+    at, typed_at = start, 0
     steps = [(ahead, across) for ahead in range(1, REACH + 1) for across in range(1, REACH + 1)]
     while True:
         for ahead, across in steps:
-            if told + ahead >= len(typed) or at + across >= len(shown):
+            if typed_at + ahead >= len(typed) or at + across >= len(shown):
                 return at
-            if typed[told + ahead] == shown[at + across]:
-                told, at = told + ahead, at + across
+            if typed[typed_at + ahead] == shown[at + across]:
+                typed_at, at = typed_at + ahead, at + across
                 break
         else:
             return at
 
 
 def _after_frame(agent_type: str, lines: list[str], last: int) -> int:
-    """The last line of what surrounds the echo."""
+    """Return the last line of the frame around the echo."""
     corners = {"gemini": "╯╰", "copilot": "╯╰", "cursor": "┘└"}.get(agent_type, "")
     if corners and last + 1 < len(lines) and all(corner in lines[last + 1] for corner in corners):
         return last + 1
@@ -105,7 +106,7 @@ def _is_rule(line: str) -> bool:
 
 
 def _without_box(lines: list[str]) -> list[str]:
-    """A line with `>` near the end, with or without a rule above it, or a slim box."""
+    """Return the lines without the input box: a line with `>` near the end, or a slim box."""
     count = len(lines)
     for at in range(count - 1, max(count - 6, 0) - 1, -1):
         if ">" in lines[at]:
@@ -146,31 +147,23 @@ def _remove_box(agent_type: str, text: str) -> str:
 
 
 def _trim(text: str) -> str:
-    """Without blank lines at both ends."""
+    """Return the text without blank lines at both ends."""
     lines = text.split("\n")
     filled = [at for at, line in enumerate(lines) if line.strip(WHITE)]
     return "\n".join(lines[filled[0] : filled[-1] + 1]) if filled else ""
 
 
 def format_agent_message(agent_type: str, message: str, user_input: str) -> str:
-    """The agent's message of the text that has appeared since the user's."""
-    found = _trim(_remove_box(agent_type, remove_user_input(message, user_input, agent_type)))
-    return "Welcome to Amp" if agent_type == "amp" and not found else found
-
-
-def is_ready(agent_type: str, screen: str) -> bool:
-    """Whether the screen shows the input box, so that a first prompt can be sent."""
-    if agent_type not in TYPES:
-        return True
-    shown = _trim(screen)
-    return len(_remove_box(agent_type, shown)) != len(shown)
+    """Return the agent's message in the text that appeared since the user's."""
+    text = _trim(_remove_box(agent_type, remove_user_input(message, user_input, agent_type)))
+    return "Welcome to Amp" if agent_type == "amp" and not text else text
 
 
 # -- report calls ------------------------------------------------------------------------------------------------
 
 
 def format_tool_calls(agent_type: str, message: str) -> tuple[str, list[str]]:
-    """The message without calls that report to the agent's host, and those calls, the last one first."""
+    """Return the message without calls that report to the agent's host, and those calls, the last one first."""
     if agent_type == "claude":
         return _without_claude_calls(message)
     if agent_type == "codex":
@@ -214,23 +207,10 @@ def _without_codex_calls(message: str) -> tuple[str, list[str]]:
 
 
 def _cut(lines: list[str], ranges: list[tuple[int, int, bool]]) -> tuple[str, list[str]]:
-    """The text without these ranges, and the whole ones of them, back to front."""
+    """Return the text without these ranges, and the complete ranges, the last one first."""
     kept, calls = list(lines), []
     for start, end, whole in reversed(ranges):
         if whole:
             calls.append("\n".join(kept[start:end]))
         del kept[start:end]
     return "\n".join(kept), calls
-
-
-# -- what is new on a screen -------------------------------------------------------------------------------------
-
-
-def screen_diff(old: str, new: str, agent_type: str) -> str:
-    """The lines of `new` from the first one that `old` does not have, without blank lines at both ends."""
-    known = set(old.split("\n"))
-    lines = new.split("\n")
-    looked_at = lines[3:] if agent_type == "opencode" else lines
-    first = next((at for at, line in enumerate(looked_at) if line not in known), len(looked_at))
-    fresh = lines[first:]
-    return _trim("\n".join(fresh)) if any(line.strip(WHITE) for line in fresh) else "\n".join(fresh)

@@ -1,4 +1,4 @@
-"""A program that runs in a terminal: its process, its screen, what it does now. Things happen when it writes."""
+"""A program that runs in a terminal: its process, its screen and its status."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from midwatch.domain.agent import ProgramOwner, Screenshot
 from midwatch.programs.process import Program, within
 
 BURST = 0.01
-"""Seconds in which what belongs together usually arrives."""
+"""Seconds in which output that belongs together usually arrives."""
 SHOWN_EVERY, SHOWN_AT_LEAST_EVERY = 0.05, 1.0
-"""Seconds between two screens that are told: soon after keys or silence, ever less often while it goes on writing."""
+"""Seconds between two screens that are shown: short after keys or silence, longer while the program goes on writing."""
 SILENCE = 0.5
 UNWANTED_LINES = 2000
-"""What a terminal keeps of the lines that scroll off while nobody waits for a reply."""
+"""Lines that scrolled off and are kept while nobody waits for a reply."""
 
 
 class Live:
@@ -32,7 +32,7 @@ class Live:
         self.watch = Watch(profile, self.screen)
         self.listener: Callable[[str], None] | None = None
         self.news = asyncio.Event()
-        """Set when it has written, or somebody wants everybody to look again."""
+        """Set when the program has written, or when everybody should look again."""
         self._child: TerminalChild | None = None
         self._showing: asyncio.TimerHandle | None = None
         self._pace = SHOWN_EVERY
@@ -48,13 +48,13 @@ class Live:
 
     @property
     def child(self) -> TerminalChild:
-        """Its process; it was started."""
+        """The process, which has been started."""
         assert self._child is not None
         return self._child
 
     @property
     def running(self) -> bool:
-        """Whether there is a program to type to."""
+        """Whether there is a program to type into."""
         return self._child is not None and not self._child.exited.is_set()
 
     def type(self, keys: str | bytes) -> None:
@@ -63,19 +63,19 @@ class Live:
             self._child.type(keys.encode() if isinstance(keys, str) else keys)
 
     def press(self, keys: bytes) -> None:
-        """Type what a person types, who wants to see it."""
+        """Press keys for a person, who wants to see the result soon."""
         self._pace = SHOWN_EVERY
         self.type(keys)
 
     def resize(self, columns: int, rows: int) -> None:
-        """Give it another size."""
+        """Change the size of the terminal."""
         if self._child is not None:
             self._child.resize(columns, rows)
         self.screen.resize(columns, rows)
         self._show_soon()
 
     def record(self, wanted: bool) -> None:
-        """From now on keep every line that scrolls off, or let go of them: they take memory."""
+        """Begin or stop to keep every line that scrolls off. The lines take memory."""
         self._recording = wanted
         if not self._closed:
             self.screen.forget_history()
@@ -83,13 +83,13 @@ class Live:
     # -- what it does --------------------------------------------------------------------------------------------
 
     def read(self) -> Reading:
-        """What it does now."""
+        """Return what the program does now."""
         if self._child is not None and self._child.exited.is_set():
             return Reading("exited", "process")
         return self.watch.read(self._now())
 
     async def until(self, reached: Callable[[Reading], bool], seconds: float | None = None) -> Reading:
-        """Wait until what it does is what is waited for, it has ended, or the time is over. The last reading."""
+        """Wait until the condition is met, the program has ended, or the time is over. Return the last reading."""
         end = None if seconds is None else self._now() + seconds
         while True:
             self.news.clear()
@@ -107,7 +107,7 @@ class Live:
             await asyncio.sleep(BURST)
 
     def screenshot(self, *, styled: bool = False) -> Screenshot:
-        """What it shows now."""
+        """Return what the terminal shows now."""
         reading, screen = self.read(), self.screen
         columns, rows = screen.size
         return Screenshot(
@@ -125,27 +125,27 @@ class Live:
     # -- its end -------------------------------------------------------------------------------------------------
 
     async def left(self) -> int | None:
-        """Return when the program has ended and all it wrote is on the screen: its exit code."""
+        """Wait until the program has ended and all its output is on the screen, and return its exit code."""
         await self.child.exited.wait()
         self.child.drain()
         return self.child.returncode
 
     async def ended(self) -> int | None:
-        """Return when it has ended and nothing of it runs any more: its exit code."""
+        """Wait until the program and all its processes have ended, and return its exit code."""
         await self.left()
         await self.child.end()
         self.news.set()
         return self.child.returncode
 
     async def end(self) -> None:
-        """End it."""
+        """End the program."""
         if self._child is not None:
             self._child.interrupt("terminate")
             await self._child.end()
         self.news.set()
 
     def free(self) -> None:
-        """Forget its screen."""
+        """Free the screen."""
         if self._showing is not None:
             self._showing.cancel()
         if not self._closed:

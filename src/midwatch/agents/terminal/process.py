@@ -1,4 +1,4 @@
-"""The program in a pseudo terminal: started behind the gate, in a session of its own, read and written at once."""
+"""A program in a pseudo terminal: it starts behind the gate, in a session of its own."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from midwatch.programs.reaper import signal_group
 
 SURROUNDINGS: Mapping[str, str] = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
 OUTER = "COLUMNS LINES TERM_PROGRAM TERM_PROGRAM_VERSION TMUX STY VTE_VERSION KITTY_WINDOW_ID WT_SESSION NO_COLOR"
-"""What tells of the terminal that midwatch itself was started in."""
+"""Variables that describe the terminal in which midwatch itself was started."""
 ENTER = f'unset {OUTER}; tty=$1; shift; exec <>"$tty" >&0 2>&1; exec "$@"'
-"""The first terminal that the leader of a session opens becomes the one that controls it."""
+"""The first terminal that the leader of a session opens becomes its controlling terminal."""
 PIECE = 65536
 MOST_AT_ONCE = 64
-"""Pieces that are read before others have a turn; the kernel hands out 4 KB each."""
+"""Pieces that are read before others have a turn. The kernel gives 4 KB in each."""
 MOST_UNREAD = 4_000_000
-"""Bytes that wait for a program that does not read."""
+"""Bytes that may wait for a program that does not read."""
 
 
 class TerminalChild(Child):
@@ -39,11 +39,14 @@ class TerminalChild(Child):
     async def begin(
         cls, program: Program, turn: ProgramOwner, size: tuple[int, int], heard: Callable[[bytes], None]
     ) -> TerminalChild:
-        """Start it in a terminal of `size` columns and rows; it waits until `admit`. `heard` gets what it writes."""
+        """Start the program in a terminal of `size` columns and rows; it waits until `admit`.
+
+        `heard` gets its output.
+        """
         try:
             master, slave = os.openpty()
         except OSError as problem:
-            raise AgentError(f"there is no terminal to be had: {problem.strerror}; close some sessions") from problem
+            raise AgentError(f"no terminal could be opened: {problem.strerror}; close some sessions") from problem
         try:
             _set_size(master, size)
             entered = replace(program, enter=("/bin/sh", "-c", ENTER, "midwatch-terminal", os.ttyname(slave)))
@@ -65,7 +68,7 @@ class TerminalChild(Child):
     # -- out -----------------------------------------------------------------------------------------------------
 
     def type(self, data: bytes) -> None:
-        """Write to the terminal as if it were typed, in order, as fast as the program reads."""
+        """Write to the terminal as if typed, in order, as fast as the program reads."""
         if self._master < 0 or self.exited.is_set():
             return
         if len(self._unsent) + len(data) > MOST_UNREAD:
@@ -104,24 +107,24 @@ class TerminalChild(Child):
                 self._heard(data)
 
     def drain(self) -> None:
-        """Take in what it wrote before it ended."""
+        """Read what the program wrote before it ended."""
         if self._master >= 0:
             self._readable()
 
     # -- the terminal --------------------------------------------------------------------------------------------
 
     def resize(self, columns: int, rows: int) -> None:
-        """Give the terminal another size; the program hears of it by SIGWINCH."""
+        """Change the size of the terminal. The program gets SIGWINCH."""
         if self._master >= 0:
             _set_size(self._master, (columns, rows))
 
     @property
     def line_mode(self) -> bool:
-        """Whether the kernel collects and echoes lines, since the program has not asked for single keys."""
+        """Whether the kernel collects and echoes lines, because the program has not asked for single keys."""
         return self._master >= 0 and bool(termios.tcgetattr(self._slave)[3] & termios.ICANON)
 
     def signal_foreground(self) -> None:
-        """SIGINT to what runs in front, and to the program itself."""
+        """Send SIGINT to the foreground process and to the program itself."""
         with suppress(OSError):
             signal_group(os.tcgetpgrp(self._master), signal.SIGINT)
         self.interrupt("stop")

@@ -1,14 +1,14 @@
-"""Profiles: what is known of each terminal agent, as data. A configured agent takes one and changes what differs.
+"""Profiles: what is known of each terminal agent, as data.
 
-A sign is a regular expression that is searched in the last rows of the screen, line by line (`^` and `$` are ends of
-lines). Keys are the characters a terminal sends for them.
+A configured agent uses one and changes some fields. A sign is a regular expression that is searched in the last rows of
+the screen, line by line (`^` and `$` are ends of lines). Keys are the characters that a terminal sends for them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -28,7 +28,7 @@ ESCAPE, CONTROL_C, CONTROL_D, CONTROL_U = "\x1b", "\x03", "\x04", "\x15"
 RIGHT = "\x1b[C"
 BRAILLE = "^[\u2801-\u28ff]"
 CODEX_OPTIONS = ("--no-alt-screen", "--no-daemon", "-c", "tui.terminal_resize_reflow_max_rows=0")
-"""Without the last it may paint a long answer anew, and then only its last 1000 rows."""
+"""Without the last option it may paint a long answer again, and then only its last 1000 rows."""
 NUMBERED = r"^\W{0,6}(\d)[.)] +(\S.*?)[ │|]*$"
 
 
@@ -79,17 +79,22 @@ class Profile(KindOptions):
     report_calls: Literal["", "claude", "codex"] = Field("", description="Whose calls to a task reporter are left out.")
 
     def find(self, sign: str, text: str) -> re.Match[str] | None:
-        """The first place of a sign."""
+        """Return the first match of a sign, or None."""
         return re.search(sign, text, re.MULTILINE) if sign else None
 
     @property
     def silent(self) -> bool:
-        """Whether nothing tells that it works."""
+        """Whether nothing shows that the program works."""
         return not (self.busy or self.busy_title or self.paste_tells or self.explicit)
 
 
+def _full_screen(**fields: Any) -> Profile:
+    """Return the profile of a program that Escape interrupts and that two Control-C end."""
+    return Profile(**{"clear": CONTROL_C, "interrupt": ESCAPE, "quit": CONTROL_C + CONTROL_C, **fields})
+
+
 PROFILES: Mapping[str, Profile] = {
-    "claude": Profile(
+    "claude": _full_screen(
         argv=("claude", "--settings", '{"tui":"default"}', "--session-id", "{thread}"),
         resume_argv=("claude", "--settings", '{"tui":"default"}', "--resume", "{thread}"),
         thread="uuid",
@@ -99,8 +104,6 @@ PROFILES: Mapping[str, Profile] = {
         busy_title=BRAILLE,
         idle_title=r"^✳",
         explicit=True,
-        clear=CONTROL_C,
-        interrupt=ESCAPE,
         quit=CONTROL_D + CONTROL_D,
         echo=r"❯ ",
         pasted=r"\[Pasted text",
@@ -109,7 +112,7 @@ PROFILES: Mapping[str, Profile] = {
         marker=r"^[●⏺] ",
         report_calls="claude",
     ),
-    "codex": Profile(
+    "codex": _full_screen(
         argv=("codex", *CODEX_OPTIONS),
         resume_argv=("codex", "resume", *CODEX_OPTIONS, "{thread}"),
         thread=r"rollout-.*-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.jsonl",
@@ -119,9 +122,6 @@ PROFILES: Mapping[str, Profile] = {
         busy_title=BRAILLE,
         asking_title=r"Action Required",
         explicit=True,
-        clear=CONTROL_C,
-        interrupt=ESCAPE,
-        quit=CONTROL_C + CONTROL_C,
         echo=r"› ",
         pasted=r"\[Pasted Content",
         box=r"^›",
@@ -129,7 +129,7 @@ PROFILES: Mapping[str, Profile] = {
         marker=r"^• ",
         report_calls="codex",
     ),
-    "gemini": Profile(
+    "gemini": _full_screen(
         argv=("gemini", "--session-id", "{thread}"),
         resume_argv=("gemini", "--resume", "{thread}"),
         thread="uuid",
@@ -141,16 +141,13 @@ PROFILES: Mapping[str, Profile] = {
         asking_title=r"^✋",
         explicit=True,
         enter_delay=0.1,
-        clear=CONTROL_C,
-        interrupt=ESCAPE,
-        quit=CONTROL_C + CONTROL_C,
         echo=r"[ │]*> ",
         pasted=r"\[Pasted Text",
         box=r"^▄{10,}\n *[>*!] ",
         noise=r"^( *[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|[▀▄─]{10,}|.*\? for shortcuts.*| *(Shift\+Tab|Press Ctrl\+O|YOLO) .*)$",
         marker=r"^✦ ",
     ),
-    "qwen": Profile(
+    "qwen": _full_screen(
         argv=("qwen", "--session-id", "{thread}"),
         resume_argv=("qwen", "--resume", "{thread}"),
         thread="uuid",
@@ -158,10 +155,6 @@ PROFILES: Mapping[str, Profile] = {
         busy=r"esc to cancel",
         asking=r"(Allow execution of|Apply this change|● 1\. )",
         enter_delay=0.1,
-        settle=0.3,
-        clear=CONTROL_C,
-        interrupt=ESCAPE,
-        quit=CONTROL_C + CONTROL_C,
         echo=r" *> ",
         pasted=r"\[Pasted ",
         edge=r" +[█│]$",
@@ -169,16 +162,13 @@ PROFILES: Mapping[str, Profile] = {
         noise=r"^( *[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏◐◓◑◒] .*|[▀▄─]{10,})$",
         marker=r"^ *[✦◆] ",
     ),
-    "opencode": Profile(
+    "opencode": _full_screen(
         argv=("opencode",),
         resume_argv=("opencode", "--session", "{thread}"),
         ready=r"(Ask anything|▣ |ctrl\+p commands)",
         busy=r"esc (again to )?interrupt",
         asking=r"△ Permission required",
-        settle=0.3,
-        clear=CONTROL_C,
         interrupt=ESCAPE + ESCAPE,
-        quit=CONTROL_C + CONTROL_C,
         answers={"Allow once": "\r", "Allow always": RIGHT + "\r", "Reject": RIGHT + RIGHT + "\r"},
         echo=r" *┃ +",
         pasted=r"\[Pasted ",
@@ -191,7 +181,6 @@ PROFILES: Mapping[str, Profile] = {
         asking=r"\(Y\)es/\(N\)o.*: *$",
         paste_tells=True,
         settle=0.05,
-        interrupt=CONTROL_C,
         quit=CONTROL_D,
         answers={"yes": "y\r", "no": "n\r"},
         echo=r"\S*> ",
@@ -206,14 +195,13 @@ PROFILES: Mapping[str, Profile] = {
         asking=r"^◆ ",
         paste_tells=True,
         settle=0.1,
-        interrupt=CONTROL_C,
         quit=CONTROL_D,
         pointer=r" *● +(?=\S)",
         echo=r"> ",
         box=r"^ *[━╌]{10,}[^\n]*\n> |^> ",
         noise=r"^ *([◐◓◑◒⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|─{10,}.*|[━╌]{10,}.*|⏱ .*|✓ extensions ready)$",
     ),
-    "copilot": Profile(
+    "copilot": _full_screen(
         argv=("copilot", "--session-id", "{thread}"),
         resume_argv=("copilot", "--resume", "{thread}"),
         thread="uuid",
@@ -221,9 +209,6 @@ PROFILES: Mapping[str, Profile] = {
         busy=r"(?i)esc (to )?(cancel|interrupt|stop)",
         asking=r"(?i)(enter to (select|confirm)|confirm with)",
         settle=0.4,
-        interrupt=ESCAPE,
-        clear=CONTROL_C,
-        quit=CONTROL_C + CONTROL_C,
         echo=r" *[❯>┃] +",
         pasted=r"\[Paste",
         box=r"^╻▄{10,}",
@@ -237,7 +222,6 @@ PROFILES: Mapping[str, Profile] = {
         busy=r"(ctrl\+c to stop|esc to stop)",
         asking=r"(Run this command\?|\(y\) )",
         settle=0.5,
-        interrupt=CONTROL_C,
         box=r"^ *┌─{10,}",
     ),
     "amp": Profile(
@@ -262,11 +246,9 @@ PROFILES: Mapping[str, Profile] = {
         ready=r"^.*> ?$",
         busy=r"Thinking\.\.\.",
         asking=r"Allow this action\?",
-        settle=0.3,
-        interrupt=CONTROL_C,
         answers={"yes": "y\r", "no": "n\r"},
         box=r"^.*> ?$",
     ),
     "custom": Profile(quiet=2.0, settle=0.05),
 }
-"""What is known, by name."""
+"""The known profiles by name."""

@@ -1,7 +1,7 @@
-"""The screen of a terminal: what a program's bytes look like, what it says beside the text, and what it is answered.
+"""The screen of a terminal: its text, the signals of the program, and the answers to the program's queries.
 
-The emulator is libghostty through pyghostty, named only here. A line that scrolls off is kept, so that a reply of any
-reasonable length can be read whole. Nothing is compared: each feed raises `version`.
+The emulator is libghostty through pyghostty, which only this module uses. Lines that scroll off are kept, so that a
+long reply can be read whole. Each feed raises `version`.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ MOST_BYTES = 256 << 20
 LONGEST_TITLE = 500
 LONGEST_SIGNAL = 4096
 STATUS = b"7501"
-"""The OSC by which a program tells its status."""
+"""The OSC sequence by which a program reports its status."""
 PASTE_OFF = b"\x1b[?2004l"
 CLEAR_HISTORY = b"\x1b[3J"
 PALETTE = re.compile(r"\x1b\]4;\d+;[^\x1b]*\x1b\\")
-"""The emulator's own colours, which a viewer has, too."""
+"""The emulator's own colours, which a viewer also has."""
 
 SignalKind = Literal["program", "title", "bell", "progress", "paste_off"]
 
 
 class Signal(NamedTuple):
-    """What a program says beside its text: its status, its title, a bell, progress, that nothing may be pasted now."""
+    """A signal beside the text: a status, a title, a bell, progress, or that nothing may be pasted now."""
 
     kind: SignalKind
     value: str = ""
 
 
 class Screen:
-    """One terminal's emulator. It belongs to one event loop."""
+    """The emulator of one terminal. It belongs to one event loop."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Screen:
         reply: Callable[[bytes], None] = lambda _: None,
         signal: Callable[[Signal], None] = lambda _: None,
     ) -> None:
-        """`reply` gets what the terminal answers to the program's questions; `signal` hears its signals in order."""
+        """Open a screen. `reply` gets the answers to the program's queries, `signal` its signals in order."""
         self.version = 0
         self.title = ""
         self._signal, self._reply = signal, reply
@@ -56,47 +56,47 @@ class Screen:
     # -- in ------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
-        """Take in what the program wrote, half characters and half sequences included."""
+        """Take in the program's output, which may end within a character or a sequence."""
         self.version += 1
         self._terminal.feed(data)
         if PASTE_OFF in data:
             self._signal(Signal("paste_off"))  # it may be on again by the end of the same piece
 
     def resize(self, columns: int, rows: int) -> None:
-        """Give it another size; lines are wrapped anew. The oldest go when they would take too much memory in it."""
+        """Change the size and wrap the lines again. The oldest lines go if they would take too much memory."""
         self.version += 1
         self._limit_history(min(MOST_BYTES, MOST_BYTES * self.size[0] // columns))
         self._terminal.resize(columns, rows)
         self._limit_history(MOST_BYTES)
 
     def forget_history(self) -> None:
-        """Let go of the lines that have scrolled off."""
+        """Forget the lines that have scrolled off."""
         if self._number("vt_ground", "bool"):
             self._terminal.feed(CLEAR_HISTORY)
 
     def close(self) -> None:
-        """Free its memory."""
+        """Free the memory."""
         self._terminal.close()
         self._kept.clear()
 
     # -- out -----------------------------------------------------------------------------------------------------
 
     def text(self) -> str:
-        """The rows that are visible, without blanks at their ends."""
+        """Return the visible rows without blanks at their ends."""
         return _bare(self._format(self._rows(0, self.size[1] - 1, "active")))
 
     def styled(self) -> str:
-        """The visible rows as escape sequences that paint them."""
+        """Return the visible rows with the escape sequences that paint them."""
         vt = self._lib.GHOSTTY_FORMATTER_FORMAT_VT
         return PALETTE.sub("", self._format(self._rows(0, self.size[1] - 1, "active"), emit=vt))
 
     def read(self, first: int = 0) -> str:
-        """Everything from row `first`, counted from the oldest line kept, with wrapped lines joined."""
+        """Return everything from row `first`, counted from the oldest line kept, with wrapped lines joined."""
         last = self.height - 1
         return _bare(self._format(self._rows(first, last, "screen"), unwrap=True)) if first <= last else ""
 
     def line_to_cursor(self) -> str:
-        """The row of the cursor, as far as the cursor."""
+        """Return the row of the cursor, up to the cursor."""
         column, row = self.cursor
         if column == 0:
             return ""
@@ -104,13 +104,8 @@ class Screen:
 
     @property
     def height(self) -> int:
-        """How many rows there are with those that have scrolled off."""
+        """The number of rows, with those that have scrolled off."""
         return self._number("total_rows", "size_t")
-
-    @property
-    def full(self) -> bool:
-        """Whether lines may have been lost at the top."""
-        return self._number("scrollback_rows", "size_t") >= MOST_LINES
 
     @property
     def size(self) -> tuple[int, int]:
@@ -128,24 +123,17 @@ class Screen:
         return self.height - self.size[1] + self.cursor[1]
 
     @property
-    def alternate(self) -> bool:
-        """Whether the program uses the screen that keeps no history."""
-        return self._number("active_screen", "GhosttyTerminalScreen") != 0
-
-    @property
     def takes_paste(self) -> bool:
         """Whether the program wants pasted text marked."""
         return bool(self._terminal.mode(2004))
 
-    @property
-    def wants_application_keys(self) -> bool:
-        """Whether arrow keys are to be sent in their application form."""
-        return bool(self._terminal.mode(1))
-
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _limit_history(self, size: int) -> None:
-        """The emulator looks at its limit when lines come and when it is set, not when they become wider."""
+        """Set the memory limit.
+
+        The emulator checks it when lines arrive and when it is set, not when lines become wider.
+        """
         option = self._lib.GHOSTTY_TERMINAL_OPT_SCROLLBACK_MAX_BYTES
         self._lib.ghostty_terminal_set(self._terminal._t[0], option, self._ffi.new("size_t*", size))
 
@@ -173,25 +161,25 @@ class Screen:
         )
 
     def _connect(self) -> None:
-        """Hear titles, bells and the rest; answer questions."""
+        """Register the callbacks for titles, bells and other signals."""
         terminal, lib, ffi = self._terminal, self._lib, self._ffi
         terminal.on_reply(self._reply)
         terminal.on_unknown_sequence(self._unknown, LONGEST_SIGNAL)
         bell = lambda *_: self._signal(Signal("bell"))  # noqa: E731
-        for option, ctype, called in (
+        for option, ctype, handler in (
             (lib.GHOSTTY_TERMINAL_OPT_TITLE_CHANGED, "GhosttyTerminalTitleChangedFn", self._retitled),
             (lib.GHOSTTY_TERMINAL_OPT_BELL, "GhosttyTerminalBellFn", bell),
             (lib.GHOSTTY_TERMINAL_OPT_PROGRESS_REPORT, "GhosttyTerminalProgressReportFn", self._progress),
             (lib.GHOSTTY_TERMINAL_OPT_COLOR_SCHEME, "GhosttyTerminalColorSchemeFn", self._scheme),
             (lib.GHOSTTY_TERMINAL_OPT_SIZE, "GhosttyTerminalSizeFn", self._measured),
         ):
-            made = ffi.callback(ctype, called, onerror=terminal._on_cb_err)
-            self._kept.append(made)  # the library keeps no reference of its own
-            lib.ghostty_terminal_set(terminal._t[0], option, made)
+            callback = ffi.callback(ctype, handler, onerror=terminal._on_cb_err)
+            self._kept.append(callback)  # the library keeps no reference of its own
+            lib.ghostty_terminal_set(terminal._t[0], option, callback)
 
     def _retitled(self, *_: Any) -> None:
-        found = self._terminal.get("title", "GhosttyString")
-        text = bytes(self._ffi.buffer(found.ptr, min(found.len, LONGEST_TITLE)))
+        title = self._terminal.get("title", "GhosttyString")
+        text = bytes(self._ffi.buffer(title.ptr, min(title.len, LONGEST_TITLE)))
         self.title = text.decode("utf-8", "replace")
         self._signal(Signal("title", self.title))
 
@@ -226,6 +214,6 @@ def _emulator(columns: int, rows: int) -> tuple[Any, Any, Any]:
         from pyghostty import Terminal, ffi, lib
     except ImportError as problem:
         raise BadConfig(f"{problem.name} is missing; install it with `pip install 'midwatch[terminal]'`.") from None
-    made = Terminal(columns, rows, MOST_LINES, fg=(220, 220, 220), bg=(0, 0, 0))
-    lib.ghostty_terminal_set(made._t[0], lib.GHOSTTY_TERMINAL_OPT_APC_MAX_BYTES, ffi.new("size_t*", LONGEST_SIGNAL))
-    return made, lib, ffi
+    terminal = Terminal(columns, rows, MOST_LINES, fg=(220, 220, 220), bg=(0, 0, 0))
+    lib.ghostty_terminal_set(terminal._t[0], lib.GHOSTTY_TERMINAL_OPT_APC_MAX_BYTES, ffi.new("size_t*", LONGEST_SIGNAL))
+    return terminal, lib, ffi

@@ -1,4 +1,7 @@
-"""Sending a prompt: typed whole, seen on the screen, then Enter, then a reaction. What is not taken is taken back."""
+"""Sends a prompt: type all of it, see it on the screen, press Enter, wait for a reaction.
+
+If that fails, remove it again.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +15,25 @@ from midwatch.base.errors import AgentError
 
 PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""All but tab and newline: what could end a paste, press a key or interrupt."""
+"""All control characters but tab and newline. They could end a paste, press a key or interrupt."""
 HIDDEN = re.compile(f"[{re.escape(FRAME)}\\s]+")
 LONGEST_LINE = 4000
-"""Bytes of a line that the kernel collects for a program; of a longer one it would lose the end."""
+"""Bytes of a line that the kernel collects for a program. It would lose the end of a longer line."""
 RECOGNISED = 24
 ECHO_SECONDS = 10.0
 UNKNOWN_ECHO_SECONDS = 1.0
-"""Of a program that may not show what is typed."""
+"""For a program that may not show what is typed."""
 REACTION_SECONDS = 2.0
 LAST_REACTION_SECONDS = 5.0
 
 
 def clean(prompt: str) -> str:
-    """A prompt as it may be typed: without control characters, without blanks at its ends."""
+    """Return a prompt that can be typed: without control characters, and without blanks at its ends."""
     return CONTROLS.sub("", prompt.replace("\r\n", "\n").replace("\r", "\n")).strip()
 
 
 async def send(live: Live, text: str) -> None:
-    """Type a prompt and press Enter. AgentError when the program does not take it; then its input box is empty."""
+    """Type a prompt and press Enter. Raise AgentError if the program does not take it; then its input box is empty."""
     keys = _keys(live, text)
     tail = _visible(text)[-RECOGNISED:]
     before, tags = _visible(live.screen.text()).count(tail), _tags(live)
@@ -70,7 +73,7 @@ async def _enter(live: Live, tail: str) -> None:
 
 def _keys(live: Live, text: str) -> str:
     if not text:
-        raise AgentError("the prompt has nothing that can be typed")
+        raise AgentError("the prompt has no characters that can be typed; write a text")
     line_mode = live.child.line_mode
     if live.screen.takes_paste and not line_mode:
         return f"{PASTE_START}{text}{PASTE_END}"
@@ -82,15 +85,15 @@ def _keys(live: Live, text: str) -> str:
 
 
 def _take_back(live: Live) -> None:
-    """Leave nothing half typed behind."""
+    """Empty the input box."""
     if live.running:
         live.type(live.profile.clear)
 
 
 def _in_box(live: Live, tail: str) -> bool:
-    """Whether the prompt still stands in the input box."""
+    """Whether the prompt is still in the input box."""
     shown = live.screen.text()
-    places = [found.start() for found in re.finditer(live.profile.box or r"(?!)", shown, re.MULTILINE)]
+    places = [match.start() for match in re.finditer(live.profile.box or r"(?!)", shown, re.MULTILINE)]
     if not places:
         return False
     box = shown[places[-1] :]
@@ -98,7 +101,7 @@ def _in_box(live: Live, tail: str) -> bool:
 
 
 def _tags(live: Live) -> int:
-    """How many long prompts are shown by a tag."""
+    """Return how many long prompts are shown as a tag."""
     return len(re.findall(live.profile.pasted, live.screen.text())) if live.profile.pasted else 0
 
 

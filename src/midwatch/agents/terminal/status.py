@@ -1,8 +1,8 @@
-"""What a terminal agent does now: idle, busy or asking, and what tells so.
+"""The status of a terminal agent: idle, busy or asking, and the evidence for it.
 
-What a program says of itself comes first: its status (OSC 7501), its title, its modes. Then text on the screen. Silence
-is the last resort, and is not certain. Nothing runs while a terminal is silent: a reading says after how much more
-silence it would be another one.
+The program's own signals come first: its status (OSC 7501), its title, its modes. Then comes text on the screen.
+Silence is the last resort and is not certain. Nothing runs while a terminal is silent: a reading says after how much
+more silence it would change.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Evidence = Literal["program", "title", "mode", "progress", "text", "prompt", "si
 
 LAST_ROWS = 25
 GRACE = 5.0
-"""Seconds after Enter in which idle is believed only of one that was seen busy."""
+"""Seconds after Enter in which a program counts as idle only if it was seen busy."""
 ASKING_SETTLE = 0.15
 PROMPT_QUIET = 0.7
 LONGER = 10
-"""How many times as long a silence must be once a program was seen to come back to its prompt: elsewhere it works."""
+"""How many times as long a silence must be for a program that was seen to return to its prompt."""
 
 
 class Reading(NamedTuple):
-    """What it does, what tells so, and whether that is certain."""
+    """The status, its evidence, and whether it is certain."""
 
     state: State
     evidence: Evidence
@@ -52,12 +52,12 @@ class Watch:
         self._was_idle = False
         self._comes_back = False
         self.shown = ""
-        """The last rows, as of the last reading."""
+        """The last rows at the last reading."""
 
     # -- what happens --------------------------------------------------------------------------------------------
 
     def heard(self, signal: Signal) -> None:
-        """The program said something beside its text. What it was for a moment only counts, too."""
+        """Take in a signal of the program. A state that lasts only a moment counts, too."""
         profile = self._profile
         if signal.kind == "program":
             self._program = _state(signal.value)
@@ -73,33 +73,33 @@ class Watch:
             self._busy_seen |= self._paste_tells
 
     def output(self, now: float) -> None:
-        """The program wrote something."""
+        """Note that the program wrote something."""
         self._last_output = now
 
     def submitted(self, now: float) -> None:
-        """Enter is being pressed."""
+        """Note that Enter is pressed."""
         self._submitted = now
         self._busy_seen = False
         self._place = self._where()
 
     @property
     def reacted(self) -> bool:
-        """Whether it was seen to work since Enter."""
+        """Whether the program was seen to work since Enter."""
         if self._profile.silent and not self._busy_seen:
             return self._where() != self._place
         return self._busy_seen
 
     @property
     def prompt_line(self) -> str:
-        """The line of the cursor, if it is where such a program waits for input."""
+        """The line of the cursor, if the program waits for input there."""
         line = self._screen.line_to_cursor()
-        told = self._paste_tells and self._screen.takes_paste
-        return line if told or self._profile.find(self._profile.prompt, line) or line == self._prompt else ""
+        at_prompt = self._paste_tells and self._screen.takes_paste
+        return line if at_prompt or self._profile.find(self._profile.prompt, line) or line == self._prompt else ""
 
     # -- what is so ----------------------------------------------------------------------------------------------
 
     def read(self, now: float) -> Reading:
-        """What it does now."""
+        """Return the status now."""
         self.shown = "\n".join(self._screen.text().rstrip().split("\n")[-LAST_ROWS:])
         silent = now - self._last_output
         if asking := self._asking():
@@ -111,19 +111,19 @@ class Watch:
             return Reading("busy", busy)
         if self._submitted is not None and not self.reacted and now - self._submitted < GRACE:
             return Reading("busy", "reaction", False, again=GRACE - (now - self._submitted))
-        found, needed = self._idle()
-        return self._after(found, needed, silent)
+        reading, needed = self._idle()
+        return self._after(reading, needed, silent)
 
-    def _after(self, found: Reading, needed: float, silent: float) -> Reading:
-        """What was found, or busy until it has been silent long enough."""
+    def _after(self, reading: Reading, needed: float, silent: float) -> Reading:
+        """Return the reading, or busy until the program has been silent long enough."""
         if silent < needed:
-            return Reading("busy" if self._was_idle else "starting", found.evidence, False, again=needed - silent)
-        if found.state == "idle":
+            return Reading("busy" if self._was_idle else "starting", reading.evidence, False, again=needed - silent)
+        if reading.state == "idle":
             self._was_idle = True
-            self._comes_back |= found.evidence == "prompt" and self._submitted is not None
+            self._comes_back |= reading.evidence == "prompt" and self._submitted is not None
             if self._prompt is None and self._submitted is None:
                 self._prompt = self._screen.line_to_cursor()
-        return found
+        return reading
 
     def _asking(self) -> Evidence | None:
         profile = self._profile
@@ -146,7 +146,7 @@ class Watch:
         return "text" if profile.find(profile.busy, self.shown) else None
 
     def _idle(self) -> tuple[Reading, float]:
-        """The best sign that it waits, and how long a silence makes it count."""
+        """Return the best sign that it waits, and the seconds of silence that make it count."""
         profile, screen = self._profile, self._screen
         visible = not profile.ready or profile.find(profile.ready, self.shown) is not None
         if visible:
@@ -169,9 +169,9 @@ class Watch:
         return self._screen.cursor_row, self._screen.line_to_cursor()
 
 
-def _state(told: str) -> str:
-    """The state in what OSC 7501 says, such as `state=blocked:kind=permission`; empty when it takes it back."""
-    for part in told.split(":"):
+def _state(text: str) -> str:
+    """Return the state in the text of OSC 7501, such as `state=blocked:kind=permission`; empty if it is cleared."""
+    for part in text.split(":"):
         name, _, value = part.partition("=")
         if name == "state":
             return "" if value == "clear" else value

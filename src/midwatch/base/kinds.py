@@ -1,0 +1,22 @@
+"""Finds the class that a setting `kind` names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from midwatch.base.errors import BadConfig
+
+
+def load_kind(section: str, kind: str, kinds: Mapping[str, str]) -> Any:
+    """Return the class of a known kind or of a path `package.module:Class`, or raise BadConfig."""
+    path = kinds.get(kind, kind)
+    module, colon, attribute = path.partition(":")
+    if not colon:
+        known = ", ".join(sorted(kinds))
+        raise BadConfig(f"{section}.kind: there is no kind {kind!r}; use {known}, or package.module:Class.")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as problem:
+        raise BadConfig(f"{section}.kind: {kind!r} cannot be loaded ({problem}); correct it.") from problem

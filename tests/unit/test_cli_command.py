@@ -1,0 +1,54 @@
+"""How a function becomes a command: its options, its reply and its exit status."""
+
+import inspect
+import json
+from typing import Any
+
+import pytest
+import typer
+
+from midwatch.cli.command import Reply, command
+from midwatch.cli.connection import Desk
+from midwatch.cli.options import AgentName, AsJson, TaskId
+
+
+def shared(agent: AgentName = None, count: int = 1) -> None: ...
+
+
+async def connected(desk: Desk, task_id: TaskId) -> Reply:
+    return Reply({}, "")
+
+
+async def streaming(as_json: AsJson = False, **options: Any) -> int:
+    return 0
+
+
+def test_the_desk_is_no_option_and_json_is_one() -> None:
+    assert list(inspect.signature(command()(connected)).parameters) == ["task_id", "as_json"]
+
+
+def test_shared_options_stand_where_the_function_takes_them() -> None:
+    assert list(inspect.signature(command(options=shared)(streaming)).parameters) == ["agent", "count", "as_json"]
+
+
+def test_a_reply_is_text_or_json_and_its_notice_is_no_part_of_it(capsys) -> None:
+    @command()
+    async def greet() -> Reply:
+        return Reply({"hello": "world"}, lambda: "hello world", "nobody listens")
+
+    greet()
+    assert capsys.readouterr() == ("hello world\n", "nobody listens\n")
+    greet(as_json=True)  # type: ignore[call-arg]  # typer adds it
+    out, err = capsys.readouterr()
+    assert (json.loads(out), err) == ({"hello": "world"}, "nobody listens\n")
+
+
+@pytest.mark.parametrize("reply", [3, Reply({}, "", status=3)])
+def test_a_status_other_than_zero_is_the_exit_status(reply: Reply | int) -> None:
+    @command()
+    async def fail() -> Reply | int:
+        return reply
+
+    with pytest.raises(typer.Exit) as end:
+        fail()
+    assert end.value.exit_code == 3
