@@ -175,7 +175,7 @@ async def test_a_price_that_nobody_knows_is_told_and_stops_nothing(desk: Desk) -
         task = await run(made, budget={"usd": 0.01})
         assert task.status == "done"
         (why,) = await told(made, task, "error")
-        assert (why.payload["stage"], "what m costs is not known" in why.payload["message"]) == ("budget", True)
+        assert (why.payload["stage"], "the price of m is not known" in why.payload["message"]) == ("budget", True)
         assert task.usage == {"input_tokens": 90, "model": "m", "steps": 3, "seconds": task.usage["seconds"]}
 
 

@@ -317,9 +317,9 @@ async def test_a_day_counts_what_ended_what_runs_and_what_ended_since() -> None:
     budgets = Budgets(day=day)
     assert await budgets.find_spent_day("a") is None
     meter = budgets.open(a_task(agent="a", usage={"input_tokens": 5}), lambda: 0.0)
-    meter.answered({"input_tokens": 14})
+    meter.count_answer({"input_tokens": 14})
     assert (day.spent("a").tokens, day.spent(None).tokens, budgets.find_over("a", meter)) == (59, 89, None)
-    meter.answered({"output_tokens": 1})
+    meter.count_answer({"output_tokens": 1})
     assert budgets.find_over("a", meter) == Over("tokens", 60, 60, "day")
     assert (await budgets.find_spent_day("b"), len(books.asked)) == (None, 1), "the store is not asked at every step"
     budgets.close(meter, {"input_tokens": 33})

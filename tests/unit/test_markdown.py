@@ -165,15 +165,15 @@ def test_nobody_keeps_the_server_busy_with_a_text(text: str) -> None:
 
 
 def test_what_is_alike_as_far_as_it_is_shown_is_rendered_once() -> None:
-    markdown._page.cache_clear()
+    markdown._render_page.cache_clear()
     pages = {render("word " * 20_000 + str(number)) for number in range(5)}
     assert len(pages) == 1
-    assert markdown._page.cache_info().misses == 1
+    assert markdown._render_page.cache_info().misses == 1
 
 
 def test_what_cannot_be_rendered_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(page: str) -> str:
         raise RuntimeError("no sanitiser today")
 
-    monkeypatch.setattr(markdown, "_sanitised", broken)
+    monkeypatch.setattr(markdown, "_sanitise", broken)
     assert render("**<only here>**") == "<pre>**&lt;only here&gt;**</pre>"  # a page is kept, this one too

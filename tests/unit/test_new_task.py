@@ -51,7 +51,7 @@ def request_trace() -> Iterator[None]:
 
 def fire(**fields: Any) -> Changes:
     due = an_automation(NOW, id="am_1", creator="ada", next_run_at=NOW, budget={"usd": 1.0}, **fields)
-    return automation.fire(due, NOW, TERMS, runs=False, submitter="i_me")
+    return automation.fire(due, NOW, TERMS, runs=False)
 
 
 def hand_over(form: handoff.Form) -> Changes:
@@ -80,7 +80,7 @@ MADE: dict[str, Case] = {
     ),
     "automation": (
         fire,
-        {"cause": "automation", "cause_id": "am_1", "creator": "ada", "session_key": "auto:1", "submitter": "i_me",
+        {"cause": "automation", "cause_id": "am_1", "creator": "ada", "session_key": "auto:1",
          "timeout_seconds": 60.0, "on_crash": "rerun", "budget": {"tokens": 10, "usd": 1.0}},
     ),
     "automation, later": (lambda: fire(jitter_seconds=100.0), {"cause": "automation", "wait": "delay"}),
