@@ -75,7 +75,7 @@ async def fill(store: Store, count: int, first_at: int) -> None:
 async def wakes(store: Store, count: int) -> dict[str, Any]:
     """Wakes with nothing due: how long they take, and what they write."""
     await fill(store, count, SystemClock().now() + 3600 * SECOND)
-    scheduler, took, before = scheduler_of(store), [], (await store.log_bounds()).last_seq
+    scheduler, took, before = scheduler_of(store), [], (await store.read_log_bounds()).last_seq
     commits = 0
 
     def heard(_: object) -> None:
@@ -87,7 +87,7 @@ async def wakes(store: Store, count: int) -> dict[str, Any]:
         began = time.perf_counter()
         await scheduler.look()
         took.append((time.perf_counter() - began) * 1e3)
-    written = commits + (await store.log_bounds()).last_seq - before
+    written = commits + (await store.read_log_bounds()).last_seq - before
     return {"wake_ms": statistics.median(took), "wake_p99_ms": percentile(took, 0.99), "wake_writes": written}
 
 
@@ -128,7 +128,7 @@ async def race(kind: str, url: str) -> None:
     store = await opened(kind, url)
     try:
         scheduler = scheduler_of(store)
-        await store.next_automation_at()  # connected
+        await store.find_next_automation_at()  # connected
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         await scheduler.look()

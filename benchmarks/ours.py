@@ -66,11 +66,11 @@ async def throughput(home: str, count: int, in_flight: int) -> dict[str, object]
     count -= count % in_flight
     async with up(home) as desk:
         await drive(desk, 4 * in_flight, in_flight)  # not measured: first use of everything
-        first = (await desk.store.log_bounds()).last_seq
+        first = (await desk.store.read_log_bounds()).last_seq
         used, begun = time.process_time(), time.perf_counter()
         await drive(desk, count, in_flight)
         wall, used = time.perf_counter() - begun, time.process_time() - used
-        last = (await desk.store.log_bounds()).last_seq
+        last = (await desk.store.read_log_bounds()).last_seq
         return {
             "tasks_per_s": count / wall,
             "cores": used / wall,

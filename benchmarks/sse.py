@@ -88,7 +88,7 @@ async def main():
                     stopping.set()
                 elif line[0] == "write":
                     await write(desk, int(line[1]), float(line[2]))
-                    print("written", (await desk.store.log_bounds()).last_seq, flush=True)
+                    print("written", (await desk.store.read_log_bounds()).last_seq, flush=True)
                 elif line[0] == "published":
                     import json
                     print(json.dumps(published), flush=True)

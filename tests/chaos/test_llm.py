@@ -92,7 +92,7 @@ async def check(home: Path, notes: Path, model: Model, hit: Counter[int]) -> Non
         for number in range(TASKS):
             task = tasks[f"turn-{number}"]
             assert (task.outcome, (task.result or "").split()[-2:]) == ("ok", ["the", "end"])
-            steps = [step.data for step in await desk.store.steps_of(task.id)]
+            steps = [step.data for step in await desk.store.list_task_steps(task.id)]
             told = [step["request"]["parts"][0]["content"] for step in steps if step["kind"] == "tool"]
             assert len(told) == turning.STEPS
             for place, text in enumerate(told):

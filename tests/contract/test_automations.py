@@ -59,14 +59,14 @@ async def test_automations_are_listed_newest_first_by_scope_and_status(store: St
 
 
 async def test_what_is_due_comes_earliest_first(store: Store) -> None:
-    assert await store.next_automation_at() is None
+    assert await store.find_next_automation_at() is None
     for number, due in enumerate((NOW + 3, NOW + 1, NOW + 9, None)):
         await put(store, replace(DAILY, id=f"am_{number}", next_run_at=due))
     await put(store, replace(DAILY, id="am_paused", status="paused", next_run_at=NOW))
-    assert await store.next_automation_at() == NOW + 1
-    assert [one.id for one in await store.due_automations(NOW + 3)] == ["am_1", "am_0"]
-    assert [one.id for one in await store.due_automations(NOW + 3, 1)] == ["am_1"]
-    assert await store.due_automations(NOW) == []
+    assert await store.find_next_automation_at() == NOW + 1
+    assert [one.id for one in await store.list_due_automations(NOW + 3)] == ["am_1", "am_0"]
+    assert [one.id for one in await store.list_due_automations(NOW + 3, 1)] == ["am_1"]
+    assert await store.list_due_automations(NOW) == []
 
 
 async def test_a_time_fires_once_however_many_try(store: Store) -> None:
@@ -74,10 +74,10 @@ async def test_a_time_fires_once_however_many_try(store: Store) -> None:
     await store.apply(automation.fire(DAILY, NOW, TERMS, runs=False))
     with pytest.raises(Conflict):
         await store.apply(automation.fire(DAILY, NOW, TERMS, runs=False))
-    run = await store.open_run("am_1")
+    run = await store.find_open_run("am_1")
     assert run is not None
     assert (run.cause, run.cause_id, run.internal_key) == ("automation", "am_1", f"am_1@{NOW}")
-    assert [task.id for task in await store.runs("am_1")] == [run.id]
+    assert [task.id for task in await store.list_runs("am_1")] == [run.id]
     after = await store.get_automation("am_1")
     assert after is not None
     assert (after.run_count, after.next_run_at, after.revision) == (1, NOW + 3600 * SECOND, 1)
@@ -102,8 +102,8 @@ async def test_one_open_goal_per_scope(store: Store) -> None:
     with pytest.raises(Conflict):
         await put(store, replace(AIM, id="g_2"))
     await put(store, replace(AIM, id="g_3", scope_id="bob"), replace(AIM, id="g_4", status="complete"))
-    assert await store.open_goal(("user", "ann")) == AIM
-    assert await store.open_goal(("chat", "ann")) is None
+    assert await store.find_open_goal(("user", "ann")) == AIM
+    assert await store.find_open_goal(("chat", "ann")) is None
     assert await store.get_goal("g_1") == AIM
     assert {one.id for one in await store.list_goals()} == {"g_1", "g_3", "g_4"}
     assert [one.id for one in await store.list_goals(("complete",))] == ["g_4"]
@@ -121,13 +121,13 @@ async def test_goals_are_woken_by_time_by_a_thread_and_by_their_deadline(store: 
         replace(AIM, id="g_rests", scope_id="4", status="paused", deadline_at=NOW + 50),
         replace(AIM, id="g_done", scope_id="5", status="complete", deadline_at=NOW + 1),
     )
-    assert [one.id for one in await store.due_goals(NOW)] == ["g_now"]
-    assert await store.next_goal_at() == NOW + 9
-    assert {one.id for one in await store.due_goals(NOW + 9)} == {"g_now", "g_later"}
-    assert {one.id for one in await store.due_goals(NOW + 50)} == {"g_now", "g_later", "g_rests"}
+    assert [one.id for one in await store.list_due_goals(NOW)] == ["g_now"]
+    assert await store.find_next_goal_at() == NOW + 9
+    assert {one.id for one in await store.list_due_goals(NOW + 9)} == {"g_now", "g_later"}
+    assert {one.id for one in await store.list_due_goals(NOW + 50)} == {"g_now", "g_later", "g_rests"}
     talk = Session(key="chat:1", agent="demo", gate_key="chat:1", thread_id="th", created_at=1, updated_at=1)
     await store.apply(Changes(sessions=(talk,)))
-    assert {one.id for one in await store.due_goals(NOW)} == {"g_now", "g_waits"}
+    assert {one.id for one in await store.list_due_goals(NOW)} == {"g_now", "g_waits"}
 
 
 async def test_a_goal_with_a_task_is_left_alone_until_its_deadline(store: Store) -> None:
@@ -135,15 +135,15 @@ async def test_a_goal_with_a_task_is_left_alone_until_its_deadline(store: Store)
     await store.apply(goal.wake(AIM, NOW, MEANS))
     with pytest.raises(Conflict):
         await store.apply(goal.wake(AIM, NOW, MEANS))
-    assert await store.due_goals(AIM.deadline_at - 1) == []
-    assert await store.next_goal_at() == AIM.deadline_at
-    assert [one.id for one in await store.due_goals(AIM.deadline_at)] == ["g_1"]
-    (step,) = await store.steps("g_1")
+    assert await store.list_due_goals(AIM.deadline_at - 1) == []
+    assert await store.find_next_goal_at() == AIM.deadline_at
+    assert [one.id for one in await store.list_due_goals(AIM.deadline_at)] == ["g_1"]
+    (step,) = await store.list_goal_steps("g_1")
     assert (step.cause, step.cause_id, step.status) == ("goal", "g_1", "pending")
     await store.claim(asking(), NOW)
     await store.apply(Changes(updates=(Update("task", step.id, {"stop_requested": "cancel"}),)))
-    assert await store.due_goals(AIM.deadline_at) == []  # it is being stopped; its end decides
-    assert await store.next_goal_at() is None
+    assert await store.list_due_goals(AIM.deadline_at) == []  # it is being stopped; its end decides
+    assert await store.find_next_goal_at() is None
 
 
 @pytest.mark.parametrize("work", ["verify", "wrap_up"])
@@ -153,9 +153,9 @@ async def test_the_last_tasks_of_a_goal_may_take_a_while_beyond_its_deadline(sto
     begun = AIM.deadline_at - 5 * SECOND
     await store.apply(goal.begin(aim, work, begun, MEANS))
     last = begun + int(goal.LAST_SECONDS * SECOND)
-    assert await store.next_goal_at() == last
-    assert await store.due_goals(last - 1) == []
-    assert [one.id for one in await store.due_goals(last)] == ["g_1"]
+    assert await store.find_next_goal_at() == last
+    assert await store.list_due_goals(last - 1) == []
+    assert [one.id for one in await store.list_due_goals(last)] == ["g_1"]
 
 
 @pytest.mark.parametrize("cause", ["automation", "goal"])
@@ -167,10 +167,10 @@ async def test_an_automation_and_a_goal_have_one_open_task(store: Store, cause: 
 
 
 async def test_alerts_are_remembered(store: Store) -> None:
-    await store.tell_alerts([Told(id="am_1/overdue", told_at=5), Told(id="t_1/silent", told_at=7)], Changes())
-    assert await store.told_alerts(5) == {"am_1/overdue", "t_1/silent"}
-    await store.tell_alerts([Told(id="am_1/overdue", told_at=9)], Changes())
-    assert await store.told_alerts(8) == {"am_1/overdue"}
+    await store.record_alerts([Told(id="am_1/overdue", told_at=5), Told(id="t_1/silent", told_at=7)], Changes())
+    assert await store.list_sent_alerts(5) == {"am_1/overdue", "t_1/silent"}
+    await store.record_alerts([Told(id="am_1/overdue", told_at=9)], Changes())
+    assert await store.list_sent_alerts(8) == {"am_1/overdue"}
 
 
 async def test_how_far_somebody_has_followed_is_kept(store: Store) -> None:
@@ -183,9 +183,9 @@ async def test_how_far_somebody_has_followed_is_kept(store: Store) -> None:
 
 async def test_the_open_step_of_a_goal(store: Store) -> None:
     await put(store, AIM)
-    assert await store.open_step("g_1") is None
+    assert await store.find_open_step("g_1") is None
     await store.apply(goal.wake(AIM, NOW, MEANS))
-    step = await store.open_step("g_1")
+    step = await store.find_open_step("g_1")
     assert step is not None
     assert step.cause_id == "g_1"
 
@@ -216,18 +216,18 @@ async def test_a_run_is_open_until_the_last_who_got_it_has_ended(store: Store) -
     await store.apply(automation.fire(DAILY, NOW, TERMS, runs=False))
     for number in (1, 2):
         following = await passed_on(store, number)
-        assert await store.open_run("am_1") == following
+        assert await store.find_open_run("am_1") == following
     await ended(store)
-    assert await store.open_run("am_1") is None
+    assert await store.find_open_run("am_1") is None
 
 
 async def test_a_goal_whose_step_was_given_away_waits_for_its_end_or_its_own_deadline(store: Store) -> None:
     await put(store, AIM)
     await store.apply(goal.wake(AIM, NOW, MEANS))
     following = await passed_on(store, 1)
-    assert await store.open_step("g_1") == following
-    assert await store.due_goals(NOW + 5) == []
-    assert await store.next_goal_at() == AIM.deadline_at
-    assert [one.id for one in await store.due_goals(AIM.deadline_at)] == ["g_1"]
+    assert await store.find_open_step("g_1") == following
+    assert await store.list_due_goals(NOW + 5) == []
+    assert await store.find_next_goal_at() == AIM.deadline_at
+    assert [one.id for one in await store.list_due_goals(AIM.deadline_at)] == ["g_1"]
     await ended(store)
-    assert [one.id for one in await store.due_goals(NOW + 9)] == ["g_1"]
+    assert [one.id for one in await store.list_due_goals(NOW + 9)] == ["g_1"]

@@ -113,22 +113,22 @@ async def test_lists_and_counts(store: Store) -> None:
     assert [one.id for one in await store.list_handoffs(HandoffFilter(statuses=("cancelled",)))] == [third.id]
     assert [one.id for one in await store.list_handoffs(HandoffFilter(root_id="t_r", limit=1))] == [second.id]
     assert [one.id for one in await store.list_handoffs(HandoffFilter(before=second.id))] == [first.id]
-    assert await store.open_handoffs() == {"a": 1, "b": 1}
+    assert await store.count_open_handoffs() == {"a": 1, "b": 1}
     assert await store.count_handoffs("t_r") == 2
 
 
 async def test_what_is_due_and_what_was_left(store: Store) -> None:
     now = CLOCK.now()
-    assert await store.next_handoff_at() is None
+    assert await store.find_next_handoff_at() is None
     later = await put(store, deadline_at=now + 9 * SECOND)
     due = await put(store, deadline_at=now - SECOND, owner="i_two")
-    assert [one.id for one in await store.due_handoffs(now)] == [due.id]
-    assert await store.next_handoff_at() == due.deadline_at
-    assert [one.id for one in await store.left_handoffs(["i_one"])] == [due.id]
+    assert [one.id for one in await store.list_due_handoffs(now)] == [due.id]
+    assert await store.find_next_handoff_at() == due.deadline_at
+    assert [one.id for one in await store.list_abandoned_handoffs(["i_one"])] == [due.id]
     await store.apply(expire_handoff(due, now)[1])
-    assert await store.due_handoffs(now) == []
-    assert await store.next_handoff_at() == later.deadline_at
-    assert await store.left_handoffs(["i_one"]) == []
+    assert await store.list_due_handoffs(now) == []
+    assert await store.find_next_handoff_at() == later.deadline_at
+    assert await store.list_abandoned_handoffs(["i_one"]) == []
 
 
 async def test_what_nobody_waits_for_any_more(store: Store) -> None:
@@ -141,15 +141,15 @@ async def test_what_nobody_waits_for_any_more(store: Store) -> None:
     taken, step = accept_handoff(moves, CLOCK.now())
     await store.apply(step)
     running = {task.id: task for task in await take(store)}
-    assert await store.orphaned_handoffs() == []
+    assert await store.list_orphaned_handoffs() == []
     await store.apply(end(running[source.id], CLOCK.now(), outcome="ok", result="")[1])
-    (found,) = await store.orphaned_handoffs()
+    (found,) = await store.list_orphaned_handoffs()
     assert found == awaited
     await store.apply(cancel_handoff(awaited, "no", CLOCK.now())[1])
     after = a_task(cause="handoff", cause_id=moves.id)
     ended = end(running[other.id], CLOCK.now(), outcome="transferred", transferred_to=after.id)[1]
     await store.apply(ended.plus(start_handoff(taken, after, CLOCK.now())[1]))
-    assert await store.orphaned_handoffs() == []  # its work goes on there
+    assert await store.list_orphaned_handoffs() == []  # its work goes on there
 
 
 async def test_ended_ones_are_pruned(store: Store) -> None:

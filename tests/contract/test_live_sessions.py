@@ -54,7 +54,7 @@ async def test_an_attempt_that_lost_its_task_holds_nothing(store: Store) -> None
     first = await running(store, session_key="chat:1")
     with pytest.raises(LeaseLost):
         await store.hold_session("chat:1", OWNER, fence(first)._replace(attempt=7))
-    assert await store.live_sessions(OWNER) == {}
+    assert await store.list_live_sessions(OWNER) == {}
 
 
 async def test_a_restart_raises_the_epoch_and_leaves_the_owner(store: Store) -> None:
@@ -62,18 +62,18 @@ async def test_a_restart_raises_the_epoch_and_leaves_the_owner(store: Store) -> 
     assert not await store.restart_session("chat:1"), "it is open nowhere"
     await store.hold_session("chat:1", OWNER, fence(first))
     assert await store.restart_session("chat:1")
-    assert await store.live_sessions(OWNER) == {"chat:1": 2}
+    assert await store.list_live_sessions(OWNER) == {"chat:1": 2}
 
 
 async def test_what_is_live_in_a_process_and_whether_work_waits_there(store: Store) -> None:
     first = await running(store, session_key="chat:1", gate_key="other")
     await store.hold_session("chat:1", OWNER, fence(first))
     now = CLOCK.now()
-    assert await store.live_sessions(OWNER) == {"chat:1": 1}
-    assert not await store.live_work(OWNER, now)
+    assert await store.list_live_sessions(OWNER) == {"chat:1": 1}
+    assert not await store.has_live_work(OWNER, now)
     await put(store, session_key="chat:1", wait="delay", due_at=now + 60_000_000)
-    assert not await store.live_work(OWNER, now)
-    assert await store.live_work(OWNER, now + 60_000_000)
-    assert not await store.live_work("i_other", now + 60_000_000)
+    assert not await store.has_live_work(OWNER, now)
+    assert await store.has_live_work(OWNER, now + 60_000_000)
+    assert not await store.has_live_work("i_other", now + 60_000_000)
     await store.close_session("chat:1", now, ())
-    assert await store.live_sessions(OWNER) == {}
+    assert await store.list_live_sessions(OWNER) == {}

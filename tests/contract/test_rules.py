@@ -80,7 +80,7 @@ async def test_what_a_rule_answers_is_stored_with_its_answer_and_never_in_the_in
     (found,) = await store.list_approvals(None)
     assert found == decided[0]
     assert (found.status, found.answer, found.answered_by) == ("denied", "Reject", "rule:config")
-    assert await store.list_approvals("pending") == [] and await store.next_expiry() is None
+    assert await store.list_approvals("pending") == [] and await store.find_next_expiry() is None
     assert [one.notice for one in await store.list_deliveries(task_id=task.id)] == ["started"]
 
 

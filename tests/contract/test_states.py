@@ -107,15 +107,15 @@ async def test_the_state_of_a_session_is_one_moment(store: Store) -> None:
     faults = [event(AgentFault(message=str(n), level="error"), n, session_key="chat:1") for n in range(105)]
     elsewhere = event(AgentFault(message="elsewhere", level="error"), 1, session_key="chat:2")
     await store.apply(Changes(messages=tuple(talk), events=(*faults, elsewhere)))
-    state = await store.state_of_session("chat:1")
+    state = await store.read_session_state("chat:1")
     assert state is not None
-    assert state.as_of_seq == (await store.log_bounds()).last_seq
+    assert state.as_of_seq == (await store.read_log_bounds()).last_seq
     assert [m.number for m in state.messages] == list(range(206 - MESSAGES_SHOWN, 206))
     assert [one.message for one in state.errors] == [str(n) for n in range(105 - MAX_ERRORS, 105)]
     assert state.running is not None
     assert (state.running.id, [task.id for task in state.queue]) == (first.id, [waiting.id])
     assert state.snapshot()["session"]["status"] == "busy"
-    assert await store.state_of_session("chat:9") is None
+    assert await store.read_session_state("chat:9") is None
 
 
 async def test_the_state_of_a_task_and_of_everything(store: Store) -> None:
@@ -123,16 +123,16 @@ async def test_the_state_of_a_task_and_of_everything(store: Store) -> None:
     (task,) = await take(store)
     told = event(TaskProgress(text="on it"), 7, **meta(task))
     await store.apply(Changes(fence=fence(task), events=(told,)))
-    state = await store.state_of_task(task.id)
+    state = await store.read_task_state(task.id)
     assert state is not None
     assert state.last is not None
     assert (state.task.status, state.last.kind, state.as_of_seq) == ("running", "task_progress", state.last.seq)
-    desk = await store.state_of_desk()
+    desk = await store.read_desk_state()
     assert desk.summary.running == 1
     ((one, last),) = desk.running
     assert last is not None
     assert (one.id, last.payload["text"], desk.as_of_seq) == (task.id, "on it", state.as_of_seq)
-    assert await store.state_of_task("t_none") is None
+    assert await store.read_task_state("t_none") is None
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ async def test_the_kin_of_a_task(store: Store) -> None:
     root = await put(store)
     again = await put(store, root_id=root.id, retry_of=root.id)
     await put(store)
-    assert [task.id for task in await store.kin(root.id)] == [root.id, again.id]
-    assert await store.kin("t_none") == []
+    assert [task.id for task in await store.list_related_tasks(root.id)] == [root.id, again.id]
+    assert await store.list_related_tasks("t_none") == []
 
 
 async def test_failures_and_what_ended_work_has_cost(store: Store) -> None:
@@ -160,12 +160,12 @@ async def test_failures_and_what_ended_work_has_cost(store: Store) -> None:
         usage = {"input_tokens": 3} if outcome == "ok" else None
         at = (task.started_at or 0) + 2_000_000 + number
         await store.apply(end(task, at, outcome=outcome, result="x", error="e", usage=usage)[1])  # type: ignore[arg-type]
-    (failed, timed_out) = (await store.failed_since(0))[::-1]
+    (failed, timed_out) = (await store.list_failed_tasks(0))[::-1]
     assert (failed.outcome, timed_out.outcome) == ("error", "timeout")
     await put(store, internal_key=f"retry:{failed.id}")
-    assert [task.id for task in await store.failed_since(0)] == [timed_out.id]
-    assert await store.failed_since((timed_out.completed_at or 0) + 1) == []
-    spent = sorted(await store.spent(Asked(since=0, until=2**62, by=("actor", "model"))))
+    assert [task.id for task in await store.list_failed_tasks(0)] == [timed_out.id]
+    assert await store.list_failed_tasks((timed_out.completed_at or 0) + 1) == []
+    spent = sorted(await store.sum_usage(Asked(since=0, until=2**62, by=("actor", "model"))))
     assert [(one.actor, one.model, one.tasks, one.done, one.failed, one.cancelled) for one in spent] == [
         ("", "", 1, 1, 0, 0), ("ann", "", 3, 0, 2, 1),
     ]  # fmt: skip
@@ -186,7 +186,7 @@ async def test_what_ended_work_has_cost_is_told_apart_by_what_is_asked_for(store
         await store.apply(end(task, ends[-1], outcome="ok", result="x" * 5000, usage=usage)[1])
 
     async def rows(*by: By, **more: Any) -> list[Spent]:
-        return sorted(await store.spent(Asked(**{"since": 0, "until": 2**62, "by": by, **more})), key=str)
+        return sorted(await store.sum_usage(Asked(**{"since": 0, "until": 2**62, "by": by, **more})), key=str)
 
     (total,) = await rows()
     assert (total.tasks, total.input_tokens, total.output_tokens, total.cost_usd) == (4, 2.0**63, 14, 1.0)

@@ -44,7 +44,7 @@ async def test_messages_wait_for_the_turn_in_order_and_are_told_once(store: Stor
     for number, text in enumerate(("one", "two"), 1):
         steer = await sent(store, text, mode="interrupt", actor="ann")
         assert (steer.task_id, steer.number, steer.status) == (task.id, number, "queued")
-    assert [one.text for one in await store.queued_steers(task.id)] == ["one", "two"]
+    assert [one.text for one in await store.list_queued_steers(task.id)] == ["one", "two"]
     assert (await now(store, task)).steers == 2
     told = [e for e in await store.read_events(0, EventFilter(session_key=KEY)) if e.actor == "ann"]
     assert [e.kind for e in told] == ["interrupt_received", "message_update"] * 2
@@ -79,7 +79,7 @@ async def test_too_many_are_an_error_to_the_sender(store: Store) -> None:
         await send(store, "one more")
     assert (await now(store, task)).steers == MOST_QUEUED, "nothing of it is left"
     assert (await sent(store, "", mode="stop")).number == MOST_QUEUED + 1, "a stop is never kept out by messages"
-    first = (await store.queued_steers(task.id))[0]
+    first = (await store.list_queued_steers(task.id))[0]
     taken = Update("steer", first.id, {"status": "injected", "attempt": 1}, {"status": "queued"})
     await store.apply(Changes(fence=fence(task), updates=(taken,)))
     await sent(store, "there is room again")
@@ -95,7 +95,7 @@ async def test_a_message_with_a_key_is_sent_once(store: Store) -> None:
             await send(store, actor="ann", idempotency_key="k", **other)
     with pytest.raises(KeyReused):
         await store.submit(a_task(idempotency_key="k", creator="ann"))
-    assert len(await store.queued_steers(task.id)) == 2
+    assert len(await store.list_queued_steers(task.id)) == 2
 
 
 async def test_a_message_that_was_a_task_is_not_sent_into_its_own_turn(store: Store) -> None:
@@ -124,7 +124,7 @@ async def test_an_end_must_have_seen_the_last_message(store: Store) -> None:
     await store.apply(over.plus(requeue_steers(seen, [steer], CLOCK.now(), closed=False)))
     became = await now(store, task._replace(id=steer.id))
     assert (became.status, became.prompt, became.cause, became.session_key) == ("pending", "wait", "message", KEY)
-    assert await store.queued_steers(task.id) == []
+    assert await store.list_queued_steers(task.id) == []
     again = await send(store, "wait", idempotency_key=None)
     assert again is not None
     assert again.steer is None
@@ -152,7 +152,7 @@ async def test_a_stop_and_what_a_closed_session_is_told_are_dropped(store: Store
     assert [u.fields["status"] for u in changes.updates] == ["dropped", "passed_on"]
     changes = requeue_steers(task, [stop, message], CLOCK.now(), closed=True)
     await store.apply(changes)
-    assert (changes.records, await store.queued_steers(task.id)) == ((), [])
+    assert (changes.records, await store.list_queued_steers(task.id)) == ((), [])
     assert [one.text for one in await store.read_messages(KEY)] == ["do it", "hello"], (
         "a stop without a hint says nothing"
     )

@@ -52,8 +52,8 @@ async def test_steps_come_back_in_order_and_only_under_their_fence(store: Store)
     with pytest.raises(LeaseLost):
         late = a_step(task.id, 3)
         await store.apply(Changes(fence=Fence(task.id, task.attempt + 1), records=(late,)))
-    assert [(step.number, step.data["said"][1]) for step in await store.steps_of(task.id)] == [(1, 1), (2, 2)]
-    assert await store.steps_of("t_none") == []
+    assert [(step.number, step.data["said"][1]) for step in await store.list_task_steps(task.id)] == [(1, 1), (2, 2)]
+    assert await store.list_task_steps("t_none") == []
 
 
 async def test_a_threads_history_leaves_out_cancelled_turns_and_ones_own(store: Store) -> None:
@@ -64,9 +64,9 @@ async def test_a_threads_history_leaves_out_cancelled_turns_and_ones_own(store: 
     await store.apply(Changes(records=(a_step(elsewhere.id, 1, "th_2"), a_step(elsewhere.id, 2, None))))
     await store.apply(end(gone, CLOCK.now(), outcome="cancelled")[1])
     await store.apply(end(kept, CLOCK.now(), outcome="budget", error="spent")[1])
-    assert [step.data for step in await store.thread_steps("th_1", own.id)] == [kept.id]
-    assert [step.data for step in await store.thread_steps("th_1", "t_new")] == [kept.id, own.id]
-    assert await store.thread_steps("th_3", "t_new") == []
+    assert [step.data for step in await store.list_thread_steps("th_1", own.id)] == [kept.id]
+    assert [step.data for step in await store.list_thread_steps("th_1", "t_new")] == [kept.id, own.id]
+    assert await store.list_thread_steps("th_3", "t_new") == []
 
 
 async def test_a_chain_of_tries_has_the_steps_of_all_before_it(store: Store) -> None:
@@ -77,23 +77,23 @@ async def test_a_chain_of_tries_has_the_steps_of_all_before_it(store: Store) -> 
         await store.apply(end(line[-1], CLOCK.now(), outcome="cancelled" if number == 0 else "budget")[1])
         about = {"retry_of": first.id, "root_id": first.id, "internal_key": f"retry:{line[-1].id}"}
         line.append(await running(store, **about))
-    found = [[step.data for step in await store.steps_before(task.id)] for task in line]
+    found = [[step.data for step in await store.list_earlier_steps(task.id)] for task in line]
     assert found == [[], [0, 0], [0, 0, 1, -1], [0, 0, 1, -1, 2, -2]]
-    history = [step.data for step in await store.thread_steps("th_1", "t_new")]
+    history = [step.data for step in await store.list_thread_steps("th_1", "t_new")]
     assert sorted(history) == [-2, -1, 0, 0, 1, 2], "what another try went on with is part of the history"
-    assert await store.thread_steps("th_1", first.id) == []
+    assert await store.list_thread_steps("th_1", first.id) == []
 
 
 async def test_a_steer_is_taken_once(store: Store) -> None:
     task = await running(store)
     one, two = a_steer(task, "one"), a_steer(task, "two", 2, mode="interrupt")
     await store.apply(Changes(records=(two, one)))
-    assert await store.queued_steers(task.id) == [one, two]
+    assert await store.list_queued_steers(task.id) == [one, two]
     taken = Update("steer", one.id, {"status": "injected", "attempt": 1}, {"status": "queued"})
     await store.apply(Changes(fence=fence(task), updates=(taken,)))
     with pytest.raises(Conflict):
         await store.apply(Changes(fence=fence(task), updates=(taken,)))
-    assert [steer.text for steer in await store.queued_steers(task.id)] == ["two"]
+    assert [steer.text for steer in await store.list_queued_steers(task.id)] == ["two"]
 
 
 async def test_pruning_keeps_the_steps_a_conversation_is_made_of(store: Store) -> None:
@@ -104,9 +104,9 @@ async def test_pruning_keeps_the_steps_a_conversation_is_made_of(store: Store) -
     for task in (private, talk):
         await store.apply(end(task, CLOCK.now(), outcome="ok", result="done")[1])
     assert await store.prune_tasks(CLOCK.now() + 1, 0) == 3
-    assert [len(await store.steps_of(task.id)) for task in (private, talk, undone)] == [0, 1, 0]
-    assert await store.queued_steers(talk.id) == []
-    assert len(await store.thread_steps("th_1", "t_new")) == 1
+    assert [len(await store.list_task_steps(task.id)) for task in (private, talk, undone)] == [0, 1, 0]
+    assert await store.list_queued_steers(talk.id) == []
+    assert len(await store.list_thread_steps("th_1", "t_new")) == 1
 
 
 # -- submit ------------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ async def test_max_open_refuses_outside_tasks_only_while_they_are_open(store: St
         await store.submit(second, 1)
     (task, _) = await take(store, agents={"demo": 2})
     await store.apply(end(task, CLOCK.now(), outcome="ok", result="x")[1])
-    remaining = await store.running_tasks()
+    remaining = await store.list_running_tasks()
     assert len(remaining) == 1
     await store.apply(end(remaining[0], CLOCK.now(), outcome="ok", result="x")[1])
     assert (await store.submit(second, 1)).created
@@ -209,8 +209,8 @@ async def test_one_task_per_gate_and_none_beside_a_running_one(store: Store) -> 
     thread = await put(store, session_key="chat:1|thread:9")
     assert {t.id for t in await take(store)} == {first.id, thread.id}
     assert await take(store) == []
-    assert await store.gate_holder("chat:1") == first.id
-    assert await store.gate_holder("chat:2") is None
+    assert await store.find_gate_holder("chat:1") == first.id
+    assert await store.find_gate_holder("chat:2") is None
     held = await store.get_task(first.id)
     assert held is not None
     await store.apply(end(held, CLOCK.now(), outcome="ok", result="")[1])
@@ -376,7 +376,7 @@ async def test_open_tasks_of_one_actor_are_limited_while_others_may_go_on(store:
 async def test_a_write_of_another_attempt_is_refused_whole(store: Store) -> None:
     task = await running(store)
     stale = Fence(task.id, task.attempt - 1)
-    before = await store.log_bounds()
+    before = await store.read_log_bounds()
     for changes in (
         Changes(fence=stale, events=(progress(task),)),
         Changes(fence=stale, messages=(Message(session_key="s", role="agent", text="x", time=1),)),
@@ -385,7 +385,7 @@ async def test_a_write_of_another_attempt_is_refused_whole(store: Store) -> None
         with pytest.raises(LeaseLost):
             await store.apply(changes)
     assert await store.get_task(task.id) == task
-    assert await store.log_bounds() == before
+    assert await store.read_log_bounds() == before
     assert await store.read_messages("s") == []
 
 
@@ -467,7 +467,7 @@ async def _in_state(store: Store, status: str):  # type: ignore[no-untyped-def]
 
 async def test_seqs_are_consecutive_under_many_writers(store: Store) -> None:
     tasks = [await running(store) for _ in range(8)]
-    start = (await store.log_bounds()).last_seq
+    start = (await store.read_log_bounds()).last_seq
 
     async def write(task, times: int) -> None:  # type: ignore[no-untyped-def]
         for n in range(times):
@@ -480,7 +480,7 @@ async def test_seqs_are_consecutive_under_many_writers(store: Store) -> None:
     await asyncio.gather(*(write(task, 20) for task in tasks))
     seqs = [e.seq for e in await store.read_events(start, limit=1000)]
     assert seqs == list(range(start + 1, start + 1 + 8 * 16 * 2))
-    assert (await store.log_bounds()).last_seq == seqs[-1]
+    assert (await store.read_log_bounds()).last_seq == seqs[-1]
 
 
 async def test_every_event_is_told_once_with_its_seq(store: Store) -> None:
@@ -504,7 +504,7 @@ async def test_events_are_filtered_and_paged(store: Store) -> None:
     assert len(await store.read_events(0, EventFilter(task_id=two.id, kinds=("task_progress",)))) == 2
     assert {e.actor for e in await store.read_events(0, EventFilter(actor="me"))} == {"me"}
     assert {e.task_id for e in await store.read_events(0, EventFilter(session_key="chat:7"))} == {two.id}
-    assert len(await store.read_events(0, EventFilter(agent_id="demo"))) == (await store.log_bounds()).last_seq
+    assert len(await store.read_events(0, EventFilter(agent_id="demo"))) == (await store.read_log_bounds()).last_seq
     turn = event(TurnStart(user_message="x"), CLOCK.now(), **meta(one), turn_id=f"{one.id}.1")
     await store.apply(Changes(events=(turn,)))
     assert [e.kind for e in await store.read_events(0, EventFilter(turn_id=f"{one.id}.1"))] == ["turn_start"]
@@ -536,16 +536,16 @@ async def test_open_events_are_the_starts_without_an_end(store: Store) -> None:
     )
     for payload in payloads:
         await store.apply(Changes(fence=fence(task), events=(event(payload, CLOCK.now(), **about),)))
-    opened = [(e.kind, e.payload.get("tool")) for e in await store.open_events(fence(task))]
+    opened = [(e.kind, e.payload.get("tool")) for e in await store.list_open_events(fence(task))]
     assert opened == [("turn_start", None), ("tool_exec_start", "a"), ("tool_exec_start", "b")]
-    assert await store.open_events(Fence(task.id, 9)) == []
+    assert await store.list_open_events(Fence(task.id, 9)) == []
     closing = (
         ToolExecEnd(tool="a", tool_call_id="2"),
         ToolExecEnd(tool="b"),
         TurnEnd(status="completed", duration=1.0),
     )
     await store.apply(Changes(events=tuple(event(p, CLOCK.now(), **about) for p in closing)))
-    assert await store.open_events(fence(task)) == []
+    assert await store.list_open_events(fence(task)) == []
 
 
 async def test_pruning_events_keeps_open_tasks_and_says_where_the_log_begins(store: Store) -> None:
@@ -553,9 +553,9 @@ async def test_pruning_events_keeps_open_tasks_and_says_where_the_log_begins(sto
     for task in (ended, still, ended):
         await store.apply(Changes(fence=fence(task), events=(progress(task),)))
     await store.apply(end(ended, CLOCK.now(), outcome="ok", result="")[1])
-    last = (await store.log_bounds()).last_seq
+    last = (await store.read_log_bounds()).last_seq
     gone = await store.prune_events(CLOCK.now() + SECOND, keep=1_000_000)
-    bounds = await store.log_bounds()
+    bounds = await store.read_log_bounds()
     assert (bounds.oldest_seq, bounds.last_seq) == (last + 1, last)
     kept = await store.read_events(0)
     assert {e.task_id for e in kept} == {still.id}
@@ -573,7 +573,7 @@ async def test_pruning_events_by_count_keeps_the_newest(store: Store) -> None:
         await store.apply(end(task, CLOCK.now(), outcome="ok", result="")[1])
     assert await store.prune_events(0, keep=4) == 5
     assert [e.seq for e in await store.read_events(0)] == [6, 7, 8, 9]
-    assert (await store.log_bounds()).oldest_seq == 6
+    assert (await store.read_log_bounds()).oldest_seq == 6
 
 
 # -- lists and counts --------------------------------------------------------------------------------------------
@@ -591,8 +591,8 @@ async def test_lists_are_newest_first_filtered_and_paged(store: Store) -> None:
     assert [t.id for t in await store.list_tasks(TaskFilter(session_key="bg:t_003"))] == ["t_003"]
     await take(store, free=1, agents={"b": 1})
     assert len(await store.list_tasks(TaskFilter(statuses=("running", "done")))) == 1
-    assert len(await store.running_tasks(OWNER)) == 1
-    assert await store.running_tasks("i_nobody") == []
+    assert len(await store.list_running_tasks(OWNER)) == 1
+    assert await store.list_running_tasks("i_nobody") == []
 
 
 async def test_counts(store: Store) -> None:
@@ -647,9 +647,9 @@ async def test_a_delivery_is_made_once_per_task_channel_and_notice(store: Store)
     now = CLOCK.now()
     first = Delivery(id="d_1", task_id="t_1", channel="console", notice="done", text="x", due_at=now, created_at=now)
     await store.apply(Changes(deliveries=(first, replace(first, id="d_2"), replace(first, id="d_3", notice="failed"))))
-    assert [d.id for d in await store.due_deliveries(now)] == ["d_1", "d_3"]
-    assert await store.due_deliveries(now - 1) == []
-    assert await store.next_delivery_at() == now
+    assert [d.id for d in await store.list_due_deliveries(now)] == ["d_1", "d_3"]
+    assert await store.list_due_deliveries(now - 1) == []
+    assert await store.find_next_delivery_at() == now
     sent = Update("delivery", "d_1", {"status": "sent", "sent_at": now}, {"status": "pending"})
     await store.apply(Changes(updates=(sent,)))
     with pytest.raises(Conflict):
@@ -669,17 +669,17 @@ async def test_approvals_are_asked_answered_once_and_expire(store: Store) -> Non
     assert isinstance(found, Approval) and found == first
     waiting = await store.get_task(task.id)
     assert waiting is not None and waiting.wait == "approval"
-    assert await store.pending_approvals(fence(task)) == [first]
-    assert await store.next_expiry() == now + 60 * SECOND
-    assert await store.overdue_approvals(now + 60 * SECOND) == [first]
-    assert await store.overdue_approvals(now) == []
+    assert await store.list_pending_approvals(fence(task)) == [first]
+    assert await store.find_next_expiry() == now + 60 * SECOND
+    assert await store.list_overdue_approvals(now + 60 * SECOND) == [first]
+    assert await store.list_overdue_approvals(now) == []
     await store.apply(resolve(first, "granted", now, answer="yes", actor="me"))
     with pytest.raises(Conflict):
         await store.apply(resolve(first, "denied", now, answer="no"))
     (answered,) = await store.list_approvals("granted")
     assert (answered.answer, answered.answered_by) == ("yes", "me")
     assert await store.list_approvals("pending") == []
-    assert await store.next_expiry() is None
+    assert await store.find_next_expiry() is None
     with pytest.raises(LeaseLost):
         await store.apply(ask(task._replace(attempt=9), Question(text="Again?"), 60, now)[1])
 

@@ -85,7 +85,7 @@ async def test_a_follower_sees_every_number_in_order_while_many_write(several: S
         writers.cancel()
         await follower
     await writers
-    last = (await stores[0].log_bounds()).last_seq
+    last = (await stores[0].read_log_bounds()).last_seq
     while seen[-1] < last and not follower.done():  # it sees the end, too
         await asyncio.sleep(0)
     follower.cancel()

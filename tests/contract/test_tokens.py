@@ -26,10 +26,10 @@ async def add(store: Store, kind: str = "api", name: str = "ci", **fields: objec
 async def test_a_token_is_found_by_its_hash_id_and_name(store: Store) -> None:
     made, secret = make("api", "ci", OWNER, NOW, by="somebody")
     await store.apply(create(made))
-    assert await store.token_of(hash_of(secret), NOW) == made
+    assert await store.find_token(hash_of(secret), NOW) == made
     assert await store.get_token(made.id) == made
     assert await store.get_token("ci") == made
-    assert await store.token_of(hash_of("mw_other"), NOW) is None
+    assert await store.find_token(hash_of("mw_other"), NOW) is None
     assert await store.get_token("other") is None
     told = (await store.read_events(0))[-1]
     assert (told.kind, told.actor, told.payload["name"], told.payload["role"]) == (
@@ -92,12 +92,12 @@ async def test_of_many_who_use_a_link_at_once_one_gets_in(store: Store) -> None:
 async def test_a_token_does_not_outlive_its_root(store: Store, fields: dict[str, int], known: bool) -> None:
     root = await add(store, **fields)
     browser = await add(store, "browser", root=root.id)
-    assert (await store.token_of(browser.hash, NOW) == browser) is known
+    assert (await store.find_token(browser.hash, NOW) == browser) is known
 
 
 async def test_a_token_whose_root_is_gone_is_not_known(store: Store) -> None:
     browser = await add(store, "browser", root="k_gone")
-    assert await store.token_of(browser.hash, NOW) is None
+    assert await store.find_token(browser.hash, NOW) is None
 
 
 async def test_live_links_and_browsers_of_an_actor_are_counted(store: Store) -> None:

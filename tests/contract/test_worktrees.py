@@ -77,8 +77,8 @@ async def test_a_directory_is_given_to_one_task_at_a_time(store: Store) -> None:
     free = await put(store)
     assert {task.id for task in await take(store)} == {first.id, other.id, free.id}
     assert await take(store) == []
-    assert await store.dir_holder("/src") == first.id
-    assert await store.dir_holder("/nowhere") is None
+    assert await store.find_dir_holder("/src") == first.id
+    assert await store.find_dir_holder("/nowhere") is None
     held = await store.get_task(first.id)
     assert held is not None
     await store.apply(end(held, CLOCK.now(), outcome="ok", result="x")[1])

@@ -59,7 +59,7 @@ async def at_rest(desk: Runtime) -> bool:
     if isinstance(desk.clock, FakeClock):
         await desk.clock.advance(0)  # who found out late that the time is now
     now = desk.clock.now()
-    first = await desk.store.next_automation_at()
+    first = await desk.store.find_next_automation_at()
     if first is not None and first <= now:
         return False
     return all(
@@ -98,7 +98,7 @@ async def test_each_day_has_one_run_when_clocks_change_in_three_zones(home: Path
             one = await desk.automations.create("look", agent="it", cron="30 2 * * *", zone=zone)
             made[one.id] = zone
         seen: list[Event] = []
-        while (due := await desk.store.next_automation_at() or 0) < start + DAYS * 24 * HOUR:
+        while (due := await desk.store.find_next_automation_at() or 0) < start + DAYS * 24 * HOUR:
             await jump(desk, clock, due)
             seen += await events(desk, "automation_fired", after=seen[-1].seq if seen else 0)  # old ones are pruned
         runs: dict[str, list[datetime]] = {zone: [] for zone in ZONES}
@@ -130,7 +130,7 @@ async def test_an_interval_keeps_its_phase_over_restarts(home: Path) -> None:
         clock.set(made.created_at + (days * 86400 + late) * SECOND)
         async with opened(home, clock, agent) as desk:
             await until(lambda desk=desk: at_rest(desk))  # type: ignore[misc]
-            due = await desk.store.next_automation_at()
+            due = await desk.store.find_next_automation_at()
             assert due == made.created_at + (days + 1) * 24 * HOUR
             fired = await events(desk, "automation_fired")
     times = [datetime.fromisoformat(one.payload["scheduled_for"]).timestamp() for one in fired]
@@ -162,7 +162,7 @@ async def test_nothing_is_written_while_nothing_is_due(home: Path) -> None:
             version = other.execute("PRAGMA data_version").fetchone()
             for _ in range(20):
                 await clock.advance(600)
-                await desk.store.next_automation_at()
+                await desk.store.find_next_automation_at()
             assert other.execute("PRAGMA data_version").fetchone() == version
         other.close()
 
@@ -422,7 +422,7 @@ async def test_two_processes_fire_each_due_automation_once(
         for racer in racers:
             assert await asyncio.to_thread(racer.wait, 60) == 0
         for one in many:
-            (run,) = await store.runs(one.id)
+            (run,) = await store.list_runs(one.id)
             assert run.internal_key == f"{one.id}@{one.next_run_at}"
             found = await store.get_automation(one.id)
             assert found is not None
@@ -512,7 +512,7 @@ async def lived_well(home: Path, name: str) -> Counter[str]:
     store = await SqliteStore.open(home / "midwatch.db")
     try:
         (made,) = await store.list_automations(statuses=("active", "paused", "deleted"))
-        runs = (await store.runs(made.id, 100))[::-1]
+        runs = (await store.list_runs(made.id, 100))[::-1]
         log = await store.read_events(0, limit=2000)
         notices = Counter(one.notice for one in await store.list_deliveries(limit=500))
     finally:

@@ -70,7 +70,7 @@ async def fill(store: Store) -> None:
     await store.apply(Changes(fence=fence(done), messages=(said,), events=(progress(done, "half \\x 'q'"),)))
     await store.apply(create(make("api", "ci", OWNER, now, by="owner")[0]))
     await store.apply(Changes(records=(an_automation(now), a_goal(now))))
-    await store.tell_alerts([Told(id="t_1/silent", told_at=now)], Changes())
+    await store.record_alerts([Told(id="t_1/silent", told_at=now)], Changes())
     await store.set_cursor("hook", 1)
     await put(store, due_at=now + 10**12, timeout_seconds=0.1, priority=-5, usage={"tokens": 3})
 
@@ -138,8 +138,8 @@ async def test_everything_moves_as_it_was(settings: Settings, shared: Settings, 
     assert dict(told) == made.rows
 
     async def goes_on(store: PostgresStore) -> None:
-        assert (await store.log_bounds()).last_seq == made.last_seq
-        before = {task.id for task in await store.running_tasks()}
+        assert (await store.read_log_bounds()).last_seq == made.last_seq
+        before = {task.id for task in await store.list_running_tasks()}
         assert before == set()
         await put(store)
         seqs = [event.seq for event in await store.read_events(0)]
@@ -159,7 +159,7 @@ async def test_tasks_of_a_dead_process_are_rescued_first(settings: Settings, sha
     await migrate(settings, database, quiet)
 
     async def look(store: PostgresStore) -> None:
-        assert await store.running_tasks() == []
+        assert await store.list_running_tasks() == []
         assert await store.list_instances() == []
         waits, ended = await store.get_task(rerun.id), await store.get_task(failed.id)
         assert waits is not None and ended is not None
@@ -185,7 +185,7 @@ async def test_a_failure_on_the_way_leaves_the_database_empty(
         await migrate(settings, database, stumble)
 
     async def look(store: PostgresStore) -> tuple[int, int]:
-        return (await store.count_tasks()).total, (await store.log_bounds()).last_seq
+        return (await store.count_tasks()).total, (await store.read_log_bounds()).last_seq
 
     assert await stored(shared, look) == (0, 0)
     await migrate(settings, database, quiet)
@@ -312,7 +312,7 @@ async def test_postgres_data_is_replaced_only_by_force(shared: Settings, databas
     made = await restore(shared, file, quiet, force=True)
 
     async def look(store: PostgresStore) -> tuple[object, int]:
-        return await store.get_task("t_newer"), (await store.log_bounds()).last_seq
+        return await store.get_task("t_newer"), (await store.read_log_bounds()).last_seq
 
     assert await stored(shared, look) == (None, made.last_seq)
 

@@ -156,7 +156,7 @@ async def test_who_asks_before_each_step_is_told_and_ends_by_itself(desk: Desk) 
     async with desk(it=ScriptedAgent(careful)) as made:
         task = await run(made, budget={"tokens": 30})
         assert (task.outcome, task.error) == ("budget", "its budget of 30 tokens is spent: 30 tokens")
-        assert [step.data for step in await made.store.steps_of(task.id)] == [0, 1, 2]
+        assert [step.data for step in await made.store.list_task_steps(task.id)] == [0, 1, 2]
         assert len(await told(made, task, "budget_reached")) == 1
         assert task.usage is not None and task.usage["input_tokens"] == 30 and task.usage["steps"] == 3
         session = await made.store.get_session(task.session_key)

@@ -448,7 +448,7 @@ async def test_a_process_that_is_stopped_for_an_hour_is_not_dead_and_one_that_is
             other.send_signal(signal.SIGSTOP)
             for _ in range(60):
                 await clock.advance(60)
-                await desk.store.running_tasks()
+                await desk.store.list_running_tasks()
             assert engine.dead([name]) == set()
             held = await desk.tasks.get(task_id)
             assert (held.status, held.rescues, held.lease_owner) == ("running", 0, name)

@@ -233,7 +233,7 @@ class Reader:
         self._task = asyncio.create_task(self._watch(desk, which) if state else self._follow(desk, which))
 
     async def _watch(self, desk: Runtime, which: EventFilter) -> None:
-        async with aclosing(desk.bus.watch(which, desk.store.state_of_desk)) as batches:
+        async with aclosing(desk.bus.watch(which, desk.store.read_desk_state)) as batches:
             async for batch in batches:
                 for made in batch:
                     self._see(made)

@@ -53,7 +53,7 @@ class Stage:
 
     async def running(self, goal: Goal, work: str = "step") -> Task:
         async def look() -> Task | None:
-            step = await self.desk.store.open_step(goal.id)
+            step = await self.desk.store.find_open_step(goal.id)
             now = await self.desk.goals.get(goal.id)
             return step if step is not None and step.status == "running" and now.work == work else None
 
@@ -154,7 +154,7 @@ async def test_A6_steps_follow_each_other_until_the_agent_proves_it_and_it_is_to
         assert "the tests pass" in on.there.delivered[0].text
         assert await on.notices(made) == ["goal_completed"]
         assert await on.kinds("goal_step", "goal_completed") == ["goal_step"] * 3 + ["goal_completed"]
-        assert await on.desk.store.open_step(made.id) is None
+        assert await on.desk.store.find_open_step(made.id) is None
 
 
 async def test_a_second_agent_must_agree_and_says_what_is_missing(home: Path) -> None:
@@ -211,17 +211,17 @@ async def test_between_steps_it_holds_no_slot_no_gate_and_no_task(home: Path) ->
         free = worker_of(on.desk).slots
         await until(lambda: rests(on))
         assert (free.free(), free.free_by_agent()["it"]) == (free.total, mind.agent.terms.slots)
-        assert await on.desk.store.gate_holder(first.gate_key) is None
-        assert await on.desk.store.open_step(made.id) is None
+        assert await on.desk.store.find_gate_holder(first.gate_key) is None
+        assert await on.desk.store.find_open_step(made.id) is None
         now = await on.desk.goals.get(made.id)
         assert (now.status, now.delay_reason, now.next_run_at) == (
             "active",
             "the build",
             on.clock.now() + int(HOUR * SECOND),
         )
-        seq = (await on.desk.store.log_bounds()).last_seq
+        seq = (await on.desk.store.read_log_bounds()).last_seq
         await on.later(HOUR - 1)
-        assert (await on.desk.store.log_bounds()).last_seq == seq  # nothing is written while nothing is due
+        assert (await on.desk.store.read_log_bounds()).last_seq == seq  # nothing is written while nothing is due
         await on.later(2)
         await on.becomes(made, "complete")
         assert mind.count == 3
@@ -345,9 +345,9 @@ async def test_a_goal_whose_agent_never_comes_times_out_all_the_same(home: Path)
         await on.desk.sessions.create(agent="chat", key="chat:1")
         await on.desk.tasks.wait((await on.desk.sessions.send("chat:1", "hello")).id)
         await on.desk.sessions.send("chat:1", "a long turn")
-        await until(lambda: on.desk.store.gate_holder("chat:1"))
+        await until(lambda: on.desk.store.find_gate_holder("chat:1"))
         made = await on.goal(agent=None, session_key="chat:1", deadline_at=on.clock.now() + int(HOUR * SECOND))
-        await until(lambda: on.desk.store.open_step(made.id))
+        await until(lambda: on.desk.store.find_open_step(made.id))
         await on.later(HOUR + 1)  # the step never began; neither does the wrap-up
         await until(lambda: wraps_up(on, made))
         await on.later(LAST_SECONDS + 1)
@@ -486,7 +486,7 @@ async def test_A4_five_long_goals_do_not_hold_up_an_automation(home: Path) -> No
         await until(lambda: counted(on, 3))
         fired = await on.desk.automations.create("look", agent="it", every=HOUR)
         await on.later(HOUR + 1)
-        run = await until(lambda: on.desk.store.open_run(fired.id))
+        run = await until(lambda: on.desk.store.find_open_run(fired.id))
         await until(lambda: runs(on, run))
         for one in made:
             await on.desk.goals.clear(one.id)

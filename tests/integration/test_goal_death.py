@@ -89,7 +89,7 @@ async def lived_well(home: Path, name: str) -> None:
     store = await SqliteStore.open(home / "midwatch.db")
     try:
         (made,) = await store.list_goals()
-        steps = await store.steps(made.id, 100)
+        steps = await store.list_goal_steps(made.id, 100)
         kinds = Counter(one.kind for one in await store.read_events(0, limit=2000))
         notices = Counter(one.notice.partition(":")[0] for one in await store.list_deliveries(limit=500))
     finally:

@@ -159,7 +159,7 @@ async def test_who_goes_on_with_a_run_is_stopped_when_the_automation_is_deleted(
 async def test_who_goes_on_with_a_step_is_stopped_with_the_goal(desk: Runtime, passing: Passing) -> None:
     made = await desk.goals.create("work", agent="first")
     await asyncio.wait_for(passing.begun.wait(), 30)
-    step = await desk.store.open_step(made.id)
+    step = await desk.store.find_open_step(made.id)
     assert step is not None and step.agent == "last"
     assert [one.cause for one in await desk.tasks.list()] == ["handoff", "handoff", "goal"]  # no other step was begun
     await desk.goals.pause(made.id)

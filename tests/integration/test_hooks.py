@@ -70,7 +70,7 @@ async def test_a_program_that_does_not_exist_stops_nothing(home: Path) -> None:
     async with Runtime.open(settings=settings, agents={"it": noop}) as desk:
         tasks = [await desk.tasks.submit(str(n), agent="it") for n in range(3)]
         await asyncio.gather(*(desk.tasks.wait(task.id) for task in tasks))
-        last = (await desk.store.log_bounds()).last_seq
+        last = (await desk.store.read_log_bounds()).last_seq
 
         async def reached() -> bool:
             return (await desk.store.get_cursor("completion") or 0) >= last

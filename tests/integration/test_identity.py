@@ -117,7 +117,7 @@ async def test_without_a_token_only_the_door_is_open(served: Served) -> None:
         *({"/api/v1/ready"} & {path for _, path in paths(served.app)}),
     }
     assert {method for method, path in open_ones if not path.startswith("/api")} <= {"GET", "HEAD"}
-    assert (await served.runtime.store.log_bounds()).last_seq == 0
+    assert (await served.runtime.store.read_log_bounds()).last_seq == 0
 
 
 async def test_what_is_outside_of_the_interface_is_the_console(served: Served) -> None:
@@ -130,7 +130,7 @@ async def test_what_is_outside_of_the_interface_is_the_console(served: Served) -
 async def test_a_viewer_changes_nothing(served: Served) -> None:
     """Whatever routes there are: one that is added is refused, too."""
     viewer = await served.token("viewer")
-    before = await served.runtime.store.log_bounds()
+    before = await served.runtime.store.read_log_bounds()
     refused = []
     for method, path in paths(served.app):
         if method not in ("GET", "HEAD") and path not in (*SELF_SERVICE, "/api/v1/sign-in"):
@@ -139,7 +139,7 @@ async def test_a_viewer_changes_nothing(served: Served) -> None:
                 assert found == (403, "forbidden"), (method, path)
             refused.append(path)
     assert len(refused) > 5
-    assert await served.runtime.store.log_bounds() == before
+    assert await served.runtime.store.read_log_bounds() == before
     async with served.client(viewer) as client:
         assert (await client.me())["role"] == "viewer"
         assert (await client.list())["tasks"] == []

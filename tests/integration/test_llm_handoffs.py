@@ -86,7 +86,7 @@ async def test_a_transfer_moves_the_conversation_to_another_model(fake: Fake, ho
         assert (last.agent, last.result) == ("expert", "You said: I am Ada. | [[recall]]")
         said = [one.text for one in await desk.sessions.messages(key) if one.role == "user"]
         assert said == ["I am Ada.", task.prompt, "[[recall]]"]
-        steps = json.dumps([step.data for step in await desk.store.steps_of(task.id)])
+        steps = json.dumps([step.data for step in await desk.store.list_task_steps(task.id)])
         assert '{\\"assistant\\":\\"expert\\"}' in steps  # every call is answered
 
 

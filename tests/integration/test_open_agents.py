@@ -165,8 +165,8 @@ async def test_a_look_that_is_older_than_a_conversation_does_not_close_it(tmp_pa
         def __getattr__(self, name: str) -> Any:
             return getattr(self._store, name)
 
-        async def live_sessions(self, owner: str) -> Any:
-            found = await self._store.live_sessions(owner)
+        async def list_live_sessions(self, owner: str) -> Any:
+            found = await self._store.list_live_sessions(owner)
             looked.set()
             await go.wait()
             return found

@@ -302,7 +302,7 @@ async def test_ready_needs_no_token_and_says_when_the_database_is_gone(served: S
         assert (reply.status_code, reply.json()) == (200, {"status": "ready"})
 
         class Gone:
-            async def log_bounds(self) -> None:
+            async def read_log_bounds(self) -> None:
                 raise StoreUnavailable("no such host secret.example")
 
         served.runtime.system = system_on(Gone())
@@ -321,7 +321,7 @@ def system_on(store: Any) -> System:
 
 async def test_a_database_that_does_not_answer_in_time_is_not_ready() -> None:
     class Stuck:
-        async def log_bounds(self) -> None:
+        async def read_log_bounds(self) -> None:
             await asyncio.Event().wait()
 
     with pytest.raises(StoreUnavailable, match="does not answer"):
@@ -330,7 +330,7 @@ async def test_a_database_that_does_not_answer_in_time_is_not_ready() -> None:
 
 async def test_ready_does_not_blame_the_database_for_what_this_process_did_meanwhile() -> None:
     class Busy:
-        async def log_bounds(self) -> None:
+        async def read_log_bounds(self) -> None:
             """Answers in time, while the loop hears nothing for longer than that."""
             asyncio.get_running_loop().call_soon(time.sleep, 1.5)
             await asyncio.to_thread(time.sleep, 0.2)

@@ -160,9 +160,9 @@ async def test_connections_that_were_lost_meanwhile_are_replaced_unnoticed(
                 end_connections(admin)
             more = await asyncio.gather(*(put(store) for _ in range(12)))
             assert len(await take(store, free=100, agents={"demo": 100})) == len(tasks) + len(more)
-            assert len(await store.running_tasks()) >= len(more)
+            assert len(await store.list_running_tasks()) >= len(more)
             tasks = []
-        last = (await store.log_bounds()).last_seq
+        last = (await store.read_log_bounds()).last_seq
         assert [e.seq for e in await store.read_events(0)] == list(range(1, last + 1))
     assert not [one for one in caplog.records if one.name.startswith("psycopg")]
 

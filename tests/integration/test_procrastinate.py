@@ -275,7 +275,7 @@ async def test_lost_connections_stop_no_agent_and_make_no_noise(
             ended = [await runtime.tasks.wait(task.id) for task in tasks]
         assert {task.status for task in ended} == {"done"}
         assert sorted(begun) == sorted(task.id for task in tasks)
-        last = (await runtime.store.log_bounds()).last_seq
+        last = (await runtime.store.read_log_bounds()).last_seq
         told = await runtime.store.read_events(0)
         returned = [one.payload["reason"] for one in told if one.kind == "task_interrupted"]
         assert set(returned) <= {"unstarted"}  # claims whose answer was lost: nothing of them had begun

@@ -256,7 +256,7 @@ async def test_messages_wait_for_their_turn_in_order(served: Served, gates: Gate
     urgent = await send(served, "urgent", priority=5)
     shown = await served.get(at("chat:1"))
     assert (shown["status"], shown["queued"], shown["running_task"]) == ("busy", 6, reply.json()["id"])
-    state = await served.runtime.store.state_of_session("chat:1")
+    state = await served.runtime.store.read_session_state("chat:1")
     assert state is not None
     assert [task.prompt for task in state.queue] == ["urgent", "m1", "m2", "m3", "m4", "m5"]
     gates.let(7)

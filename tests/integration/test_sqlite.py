@@ -330,7 +330,7 @@ async def test_a_full_disk_refuses_loses_nothing_and_goes_on_when_there_is_room(
                     assert "the disk is full" in str(one)
                     refused += 1
         assert accepted and refused
-        last = (await store.log_bounds()).last_seq
+        last = (await store.read_log_bounds()).last_seq
         await store.write(limit(None))
         accepted.append(await put(store, prompt="p" * 2000))
         found = {task.id for task in await store.list_tasks(TaskFilter(limit=500))}
@@ -417,7 +417,7 @@ async def test_a_group_is_as_if_each_step_had_been_alone(store: SqliteStore, see
     """Steps that fail at once, after they wrote, or not at all, in any mixture: each is kept whole or not at all."""
     chance = random.Random(seed)
     tasks = [await running(store) for _ in range(4)]
-    start = (await store.log_bounds()).last_seq
+    start = (await store.read_log_bounds()).last_seq
     kept: list[str] = []
 
     async def step(number: int) -> None:
@@ -597,7 +597,7 @@ async def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_a_storm(fi
             found |= {task.id for task in page}
             before = page[-1].id
         assert set(told[:-1]) <= found
-        last = (await store.log_bounds()).last_seq
+        last = (await store.read_log_bounds()).last_seq
         assert last == len(found)
         events = await store.read_events(0, EventFilter(kinds=("task_submitted",)), limit=100_000)
         assert [e.seq for e in events] == list(range(1, last + 1))

@@ -201,7 +201,7 @@ async def test_closing_a_session_drops_what_waits(desk: Runtime, hands: Hands) -
     await desk.sessions.say(KEY, "never mind", "interrupt")
     await desk.sessions.close(KEY)
     assert (await over(desk, task)).outcome == "cancelled"
-    assert await desk.store.queued_steers(task.id) == []
+    assert await desk.store.list_queued_steers(task.id) == []
     assert (await desk.tasks.summary()).total == 1
 
 

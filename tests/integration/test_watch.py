@@ -381,7 +381,7 @@ async def prune(served: Served, keep: int) -> int:
     """Remove all but the newest events; the seq of the oldest that is left."""
     store = served.runtime.store
     begins = -1
-    while (oldest := (await store.log_bounds()).oldest_seq) != begins:
+    while (oldest := (await store.read_log_bounds()).oldest_seq) != begins:
         begins = oldest
         await store.prune_events(0, keep)
     return begins

@@ -382,10 +382,10 @@ async def test_the_next_expiry_is_the_nearest_of_the_open_ones(
     task = await running(memory)
     for expires in (90, 30, 60):
         await many(memory, task, 1, expires, clock.now())
-    assert await memory.next_expiry() == clock.now() + 30 * SECOND
+    assert await memory.find_next_expiry() == clock.now() + 30 * SECOND
     (nearest,) = [a for a in await inbox.list() if a.expires_at == clock.now() + 30 * SECOND]
     await inbox.answer(nearest.id, grant=True)
-    assert await memory.next_expiry() == clock.now() + 60 * SECOND
+    assert await memory.find_next_expiry() == clock.now() + 60 * SECOND
 
 
 async def test_question_and_answer_are_events_of_the_turn(memory: Store, clock: FakeClock, inbox: Approvals) -> None:

@@ -75,7 +75,7 @@ async def fired(store: Meddled, clock: FakeClock, one: Automation) -> Task:
     assert one.next_run_at is not None
     clock.set(one.next_run_at)
     await store.apply(rules.fire(one, clock.now(), AgentTerms(), runs=False))
-    task = await store.open_run(one.id)
+    task = await store.find_open_run(one.id)
     assert task is not None
     return task
 
@@ -150,7 +150,7 @@ async def test_nothing_said_is_the_default(automations: Automations) -> None:
 async def test_one_that_is_not_enabled_waits(automations: Automations, store: Meddled) -> None:
     made = await automations.create("x", every=60, enabled=False)
     assert (made.status, made.next_run_at) == ("paused", None)
-    assert await store.next_automation_at() is None
+    assert await store.find_next_automation_at() is None
     assert (await automations.resume(made.id)).status == "active"
 
 
@@ -515,7 +515,7 @@ async def test_of_many_who_run_it_now_one_does(automations: Automations, store: 
     runs = await asyncio.gather(*(automations.run(made.id) for _ in range(10)), return_exceptions=True)
     assert sum(isinstance(one, Task) for one in runs) == 1
     assert all(isinstance(one, Task | Conflict) for one in runs)
-    assert len(await store.runs(made.id)) == 1
+    assert len(await store.list_runs(made.id)) == 1
 
 
 async def test_a_run_cancelled_before_it_began_is_given_back(

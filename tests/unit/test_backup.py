@@ -91,7 +91,7 @@ async def fill(store: Store) -> None:
     passed = Handoff(id="h_1", request=HandoffTask(input="x").data(), chain=(("demo", None),), created_at=now)
     records = (an_automation(now), a_goal(now), rule, tree, step, a_steer(held, "later"), passed)
     await store.apply(Changes(records=records))
-    await store.tell_alerts([Told(id="t_1/silent", told_at=now)], Changes())
+    await store.record_alerts([Told(id="t_1/silent", told_at=now)], Changes())
     await store.set_cursor("hook", 1)
 
 
@@ -143,7 +143,7 @@ async def test_restored_work_goes_on_but_what_it_started_elsewhere_is_left_alone
     await backup(filled, file, quiet)
     await restore(other, file, quiet)
     store = await SqliteStore.open(other.home / "midwatch.db")
-    (held,) = await store.running_tasks()
+    (held,) = await store.list_running_tasks()
     assert (held.host, held.pgid, held.pgid_mark) == (None, None, None)
     assert held.lease_owner  # nobody's here, so it is rescued at the next start
     replayed = await put(store, session_key="chat:1", idempotency_key="k-1")
@@ -175,13 +175,13 @@ async def test_a_log_that_was_pruned_begins_where_it_began(filled: Settings, fil
         await put(store, status="done", completed_at=1)
     await store.prune_tasks(CLOCK.now(), 0)
     await store.prune_events(CLOCK.now(), 5)
-    bounds = await store.log_bounds()
+    bounds = await store.read_log_bounds()
     await store.close()
     assert bounds.oldest_seq > 1
     await backup(filled, file, quiet)
     await restore(other, file, quiet)
     store = await SqliteStore.open(other.home / "midwatch.db")
-    assert await store.log_bounds() == bounds
+    assert await store.read_log_bounds() == bounds
     await store.close()
 
 

@@ -304,7 +304,7 @@ class Books:
         self.asked: list[Asked] = []
         self.away = False
 
-    async def spent(self, asked: Asked) -> list[Spent]:
+    async def sum_usage(self, asked: Asked) -> list[Spent]:
         self.asked.append(asked)
         if self.away:
             raise StoreUnavailable("away")

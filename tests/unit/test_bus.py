@@ -330,7 +330,7 @@ async def test_what_was_pruned_before_this_process_saw_it_harms_no_follower(disk
         bus.heard(Commit(frozenset(), (), foreign=True))
         await settle(200)
         await write(here, "one", "two", "three")
-        before = (await other.log_bounds()).last_seq - 3
+        before = (await other.read_log_bounds()).last_seq - 3
         found = await follow(bus, lambda found: found[-1].payload.get("text") == "three", after=before)
         assert texts(found) == ["one", "two", "three"]
     await here.close()

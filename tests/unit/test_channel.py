@@ -166,10 +166,10 @@ class NoDeliveries:
     async def apply(self, changes: Changes) -> None:
         raise AssertionError
 
-    async def due_deliveries(self, now: int, limit: int = 50) -> list[Delivery]:
+    async def list_due_deliveries(self, now: int, limit: int = 50) -> list[Delivery]:
         return []
 
-    async def next_delivery_at(self) -> int | None:
+    async def find_next_delivery_at(self) -> int | None:
         return None
 
     async def get_delivery(self, delivery_id: str) -> Delivery | None:

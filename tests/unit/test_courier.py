@@ -70,7 +70,7 @@ class MemoryStore:
     def status(self, delivery_id: str) -> Status:
         return self.rows[delivery_id].status
 
-    async def due_deliveries(self, now: int, limit: int = 50) -> list[Delivery]:
+    async def list_due_deliveries(self, now: int, limit: int = 50) -> list[Delivery]:
         self._called("due_deliveries")
         if self.read_errors:
             raise self.read_errors.pop(0)
@@ -79,7 +79,7 @@ class MemoryStore:
         await self.reading.wait()
         return answer
 
-    async def next_delivery_at(self) -> int | None:
+    async def find_next_delivery_at(self) -> int | None:
         self._called("next_delivery_at")
         return min((d.due_at for d in self.rows.values() if d.status == "pending"), default=None)
 

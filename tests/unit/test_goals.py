@@ -65,7 +65,7 @@ class Desk:
         await self.store.apply(rules.begin(current, "step", self.clock.now(), means))
         if runs:
             await self.store.claim(asking(), self.clock.now())
-        step = await self.store.open_step(found.id)
+        step = await self.store.find_open_step(found.id)
         assert step is not None
         return step
 
@@ -233,11 +233,11 @@ async def test_A9_a_waiting_goal_that_was_paused_waits_again_and_then_begins(des
     assert made.status == "waiting_for_session"
     await desk.goals.pause(made.id)
     assert (await desk.goals.resume(made.id)).status == "waiting_for_session"
-    assert await desk.store.due_goals(desk.clock.now()) == []
+    assert await desk.store.list_due_goals(desk.clock.now()) == []
     await desk.goals.pause(made.id)
     await conversation(desk, "th")
     assert (await desk.goals.resume(made.id)).status == "active"
-    assert [one.id for one in await desk.store.due_goals(desk.clock.now())] == [made.id]
+    assert [one.id for one in await desk.store.list_due_goals(desk.clock.now())] == [made.id]
 
 
 # -- pausing, resuming, stopping -------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ async def test_A22_what_ends_or_rests_a_goal_stops_its_step_in_the_same_write(
 ) -> None:
     found = await desk.at("active")
     step = await desk.stepping(found, runs=runs)
-    before = (await desk.store.log_bounds()).last_seq
+    before = (await desk.store.read_log_bounds()).last_seq
     await getattr(desk.goals, deed)(found.id, actor="ann")
     now = await desk.task(step)
     assert (now.status, now.stop_requested) == (("running", "cancel") if runs else ("cancelled", None))
@@ -263,7 +263,7 @@ async def test_A8_a_pause_that_meets_a_claim_is_computed_again(desk: Desk) -> No
     """The step begins to run between the look and the write."""
     found = await desk.at("active")
     step = await desk.stepping(found, runs=False)
-    look = desk.store.open_step
+    look = desk.store.find_open_step
     looks = 0
 
     async def late(goal_id: str) -> Task | None:
@@ -274,7 +274,7 @@ async def test_A8_a_pause_that_meets_a_claim_is_computed_again(desk: Desk) -> No
             await desk.store.claim(asking(), desk.clock.now())
         return seen
 
-    desk.store.open_step = late  # type: ignore[method-assign]
+    desk.store.find_open_step = late  # type: ignore[method-assign]
     assert (await desk.goals.pause(found.id)).status == "paused"
     assert ((await desk.task(step)).stop_requested, looks) == ("cancel", 2)
 
@@ -294,7 +294,7 @@ async def test_resuming_while_the_old_step_is_still_being_stopped_is_not_undone_
     step = await desk.stepping(found)
     await desk.goals.pause(found.id)
     resumed = await desk.goals.resume(found.id)
-    assert await desk.store.due_goals(desk.clock.now()) == []  # the old step holds it up
+    assert await desk.store.list_due_goals(desk.clock.now()) == []  # the old step holds it up
     ended = (await desk.task(step))._replace(status="cancelled", outcome="cancelled", completed_at=desk.clock.now())
     means = await rules.means_of(resumed, desk.terms, rules.Templates())
     await desk.store.apply(rules.advance(resumed, rules.Ended(ended), desk.clock.now(), means))
@@ -305,7 +305,7 @@ async def test_resuming_forgets_errors_and_begins_at_once(desk: Desk) -> None:
     found = await desk.at("paused", errors=5, alike=3, last_mark="x", paused_why="errors", step=2)
     now = await desk.goals.resume(found.id)
     assert (now.status, now.errors, now.alike, now.last_mark, now.paused_why) == ("active", 0, 0, None, None)
-    assert [one.id for one in await desk.store.due_goals(desk.clock.now())] == [found.id]
+    assert [one.id for one in await desk.store.list_due_goals(desk.clock.now())] == [found.id]
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ async def test_only_the_step_that_runs_can_signal(desk: Desk) -> None:
         await desk.goals.get(found.id), "verify", desk.clock.now(), Means({"demo": AgentTerms(), "judge": AgentTerms()})
     )
     await desk.store.apply(verify)
-    judged = await desk.store.open_step(found.id)
+    judged = await desk.store.find_open_step(found.id)
     assert judged is not None
     for say in (
         lambda task: desk.goals.complete(found.id, evidence="x", in_step=task),
@@ -429,20 +429,20 @@ async def test_A11_a_cleared_goal_is_gone_and_its_step_writes_nothing_into_the_n
 async def test_clearing_meets_the_step_that_began_meanwhile(desk: Desk) -> None:
     """Between the look and the write the goal goes on: the new step is stopped, too."""
     found = await desk.at("active")
-    look, looks = desk.store.open_step, 0
+    look, looks = desk.store.find_open_step, 0
 
     async def late(goal_id: str) -> Task | None:
         nonlocal looks
         looks += 1
         seen = await look(goal_id)
         if looks == 1:
-            desk.store.open_step = look  # type: ignore[method-assign]
+            desk.store.find_open_step = look  # type: ignore[method-assign]
             await desk.stepping(found)
         return seen
 
-    desk.store.open_step = late  # type: ignore[method-assign]
+    desk.store.find_open_step = late  # type: ignore[method-assign]
     await desk.goals.clear(found.id)
-    (step,) = await desk.store.steps(found.id)
+    (step,) = await desk.store.list_goal_steps(found.id)
     assert step.stop_requested == "cancel"
 
 

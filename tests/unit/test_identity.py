@@ -221,7 +221,7 @@ async def test_use_that_cannot_be_noted_harms_nobody(
     class Full:
         """A store that takes nothing."""
 
-        token_of = store.token_of
+        find_token = store.find_token
 
         async def apply(self, changes: object) -> None:
             raise StoreUnavailable("the disk is full.")

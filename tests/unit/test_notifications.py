@@ -39,7 +39,7 @@ async def test_a_failed_delivery_is_tried_as_if_for_the_first_time(
     await delivery(store, "failed")
     again = await notifications.retry("d_1", actor="ann")
     assert (again.status, again.attempts, again.due_at, again.error) == ("pending", 0, clock.now(), None)
-    assert [one.id for one in await store.due_deliveries(clock.now(), 10)] == ["d_1"]
+    assert [one.id for one in await store.list_due_deliveries(clock.now(), 10)] == ["d_1"]
     (told,) = await store.read_events(0, EVERYTHING, 10)
     assert (told.kind, told.actor, told.task_id) == ("delivery_retried", "ann", "t_1")
     assert told.payload == {"delivery_id": "d_1", "channel": "desk", "notice": "d_1"}

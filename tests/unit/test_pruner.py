@@ -81,7 +81,7 @@ async def test_pruning_in_many_steps_ends_too(small: SmallSteps, clock: FakeCloc
     await end_tasks(small, clock, 20)
     async with asyncio.timeout(60):
         assert await pruner(small, clock, events=0).prune() == (0, 60)
-    assert (await small.log_bounds()).oldest_seq == 61
+    assert (await small.read_log_bounds()).oldest_seq == 61
 
 
 async def test_the_events_of_an_open_task_do_not_end_the_pruning_of_others(small: SmallSteps, clock: FakeClock) -> None:

@@ -173,7 +173,7 @@ async def test_what_a_dead_attempt_left_open_is_closed(desk: Desk) -> None:
     await desk.dog.rescue()
     found = await desk.kinds(task)
     assert found[-4:] == ["tool_exec_end", "turn_end", "approval_resolved", "task_rescued"]
-    assert await desk.store.open_events(fence(task)) == []
+    assert await desk.store.list_open_events(fence(task)) == []
     resolved = await desk.store.get_approval(question.id)
     assert resolved is not None and resolved.status == "expired"
     ends = await desk.store.read_events(0, EventFilter(kinds=("tool_exec_end", "turn_end")))
@@ -314,10 +314,10 @@ async def test_it_goes_on_after_the_store_failed(desk: Desk) -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(real, name)
 
-        async def next_expiry(self) -> int | None:
+        async def find_next_expiry(self) -> int | None:
             if failures:
                 raise failures.pop()
-            return await real.next_expiry()  # type: ignore[no-any-return]
+            return await real.find_next_expiry()  # type: ignore[no-any-return]
 
     desk.store = Failing()
     desk.dog = desk.make()
@@ -346,7 +346,7 @@ async def test_very_many_questions_do_not_make_it_spin(desk: Desk) -> None:
         looks = 0
 
         def __getattr__(self, name: str) -> Any:
-            self.looks += name == "running_tasks"
+            self.looks += name == "list_running_tasks"
             return getattr(real, name)
 
     real, counted = desk.store, Counted()

@@ -52,14 +52,14 @@ class Watched(SqliteStore):
             raise self.fails
         return await super().write(verb, *args)
 
-    async def due_automations(self, now: int, limit: int = 64) -> list[Automation]:
+    async def list_due_automations(self, now: int, limit: int = 64) -> list[Automation]:
         self.looks += 1
-        found = await super().due_automations(now, limit)
+        found = await super().list_due_automations(now, limit)
         await self._ring()
         return found
 
-    async def open_run(self, automation_id: str) -> Task | None:
-        return None if self.hide_runs else await super().open_run(automation_id)
+    async def find_open_run(self, automation_id: str) -> Task | None:
+        return None if self.hide_runs else await super().find_open_run(automation_id)
 
     async def until(self, seen: Callable[[], bool]) -> None:
         """Return once `seen` holds; asked again at each look and each commit."""
@@ -108,7 +108,7 @@ async def put(store: Watched, clock: FakeClock, **fields: Any) -> Automation:
 async def has_run(store: Watched, made: Automation) -> None:
     """Return once it was fired."""
     async with asyncio.timeout(30):
-        while not await store.runs(made.id):
+        while not await store.list_runs(made.id):
             pass
 
 
@@ -145,7 +145,7 @@ async def test_a_due_one_is_fired_in_one_write(store: Watched, clock: FakeClock,
     writes = store.writes
     assert await scheduler.look() == clock.now() + HOUR
     assert store.writes == writes + 1
-    run = await store.open_run(made.id)
+    run = await store.find_open_run(made.id)
     assert run is not None
     assert run.internal_key == f"{made.id}@{clock.now()}"
 
@@ -173,7 +173,7 @@ async def test_a_busy_conversation_makes_it_wait_as_a_task(
     await scheduler.look()
     assert store.writes == writes  # both wait in the store; nothing is claimed and undone
     for one in (first, second):
-        assert await store.open_run(one.id) is not None
+        assert await store.find_open_run(one.id) is not None
 
 
 async def test_an_open_run_leaves_out_the_next(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
@@ -181,7 +181,7 @@ async def test_an_open_run_leaves_out_the_next(store: Watched, clock: FakeClock,
     await scheduler.look()
     clock.set(clock.now() + HOUR)
     assert await scheduler.look() == clock.now() + HOUR
-    assert len(await store.runs(made.id)) == 1
+    assert len(await store.list_runs(made.id)) == 1
     (missed,) = await store.read_events(0, EventFilter(kinds=("automation_missed",)))
     assert (missed.payload["reason"], missed.payload["scheduled_for"]) == ("overlap", iso(clock.now()))
 
@@ -207,14 +207,14 @@ async def test_a_time_that_had_its_run_is_not_run_again(store: Watched, clock: F
     made = await put(store, clock, next_run_at=clock.now())
     due = clock.now()
     await scheduler.look()
-    (task,) = await store.runs(made.id)
+    (task,) = await store.list_runs(made.id)
     await store.apply(Changes(updates=(_ended(task, clock),)))
     found = await store.get_automation(made.id)
     assert found is not None
     await store.apply(Changes(updates=(update_record(found, clock.now(), next_run_at=due),)))  # a clock was set back
     async with asyncio.timeout(30):
         assert await scheduler.look() == due + HOUR
-    assert [one.id for one in await store.runs(made.id)] == [task.id]
+    assert [one.id for one in await store.list_runs(made.id)] == [task.id]
     after = await store.get_automation(made.id)
     assert after is not None
     assert (after.run_count, after.status) == (1, "active")
@@ -233,7 +233,7 @@ async def test_a_closed_conversation_pauses_it_and_tells(
     await store.apply(Changes(sessions=(talk,)))
     await store.close_session("chat:1", clock.now(), ())
     await scheduler.look()
-    assert await store.runs(made.id) == []
+    assert await store.list_runs(made.id) == []
     found = await store.get_automation(made.id)
     assert found is not None
     assert (found.status, found.paused_why) == ("paused", rules.CLOSED)
@@ -249,7 +249,7 @@ async def test_a_run_retried_by_hand_leaves_out_the_next(
     store.hide_runs = True  # it came after the look
     await scheduler.look()
     store.hide_runs = False
-    assert len(await store.runs(made.id)) == 1
+    assert len(await store.list_runs(made.id)) == 1
     (missed,) = await store.read_events(0, EventFilter(kinds=("automation_missed",)))
     assert missed.payload["reason"] == "overlap"
 
@@ -295,7 +295,7 @@ async def test_a_failing_agent_list_holds_up_nobody_else(
 async def test_somebody_who_was_quicker_is_no_trouble(store: Watched, clock: FakeClock) -> None:
     made = await put(store, clock, next_run_at=clock.now())
     await asyncio.gather(*(Scheduler(store, clock, lambda: True, terms, stop).look() for _ in range(5)))
-    assert len(await store.runs(made.id)) == 1
+    assert len(await store.list_runs(made.id)) == 1
     assert await fired(store) == [made.id]
 
 
@@ -390,9 +390,9 @@ async def test_a_deleted_or_changed_one_is_not_fired_by_an_old_look(
     made = await put(store, clock, next_run_at=clock.now())
     await store.apply(rules.pause_automation(made, clock.now(), "why", None))
     await scheduler._fire(made)
-    assert await store.runs(made.id) == []
+    assert await store.list_runs(made.id) == []
     changed = await put(store, clock, id="am_2", next_run_at=clock.now())
     schedule = Schedule.make(every=60, zone="UTC", anchor=clock.now()).snapshot()
     await store.apply(Changes(updates=(update_record(changed, clock.now(), schedule=schedule, next_run_at=None),)))
     await scheduler._fire(replace(changed))
-    assert await store.runs("am_2") == []
+    assert await store.list_runs("am_2") == []

@@ -123,7 +123,7 @@ async def test_closing_leaves_nothing_that_waits_however_much_there_is(
     await take(store)
     view = await sessions.close("k", actor="ann")
     assert (view.status, view.queued) == ("closed", 0)
-    (running,) = await store.running_tasks()
+    (running,) = await store.list_running_tasks()
     assert running.stop_requested == "cancel"
     assert len(await store.list_tasks(TaskFilter(statuses=("cancelled",), limit=1000))) == count - 1
     clock.set(clock.now() + SECOND)

@@ -588,11 +588,11 @@ async def test_messages_reach_the_turn_in_order_and_once(turn: LiveTurn, store: 
     await settle()
     sent = [a_steer(task, text, number) for number, text in enumerate(("one", "two", "three"))]
     await store.apply(Changes(records=tuple(sent)))
-    turn._run.inbox.fill(await store.queued_steers(task.id))
+    turn._run.inbox.fill(await store.list_queued_steers(task.id))
     assert [await waiting, await turn.receive()] == ["one", "two"]
     await turn.save_step({"kind": "said"}, [steer.id for steer in turn.steers("after_tool")])
     assert turn.steers() == ()
-    assert await store.queued_steers(task.id) == []
+    assert await store.list_queued_steers(task.id) == []
     with pytest.raises(Conflict):
         await turn.save_step({"kind": "again"}, [sent[0].id])
     assert await turn.load_steps() == [{"kind": "said"}]

@@ -55,7 +55,7 @@ async def page(desk: DeskDep, task_id: str) -> Json:
     """Return everything a page about a task shows: prompt and result as HTML, related tasks, its notices and
     questions."""
     task = await desk.tasks.get(task_id)
-    last = (await desk.events.state_of_task(task_id)).last
+    last = (await desk.events.read_task_state(task_id)).last
     handoffs = await desk.handoffs.list(HandoffFilter(root_id=task.root_id or task.id, limit=MOST_HANDOFFS))
     deliveries = await desk.notifications.list(task_id=task_id)
     approvals = await desk.approvals.list(None, task_id=task_id)

@@ -14,7 +14,7 @@ async def list_processes(desk: Desk) -> list[dict[str, Any]]:
     """Return each process that made itself known as JSON, oldest first."""
     known = await desk.store.list_instances()
     living = {instance.id for instance in await desk.living()}
-    running = Counter(task.lease_owner for task in await desk.store.running_tasks())
+    running = Counter(task.lease_owner for task in await desk.store.list_running_tasks())
     ages: dict[str, float] = {}
     if desk.settings.db:
         seen = await processes_seen(desk)

@@ -44,10 +44,10 @@ class Told:
 class AlertStore(Protocol):
     """Port: which alerts were sent when."""
 
-    async def told_alerts(self, since: int) -> frozenset[str]:
+    async def list_sent_alerts(self, since: int) -> frozenset[str]:
         """Return the ids of alerts sent at or after `since`."""
 
-    async def tell_alerts(self, told: Collection[Told], changes: Changes) -> None:
+    async def record_alerts(self, told: Collection[Told], changes: Changes) -> None:
         """Note that these alerts were sent, with their events and deliveries."""
 
 

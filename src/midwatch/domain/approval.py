@@ -102,13 +102,13 @@ class ApprovalStore(Protocol):
     ) -> list[Approval]:
         """Return approvals, newest first."""
 
-    async def pending_approvals(self, fence: Fence) -> list[Approval]:
+    async def list_pending_approvals(self, fence: Fence) -> list[Approval]:
         """Return the questions of an attempt that nobody has answered."""
 
-    async def overdue_approvals(self, now: int, limit: int = 100) -> list[Approval]:
+    async def list_overdue_approvals(self, now: int, limit: int = 100) -> list[Approval]:
         """Return pending approvals that have expired, oldest first."""
 
-    async def next_expiry(self) -> int | None:
+    async def find_next_expiry(self) -> int | None:
         """Return when the next pending approval expires, or None."""
 
 

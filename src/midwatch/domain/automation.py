@@ -189,16 +189,16 @@ class AutomationStore(Protocol):
     ) -> list[Automation]:
         """Return automations, newest first; without statuses all but deleted ones."""
 
-    async def due_automations(self, now: int, limit: int = 64) -> list[Automation]:
+    async def list_due_automations(self, now: int, limit: int = 64) -> list[Automation]:
         """Return active automations whose time has come, earliest first."""
 
-    async def next_automation_at(self) -> int | None:
+    async def find_next_automation_at(self) -> int | None:
         """Return when the next automation is due, or None."""
 
-    async def open_run(self, automation_id: str) -> Task | None:
+    async def find_open_run(self, automation_id: str) -> Task | None:
         """Return its open task, or the open task that goes on with the work of its last one, or None."""
 
-    async def runs(self, automation_id: str, limit: int = 20) -> list[Task]:
+    async def list_runs(self, automation_id: str, limit: int = 20) -> list[Task]:
         """Return its tasks, newest first."""
 
     async def prune_automations(self, before: int) -> int:

@@ -131,10 +131,10 @@ class Channel(Protocol):
 class DeliveryStore(Protocol):
     """Port: deliveries. They are created through `Changes`, in the transaction of the step that they report."""
 
-    async def due_deliveries(self, now: int, limit: int = 50) -> list[Delivery]:
+    async def list_due_deliveries(self, now: int, limit: int = 50) -> list[Delivery]:
         """Return pending deliveries whose time has come, oldest first."""
 
-    async def next_delivery_at(self) -> int | None:
+    async def find_next_delivery_at(self) -> int | None:
         """Return when the next pending delivery is due, or None."""
 
     async def get_delivery(self, delivery_id: str) -> Delivery | None:

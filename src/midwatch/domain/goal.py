@@ -185,24 +185,24 @@ class GoalStore(Protocol):
     async def get_goal(self, goal_id: str) -> Goal | None:
         """Return the goal, or None."""
 
-    async def open_goal(self, scope: tuple[str, str]) -> Goal | None:
+    async def find_open_goal(self, scope: tuple[str, str]) -> Goal | None:
         """Return the open goal of a scope, or None; there is at most one."""
 
     async def list_goals(self, statuses: tuple[Status, ...] = (), limit: int = 20) -> list[Goal]:
         """Return goals, newest first; without statuses all of them."""
 
-    async def due_goals(self, now: int, limit: int = 64) -> list[Goal]:
+    async def list_due_goals(self, now: int, limit: int = 64) -> list[Goal]:
         """Return goals to wake: active ones without a task whose time has come, waiting ones whose session has a
         thread, and open ones past their deadline (with a task, once it is to be stopped and is not yet). Earliest
         first."""
 
-    async def next_goal_at(self) -> int | None:
+    async def find_next_goal_at(self) -> int | None:
         """Return when the next goal is to be woken, as far as time alone decides, or None."""
 
-    async def open_step(self, goal_id: str) -> Task | None:
+    async def find_open_step(self, goal_id: str) -> Task | None:
         """Return its open task, or the open task that goes on with the work of its last one, or None."""
 
-    async def steps(self, goal_id: str, limit: int = 20) -> list[Task]:
+    async def list_goal_steps(self, goal_id: str, limit: int = 20) -> list[Task]:
         """Return its tasks, newest first."""
 
     async def delete_goal(self, goal_id: str, revision: int, changes: Changes) -> bool:

@@ -244,22 +244,22 @@ class HandoffStore(Protocol):
     async def list_handoffs(self, which: HandoffFilter) -> list[Handoff]:
         """Return handoffs, newest first."""
 
-    async def open_handoffs(self) -> dict[str, int]:
+    async def count_open_handoffs(self) -> dict[str, int]:
         """Count the open handoffs that each agent has been given."""
 
     async def count_handoffs(self, root_id: str) -> int:
         """Count the handoffs that come from one task."""
 
-    async def due_handoffs(self, now: int, limit: int = 64) -> list[Handoff]:
+    async def list_due_handoffs(self, now: int, limit: int = 64) -> list[Handoff]:
         """Return open handoffs past their deadline, earliest first."""
 
-    async def next_handoff_at(self) -> int | None:
+    async def find_next_handoff_at(self) -> int | None:
         """Return the earliest deadline of an open handoff, or None."""
 
-    async def left_handoffs(self, living: Sequence[str]) -> list[Handoff]:
+    async def list_abandoned_handoffs(self, living: Sequence[str]) -> list[Handoff]:
         """Return handoffs without a task whose process is none of `living`."""
 
-    async def orphaned_handoffs(self) -> list[Handoff]:
+    async def list_orphaned_handoffs(self) -> list[Handoff]:
         """Return open handoffs whose answer a task waited for that has ended."""
 
     async def prune_handoffs(self, before: int) -> int:

@@ -104,7 +104,7 @@ class TokenStore(Protocol):
     async def get_task(self, task_id: str) -> Task | None:
         """Return the task, or None."""
 
-    async def token_of(self, hashed: str, now: int) -> Token | None:
+    async def find_token(self, hashed: str, now: int) -> Token | None:
         """Return the token with this hash whose root, if it has one, is valid; or None."""
 
     async def get_token(self, key: str) -> Token | None:

@@ -86,12 +86,12 @@ class LiveStore(Protocol):
     async def release_session(self, key: str, owner: str) -> None:
         """Note that its conversation is not open in `owner` any more. Harmless when it is another process's by then."""
 
-    async def live_sessions(self, owner: str) -> dict[str, int]:
+    async def list_live_sessions(self, owner: str) -> dict[str, int]:
         """Return the epochs of the sessions that are live in `owner` and not closed, by key."""
 
     async def restart_session(self, key: str) -> bool:
         """Raise the epoch of a live session: the process that has it open with the old one closes it. False when it is
         open nowhere."""
 
-    async def live_work(self, owner: str, now: int) -> bool:
+    async def has_live_work(self, owner: str, now: int) -> bool:
         """Return whether a due task waits in a session that is live in `owner`."""

@@ -99,7 +99,7 @@ class SteerStore(Protocol):
         its actor used before, return the result of the first message; KeyReused if that message was another. Conflict
         when the session is closed."""
 
-    async def queued_steers(self, task_id: str) -> list[Steer]:
+    async def list_queued_steers(self, task_id: str) -> list[Steer]:
         """Return the messages that the turn of a task has not taken, oldest first."""
 
 

@@ -300,22 +300,22 @@ class TaskStore(Protocol):
     async def count_tasks(self) -> Summary:
         """Count tasks by status, from an index."""
 
-    async def kin(self, root_id: str) -> list[Task]:
+    async def list_related_tasks(self, root_id: str) -> list[Task]:
         """Return the task `root_id` and those that came from it (retries, children), oldest first, at most 100."""
 
-    async def failed_since(self, since: int, limit: int = 10) -> list[Task]:
+    async def list_failed_tasks(self, since: int, limit: int = 10) -> list[Task]:
         """Return tasks that failed at or after `since` and were not tried again, newest first."""
 
-    async def running_tasks(self, owner: str | None = None) -> list[Task]:
+    async def list_running_tasks(self, owner: str | None = None) -> list[Task]:
         """Return running tasks, of one owner or of all."""
 
-    async def gate_holder(self, gate: str) -> str | None:
+    async def find_gate_holder(self, gate: str) -> str | None:
         """Return the id of the task that runs in this gate, or None."""
 
-    async def dir_holder(self, dir_key: str) -> str | None:
+    async def find_dir_holder(self, dir_key: str) -> str | None:
         """Return the id of the running task that has this directory for itself, or None."""
 
-    async def open_events(self, fence: Fence) -> list[Event]:
+    async def list_open_events(self, fence: Fence) -> list[Event]:
         """Return the attempt's stored starts of turns, model calls and tool calls that have no end yet."""
 
     async def prune_tasks(self, before: int, keep: int) -> int:

@@ -28,13 +28,13 @@ class Step:
 class StepStore(Protocol):
     """Port: steps. They are written through `Changes`, under the fence of their attempt."""
 
-    async def steps_of(self, task_id: str) -> list[Step]:
+    async def list_task_steps(self, task_id: str) -> list[Step]:
         """Return a task's steps, in order."""
 
-    async def steps_before(self, task_id: str) -> list[Step]:
+    async def list_earlier_steps(self, task_id: str) -> list[Step]:
         """Return the steps of the tasks that this one tries again, in order: of the first try, then of each later
         one."""
 
-    async def thread_steps(self, thread_id: str, without: str) -> list[Step]:
+    async def list_thread_steps(self, thread_id: str, without: str) -> list[Step]:
         """Return the steps of a thread's turns, in order; without those of the task `without` and its retries, and
         without those of cancelled turns, unless another try went on with them."""

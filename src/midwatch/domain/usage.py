@@ -54,7 +54,7 @@ class Spent(NamedTuple):
 class UsageStore(Protocol):
     """Port: what ended tasks have cost."""
 
-    async def spent(self, asked: Asked) -> list[Spent]:
+    async def sum_usage(self, asked: Asked) -> list[Spent]:
         """Return the cost of the tasks that ended in a period, summed by the parts of `asked`; days are quarters of
         hours. A task outside a conversation has the session '', and one that named no model has the model ''."""
 

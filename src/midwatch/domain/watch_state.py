@@ -72,11 +72,11 @@ State = TaskState | SessionState | DeskState
 class StateStore(Protocol):
     """Port: the state at one moment."""
 
-    async def state_of_task(self, task_id: str) -> TaskState | None:
+    async def read_task_state(self, task_id: str) -> TaskState | None:
         """Return the task now, or None."""
 
-    async def state_of_session(self, key: str) -> SessionState | None:
+    async def read_session_state(self, key: str) -> SessionState | None:
         """Return the conversation now, or None."""
 
-    async def state_of_desk(self) -> DeskState:
+    async def read_desk_state(self) -> DeskState:
         """Return everything now."""

@@ -127,7 +127,7 @@ class ProcrastinateEngine:
         while self._live_news and self._taking:
             self._live_news = False
             with suppress(StoreError):
-                if await self._store.live_work(self._instance.id, self._clock.now()):
+                if await self._store.has_live_work(self._instance.id, self._clock.now()):
                     self._start_look()
         self._live_look = None
 
@@ -217,7 +217,7 @@ class ProcrastinateEngine:
 
     async def _release_unstarted(self) -> None:
         """Release tasks that were taken by a claim whose answer was lost, and that nobody has begun."""
-        for task in await self._store.running_tasks(self._instance.id):
+        for task in await self._store.list_running_tasks(self._instance.id):
             run = self._worker.running.get(task.id)
             if run is None or run.task.attempt != task.attempt:
                 with suppress(Conflict):

@@ -31,7 +31,7 @@ class SharedStore(Store, Protocol):
     async def living(self) -> list[Instance]:
         """Return the processes that live now."""
 
-    async def due_by_agent(self, now: int) -> dict[str, int]:
+    async def count_due_by_agent(self, now: int) -> dict[str, int]:
         """Count the tasks of each agent that wait to be taken now."""
 
     async def drop_jobs(self, queue: str, keep: int) -> int:
@@ -74,7 +74,7 @@ class QueueUpkeep:
     async def _defer_again(self, app: procrastinate.App) -> None:
         """Keep at least one job for every agent that has work: some may have been lost with their process. Keep not
         many more than there is work: a process that goes on from task to task leaves the jobs of the later ones."""
-        due = await self._store.due_by_agent(self._clock.now())
+        due = await self._store.count_due_by_agent(self._clock.now())
         waiting = {queue["name"]: queue["todo"] for queue in await app.job_manager.list_queues_async()}
         served = {agent for instance in await self._store.living() for agent in instance.agents}
         for agent in served:

@@ -89,7 +89,7 @@ class Bus:
 
     async def start(self) -> None:
         """Begin at the end of the log."""
-        self._head = self._wanted = (await self._store.log_bounds()).last_seq
+        self._head = self._wanted = (await self._store.read_log_bounds()).last_seq
 
     async def stop(self) -> None:
         """Let go; followers end."""
@@ -274,7 +274,7 @@ class Bus:
         """The stored events between what a reader saw last and a state; a `gap` when some are gone."""
         if after is None:
             return
-        oldest = (await self._store.log_bounds()).oldest_seq
+        oldest = (await self._store.read_log_bounds()).oldest_seq
         if (0 < after < oldest - 1 and which.task_id is None) or after > upto:
             yield [event(Gap(oldest_seq=oldest), self._clock.now())]
             return
@@ -301,7 +301,7 @@ class Bus:
             news = self._news
             if not began or not self._covers(position):
                 began = True
-                oldest, last = await self._store.log_bounds()
+                oldest, last = await self._store.read_log_bounds()
                 if not oldest - 1 <= position <= last:  # pruned, or a log that was restored from a backup
                     yield [event(Gap(oldest_seq=oldest), self._clock.now())]
                     position = oldest - 1 if position < oldest else last

@@ -291,7 +291,7 @@ class Subscriptions:
             raise InvalidInput(f"there is a subscription {name!r} already; choose another name.", field="name")
         if durable and live:
             raise InvalidInput("what is live cannot be told later; choose durable or live.", field="live")
-        position = (await self._store.log_bounds()).last_seq
+        position = (await self._store.read_log_bounds()).last_seq
         about = (name, handler, which, self._clock, seconds)
         if live:
             tap = self._known[name] = _Tapping(*about, bus=self._bus, pause=self._pause, most=most)

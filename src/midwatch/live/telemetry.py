@@ -176,7 +176,7 @@ class Workflows:
                 error = None if ended.kind == "goal_completed" else "timeout"
                 self._telemetry.workflow(goal.id, "goal", goal.created_at, ended.time, goal=goal.id, error=error)
             return
-        kin = await self._store.kin(ended.task_id or "")
+        kin = await self._store.list_related_tasks(ended.task_id or "")
         root = next((task for task in kin if task.id == ended.task_id), None)
         if root is not None and any(task.parent_id is not None for task in kin):
             error = None if root.status == "done" else root.outcome

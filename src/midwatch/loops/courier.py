@@ -151,13 +151,13 @@ class Courier:
         now = self._clock.now()
         limit = min(BATCH + 2 * self._held(), MOST_HELD)
         self._ended.clear()
-        due = await self._store.due_deliveries(now, limit)
+        due = await self._store.list_due_deliveries(now, limit)
         fresh = [delivery for delivery in due if self._queue(delivery)]
         for lane in self._lanes.values():
             self._begin(lane)
         if fresh and len(due) == limit:
             self.wake()  # there may be more
-        due_at = await self._store.next_delivery_at()
+        due_at = await self._store.find_next_delivery_at()
         if due_at is None:
             return None
         if due_at <= now:  # one that is being sent hides when the next one is due

@@ -62,7 +62,7 @@ class Pruner(LeaderLoop):
             tasks += gone
         begins = -1
         while (
-            oldest := (await self._store.log_bounds()).oldest_seq
+            oldest := (await self._store.read_log_bounds()).oldest_seq
         ) != begins:  # one step may find only events that are kept
             begins = oldest
             events += await self._store.prune_events(now - int(kept.event_age * SECOND), kept.events)

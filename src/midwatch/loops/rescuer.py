@@ -71,10 +71,10 @@ class Rescuer(LeaderLoop):
         """Rescue tasks and expire questions. Return when to look again."""
         now = self._clock.now()
         others_run = await self.rescue()
-        expiry = await self._store.next_expiry()
+        expiry = await self._store.find_next_expiry()
         if expiry is not None and expiry <= now:
             await self._approvals.expire()
-            expiry = await self._store.next_expiry()
+            expiry = await self._store.find_next_expiry()
         times = [now + int((LIFE_CHECK_SECONDS if others_run else LOOK_SECONDS) * SECOND)]
         if expiry is not None:
             times.append(expiry)
@@ -84,7 +84,7 @@ class Rescuer(LeaderLoop):
 
     async def rescue(self) -> bool:
         """Take over the tasks of dead processes. Return whether other live processes run tasks now."""
-        others = [task for task in await self._store.running_tasks() if task.lease_owner != self._owner]
+        others = [task for task in await self._store.list_running_tasks() if task.lease_owner != self._owner]
         instances = {i.id for i in await self._store.list_instances() if i.id != self._owner}
         dead = self._engine.dead({task.lease_owner or "" for task in others} | instances)
         for task in others:
@@ -105,7 +105,7 @@ class Rescuer(LeaderLoop):
         await self._reap(task)
         fence = Fence(task.id, task.attempt)
         now = self._clock.now()
-        closing = _close(await self._store.open_events(fence), now)
+        closing = _close(await self._store.list_open_events(fence), now)
         task = task._replace(usage=add_usage(task.usage, await self._count_usage(task)))
         step, action = rescue(task, now)
         why = "the process that asked has ended"

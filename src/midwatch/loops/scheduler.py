@@ -59,9 +59,9 @@ class Scheduler(LeaderLoop):
         tried: set[tuple[str, int]] = set()
         while True:
             now = self._clock.now()
-            due = await self._store.due_automations(now, BATCH)
-            woken = await self._store.due_goals(now, BATCH)
-            over = await self._store.due_handoffs(now, BATCH) if self._expire else []
+            due = await self._store.list_due_automations(now, BATCH)
+            woken = await self._store.list_due_goals(now, BATCH)
+            over = await self._store.list_due_handoffs(now, BATCH) if self._expire else []
             if not (due or woken or over):
                 break
             work: list[tuple[Any, Callable[[Any], Awaitable[None]]]] = [
@@ -74,8 +74,8 @@ class Scheduler(LeaderLoop):
                 return now + int(PAUSE_SECONDS * SECOND)
             tried |= {(record.id, record.revision) for record, _ in fresh}
             await asyncio.gather(*(step(record) for record, step in fresh))
-        times = [await self._store.next_automation_at(), await self._store.next_goal_at()]
-        times += [await self._store.next_handoff_at()] if self._expire else []
+        times = [await self._store.find_next_automation_at(), await self._store.find_next_goal_at()]
+        times += [await self._store.find_next_handoff_at()] if self._expire else []
         return min((at for at in times if at is not None), default=None)
 
     async def _fire(self, automation: Automation) -> None:
@@ -84,7 +84,7 @@ class Scheduler(LeaderLoop):
             if session is not None and session.status == "closed":
                 await self._store.apply(automations.pause_for_closed_session(automation, self._clock.now()))
                 return
-            runs = await self._store.open_run(automation.id) is not None
+            runs = await self._store.find_open_run(automation.id) is not None
             terms = await self._terms(automation.agent)
             try:
                 await self._store.apply(automations.fire(automation, self._clock.now(), terms, runs=runs))
@@ -103,7 +103,7 @@ class Scheduler(LeaderLoop):
     async def _wake_goal(self, goal: Goal) -> None:
         try:
             late = goal.status == "active" and goal.deadline_at <= self._clock.now()
-            if late and (step := await self._store.open_step(goal.id)) is not None:
+            if late and (step := await self._store.find_open_step(goal.id)) is not None:
                 if await self._store.get_goal(goal.id) == goal:  # the end of the step decides how the goal goes on
                     await self._cancel(step.id)
                 return

@@ -192,7 +192,7 @@ class OpenAgents:
 
     async def _close_closed(self) -> None:
         before = dict(self._held)
-        mine = await self._store.live_sessions(self._owner)
+        mine = await self._store.list_live_sessions(self._owner)
         for key in list(self._kept):
             held = before.get(key)  # the look may be older than what has been opened since
             if held is not None and held == self._held.get(key) and held != mine.get(key):

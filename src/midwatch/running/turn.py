@@ -144,14 +144,14 @@ class LiveTurn:
         self._progress = progress
 
     async def load_steps(self) -> list[Any]:
-        before = await self._host.store.steps_before(self.task_id) if self.task.retry_of else []
-        own = await self._host.store.steps_of(self.task_id)
+        before = await self._host.store.list_earlier_steps(self.task_id) if self.task.retry_of else []
+        own = await self._host.store.list_task_steps(self.task_id)
         self._saved = len(own)
         return [step.data for step in (*before, *own)]
 
     async def save_step(self, data: Any, took: Sequence[str] = ()) -> None:
         if self.attempt > 1 and not self._saved:
-            self._saved = len(await self._host.store.steps_of(self.task_id))
+            self._saved = len(await self._host.store.list_task_steps(self.task_id))
         now = self._host.clock.now()
         step = Step(
             task_id=self.task_id, number=self._saved + 1, thread_id=self.thread_id, created_at=now, data=data
@@ -164,7 +164,7 @@ class LiveTurn:
         if self.thread_id is None:
             return []
         own = self.task.retry_of or self.task_id
-        return [step.data for step in await self._host.store.thread_steps(self.thread_id, own)]
+        return [step.data for step in await self._host.store.list_thread_steps(self.thread_id, own)]
 
     def steers(self, *modes: Mode) -> tuple[Steer, ...]:
         return self._run.inbox.list(*modes)

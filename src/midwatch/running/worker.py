@@ -169,7 +169,7 @@ class Worker:
             run.goal_id = await goal_of(self._store, task)
             turn.begin(session.thread_id)
             if task.steers or steered:
-                run.inbox.fill(await self._store.queued_steers(task.id))
+                run.inbox.fill(await self._store.list_queued_steers(task.id))
             self._flush_later(turn)
             if session.worktree is not None and task.worktree is None:
                 run.task = task._replace(worktree={"id": session.worktree})
@@ -341,7 +341,7 @@ class Worker:
 
     async def _look_for_stops(self) -> None:
         try:
-            tasks = await self._store.running_tasks(self._owner)
+            tasks = await self._store.list_running_tasks(self._owner)
         except StoreUnavailable:
             return
         for task in tasks:
@@ -353,7 +353,7 @@ class Worker:
     async def _look_for_steers(self) -> None:
         for run in list(self.running.values()):
             with suppress(StoreUnavailable):
-                run.inbox.fill(await self._store.queued_steers(run.task.id))
+                run.inbox.fill(await self._store.list_queued_steers(run.task.id))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

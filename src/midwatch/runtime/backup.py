@@ -128,7 +128,7 @@ async def _look_at_target(settings: Settings, home: Home, *, used_is_fine: bool 
 
 
 async def _used(store: Store) -> bool:
-    return (await store.count_tasks()).total > 0 or (await store.log_bounds()).last_seq > 0
+    return (await store.count_tasks()).total > 0 or (await store.read_log_bounds()).last_seq > 0
 
 
 def _in_use(where: str) -> Conflict:

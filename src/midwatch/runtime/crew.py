@@ -182,7 +182,7 @@ class Crew:
         desk = self._desk
         await desk.handoffs.call_off()
         living = [instance.id for instance in await desk.living()]
-        for handoff in await desk.store.left_handoffs(living):
+        for handoff in await desk.store.list_abandoned_handoffs(living):
             with suppress(Conflict):
                 await desk.handoffs.abandon(handoff)
 

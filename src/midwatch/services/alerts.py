@@ -38,10 +38,12 @@ class Alerts:
         """Tell what is overdue, stuck or silent, unless it was told lately. Returns what was told."""
         now = self._clock.now()
         found = await self.look()
-        lately = await self._store.told_alerts(now - int(rules.COOL_DOWN_SECONDS * SECOND)) if found else frozenset()
+        lately = (
+            await self._store.list_sent_alerts(now - int(rules.COOL_DOWN_SECONDS * SECOND)) if found else frozenset()
+        )
         fresh = [one for one in found if one.id not in lately]
         if fresh:
-            await self._store.tell_alerts(*rules.write_alerts(fresh, now))
+            await self._store.record_alerts(*rules.write_alerts(fresh, now))
             log.warning("told of %s", ", ".join(one.id for one in fresh))
         return fresh
 
@@ -50,14 +52,14 @@ class Alerts:
         now = self._clock.now()
         late = now - int(rules.GRACE_SECONDS * SECOND)
         found: list[Alert] = []
-        for task, last in (await self._store.state_of_desk()).running:
+        for task, last in (await self._store.read_desk_state()).running:
             found += rules.check_running(task, last, now, self._silent(task.agent))
         waiting = await self._store.list_tasks(TaskFilter(statuses=("pending",), limit=LOOKED_AT))
         live = await self._live() if waiting else frozenset()
         for task in waiting:
             found += rules.check_pending(task, now, task.agent in live)
-        for automation in await self._store.due_automations(late, LOOKED_AT):
+        for automation in await self._store.list_due_automations(late, LOOKED_AT):
             found += rules.check_automation(automation, now)
-        for goal in await self._store.due_goals(late, LOOKED_AT):
+        for goal in await self._store.list_due_goals(late, LOOKED_AT):
             found += rules.check_goal(goal, now)
         return found

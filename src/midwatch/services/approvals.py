@@ -84,7 +84,7 @@ class Approvals:
     async def expire(self) -> int:
         """Expire what nobody answered in time. Returns how many."""
         now, expired = self._clock.now(), 0
-        while overdue := await self._store.overdue_approvals(now):
+        while overdue := await self._store.list_overdue_approvals(now):
             for approval in overdue:
                 with suppress(Conflict):  # somebody answered in the last moment
                     await self._store.apply(resolve(approval, "expired", now, why="nobody answered in time"))

@@ -105,12 +105,12 @@ class Automations:
 
     async def running(self, automation_id: str) -> Task | None:
         """Its open run, or None."""
-        return await self._store.open_run(automation_id)
+        return await self._store.find_open_run(automation_id)
 
     async def history(self, automation_id: str, limit: int = LISTED) -> list[Task]:
         """Its runs, newest first."""
         await self.get(automation_id)
-        return await self._store.runs(automation_id, _page(limit))
+        return await self._store.list_runs(automation_id, _page(limit))
 
     async def describe(self, automation: Automation) -> dict[str, Any]:
         """Return the automation as JSON, with whether it runs and when it will."""
@@ -208,7 +208,7 @@ class Automations:
             found = await self._get_managed(automation_id, actor)
             if found.status == "deleted":
                 return found
-            now, run = self._clock.now(), await self._store.open_run(found.id)
+            now, run = self._clock.now(), await self._store.find_open_run(found.id)
             delegate = run if run and run.cause == "handoff" else None
             ended, halt = stop_task(run, now, name) if run and not delegate else (None, Changes())
             with suppress(Conflict):
@@ -224,8 +224,8 @@ class Automations:
             found = await self._get_managed(automation_id, actor)
             if found.status == "deleted":
                 raise _gone(found)
-            if open_run := await self._store.open_run(found.id):
-                raise Conflict(f"it runs already as task {open_run.id}; wait for it or cancel it.")
+            if find_open_run := await self._store.find_open_run(found.id):
+                raise Conflict(f"it runs already as task {find_open_run.id}; wait for it or cancel it.")
             if found.spent:
                 raise Conflict(f"automation {found.id} has had all its runs; raise max_runs first.")
             session = await self._store.get_session(found.session_key)

@@ -138,7 +138,7 @@ class DayBudget:
                 return
             since, until = day_of(now, self._zone)
             try:
-                rows = await self._store.spent(Asked(since=since, until=until, by=("agent",)))
+                rows = await self._store.sum_usage(Asked(since=since, until=until, by=("agent",)))
             except StoreUnavailable:
                 return  # what was known is good enough for a moment
             self._known_at, self._until = asked, until

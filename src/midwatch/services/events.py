@@ -18,12 +18,12 @@ class Events:
 
     async def bounds(self) -> LogBounds:
         """Return the first and the last stored seq."""
-        return await self._store.log_bounds()
+        return await self._store.read_log_bounds()
 
     async def page(self, which: EventFilter, after: int, before: int | None, limit: int) -> dict[str, Any]:
         """Return stored events as JSON: the next ones after a seq, or the last ones before one. `more` says that there
         may be further ones. Pruned if events after `after` are gone."""
-        bounds = await self._store.log_bounds()  # before the events, so that none up to last_seq is missed
+        bounds = await self._store.read_log_bounds()  # before the events, so that none up to last_seq is missed
         if before is None and 0 < after < bounds.oldest_seq - 1 and which.task_id is None:
             raise Pruned(after, bounds.oldest_seq)
         events = Page()
@@ -37,17 +37,17 @@ class Events:
     async def state(self, which: EventFilter) -> State:
         """Return the state of the task or session that a filter names, else of the whole desk; or NotFound."""
         if which.task_id is not None:
-            return await self.state_of_task(which.task_id)
+            return await self.read_task_state(which.task_id)
         if which.session_key is None:
-            return await self._store.state_of_desk()
-        session: SessionState | None = await self._store.state_of_session(which.session_key)
+            return await self._store.read_desk_state()
+        session: SessionState | None = await self._store.read_session_state(which.session_key)
         if session is None:
             raise NotFound("session", which.session_key)
         return session
 
-    async def state_of_task(self, task_id: str) -> TaskState:
+    async def read_task_state(self, task_id: str) -> TaskState:
         """Return the task and the last thing that happened to it, or NotFound."""
-        state = await self._store.state_of_task(task_id)
+        state = await self._store.read_task_state(task_id)
         if state is None:
             raise NotFound("task", task_id)
         return state

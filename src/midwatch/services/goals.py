@@ -89,7 +89,7 @@ class Goals:
         try:
             await self._store.apply(Changes(records=(made,), events=(event_about(made, created, now, creator),)))
         except Conflict:
-            open_ = await self._store.open_goal((made.scope_kind, made.scope_id))
+            open_ = await self._store.find_open_goal((made.scope_kind, made.scope_id))
             other = f" ({open_.id})" if open_ else ""
             raise Conflict(f"{made.scope_id} has an open goal already{other}; complete or clear it first.") from None
         return made
@@ -110,11 +110,11 @@ class Goals:
     async def steps(self, goal_id: str, limit: int = 20) -> list[Task]:
         """Its tasks, newest first."""
         await self.get(goal_id)
-        return await self._store.steps(goal_id, min(max(1, limit), 200))
+        return await self._store.list_goal_steps(goal_id, min(max(1, limit), 200))
 
     async def describe(self, goal: Goal) -> dict[str, Any]:
         """Return the goal as JSON, with whether a step of it runs."""
-        return {**goal.snapshot(), "running": await self._store.open_step(goal.id) is not None}
+        return {**goal.snapshot(), "running": await self._store.find_open_step(goal.id) is not None}
 
     async def edit(
         self, goal_id: str, values: Mapping[str, Any], *, revision: int | None = None, actor: AnyActor = None
@@ -231,7 +231,7 @@ class Goals:
             found = await self._get_managed(goal_id, actor)
             now = self._clock.now()
             told = GoalChanged(goal_id=found.id, fields=("cleared",), status=found.status)
-            step = await self._store.open_step(found.id)
+            step = await self._store.find_open_step(found.id)
             changes = Changes(events=(event_about(found, told, now, name),)).plus(_stop_step(step, now, name))
             try:
                 if await self._store.delete_goal(found.id, found.revision, changes):
@@ -284,7 +284,7 @@ class Goals:
                 raise Conflict(f"goal {found.id} changed meanwhile (revision {found.revision}); look at it again.")
             now = self._clock.now()
             changes = change(found, now)
-            step = await self._store.open_step(found.id) if stops else None
+            step = await self._store.find_open_step(found.id) if stops else None
             changes = changes.plus(_stop_step(step, now, name))
             if changes == Changes():
                 return found
@@ -326,7 +326,7 @@ async def goal_of(store: Store, task: Task) -> str | None:
     root = await store.get_task(task.root_id)
     if root is None or root.cause != "goal" or root.cause_id is None:
         return None
-    step = await store.open_step(root.cause_id)
+    step = await store.find_open_step(root.cause_id)
     return root.cause_id if step is not None and step.id == task.id else None
 
 

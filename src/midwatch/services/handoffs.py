@@ -192,7 +192,7 @@ class Handoffs:
 
     async def find_agent(self, work: HandoffTask, without: frozenset[str] = frozenset()) -> list[str]:
         """Who could do this work here, best first."""
-        given = await self._store.open_handoffs()
+        given = await self._store.count_open_handoffs()
         able = [
             Candidate(name, agent.capabilities, given.get(name, 0), place)
             for place, (name, agent) in enumerate(self._agents.items())
@@ -538,7 +538,7 @@ class Handoffs:
 
     async def call_off(self) -> None:
         """End what was waited for by tasks that have ended."""
-        for left in await self._store.orphaned_handoffs():
+        for left in await self._store.list_orphaned_handoffs():
             with suppress(Conflict):
                 await self.cancel(left.id, why="the task that waited for it has ended")
 

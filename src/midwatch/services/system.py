@@ -43,9 +43,9 @@ class System:
 
     async def overview(self, since: datetime | None = None) -> dict[str, Any]:
         """Return the desk at a glance as JSON. Usage counts from `since`; failures are those of the last 24 hours."""
-        state = await self._store.state_of_desk()
+        state = await self._store.read_desk_state()
         done = TaskFilter(statuses=("done",), limit=LISTED)
-        failed = await self._store.failed_since(self._clock.now() - DAY, LISTED)
+        failed = await self._store.list_failed_tasks(self._clock.now() - DAY, LISTED)
         return {
             "as_of_seq": state.as_of_seq,
             "summary": state.summary._asdict(),
@@ -65,7 +65,7 @@ class System:
         begin, end = _to_micros(since, now - DAY), _to_micros(until, now + 1)
         parts = tuple(dict.fromkeys(by))
         place = find_zone(zone or host_zone())
-        spent = await self._store.spent(Asked(since=begin, until=end, by=parts, session_key=session_key))
+        spent = await self._store.sum_usage(Asked(since=begin, until=end, by=parts, session_key=session_key))
         rows = group_rows(spent, parts, place)
         listed = rows[-limit:] if "day" in parts else rows[:limit]
         return {
@@ -75,7 +75,7 @@ class System:
 
     async def check_ready(self, seconds: float = READY_SECONDS) -> None:
         """Raise StoreUnavailable unless the database answers within so many seconds."""
-        answer = asyncio.ensure_future(self._store.log_bounds())
+        answer = asyncio.ensure_future(self._store.read_log_bounds())
         try:
             for _ in range(LOOKS):
                 if (await asyncio.wait({answer}, timeout=seconds / LOOKS))[0]:

@@ -52,7 +52,7 @@ class TaskEndings:
         """
         after, now, changes = step.task, self._clock.now(), step.changes
         why = why or ("the task was interrupted" if after.open else "the task has ended")
-        for approval in await self._store.pending_approvals(asked) if asked else ():
+        for approval in await self._store.list_pending_approvals(asked) if asked else ():
             expired = resolve(approval, "expired", now, why=why)
             changes = replace(changes.plus(replace(expired, events=())), events=expired.events + changes.events)
         tried_again = before.cause == "handoff" and after.wait == "backoff"
@@ -63,7 +63,7 @@ class TaskEndings:
         return changes.plus(left).plus(await self._of_cause(ended))
 
     async def _left(self, task: Task) -> Changes:
-        queued = await self._store.queued_steers(task.id)
+        queued = await self._store.list_queued_steers(task.id)
         session = await self._store.get_session(task.session_key) if queued else None
         closed = session is not None and session.status == "closed"
         return requeue_steers(task, queued, self._clock.now(), closed=closed)

@@ -156,9 +156,9 @@ class Tasks:
             return task
         if task.agent not in await self._agents.live():
             return task._replace(wait="agent")
-        if await self._store.gate_holder(task.gate_key):
+        if await self._store.find_gate_holder(task.gate_key):
             return task._replace(wait="session")
-        if task.dir_key is not None and await self._store.dir_holder(task.dir_key):
+        if task.dir_key is not None and await self._store.find_dir_holder(task.dir_key):
             return task._replace(wait="directory")
         return task._replace(wait="slot")
 
@@ -257,7 +257,7 @@ class Tasks:
                 "agent": relative.agent,
                 "created_at": iso(relative.created_at),
             }
-            for relative in await self._store.kin(task.root_id or task.id)
+            for relative in await self._store.list_related_tasks(task.root_id or task.id)
         ]
 
     async def summary(self) -> Summary:

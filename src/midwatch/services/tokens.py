@@ -131,12 +131,12 @@ class Tokens:
             return now is not None and now.status == "running" and now.attempt == who.task.attempt
         if who.token is None:
             return True
-        found = await self._store.token_of(who.token.hash, self._clock.now())
+        found = await self._store.find_token(who.token.hash, self._clock.now())
         return found is not None and found.holds(self._clock.now())
 
     async def _known(self, secret: str, kind: Kind) -> Token | None:
         now = self._clock.now()
-        found = await self._store.token_of(hash_of(secret), now)
+        found = await self._store.find_token(hash_of(secret), now)
         if found is None or found.kind != kind or not found.holds(now):
             return None
         self._note(found)

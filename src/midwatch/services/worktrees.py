@@ -238,7 +238,7 @@ class Worktrees:
             raise Conflict(f"session {found.key} is open in {tree.branch}; close it with `midwatch session close`.")
 
     async def _runner(self, tree: Worktree) -> str | None:
-        running = await self._store.running_tasks()
+        running = await self._store.list_running_tasks()
         return next((task.id for task in running if rules.wanted_id(task) == tree.id), None)
 
     async def _removed(self, tree: Worktree, actor: str | None) -> Worktree:

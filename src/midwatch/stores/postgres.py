@@ -283,7 +283,7 @@ class PostgresStore(VerbStore):
     # -- beyond the port -----------------------------------------------------------------------------------------
 
     living = read(cluster.list_living)
-    due_by_agent = read(cluster.count_due)
+    count_due_by_agent = read(cluster.count_due)
     drop_jobs = read(cluster.drop_jobs)
     refresh_statistics = read(cluster.refresh_statistics)
 

@@ -163,7 +163,7 @@ class EventLog(Protocol):
     async def read_events_back(self, before: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
         """Return the last `limit` matching events with seq < `before`, in order."""
 
-    async def log_bounds(self) -> LogBounds:
+    async def read_log_bounds(self) -> LogBounds:
         """Return the seqs that the log still holds. A follower below `oldest_seq` - 1 has missed events."""
 
     async def get_cursor(self, name: str) -> int | None:
