@@ -334,10 +334,10 @@ def test_the_tasks_page_lists_every_field() -> None:
 
 def test_the_tasks_page_lists_wishes_waits_outcomes_and_rules() -> None:
     text = read("tasks.md")
-    wishes = section(text, "## What can be said with a prompt")
+    wishes = section(text, "## Options of a task")
     assert sorted(first_cells(wishes)) == sorted(Submission.__annotations__)
     assert sorted(first_cells(section(text, "## Waiting"))) == sorted(task.WAITS)
-    ends = re.findall(r"^\| `(\w+)` \| (\w+) \|", section(text, "## How it ends"), re.M)
+    ends = re.findall(r"^\| `(\w+)` \| (\w+) \|", section(text, "## How a task ends"), re.M)
     assert dict(ends) == task.STATUS_OF
     rules = section(text, "## When the process dies")
     assert sorted(first_cells(rules)) == sorted(get_args(task.OnCrash))
