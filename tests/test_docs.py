@@ -372,9 +372,7 @@ def test_the_goals_page_lists_every_field_wish_signal_and_status() -> None:
     assert sorted(first_cells(shown)) == sorted(GoalInfo.__annotations__)
     kept = {one.name for one in fields(goal.Goal)} - set(GoalInfo.__annotations__)
     assert sorted(first_cells(inside)) == sorted(kept)
-    assert sorted(first_cells(section(text, "## Options"))) == sorted(
-        set(GoalBody.model_fields) - {"objective"}
-    )
+    assert sorted(first_cells(section(text, "## Options"))) == sorted(set(GoalBody.model_fields) - {"objective"})
     assert sorted(first_cells(section(text, "## How it ends or pauses"))) == sorted(goal.TRANSITIONS)
     for word in get_args(goal.Work):
         assert word in shown
