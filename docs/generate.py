@@ -1,6 +1,6 @@
-"""Writes the tables of docs/events.md, docs/settings.md and docs/errors.md from the code: `python docs/generate.py`.
+"""Write the tables of docs/events.md, docs/settings.md and docs/errors.md from the code: `python docs/generate.py`.
 
-A page keeps its prose. What stands between its markers `<!-- generated -->` and `<!-- end -->` is replaced.
+The text between the markers `<!-- generated -->` and `<!-- end -->` of a page is replaced. All other text is kept.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ WORDS = {
     "tuple[str, ...]": "list of texts", "Mapping[str, Any]": "object",
     "tuple[Mapping[str, Any], ...]": "list of objects",
 }  # fmt: skip
-"""How types are called in the tables."""
+"""Names of types in the tables."""
 
 
-def told(thing: type) -> str:
-    """A class's docstring on one line."""
-    return " ".join((thing.__doc__ or "").split())
+def describe(documented: type) -> str:
+    """Return the docstring of a class on one line."""
+    return " ".join((documented.__doc__ or "").split())
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
@@ -67,18 +67,18 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def events() -> str:
-    """A section for each kind of event."""
-    return "\n\n".join(one_kind(name, made) for name, made in KINDS.items())
+    """Return a section for each kind of event."""
+    return "\n\n".join(describe_kind(name, payload) for name, payload in KINDS.items())
 
 
-def one_kind(name: str, made: type[Payload]) -> str:
-    live = (" Live: never stored." if made.live else "") + (" Agents may tell it." if made.agents else "")
+def describe_kind(name: str, payload: type[Payload]) -> str:
+    live = (" Live: never stored." if payload.live else "") + (" Agents may emit it." if payload.agents else "")
     rows = []
-    for part in fields(made):  # type: ignore[arg-type]  # every kind is a dataclass
+    for part in fields(payload):  # type: ignore[arg-type]  # every kind is a dataclass
         plain, _, null = str(part.type).partition(" | ")
         default = "" if part.default is MISSING else "null" if part.default is None else f"`{part.default}`".lower()
         rows.append((f"`{part.name.rstrip('_')}`", WORDS[plain] + (", or null" if null else ""), default))
-    return f"### {name}\n\n{told(made)}{live}\n\n{table(('field', 'value', 'default'), rows)}"
+    return f"### {name}\n\n{describe(payload)}{live}\n\n{table(('field', 'value', 'default'), rows)}"
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
@@ -99,45 +99,45 @@ OPTIONS: dict[str, type[KindOptions]] = {
     "headless": HeadlessOptions, "llm": LlmOptions, "local": LocalOptions, "terminal": TerminalOptions,
 }  # fmt: skip
 PAGE_OF_KIND = {"llm": "llm.md", "local": "local.md", "terminal": "terminal.md"}
-"""Kinds with a page of their own; the others are on the agents page."""
+"""Kinds that have their own page; the other kinds are on the agents page."""
 REPEATED = frozenset({"agents.NAME.capabilities"})
 """Sections that are lists of tables."""
 
 
 def settings() -> str:
-    """A table of all settings, then one for each section of the file."""
+    """Return a table of the settings at the top of the file, then one for each section."""
     nested = {name.partition(".")[0] for name in SECTIONS}
-    parts = [one_section("", Settings, leave=nested)]
-    for name, made in SECTIONS.items():
-        parts.append(f"## [{name}]\n\n{told(made)}\n\n{one_section(name, made)}")
+    parts = [section_table("", Settings, leave=nested)]
+    for name, model in SECTIONS.items():
+        parts.append(f"## [{name}]\n\n{describe(model)}\n\n{section_table(name, model)}")
         if name == "agents.NAME":
             parts.append(f"### Kinds of agents\n\n{kinds_of_agents()}")
     return "\n\n".join(parts)
 
 
 def kinds_of_agents() -> str:
-    """A table of the kinds with the names of their options, and where these are explained."""
+    """Return a table of the kinds with the names of their options and the page that explains them."""
     rows = []
     for kind in AGENT_KINDS:
         page = PAGE_OF_KIND.get(kind, "agents.md")
         names = ", ".join(f"`{name}`" for name in OPTIONS[kind].model_fields) or "none"
         rows.append((f"`{kind}`", names, f"[{page.removesuffix('.md')}]({page})"))
-    return table(("kind", "its own options", "explained on"), rows)
+    return table(("kind", "options of this kind", "explained on"), rows)
 
 
-def one_section(section: str, made: type[BaseModel], leave: set[str] | None = None) -> str:
+def section_table(section: str, model: type[BaseModel], leave: set[str] | None = None) -> str:
     rows = []
-    for name, field in made.model_fields.items():
+    for name, field in model.model_fields.items():
         if name not in (leave or ()):
             variable = "MIDWATCH_" + "__".join(filter(None, (*section.upper().split("."), name.upper())))
-            said = "in the JSON of its list" if section in REPEATED else f"`{variable}`"
-            row = (f"`{name}`", values(field), default_of(field), said, field.description or "")
+            environment = "in the JSON of its list" if section in REPEATED else f"`{variable}`"
+            row = (f"`{name}`", values(field), default_of(field), environment, field.description or "")
             rows.append(row)
     return table(("setting", "value", "default", "environment", "meaning"), rows)
 
 
 def values(field: FieldInfo) -> str:
-    """What may be written."""
+    """Return the allowed values of a setting."""
     annotation = field.annotation
     options = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     kept = next(option for option in options if option is not NoneType)
@@ -158,7 +158,7 @@ def values(field: FieldInfo) -> str:
 
 
 def timed(field: FieldInfo, kept: Any = None) -> bool:
-    """Whether a number is a duration: those are read from text, too."""
+    """Return whether a number is a duration; a duration may also be written as text."""
     return hasattr(kept, "__metadata__") or any(isinstance(m, BeforeValidator) for m in field.metadata)
 
 
@@ -187,7 +187,7 @@ def default_of(field: FieldInfo) -> str:
 
 
 def duration(seconds: float) -> str:
-    """As the configuration file would say it."""
+    """Return a duration in the form of the configuration file."""
     units = {"d": 86400, "h": 3600, "m": 60}
     unit = next((unit for unit, size in units.items() if seconds >= size), "s")
     return f"{seconds / units.get(unit, 1):g}{unit}"
@@ -197,29 +197,29 @@ def duration(seconds: float) -> str:
 
 
 def errors() -> str:
-    """A table of all errors, each below the one it is a kind of."""
+    """Return a table of all errors, each below its base class."""
     rows = [
-        (f"`{made.__name__}`", f"`{made.code}`", str(made.exit_status), http(made), parent(made), told(made))
-        for made in family(MidwatchError)
+        (f"`{error.__name__}`", f"`{error.code}`", str(error.exit_status), http(error), parent(error), describe(error))
+        for error in family(MidwatchError)
     ]
     return table(("class", "code", "exit status", "HTTP status", "is a", "meaning"), rows)
 
 
-def family(made: type[MidwatchError]) -> Iterator[type[MidwatchError]]:
-    """The class and all its kinds, in the order they are written in."""
-    yield made
-    for child in made.__subclasses__():
+def family(error: type[MidwatchError]) -> Iterator[type[MidwatchError]]:
+    """Yield the class and all its subclasses, in the order of their definition."""
+    yield error
+    for child in error.__subclasses__():
         if child.__module__ == "midwatch.base.errors":
             yield from family(child)
 
 
-def http(made: type[MidwatchError]) -> str:
-    known = next((str(STATUS[kind]) for kind in made.__mro__ if kind in STATUS), "none")
-    return "500" if made is MidwatchError else known
+def http(error: type[MidwatchError]) -> str:
+    status = next((str(STATUS[kind]) for kind in error.__mro__ if kind in STATUS), "none")
+    return "500" if error is MidwatchError else status
 
 
-def parent(made: type[MidwatchError]) -> str:
-    return "" if made is MidwatchError else f"`{made.__base__.__name__}`" if made.__base__ else ""
+def parent(error: type[MidwatchError]) -> str:
+    return "" if error is MidwatchError else f"`{error.__base__.__name__}`" if error.__base__ else ""
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------
@@ -228,9 +228,9 @@ PAGES = {"events.md": events, "settings.md": settings, "errors.md": errors}
 
 
 def fresh(page: str) -> str:
-    """The page as it should be."""
-    made = PAGES[page]()
-    text, count = MARKED.subn(lambda found: f"{found[1]}\n{made}\n{found[2]}", (DOCS / page).read_text())
+    """Return the page with tables made from the code."""
+    tables = PAGES[page]()
+    text, count = MARKED.subn(lambda match: f"{match[1]}\n{tables}\n{match[2]}", (DOCS / page).read_text())
     if count != 1:
         raise SystemExit(f"docs/{page} needs one pair of markers, <!-- generated --> and <!-- end -->.")
     return text

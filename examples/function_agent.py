@@ -1,7 +1,8 @@
-"""Python functions as agents. One counts; the other tells its progress and asks before it goes on.
+"""Use Python functions as agents.
 
-Functions given to `Runtime.open` run on threads, so a slow one holds up nobody. Usually a person answers, with
-`midwatch approve ID`; here the program answers for them.
+The function `count` returns a number of words. The function `tidy` reports its progress and asks before it deletes a
+file. Functions passed to `Runtime.open` run on threads, so a slow function does not delay other tasks. Usually a person
+answers the question with `midwatch approve ID`; here the program answers instead.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Follow a task as it works: stored events in order, and its text while it is being written."""
+"""Follow a running task: print its stored events in order, and its text while the agent writes it."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ async def main() -> None:
             if event.kind == "message_delta":
                 print(event.payload["text"], end="", flush=True)
             elif event.kind == "tool_exec_end":
-                print(f"[{event.seq}] {event.payload['tool']} said {event.payload['result']}")
+                print(f"[{event.seq}] {event.payload['tool']} returned {event.payload['result']}")
             elif event.kind == "task_finished":
                 print(f"\n[{event.seq}] {event.payload['status']}")
                 break

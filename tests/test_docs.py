@@ -335,10 +335,10 @@ def test_the_tasks_page_lists_every_field() -> None:
 
 def test_the_tasks_page_lists_wishes_waits_outcomes_and_rules() -> None:
     text = read("tasks.md")
-    wishes = section(text, "## What can be said with a prompt")
+    wishes = section(text, "## Options of a task")
     assert sorted(first_cells(wishes)) == sorted(Submission.__annotations__)
     assert sorted(first_cells(section(text, "## Waiting"))) == sorted(task.WAITS)
-    ends = re.findall(r"^\| `(\w+)` \| (\w+) \|", section(text, "## How it ends"), re.M)
+    ends = re.findall(r"^\| `(\w+)` \| (\w+) \|", section(text, "## How a task ends"), re.M)
     assert dict(ends) == task.STATUS_OF
     rules = section(text, "## When the process dies")
     assert sorted(first_cells(rules)) == sorted(get_args(task.OnCrash))
@@ -351,7 +351,7 @@ def test_the_automations_page_lists_every_field_wish_status_and_policy() -> None
     whole, run_fields = section(text, "## Fields").split("A run in its history", 1)
     assert sorted(first_cells(whole)) == sorted(AutomationInfo.__annotations__)
     assert sorted(first_cells(run_fields)) == sorted(RunInfo.__annotations__)
-    wishes = first_cells(section(text, "## What can be said"))
+    wishes = first_cells(section(text, "## Options"))
     assert sorted(wishes) == sorted(set(AutomationBody.model_fields) - {"prompt"})
     assert sorted(set(wishes) - only_when_made(text)) == sorted(
         set(AutomationPatch.model_fields) - {"prompt", "revision"}
@@ -363,7 +363,7 @@ def test_the_automations_page_lists_every_field_wish_status_and_policy() -> None
 
 
 def only_when_made(text: str) -> set[str]:
-    rows = re.findall(r"^\| (`.*) \|.*Only when it is made \|$", text, re.M)
+    rows = re.findall(r"^\| (`.*) \|.*Only at creation \|$", text, re.M)
     return {name for row in rows for name in re.findall(r"`(\w+)`", row.split(" | ")[0])}
 
 
@@ -373,10 +373,8 @@ def test_the_goals_page_lists_every_field_wish_signal_and_status() -> None:
     assert sorted(first_cells(shown)) == sorted(GoalInfo.__annotations__)
     kept = {one.name for one in fields(goal.Goal)} - set(GoalInfo.__annotations__)
     assert sorted(first_cells(inside)) == sorted(kept)
-    assert sorted(first_cells(section(text, "## What can be said"))) == sorted(
-        set(GoalBody.model_fields) - {"objective"}
-    )
-    assert sorted(first_cells(section(text, "## When it ends or rests"))) == sorted(goal.TRANSITIONS)
+    assert sorted(first_cells(section(text, "## Options"))) == sorted(set(GoalBody.model_fields) - {"objective"})
+    assert sorted(first_cells(section(text, "## How it ends or pauses"))) == sorted(goal.TRANSITIONS)
     for word in get_args(goal.Work):
         assert word in shown
 
@@ -391,7 +389,7 @@ def test_the_handoffs_page_lists_every_field_wish_limit_and_status() -> None:
         return re.findall(r"`(\w+)`", cell)
 
     assert sorted(names("## Fields")) == sorted(HandoffInfo.__annotations__)
-    assert names("## What can be said") == list(HandoffBody.model_fields)
+    assert names("## Options") == list(HandoffBody.model_fields)
     assert names("## States") == list(handoff.TRANSITIONS)
     limits = re.findall(r"\| `(\w+)` \| (\d+) \|", section(text, "## Limits"))
     defaults = Settings().handoffs.model_dump(exclude={"nest_history"})
@@ -440,19 +438,19 @@ def test_numbers_in_the_text_are_those_of_the_code() -> None:
         ),
         "sessions.md": (f"1 to {session.MAX_KEY} printable characters",),
         "automations.md": (
-            f"{automation.MOST_FAILURES} runs failed one after the other",
+            f"{automation.MOST_FAILURES} runs failed in a row",
             f"more than {automation.LATE_SECONDS:g} seconds late",
             f"| {automation.WINDOW_SECONDS / 3600:g} hours |",
-            f"is gone in {KEPT_SECONDS / 86400:g} days",
+            f"is removed after {KEPT_SECONDS / 86400:g} days",
             f"{automation.MAX_TITLE} characters at most",
-            f"words to find it by, {automation.MAX_TAGS} at most",
+            f"words for filtering, {automation.MAX_TAGS} at most",
             "30 seconds, 1, 5, 15 and 60 minutes" if task.AUTOMATION_PAUSES == (30, 60, 300, 900, 3600) else "",
         ),
         "goals.md": (
-            f"{default.goals.deadline / 3600:g} hours unless you say otherwise",
+            f"The default is {default.goals.deadline / 3600:g} hours",
             f"{goal.SHORTEST_DELAY / 60:g} minute to {goal.LONGEST_DELAY / 3600:g} hours",
-            f"after {goal.MOST_ERRORS} failures one after the other",
-            f"When {goal.MOST_ALIKE} steps one after the other end with the same words",
+            f"after {goal.MOST_ERRORS} failures in a row",
+            f"When {goal.MOST_ALIKE} steps in a row end with the same words",
         ),
         "events.md": (f"of envelope and payloads: {VERSION}",),
     }
