@@ -193,7 +193,7 @@ async def test_a_part_that_does_not_stop_keeps_no_other_from_stopping(home: Path
     before = footprint()
     with pytest.raises(Odd):
         async with Runtime.open(home) as desk:
-            desk._started.append(Part(stop=broken))
+            desk._parts.append(Part(stop=broken))
     assert left_since(before) == NOTHING
     assert locks(home) == set() and is_free(home)
 

@@ -53,7 +53,6 @@ class Runtime(Desk):
         if setup.work:
             self.crew = Crew(self, role, pace, self._telemetry)
             self._parts += self.crew.parts()
-        self._started: list[Part] = []
 
     @classmethod
     @asynccontextmanager
@@ -116,18 +115,18 @@ class Runtime(Desk):
 
     async def _start(self) -> None:
         for part in self._parts:
-            self._started.append(part)
             await part.start()
 
     async def _stop(self) -> None:
         """Stop in the order that loses nothing: take no new work, end what runs, send what is due, let go.
 
-        A part that fails keeps no other from stopping. The first failure is raised at the end.
+        A part that fails keeps no other from stopping. The first failure is raised at the end. A part that was not
+        started yet is stopped, too: it may hold a lock.
         """
         failures: list[Exception] = []
-        while self._started:
+        for part in reversed(self._parts):
             try:
-                await self._started.pop().stop()
+                await part.stop()
             except Exception as problem:
                 log.exception("a part of the desk did not stop cleanly")
                 failures.append(problem)
@@ -141,7 +140,7 @@ class Runtime(Desk):
     def _on_commit(self, commit: Commit) -> None:
         self.bus.heard(commit)
         topics = commit.topics | {FOREIGN} if commit.foreign else commit.topics
-        for part in self._started:
+        for part in self._parts:
             if not part.topics.isdisjoint(topics):
                 part.wake(topics)
 
