@@ -324,7 +324,13 @@ class Worker:
         if outcome.result is not None and outcome.result.transfer is not None:
             ended = ended.plus(finish_transfer(outcome.result.transfer, step.task, now))
         fence = run.fence if turn.began else None
-        return replace(unwritten, fence=fence).plus(Changes(sessions=sessions)).plus(ended)
+        return replace(
+            ended,
+            fence=fence,
+            events=unwritten.events + ended.events,
+            messages=unwritten.messages + ended.messages,
+            sessions=unwritten.sessions + sessions + ended.sessions,
+        )
 
     async def _report_late(self, run: Run, outcome: TurnOutcome) -> None:
         """Record once that a result came too late: the task is another process's by now."""

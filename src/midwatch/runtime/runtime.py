@@ -141,7 +141,7 @@ class Runtime(Desk):
         self.bus.heard(commit)
         topics = commit.topics | {FOREIGN} if commit.foreign else commit.topics
         for part in self._parts:
-            if not part.topics.isdisjoint(topics):
+            if part.topics and not part.topics.isdisjoint(topics):
                 part.wake(topics)
 
     async def _open_relay(self) -> None:

@@ -36,7 +36,7 @@ class Waiter:
         record_id: str,
         read: Callable[[], Awaitable[T]],
         is_over: Callable[[T], bool],
-        patience: Callable[[T], float | None] = lambda record: None,
+        patience: Callable[[T], float] | None = None,
     ) -> T:
         """Return the record once `is_over` holds. It is read again after every event about it, and when `patience`
         seconds have passed. StoreUnavailable when the desk closes first."""
@@ -47,9 +47,12 @@ class Waiter:
             while record is None or not is_over(record):
                 if self._closed:
                     raise StoreUnavailable(f"the desk was closed before {record_id} ended.")
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(None if record is None else patience(record)):
-                        await changed.wait()
+                seconds = None if patience is None or record is None else patience(record)
+                if seconds is None:
+                    await changed.wait()
+                else:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(changed.wait(), seconds)
                 changed.clear()
                 try:
                     record = await read()
