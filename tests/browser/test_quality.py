@@ -119,7 +119,7 @@ async def test_nothing_moves_while_an_agent_thinks_works_and_asks(desk: Desk) ->
     await desk.submit("with asks", "coder")
     await expect(talk.locator(".message.agent .page-text")).to_contain_text("ceiling")
     await expect(task.locator(".task-output .page-text")).to_contain_text("ceiling")
-    await expect(inbox.locator(".inbox-open .approval .wanted")).to_contain_text("git push")
+    await expect(inbox.locator(".inbox-open .approval .request-line")).to_contain_text("git push")
     await expect(inbox.locator(".answered-row")).to_have_count(1)
     await expect(usage.locator("[data-tile=tasks] dd")).to_have_text("1")
     for page in (talk, task, inbox, usage):
@@ -173,7 +173,7 @@ async def test_dialogs_keep_the_focus_and_give_it_back(desk: Desk) -> None:
     await cancel.focus()
     await page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog")
-    await expect(dialog.get_by_role("button", name="Keep")).to_be_focused()
+    await expect(dialog.get_by_role("button", name="Back")).to_be_focused()
     for _ in range(6):
         await page.keyboard.press("Tab")
         inside = "() => document.activeElement === document.body || Boolean(document.activeElement.closest('dialog'))"
